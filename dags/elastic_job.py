@@ -1,0 +1,41 @@
+"""One training job: fill in the form, watch it train.
+
+`submit` checks the job and writes it to the ledger; `train` drives its segments (runs of `elastic_segment`) until all
+its work is done; `evaluate` measures the model on held-out data; `register` gives it a version in MLflow's registry,
+and the alias *champion* if it is better than the version that holds it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from airflow.sdk import DAG, Param
+
+from elastic_airflow.jobs import EvaluateOperator, RegisterOperator, SubmitJobOperator
+from elastic_airflow.operators import ElasticTrainingOperator
+from elastic_core.spec.form import form_fields
+
+SPECS = Path(__file__).resolve().parent.parent / "examples" / "specs"
+PRESETS = {file.stem: json.loads(file.read_text()) for file in sorted(SPECS.glob("*.json"))}
+
+with DAG(
+    dag_id="elastic_job",
+    dag_display_name="elastic job",
+    description="Train a model on slots that follow the pool's load",
+    doc_md=__doc__,
+    schedule=None,
+    catchup=False,
+    # The ledger decides who may run; waiting jobs must never keep running ones from their turn.
+    max_active_runs=10_000,
+    max_active_tasks=10_000,
+    is_paused_upon_creation=False,
+    params={field.name: Param(field.default, **field.schema) for field in form_fields(PRESETS)},
+    render_template_as_native_obj=True,
+    tags=["elastic"],
+):
+    submit = SubmitJobOperator(task_id="submit", presets=PRESETS)
+    train = ElasticTrainingOperator(task_id="train", job_id=submit.output)
+    evaluate = EvaluateOperator(task_id="evaluate", job_id=submit.output)
+    register = RegisterOperator(task_id="register", job_id=submit.output)
+    submit >> train >> evaluate >> register

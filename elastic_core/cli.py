@@ -1,0 +1,33 @@
+"""`elastic`: one command, composed of the parts that live in `elastic_core.commands`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import typer
+from rich.console import Console
+
+from elastic_core.errors import ElasticError
+
+# Module of `elastic_core.commands` -> the name of its group; services are subcommands of their own (`elastic up`).
+PARTS = {"services": None, "jobs": "jobs", "checkpoints": "checkpoint", "tracker": "tracker"}
+
+
+def build() -> typer.Typer:
+    """The whole command."""
+    whole = typer.Typer(
+        name="elastic", help="Elastic training on Airflow.", no_args_is_help=True, pretty_exceptions_enable=False
+    )
+    for part, name in PARTS.items():
+        whole.add_typer(import_module(f"elastic_core.commands.{part}").app, name=name)
+    return whole
+
+
+def app() -> None:
+    """Entry point: an error that the platform raised on purpose is shown as its message, without a traceback."""
+    try:
+        build()()
+    except ElasticError as error:
+        Console(stderr=True, highlight=False).print(f"elastic: {error}", markup=False, soft_wrap=True, style="red")
+        sys.exit(2)

@@ -1,0 +1,1 @@
+"""Gradient exchange between the ranks of a job; one name an algorithm, chosen by the allocation."""

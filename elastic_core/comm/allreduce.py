@@ -1,0 +1,131 @@
+"""Exact sum of gradients: what a resize or a crash must not change by a single bit.
+
+A ring sums an element in an order that depends on its position in the bucket, and DDP lays its buckets out anew
+after the first step after every start. `OrderedAllReduce` therefore sums every element in the order of ranks,
+wherever it lies: ranks swap chunks (all-to-all), each sums its chunk, and the sums are gathered. Three facts
+keep that cheap: for two ranks any order gives the same bits (a + b == b + a), so the backend's own all-reduce
+does; small buckets are gathered whole, one round trip instead of two; both give the same bits as the chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from elastic_core.comm.contract import BucketProbe, GradBucket
+from elastic_core.comm.hook import exchange
+from elastic_core.comm.hooked import HookedAlgorithm
+
+_GATHER_BELOW = 16_384  # elements of a bucket that are gathered whole
+
+
+class OrderedAllReduce(HookedAlgorithm):
+    """gloo. The same bits for any bucket layout at an equal number of ranks."""
+
+    name: ClassVar[str] = "allreduce"
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self._group = group
+        self._world = dist.get_world_size(group)
+        self._scratch: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def reduce(self, buffer: Tensor) -> Tensor:
+        """buffer: flat, any floating dtype; the sum is written into it."""
+        if self._world == 2:
+            dist.all_reduce(buffer, group=self._group)
+            return buffer
+        if buffer.numel() < _GATHER_BELOW:
+            return self._gather_whole(buffer)
+        return self._swap_chunks(buffer)
+
+    def _gather_whole(self, buffer: Tensor) -> Tensor:
+        parts = buffer.new_empty(self._world, buffer.numel())
+        dist.all_gather_single(parts.view(-1), buffer, group=self._group)
+        return buffer.copy_(_sum_in_order(parts))
+
+    def _swap_chunks(self, buffer: Tensor) -> Tensor:
+        chunk = -(-buffer.numel() // self._world)
+        padded, received = self._buffers(chunk, buffer)
+        padded[: buffer.numel()].copy_(buffer)
+        dist.all_to_all_single(received, padded, group=self._group)
+        dist.all_gather_single(padded, _sum_in_order(received.view(self._world, chunk)), group=self._group)
+        return buffer.copy_(padded[: buffer.numel()])
+
+    def _buffers(self, chunk: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        key = (chunk, like.dtype)
+        if key not in self._scratch:
+            size = chunk * self._world
+            self._scratch[key] = (like.new_zeros(size), like.new_empty(size))
+        return self._scratch[key]
+
+
+def _sum_in_order(parts: Tensor) -> Tensor:
+    """Row 0 + row 1 + ..., in place. Not `sum(0)`: its order of additions depends on the column."""
+    total = parts[0]
+    for part in parts[1:]:
+        total.add_(part)
+    return total
+
+
+class NcclAllReduce:
+    """CUDA: NCCL's own all-reduce on its own stream. Its order of sums may depend on the bucket's layout."""
+
+    name: ClassVar[str] = "allreduce"
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+        self._probe: BucketProbe | None = None
+        self._started: torch.cuda.Event | None = None
+        self._ended: torch.cuda.Event | None = None
+
+    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None) -> None:
+        self._probe = probe
+        model.register_comm_hook(self, exchange)
+
+    def submit(self, bucket: GradBucket) -> Future[Tensor]:
+        if self._probe is not None:
+            self._probe(bucket)
+        last = bucket.is_last()
+        if last:
+            self._started = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._started.record()
+        work = dist.all_reduce(bucket.buffer(), group=self._group, async_op=True)
+        done: Future[Tensor] = work.get_future().then(self._mark_end if last else _first)
+        return done
+
+    def _mark_end(self, future: Future[list[Tensor]]) -> Tensor:
+        self._ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._ended.record()  # on the callback's stream, which waits for the collective
+        return future.value()[0]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            raise ValueError(f"{self.name} keeps no state, but was given {sorted(state)}.")
+
+    def take_wait_seconds(self) -> float:
+        if self._started is None or self._ended is None:
+            return 0.0
+        self._ended.synchronize()
+        seconds: float = self._started.elapsed_time(self._ended) / 1000
+        self._started = self._ended = None
+        return max(0.0, seconds)
+
+    def failure(self) -> BaseException | None:
+        return None  # NCCL's errors are raised by torch where they are met
+
+    def close(self) -> None:
+        return None
+
+
+def _first(future: Future[list[Tensor]]) -> Tensor:
+    return future.value()[0]

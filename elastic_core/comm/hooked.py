@@ -1,0 +1,92 @@
+"""Base of the algorithms that are DDP communication hooks: buckets are exchanged in order on one thread.
+
+DDP hands buckets over while backward still runs, in the same order on every rank. An algorithm may need several
+collectives per bucket; started from callbacks they would interleave differently on each rank and deadlock, so
+one thread works the buckets off one after another. It also knows how long the last bucket kept backward waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from elastic_core.comm.contract import BucketProbe, GradBucket
+from elastic_core.comm.hook import exchange
+
+_Item = tuple[Tensor, bool, "Future[Tensor]"]
+
+
+class HookedAlgorithm(ABC):
+    """Subclasses give `reduce`; CPU tensors over a backend that blocks (gloo)."""
+
+    name: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._probe: BucketProbe | None = None
+        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._last_ready = 0.0
+        self._wait_seconds = 0.0
+
+    @abstractmethod
+    def reduce(self, buffer: Tensor) -> Tensor:
+        """The sum over ranks of a flat bucket; may be done in place. Runs on the exchange thread."""
+
+    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None) -> None:
+        assert self._thread is None, "one algorithm object serves one model"
+        self._probe = probe
+        self._thread = threading.Thread(target=self._work, name=f"comm-{self.name}", daemon=True)
+        self._thread.start()
+        model.register_comm_hook(self, exchange)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            raise ValueError(f"{self.name} keeps no state, but was given {sorted(state)}.")
+
+    def take_wait_seconds(self) -> float:
+        seconds, self._wait_seconds = self._wait_seconds, 0.0
+        return seconds
+
+    def failure(self) -> BaseException | None:
+        return self._failure
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+
+    def submit(self, bucket: GradBucket) -> Future[Tensor]:
+        if self._probe is not None:
+            self._probe(bucket)
+        future: Future[Tensor] = Future()
+        if bucket.is_last():
+            self._last_ready = time.perf_counter()
+        self._queue.put((bucket.buffer(), bucket.is_last(), future))
+        return future
+
+    def _work(self) -> None:
+        torch.set_num_threads(1)
+        while (item := self._queue.get()) is not None:
+            buffer, last, future = item
+            try:
+                reduced = self.reduce(buffer)
+            except Exception as error:  # noqa: BLE001 - handed to backward, which raises it on the main thread
+                self._failure = error
+                future.set_exception(error)  # type: ignore[arg-type]  # torch's annotation is wrong
+                continue
+            if last:
+                self._wait_seconds += time.perf_counter() - self._last_ready
+            future.set_result(reduced)

@@ -1,0 +1,279 @@
+"""`elastic jobs list | show | segments | explain | submit | cancel | revive | rollback | replay`.
+
+Talks to the control API with the service secret; only `replay` opens the ledger itself.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from elastic_core.control.client import HttpControl
+from elastic_core.control.contract import JobStatus, SegmentStatus
+from elastic_core.control.tokens import read_secret
+from elastic_core.domain import Allocation, to_json
+from elastic_core.errors import UserError
+from elastic_core.settings import Settings
+from elastic_core.spec import parse_job_spec
+
+app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
+_out = Console(highlight=False, soft_wrap=True)
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+PATIENCE_SECONDS = 5.0  # a person waits
+
+
+@app.command("list")
+def list_jobs(
+    active: Annotated[bool, typer.Option(help="only those that are not over")] = False, as_json: Json = False
+) -> None:
+    """All jobs, the oldest first."""
+    jobs = _control().jobs(active)
+    if as_json:
+        _print_json([to_json(job) for job in jobs])
+        return
+    rows = (
+        (job.job_id, job.state, _progress(job), job.step, _places(job.allocation), _batch(job.allocation), _left(job),
+         job.error or job.target_reason)
+        for job in jobs
+    )  # fmt: skip
+    _print_table(("job", "state", "done", "step", "slots", "batch", "left", "why"), rows)
+
+
+@app.command()
+def show(job: str, as_json: Json = False) -> None:
+    """One job: progress, what it holds and why, its results."""
+    status = _control().job(job)
+    if as_json:
+        _print_json(to_json(status))
+    else:
+        _print_facts(status)
+
+
+@app.command()
+def segments(job: str, as_json: Json = False) -> None:
+    """The stretches of a job's training: what each held, how long it waited, why it ended."""
+    found = _control().segments(job)
+    if as_json:
+        _print_json([to_json(segment) for segment in found])
+        return
+    rows = (
+        (s.index, s.state, s.attempt, _places(s.allocation), _batch(s.allocation), _steps(s), _waited(s), _lasted(s),
+         s.end_reason or s.revoke_reason or s.grant_reason or "")
+        for s in found
+    )  # fmt: skip
+    _print_table(("#", "state", "attempt", "slots", "batch", "steps", "waited", "ran", "why"), rows)
+
+
+@app.command()
+def explain(job: str, as_json: Json = False) -> None:
+    """Why the job holds, or waits for, what it does: the last decision that spoke of it."""
+    why = _control().explain(job)
+    if as_json:
+        _print_json(to_json(why))
+        return
+    _out.print(f"{why.job_id}: {why.reason}", markup=False)
+    if why.decision_id is not None:
+        _out.print(
+            f"decision {why.decision_id} by {why.policy}, {_time(why.decided_at)}, after: {why.trigger}", markup=False
+        )
+    for other, reason in why.others.items():
+        _out.print(f"  {other}: {reason}", markup=False)
+
+
+@app.command()
+def submit(
+    spec: Annotated[Path, typer.Argument(help="JSON file with the job spec")],
+    job: Annotated[str, typer.Option("--id", help="the job's id; its name and the time when absent")] = "",
+    warm_start: Annotated[str, typer.Option(help="uri of a checkpoint whose weights it starts from")] = "",
+    as_json: Json = False,
+) -> None:
+    """Submit a job; Airflow takes it up with the next reconciliation. A repeated id with the same spec is one job."""
+    from elastic_core.train.inspect import inspect_job
+
+    settings = Settings()
+    wanted = parse_job_spec(_read_json(spec))
+    job_id = job or f"{wanted.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    status = _control(settings).submit(job_id, wanted, inspect_job(wanted, settings), warm_start or None)
+    _print_status(status, as_json)
+
+
+@app.command()
+def cancel(
+    job: str, reason: Annotated[str, typer.Option(help="shown with the job")] = "by hand", as_json: Json = False
+) -> None:
+    """Stop a job, without a last commit."""
+    _print_status(_control().cancel(job, reason), as_json)
+
+
+@app.command()
+def revive(job: str, as_json: Json = False) -> None:
+    """Open a failed or cancelled job again, from its last good checkpoint."""
+    _print_status(_control().revive(job), as_json)
+
+
+@app.command()
+def rollback(
+    job: str,
+    checkpoint: Annotated[int, typer.Argument(help="id, see `elastic checkpoint ls JOB`")],
+    as_json: Json = False,
+) -> None:
+    """Go on from an earlier checkpoint, in a new lineage."""
+    _print_status(_control().rollback(job, checkpoint), as_json)
+
+
+@app.command()
+def replay(decision: int, as_json: Json = False) -> None:
+    """Make a recorded decision again from its inputs. Exit code 1: the policy decides otherwise today."""
+    from elastic_core.control.plane import open_control
+
+    control = open_control(Settings())
+    try:
+        found = control.replay(decision)
+    finally:
+        control.close()
+    if as_json:
+        _print_json({"decision_id": decision, "same": found.same, "trigger": found.trigger,
+                     "recorded": to_json(found.recorded), "again": to_json(found.again)})  # fmt: skip
+    else:
+        _out.print(
+            f"decision {decision} by {found.recorded.policy}, version {found.snapshot.version}, after: {found.trigger}",
+            markup=False,
+        )
+        rows = (
+            (
+                job_id,
+                _counts(target.counts),
+                target.global_batch,
+                _again(found.again.targets.get(job_id), target),
+                target.reason,
+            )
+            for job_id, target in sorted(found.recorded.targets.items())
+        )
+        _print_table(("job", "slots", "batch", "today", "reason"), rows)
+    if not found.same:
+        raise typer.Exit(1)
+
+
+def _control(settings: Settings | None = None) -> HttpControl:
+    chosen = settings or Settings()
+    return HttpControl(chosen.api_url(), read_secret(chosen.secret_file("control")), patience_seconds=PATIENCE_SECONDS)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"the job spec {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"the job spec {path} is not JSON: {error}") from error
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def _print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    table = Table(*header, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    _out.print(table, markup=False)
+
+
+def _print_status(status: JobStatus, as_json: bool) -> None:
+    if as_json:
+        _print_json(to_json(status))
+    else:
+        _out.print(f"{status.job_id}: {status.state}, {status.error or status.target_reason}", markup=False)
+
+
+def _print_facts(job: JobStatus) -> None:
+    facts: Mapping[str, Any] = {
+        "job": job.job_id,
+        "state": job.state + (f": {job.error}" if job.error else ""),
+        "done": f"{job.done_samples} of {job.total_samples} samples ({_progress(job)}), step {job.step}",
+        "left": _left(job) or "unknown",
+        "segment": f"{job.segment_id} ({job.segment_state}), lineage {job.lineage}",
+        "holds": f"{_places(job.allocation) or 'no slots'}, global batch {_batch(job.allocation) or '-'}",
+        "why": job.target_reason,
+        "submitted": _time(job.submitted_at),
+        "finished": _time(job.finished_at),
+        "results": json.dumps(job.results) if job.results else "",
+    }
+    for name, value in facts.items():
+        if value:
+            _out.print(f"{name:10} {value}", markup=False)
+    for note in job.notes:
+        _out.print(f"{'note':10} {note}", markup=False)
+
+
+def _progress(job: JobStatus) -> str:
+    return f"{min(1.0, job.done_samples / job.total_samples):.0%}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return " + ".join(f"{count} {kind}" for kind, count in sorted(counts.items()) if count) or "none"
+
+
+def _again(today: Any, recorded: Any) -> str:
+    if today is None:
+        return "not in the plan"
+    return "the same" if today == recorded else f"{_counts(today.counts)}, batch {today.global_batch}"
+
+
+def _places(allocation: Allocation | None) -> str:
+    """E.g. "2: node-a:0,1"."""
+    if allocation is None:
+        return ""
+    nodes: dict[str, list[str]] = {}
+    for slot in allocation.slots:
+        nodes.setdefault(slot.node, []).append(str(slot.index))
+    return f"{allocation.num_slots}: " + " ".join(f"{node}:{','.join(found)}" for node, found in nodes.items())
+
+
+def _batch(allocation: Allocation | None) -> str:
+    return str(allocation.global_batch) if allocation is not None else ""
+
+
+def _steps(segment: SegmentStatus) -> str:
+    return f"{segment.start_step}-{'' if segment.end_step is None else segment.end_step}"
+
+
+def _waited(segment: SegmentStatus) -> str:
+    if segment.asked_at is None:
+        return ""
+    granted = segment.granted_at  # before it asked: that of the attempt that was lost
+    until = granted if granted is not None and granted >= segment.asked_at else time.time()
+    return _span(until - segment.asked_at)
+
+
+def _lasted(segment: SegmentStatus) -> str:
+    if segment.granted_at is None:
+        return ""
+    return _span((segment.ended_at or time.time()) - segment.granted_at)
+
+
+def _left(job: JobStatus) -> str:
+    return _span(job.seconds_left) if job.seconds_left is not None else ""
+
+
+def _span(seconds: float) -> str:
+    """E.g. "0.4 s", "12 s", "3 min", "2 h 05 min"."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _time(at: float | None) -> str:
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S") if at is not None else ""

@@ -1,0 +1,189 @@
+"""The commit point: one transaction makes a checkpoint visible, ends the segment and opens the next one.
+
+An interval commit only adds its checkpoint. A final one creates the next segment and, where the job's target needs
+the very slots that it holds, hands the lease over: the same processes go straight on under a new epoch.
+A commit whose answer was lost is answered again from what the ledger holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import select
+
+from elastic_core.control import leases, lineage
+from elastic_core.control.contract import Commit, CommitAnswer, Directive
+from elastic_core.control.database import Tx
+from elastic_core.control.endings import emit_segment_ended, end_job
+from elastic_core.control.events import EventKind
+from elastic_core.control.feed import emit
+from elastic_core.control.grants import covers
+from elastic_core.control.lifecycle import add_segment
+from elastic_core.control.orders import launch_order
+from elastic_core.control.progress import guard
+from elastic_core.control.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow, TargetRow
+from elastic_core.control.tokens import Claims, TrainerTokens
+from elastic_core.control.views import checkpoint_record
+from elastic_core.domain import Allocation, JobState, SegmentState, Target, from_json, to_json
+from elastic_core.errors import Conflict, Fenced, UserError
+
+
+def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> CommitAnswer:
+    """Under the scheduling lock when the commit is final."""
+    job = tx.job(claims.job_id, lock=True)
+    segment = tx.segment(claims.segment_id)
+    known = _known(tx, job, commit)
+    if known is not None and _answered(segment, known, claims, commit):
+        return _answer_again(tx, tokens, job, segment, known, commit)
+    guard(tx, claims)
+    _check(segment, commit)
+    lease = tx.lease(claims.epoch)
+    row = _end_at_known(tx, job, known, commit) if known is not None else _add(tx, job, segment, claims, commit)
+    segment.failures = 0
+    if not commit.final:
+        return CommitAnswer(checkpoint_id=row.id, directive=Directive.GO_ON, reason="")
+    _close_segment(tx, segment, row)
+    if commit.finished:
+        segment.end_reason = "finished"
+        emit_segment_ended(tx, segment)
+        end_job(tx, job, JobState.FINISHED, None)
+        return _stop(row, segment)
+    successor = add_segment(tx, job, follows=segment.id)
+    order_target = None if commit.leaving else _hand_over_target(tx, job, segment, lease)
+    segment.end_reason = "boundary" if order_target is not None else (segment.revoke_reason or "boundary")
+    emit_segment_ended(tx, segment)
+    if order_target is None:
+        return _stop(row, segment)
+    granted = _hand_over(tx, job, successor, lease, order_target)
+    return _go_on(tx, tokens, job, successor, granted, row)
+
+
+def _check(segment: SegmentRow, commit: Commit) -> None:
+    if not SegmentState(segment.state).open:
+        raise Fenced(f"segment {segment.id} is {segment.state}: nothing more can be committed to it. Stop.")
+    if commit.finished and not commit.final:
+        raise UserError("a commit that finishes the job also ends its segment: set final, too")
+
+
+def _known(tx: Tx, job: JobRow, commit: Commit) -> CheckpointRow | None:
+    query = select(CheckpointRow).where(CheckpointRow.job_id == job.id, CheckpointRow.uri == commit.uri)
+    return tx.session.scalars(query).one_or_none()
+
+
+def _answered(segment: SegmentRow, known: CheckpointRow, claims: Claims, commit: Commit) -> bool:
+    """This very commit was made before."""
+    if commit.final:
+        return segment.end_checkpoint_id == known.id
+    return known.epoch == claims.epoch
+
+
+def _answer_again(
+    tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, known: CheckpointRow, commit: Commit
+) -> CommitAnswer:
+    if not commit.final:
+        return CommitAnswer(checkpoint_id=known.id, directive=Directive.GO_ON, reason="")
+    successor = tx.session.scalars(select(SegmentRow).where(SegmentRow.follows == segment.id)).one_or_none()
+    if successor is not None and successor.handed_over and successor.attempt == 0 and successor.epoch is not None:
+        lease = tx.lease(successor.epoch)
+        if lease.released_at is None and lease.fenced_at is None:
+            return _go_on(tx, tokens, job, successor, lease, known)
+    return _stop(known, segment)
+
+
+def _end_at_known(tx: Tx, job: JobRow, known: CheckpointRow, commit: Commit) -> CheckpointRow:
+    """A segment may end at the checkpoint that is the job's head already, when it made no step since."""
+    if not commit.final or known.id != job.head_id or (known.step, known.samples) != (commit.step, commit.samples):
+        raise Conflict(
+            f"{commit.uri} is checkpoint {known.id} of step {known.step} already, committed by epoch {known.epoch}. "
+            "Each checkpoint has a folder of its own; only the last one may end a later segment that made no step."
+        )
+    known.final = True
+    tx.session.flush()
+    return known
+
+
+def _add(tx: Tx, job: JobRow, segment: SegmentRow, claims: Claims, commit: Commit) -> CheckpointRow:
+    if not commit.uri.startswith(f"{job.id}/") or ".." in commit.uri.split("/"):
+        raise UserError(f"the checkpoint uri {commit.uri!r} is outside the job's own prefix {job.id + '/'!r}")
+    previous_step = lineage.furthest_step(tx, job)
+    row = CheckpointRow(
+        job_id=job.id,
+        lineage=segment.lineage,
+        step=commit.step,
+        samples=commit.samples,
+        epoch=claims.epoch,
+        segment_id=segment.id,
+        previous_id=job.head_id,
+        uri=commit.uri,
+        manifest_sha256=commit.manifest_sha256,
+        size_bytes=commit.size_bytes,
+        layout=to_json(commit.layout),
+        metrics=dict(commit.metrics),
+        fingerprints=dict(commit.fingerprints),
+        timings=dict(commit.timings),
+        committed_at=tx.now,
+        final=commit.final,
+        bad=False,
+    )
+    tx.session.add(row)
+    tx.session.flush()
+    job.head_id = row.id
+    payload = {
+        "checkpoint": to_json(checkpoint_record(row)),
+        "previous_step": previous_step,
+        "timings": dict(commit.timings),
+    }
+    emit(tx, EventKind.COMMITTED, job.id, payload, segment.id, claims.epoch)
+    return row
+
+
+def _close_segment(tx: Tx, segment: SegmentRow, row: CheckpointRow) -> None:
+    segment.state = SegmentState.COMMITTED
+    segment.end_step = row.step
+    segment.end_checkpoint_id = row.id
+    segment.ended_at = tx.now
+    segment.error = None
+    tx.session.flush()
+
+
+def _hand_over_target(tx: Tx, job: JobRow, segment: SegmentRow, lease: LeaseRow) -> Target | None:
+    """What the next segment gets on the same slots; None when the processes have to stop.
+
+    A job whose target is to grow, but into slots that are not free, keeps what it has.
+    """
+    row = tx.session.get(TargetRow, job.id)
+    if segment.revoke_reason is not None or row is None:
+        return None
+    target, held = from_json(Target, row.target), leases.allocation(lease)
+    missing = {kind: count - held.counts().get(kind, 0) for kind, count in target.counts.items()}
+    if all(count == 0 for count in missing.values()) and held.counts().keys() <= target.counts.keys():
+        return target if target.layout.world_size == held.num_slots else None
+    grows = held.counts().keys() <= target.counts.keys() and min(missing.values()) >= 0
+    if not grows or covers(leases.free_slots(tx), missing):
+        return None
+    reason = f"keeps {held.num_slots} of {target.num_slots} slots, the others are not free; {target.reason}"
+    return replace(target, counts=held.counts(), layout=held.layout, reason=reason)
+
+
+def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, target: Target) -> LeaseRow:
+    granted = Allocation(
+        slots=leases.allocation(lease).slots,
+        global_batch=target.global_batch,
+        layout=target.layout,
+        comm=target.comm,
+    )
+    leases.release(tx, lease, f"handed over to {successor.id}")
+    successor.asked_at = tx.now
+    return leases.open_lease(tx, job, successor, granted, target.reason, origin_epoch=lease.origin_epoch)
+
+
+def _go_on(
+    tx: Tx, tokens: TrainerTokens, job: JobRow, successor: SegmentRow, lease: LeaseRow, row: CheckpointRow
+) -> CommitAnswer:
+    order = launch_order(tx, tokens, job, successor, lease)
+    reason = successor.grant_reason or ""
+    return CommitAnswer(checkpoint_id=row.id, directive=Directive.GO_ON, reason=reason, order=order)
+
+
+def _stop(row: CheckpointRow, segment: SegmentRow) -> CommitAnswer:
+    return CommitAnswer(checkpoint_id=row.id, directive=Directive.BOUNDARY, reason=segment.end_reason or "")

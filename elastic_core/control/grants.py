@@ -1,0 +1,185 @@
+"""Which targets can come into force now: pure, from a picture of who holds and who asks.
+
+Targets are what the plan wants, leases are what is; both are within capacity, so every step towards the targets is
+safe. The rules:
+1. A waiting job gets its whole target where that is free, on as few nodes as possible, its last slots first.
+2. Where it is not, but slots that others are giving up make up for it, the job waits, for at most `grace_seconds`
+   after they were asked: starting on one slot to be resized five seconds later helps nobody.
+3. Else it takes the largest allowed count of what is free, never below its minimum. Nothing is held while waiting.
+4. A running job that has to shrink is asked to reach a boundary at once, one that may grow only when the missing
+   slots are free now. A job that is to keep what it has is no longer asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
+from elastic_core.policy.packing import choose
+from elastic_core.policy.queue import plural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A job with a live lease. `ending_since`: its processes are on their way out (revoked, committed, fenced)."""
+
+    job_id: str
+    segment_id: str
+    allocation: Allocation
+    ending_since: float | None = None
+    revoked_by: str | None = None
+    open: bool = True  # its segment still runs under this lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """A job whose open segment waits for slots; given in the order in which they are served."""
+
+    job_id: str
+    segment_id: str
+    limits: Limits
+    last_slots: tuple[Slot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    asker: Asker
+    allocation: Allocation
+    reason: str
+
+
+@dataclass(slots=True)
+class Moves:
+    grants: list[Grant] = field(default_factory=list)
+    revocations: dict[str, str] = field(default_factory=dict)  # segment_id -> reason
+    withdrawals: list[str] = field(default_factory=list)  # segment_ids whose revocation is taken back
+    waits: dict[str, str] = field(default_factory=dict)  # job_id -> why it did not get its target yet
+    check_at: float | None = None  # when a rule may say something else without any event
+
+
+def covers(free: Iterable[Slot], counts: Mapping[str, int]) -> bool:
+    have = Counter(slot.type for slot in free)
+    return all(count <= have[kind] for kind, count in counts.items())
+
+
+def settle(
+    now: float,
+    grace_seconds: float,
+    free: Sequence[Slot],
+    holders: Sequence[Holder],
+    askers: Sequence[Asker],
+    targets: Mapping[str, Target],
+) -> Moves:
+    moves = Moves()
+    left = set(free)
+    short = [asker for asker in askers if not _give_whole(asker, left, targets, moves)]
+    _wait_or_take(now, grace_seconds, left, holders, {asker.job_id for asker in askers}, short, targets, moves)
+    for holder in holders:
+        target = targets.get(holder.job_id)
+        if target is not None and holder.open:
+            _resize(holder, target, left, moves)
+    return moves
+
+
+def _give_whole(asker: Asker, left: set[Slot], targets: Mapping[str, Target], moves: Moves) -> bool:
+    target = targets.get(asker.job_id)
+    if target is None or not target.num_slots:
+        return True  # nothing to give; the target's reason says why
+    if not covers(left, target.counts):
+        return False
+    _give(asker, target, dict(target.counts), target.layout, target.reason, left, moves)
+    return True
+
+
+def _give(
+    asker: Asker, target: Target, counts: Mapping[str, int], layout: Layout, reason: str, left: set[Slot], moves: Moves
+) -> None:
+    slots = choose(sorted(left), counts, [slot for slot in asker.last_slots if slot in left])
+    left.difference_update(slots)
+    allocation = Allocation(slots=slots, global_batch=target.global_batch, layout=layout, comm=target.comm)
+    moves.grants.append(Grant(asker, allocation, reason))
+
+
+def _wait_or_take(
+    now: float, grace_seconds: float, left: set[Slot], holders: Sequence[Holder], asking: set[str],
+    short: Sequence[Asker],
+    targets: Mapping[str, Target], moves: Moves,
+) -> None:  # fmt: skip
+    """Rules 2 and 3, for the askers whose whole target is not free."""
+    coming: Counter[str] = Counter()
+    givers: dict[str, float] = {}  # job_id -> until when it is waited for
+    for holder in holders:
+        gives = _gives(holder, targets.get(holder.job_id), holder.job_id in asking)
+        until = (now if holder.ending_since is None else holder.ending_since) + grace_seconds
+        if gives and until > now:
+            coming += gives
+            givers[holder.job_id] = until
+    pool = Counter(slot.type for slot in left) + coming
+    for asker in short:
+        target = targets[asker.job_id]
+        wanted = Counter(dict(target.counts))
+        if givers and wanted <= pool:
+            pool -= wanted
+            names = ", ".join(sorted("its own last processes" if j == asker.job_id else j for j in givers))
+            moves.waits[asker.job_id] = f"waits for slots that are being given up by {names}"
+            moves.check_at = min([*givers.values(), *([moves.check_at] if moves.check_at else [])])
+        else:
+            _take_part(asker, target, left, moves)
+
+
+def _gives(holder: Holder, target: Target | None, asks: bool) -> Counter[str]:
+    """Slots that will be free in a moment: what a job holds above its target, once its processes have stopped.
+
+    A job whose next segment asks already gets its target as an asker; one that has yet to ask will take it back.
+    """
+    held = Counter(holder.allocation.counts())
+    if asks:
+        return held if not holder.open else Counter()
+    above = held - Counter(dict(target.counts) if target is not None else {})
+    stops = holder.ending_since is not None or bool(above)  # more than its target: revoked in this very settlement
+    return above if stops else Counter()
+
+
+def _take_part(asker: Asker, target: Target, left: set[Slot], moves: Moves) -> None:
+    have = Counter(slot.type for slot in left)
+    usable = {kind: min(count, have[kind]) for kind, count in target.counts.items()}
+    unit = target.layout.tensor * target.layout.pipeline
+    fitting = [n for n in asker.limits.slot_counts
+               if n <= sum(usable.values()) and n <= target.global_batch and n % unit == 0]  # fmt: skip
+    if not fitting:
+        need, free = asker.limits.min_slots, sum(usable.values())
+        are = "is" if free == 1 else "are"
+        moves.waits[asker.job_id] = (
+            f"waits: {plural(free, 'slot')} {are} free of the {target.num_slots} that it shall get, "
+            f"at least {need} are needed"
+        )
+        return
+    count = fitting[-1]
+    counts: dict[str, int] = {}
+    for kind, most in usable.items():
+        counts[kind] = min(most, count - sum(counts.values()))
+    layout = Layout(data=count // unit, tensor=target.layout.tensor, pipeline=target.layout.pipeline)
+    reason = f"{count} of {target.num_slots} slots, the others are not free; {target.reason}"
+    _give(asker, target, {kind: n for kind, n in counts.items() if n}, layout, reason, left, moves)
+
+
+def _resize(holder: Holder, target: Target, left: set[Slot], moves: Moves) -> None:
+    held = Counter(holder.allocation.counts())
+    wanted = Counter({kind: count for kind, count in target.counts.items() if count})
+    if wanted == held:
+        if holder.revoked_by == "plan":
+            moves.withdrawals.append(holder.segment_id)
+        return
+    if holder.revoked_by is not None:
+        return
+    missing = wanted - held
+    fits = covers(left, missing)
+    if missing and fits:
+        for slot in choose(sorted(left), missing):
+            left.remove(slot)  # two jobs do not both grow into the same slot
+    if fits or wanted.total() < held.total():
+        moves.revocations[holder.segment_id] = f"resize {held.total()} -> {wanted.total()} slots: {target.reason}"
+    else:
+        moves.waits[holder.job_id] = f"keeps {plural(held.total(), 'slot')} until {missing.total()} more are free"

@@ -1,0 +1,256 @@
+"""The control plane in process: `ServiceControl` over the ledger, and `TrainerControl` for a trainer's token.
+
+Thin: each call is one transaction of the modules beside this one, followed by a decision where it was a scheduling
+event. Use `open_control(settings)`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+
+from elastic_core.control import cluster as pool
+from elastic_core.control import endings, lifecycle, progress, reads, reconcile, sweep, views
+from elastic_core.control.allocator import Allocator, Replay, replay
+from elastic_core.control.commits import commit as make_commit
+from elastic_core.control.contract import (
+    CheckpointRecord,
+    Commit,
+    CommitAnswer,
+    ExitReport,
+    Explanation,
+    Heartbeat,
+    HeartbeatAnswer,
+    JobFacts,
+    JobStatus,
+    LaunchOrder,
+    ProcessGroup,
+    ReconcileAnswer,
+    SegmentStatus,
+)
+from elastic_core.control.database import Clock, Ledger, Tx
+from elastic_core.control.feed import LedgerFeed
+from elastic_core.control.tables import SegmentRow
+from elastic_core.control.tokens import Claims, TrainerTokens, check_fresh, read_secret
+from elastic_core.domain import JobState, Observation, Plan, SegmentState, Snapshot
+from elastic_core.errors import InfrastructureError
+from elastic_core.settings import Settings
+from elastic_core.spec import ClusterSpec, JobSpec
+
+log = logging.getLogger(__name__)
+
+
+class LedgerControl:
+    """`ServiceControl` on a ledger's database. Safe to use from many threads; several processes may have one each."""
+
+    def __init__(self, ledger: Ledger, settings: Settings, trainer_secret: bytes) -> None:
+        self._ledger = ledger
+        self._tokens = TrainerTokens(trainer_secret)
+        self._started_at = ledger.clock()
+        self.settings = settings
+        self.allocator = Allocator(ledger, settings)
+        self.feed = LedgerFeed(ledger)
+
+    def close(self) -> None:
+        self._ledger.close()
+
+    def trainer(self, token: str) -> LedgerTrainer:
+        """Raises `Unauthorized` for a token that is not ours."""
+        return LedgerTrainer(self, self._ledger, self._tokens, self._tokens.read(token))
+
+    # jobs
+
+    def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
+        self._ledger.change(lambda tx: lifecycle.submit(tx, job_id, spec, facts, warm_start))
+        return self.job(job_id)
+
+    def job(self, job_id: str) -> JobStatus:
+        return self._ledger.read(lambda tx: views.job_status(tx, tx.job(job_id)))
+
+    def jobs(self, active_only: bool = False) -> list[JobStatus]:
+        return self._ledger.read(lambda tx: reads.jobs(tx, active_only))
+
+    def cancel(self, job_id: str, reason: str) -> JobStatus:
+        return self._change_job(job_id, lambda tx: lifecycle.stop(tx, job_id, JobState.CANCELLED, reason))
+
+    def fail(self, job_id: str, error: str) -> JobStatus:
+        return self._change_job(job_id, lambda tx: lifecycle.stop(tx, job_id, JobState.FAILED, error))
+
+    def revive(self, job_id: str) -> JobStatus:
+        return self._change_job(job_id, lambda tx: lifecycle.revive(tx, job_id))
+
+    def rollback(self, job_id: str, checkpoint_id: int) -> JobStatus:
+        return self._change_job(job_id, lambda tx: lifecycle.rollback(tx, job_id, checkpoint_id))
+
+    def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
+        return self._change_job(job_id, lambda tx: lifecycle.record_results(tx, job_id, results))
+
+    def _change_job(self, job_id: str, work: Any) -> JobStatus:
+        self._ledger.change(work)
+        self.allocator.settle()
+        return self.job(job_id)
+
+    # segments
+
+    def segment(self, segment_id: str) -> SegmentStatus:
+        return self._ledger.read(lambda tx: reads.segment(tx, segment_id))
+
+    def segments(self, job_id: str) -> list[SegmentStatus]:
+        return self._ledger.read(lambda tx: reads.segments(tx, job_id))
+
+    def timeline(self, since: float) -> list[SegmentStatus]:
+        """Segments of all jobs that held slots at or after `since`, by the time they were granted."""
+        return self._ledger.read(lambda tx: reads.timeline(tx, since))
+
+    def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
+        return self._ledger.read(lambda tx: reads.checkpoints(tx, job_id))
+
+    def acquire(self, segment_id: str) -> SegmentStatus:
+        status = self.segment(segment_id)
+        if status.state == SegmentState.CREATED:
+            self._ledger.change(lambda tx: lifecycle.ask(tx, segment_id))
+        elif status.state != SegmentState.WAITING:
+            return status
+        self.allocator.settle()
+        return self.segment(segment_id)
+
+    def launch_order(self, segment_id: str) -> LaunchOrder:
+        return self._ledger.read(lambda tx: reads.order_of(tx, self._tokens, segment_id))
+
+    def revoke(self, segment_id: str, reason: str) -> SegmentStatus:
+        self._ledger.change(lambda tx: lifecycle.revoke(tx, segment_id, reason))
+        self.allocator.settle()
+        return self.segment(segment_id)
+
+    def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
+        self._ledger.change(lambda tx: endings.group_gone(tx, origin_epoch, report))
+        self.allocator.settle()
+
+    # the pool
+
+    def set_cluster(self, cluster: ClusterSpec) -> None:
+        self._ledger.change(lambda tx: pool.set_cluster(tx, cluster))
+        self.allocator.settle()
+
+    def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
+        righted = self._ledger.change(lambda tx: reconcile.put_right(tx, groups, self._started_at))
+        self.allocator.wake()
+        return self._ledger.read(
+            lambda tx: ReconcileAnswer(
+                stop=righted.stop,
+                actions=righted.actions,
+                active_segments=reconcile.active_segments(tx),
+                active_jobs=reconcile.active_jobs(tx),
+                removable_checkpoints=sweep.removable(tx),
+            )
+        )
+
+    def swept(self, checkpoint_ids: Sequence[int]) -> None:
+        self._ledger.write(lambda tx: sweep.swept(tx, checkpoint_ids))
+
+    # decisions
+
+    def decide(self, trigger: str) -> int:
+        def event(tx: Tx) -> None:
+            tx.trigger = trigger
+
+        self._ledger.change(event)
+        self.allocator.settle()
+        return self._ledger.read(lambda tx: tx.scheduling().version)
+
+    def snapshot(self) -> Snapshot:
+        return self.allocator.snapshot()
+
+    def last_plan(self) -> Plan | None:
+        return self._ledger.read(reads.last_plan)
+
+    def explain(self, job_id: str) -> Explanation:
+        return self._ledger.read(lambda tx: reads.explain(tx, job_id))
+
+    def replay(self, decision_id: int) -> Replay:
+        """Make a recorded decision again from its inputs."""
+        return self._ledger.read(lambda tx: replay(tx, decision_id))
+
+    def reads(self, job_id: str) -> list[Mapping[str, Any]]:
+        return self._ledger.read(lambda tx: reads.reads(tx, job_id))
+
+
+class LedgerTrainer:
+    """`TrainerControl` for the processes of one token.
+
+    What a trainer reports is committed before anything is decided from it: a decision that fails then is logged and
+    left to the next event, because training must go on.
+    """
+
+    def __init__(self, control: LedgerControl, ledger: Ledger, tokens: TrainerTokens, claims: Claims) -> None:
+        self._control = control
+        self._ledger = ledger
+        self._tokens = tokens
+        self._claims = claims
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        self._check()
+        answer = self._ledger.write(lambda tx: progress.heartbeat(tx, self._tokens, self._claims, beat))
+        self._decide(self._control.allocator.wake)
+        return answer
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        self._check()
+        self._ledger.write(lambda tx: progress.observe(tx, self._claims, observations))
+
+    def mark_bad(self, checkpoint_id: int, why: str) -> None:
+        self._check()
+        self._ledger.write(lambda tx: progress.mark_bad(tx, self._claims, checkpoint_id, why))
+
+    def commit(self, commit: Commit) -> CommitAnswer:
+        self._check()
+        if not commit.final:
+            return self._ledger.write(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
+        if not commit.finished and self._ledger.read(self._runs):
+            # Decided before, not after: what the job gets next is then known when the lease could be handed over.
+            self._decide(lambda: self._control.decide(f"boundary of {self._claims.segment_id}"))
+        answer = self._ledger.change(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
+        self._decide(self._control.allocator.settle)
+        return answer
+
+    def exited(self, report: ExitReport) -> None:
+        # Also with an expired token: it only says that its own processes are gone, however long the API was away.
+        self._ledger.change(lambda tx: endings.group_gone(tx, self._claims.origin_epoch, report))
+        self._decide(self._control.allocator.settle)
+
+    def _check(self) -> None:
+        check_fresh(self._claims, self._ledger.clock())
+
+    def _runs(self, tx: Tx) -> bool:
+        state = tx.session.scalar(select(SegmentRow.state).where(SegmentRow.id == self._claims.segment_id))
+        return state is not None and SegmentState(state).open
+
+    @staticmethod
+    def _decide(decision: Any) -> None:
+        try:
+            decision()
+        except Exception:
+            log.exception("a decision failed; the next event or reconciliation makes it up")
+
+
+def ledger_url(settings: Settings) -> str:
+    """Of the settings, else of the embedded PostgreSQL, which `elastic up` writes to `secrets/ledger_url`."""
+    return settings.ledger_url or read_secret(settings.secret_file("ledger_url")).decode()
+
+
+def open_control(settings: Settings, clock: Clock = time.time) -> LedgerControl:
+    """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet)."""
+    ledger = Ledger(ledger_url(settings), settings, clock)
+    try:
+        ledger.check()
+        return LedgerControl(ledger, settings, read_secret(settings.secret_file("trainer")))
+    except ValueError as error:
+        ledger.close()
+        raise InfrastructureError(str(error)) from error
+    except InfrastructureError:
+        ledger.close()
+        raise

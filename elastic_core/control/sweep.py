@@ -1,0 +1,68 @@
+"""Which checkpoints may be deleted. The ledger says so, the state room deletes, and tells it (`swept`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import select, update
+
+from elastic_core.control import lineage
+from elastic_core.control.contract import CheckpointRecord, JobFacts
+from elastic_core.control.database import Tx
+from elastic_core.control.events import EventKind
+from elastic_core.control.feed import emit
+from elastic_core.control.tables import CheckpointRow, JobRow
+from elastic_core.control.views import checkpoint_record
+from elastic_core.domain import JobState, from_json
+from elastic_core.spec import JobSpec
+
+SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was the head until a moment ago
+
+
+def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
+    """Beyond `keep_last` and `keep_best` of each lineage; never a start of a segment to come, a registered one or one
+    that another job warm-starts from."""
+    rows: dict[str, list[CheckpointRow]] = {}
+    query = select(CheckpointRow).where(CheckpointRow.swept_at.is_(None)).order_by(CheckpointRow.id)
+    for row in tx.session.scalars(query):
+        rows.setdefault(row.job_id, []).append(row)
+    jobs = {job.id: job for job in tx.session.scalars(select(JobRow).where(JobRow.id.in_(list(rows))))}
+    starts = select(JobRow.warm_start).where(JobRow.warm_start.is_not(None), JobRow.state == JobState.ACTIVE)
+    warm = set(tx.session.scalars(starts))
+    found: list[CheckpointRecord] = []
+    for job_id, own in rows.items():
+        kept = _kept(tx, jobs[job_id], own)
+        found += [
+            checkpoint_record(row)
+            for row in own
+            if row.id not in kept and row.uri not in warm and tx.now - row.committed_at > SWEEP_GRACE_SECONDS
+        ]
+    return tuple(found)
+
+
+def _kept(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow]) -> set[int]:
+    spec, facts = from_json(JobSpec, job.spec), from_json(JobFacts, job.facts)
+    good = [row for row in rows if not row.bad]
+    kept = {job.head_id} if job.head_id is not None else set()
+    for number in {row.lineage for row in good}:
+        kept |= set([row.id for row in good if row.lineage == number][-spec.checkpoints.keep_last :])
+    newest = [row.id for row in lineage.chain(tx, job.head_id) if lineage.usable(row)]
+    kept |= set(newest[: spec.checkpoints.keep_last])
+    kept |= {row.id for row in _best(good, facts)[: spec.checkpoints.keep_best]}
+    registered = str(job.results.get("registered_checkpoint", ""))
+    return kept | {row.id for row in rows if registered in (str(row.id), row.uri)}
+
+
+def _best(rows: Iterable[CheckpointRow], facts: JobFacts) -> list[CheckpointRow]:
+    ranked = [row for row in rows if isinstance(row.metrics.get(facts.metric), int | float)]
+    return sorted(ranked, key=lambda row: row.metrics[facts.metric], reverse=facts.metric_mode == "max")
+
+
+def swept(tx: Tx, checkpoint_ids: Sequence[int]) -> None:
+    mine = (CheckpointRow.id.in_(checkpoint_ids), CheckpointRow.swept_at.is_(None))
+    gone = update(CheckpointRow).where(*mine).values(swept_at=tx.now).returning(CheckpointRow.job_id, CheckpointRow.uri)
+    uris: dict[str, list[str]] = {}
+    for job_id, uri in tx.session.execute(gone):
+        uris.setdefault(job_id, []).append(uri)
+    for job_id, own in sorted(uris.items()):
+        emit(tx, EventKind.CHECKPOINTS_RETIRED, job_id, {"uris": own, "why": "swept"})

@@ -1,0 +1,277 @@
+"""The ledger's tables for SQLAlchemy. The DDL itself, with the invariants, is in `migrations/versions`.
+
+Instants are Unix seconds. Frozen domain objects are stored as JSON (`domain.to_json`); what is asked for in SQL
+has a column. A test compares these classes with the migrated database.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Double, ForeignKey, Identity, Index, MetaData, Text, UniqueConstraint, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Json = dict[str, Any]
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={"uq": "uq_%(table_name)s_%(column_0_N_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"}
+    )
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own way
+        str: Text,
+        float: Double,
+        Json: JSONB,
+        list[str]: JSONB,
+        list[int]: JSONB,
+    }
+
+
+def _big(*args: Any, **kwargs: Any) -> Any:
+    return mapped_column(BigInteger, *args, **kwargs)
+
+
+class JobRow(Base):
+    __tablename__ = "jobs"
+    __table_args__ = (Index("ix_jobs_active", "submitted_at", postgresql_where=text("state = 'active'")),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    spec: Mapped[Json]
+    facts: Mapped[Json]
+    state: Mapped[str]
+    lineage: Mapped[int] = mapped_column(default=0)
+    head_id: Mapped[int | None] = _big(ForeignKey("checkpoints.id", name="fk_jobs_head_id", use_alter=True))
+    total_samples: Mapped[int] = _big()
+    submitted_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    warm_start: Mapped[str | None]
+    error: Mapped[str | None]
+    notes: Mapped[list[str]] = mapped_column(default=list)
+    results: Mapped[Json] = mapped_column(default=dict)
+
+
+class SegmentRow(Base):
+    __tablename__ = "segments"
+    __table_args__ = (
+        UniqueConstraint("job_id", "index"),
+        Index(
+            "uq_segments_open",
+            "job_id",
+            unique=True,
+            postgresql_where=text("state IN ('created', 'waiting', 'granted', 'running')"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    index: Mapped[int]
+    lineage: Mapped[int]
+    state: Mapped[str]
+    attempt: Mapped[int] = mapped_column(default=0)
+    failures: Mapped[int] = mapped_column(default=0)
+    epoch: Mapped[int | None] = _big()
+    follows: Mapped[str | None]
+    start_step: Mapped[int] = _big()
+    end_step: Mapped[int | None] = _big()
+    end_checkpoint_id: Mapped[int | None] = _big()
+    created_at: Mapped[float]
+    asked_at: Mapped[float | None]
+    granted_at: Mapped[float | None]
+    started_at: Mapped[float | None]
+    ended_at: Mapped[float | None]
+    handed_over: Mapped[bool] = mapped_column(default=False)
+    revoked_at: Mapped[float | None]
+    revoked_by: Mapped[str | None]
+    revoke_reason: Mapped[str | None]
+    end_reason: Mapped[str | None]
+    grant_reason: Mapped[str | None]
+    error: Mapped[str | None]
+
+
+class NodeRow(Base):
+    __tablename__ = "nodes"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    type: Mapped[str]
+    num_slots: Mapped[int]
+    price_per_slot_hour: Mapped[float]
+    present: Mapped[bool]
+
+
+class SlotRow(Base):
+    __tablename__ = "slots"
+    __table_args__ = (UniqueConstraint("node", "index"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
+    index: Mapped[int]
+
+
+class LeaseRow(Base):
+    __tablename__ = "leases"
+    __table_args__ = (
+        Index("uq_leases_live_segment", "segment_id", unique=True, postgresql_where=text("released_at IS NULL")),
+        Index("uq_leases_live_origin", "origin_epoch", unique=True, postgresql_where=text("released_at IS NULL")),
+        Index("ix_leases_job_id", "job_id", "epoch"),
+    )
+
+    epoch: Mapped[int] = _big(primary_key=True, autoincrement=False)
+    origin_epoch: Mapped[int] = _big()
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    segment_id: Mapped[str] = mapped_column(ForeignKey("segments.id"))
+    attempt: Mapped[int]
+    allocation: Mapped[Json]
+    num_slots: Mapped[int]
+    granted_at: Mapped[float]
+    expires_at: Mapped[float]
+    started_at: Mapped[float | None]
+    fenced_at: Mapped[float | None]
+    fence_reason: Mapped[str | None]
+    released_at: Mapped[float | None]
+    release_reason: Mapped[str | None]
+    written_at: Mapped[float | None]
+
+
+class LeaseSlotRow(Base):
+    __tablename__ = "lease_slots"
+    __table_args__ = (Index("uq_lease_slots_held", "slot", unique=True, postgresql_where=text("released_at IS NULL")),)
+
+    epoch: Mapped[int] = _big(ForeignKey("leases.epoch"), primary_key=True, autoincrement=False)
+    slot: Mapped[str] = mapped_column(ForeignKey("slots.id"), primary_key=True)
+    released_at: Mapped[float | None]
+
+
+class HeartbeatRow(Base):
+    __tablename__ = "heartbeats"
+
+    epoch: Mapped[int] = _big(ForeignKey("leases.epoch"), primary_key=True, autoincrement=False)
+    step: Mapped[int] = _big()
+    samples: Mapped[int] = _big()
+    sent_at: Mapped[float]
+    received_at: Mapped[float]
+    host: Mapped[str]
+    pids: Mapped[list[int]]
+
+
+class TargetRow(Base):
+    __tablename__ = "targets"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    target: Mapped[Json]
+    decision_id: Mapped[int] = _big()
+    waits: Mapped[str | None]
+
+
+class ObservationRow(Base):
+    __tablename__ = "observations"
+    __table_args__ = (UniqueConstraint("epoch", "step"), Index("ix_observations_job_id", "job_id", "id"))
+
+    id: Mapped[int] = _big(Identity(always=True), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    segment_id: Mapped[str]
+    epoch: Mapped[int] = _big(ForeignKey("leases.epoch"))
+    lineage: Mapped[int]
+    step: Mapped[int] = _big()
+    samples: Mapped[int] = _big()
+    at: Mapped[float]
+    passes: Mapped[float]
+    num_slots: Mapped[int]
+    num_nodes: Mapped[int]
+    type: Mapped[str]
+    global_batch: Mapped[int]
+    local_batch: Mapped[int]
+    accumulation: Mapped[int]
+    step_seconds: Mapped[float]
+    sync_seconds: Mapped[float]
+    samples_per_second: Mapped[float]
+    loss: Mapped[float]
+    learning_rate: Mapped[float]
+    grad_sqr: Mapped[float | None]
+    grad_var: Mapped[float | None]
+    memory_bytes: Mapped[int] = _big()
+    metrics: Mapped[Json]
+
+
+class CheckpointRow(Base):
+    __tablename__ = "checkpoints"
+    __table_args__ = (
+        UniqueConstraint("job_id", "uri"),
+        Index("ix_checkpoints_lineage", "job_id", "lineage", "step"),
+    )
+
+    id: Mapped[int] = _big(Identity(always=True), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    lineage: Mapped[int]
+    step: Mapped[int] = _big()
+    samples: Mapped[int] = _big()
+    epoch: Mapped[int] = _big(ForeignKey("leases.epoch"))
+    segment_id: Mapped[str] = mapped_column(ForeignKey("segments.id"))
+    previous_id: Mapped[int | None] = _big(ForeignKey("checkpoints.id"))
+    uri: Mapped[str]
+    manifest_sha256: Mapped[str]
+    size_bytes: Mapped[int] = _big()
+    layout: Mapped[Json]
+    metrics: Mapped[Json]
+    fingerprints: Mapped[Json]
+    timings: Mapped[Json]
+    committed_at: Mapped[float]
+    final: Mapped[bool]
+    bad: Mapped[bool] = mapped_column(default=False)
+    bad_reason: Mapped[str | None]
+    swept_at: Mapped[float | None]
+
+
+class DecisionRow(Base):
+    __tablename__ = "decisions"
+
+    id: Mapped[int] = _big(Identity(always=True), primary_key=True)
+    version: Mapped[int] = _big(unique=True)
+    at: Mapped[float]
+    trigger: Mapped[str]
+    policy: Mapped[str]
+    wanted: Mapped[str]
+    failure: Mapped[str | None]
+    seconds: Mapped[float]
+    snapshot: Mapped[Json]
+    plan: Mapped[Json]
+    actions: Mapped[list[str]]
+
+
+class EventRow(Base):
+    __tablename__ = "events"
+    __table_args__ = (
+        Index("uq_events_position", "position", unique=True),
+        Index("ix_events_unplaced", "id", postgresql_where=text("position IS NULL")),
+        Index("ix_events_segment", "segment_id", "position"),
+    )
+
+    id: Mapped[int] = _big(Identity(always=True), primary_key=True)
+    position: Mapped[int | None] = _big()
+    at: Mapped[float]
+    kind: Mapped[str]
+    job_id: Mapped[str]
+    segment_id: Mapped[str | None]
+    epoch: Mapped[int | None] = _big()
+    payload: Mapped[Json]
+
+
+class ReaderRow(Base):
+    __tablename__ = "readers"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    position: Mapped[int] = _big()
+
+
+class SchedulingRow(Base):
+    """One row. Its lock orders everything that changes who holds or wants slots."""
+
+    __tablename__ = "scheduling"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    version: Mapped[int] = _big()
+    decided_version: Mapped[int] = _big()
+    trigger: Mapped[str]
+    policy: Mapped[str]
+    policy_state: Mapped[Json]
+    wake_at: Mapped[float | None]

@@ -1,0 +1,277 @@
+"""The words of the platform as frozen data: what decisions are made from and what they give.
+
+Nothing here reads a clock, a file or a network. Times are seconds: instants as Unix time, spans as plain
+seconds. `Snapshot` and everything in it is an immutable picture of the ledger; a policy turns it into a
+`Plan` (see `elastic_core.policy`). All of it goes through JSON unchanged (`to_json`, `from_json`), so that
+a decision can be stored with its inputs and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+
+T = TypeVar("T")
+
+
+class JobState(StrEnum):
+    ACTIVE = "active"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class SegmentState(StrEnum):
+    """Life of a segment. A failed attempt puts it back to WAITING under a new epoch."""
+
+    CREATED = "created"  # exists; nobody has asked for its slots yet
+    WAITING = "waiting"  # asked for slots, holds none
+    GRANTED = "granted"  # holds a lease; its processes have not reported yet
+    RUNNING = "running"  # its processes send heartbeats
+    COMMITTED = "committed"  # its final checkpoint is committed
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def open(self) -> bool:
+        return self in (SegmentState.CREATED, SegmentState.WAITING, SegmentState.GRANTED, SegmentState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """One accelerator (or one CPU worker place) on one node."""
+
+    node: str
+    index: int
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine of the cluster. A node that has left keeps its name here with `present=False`."""
+
+    name: str
+    type: str
+    num_slots: int
+    price_per_slot_hour: float = 0.0
+    present: bool = True
+
+    def slots(self) -> tuple[Slot, ...]:
+        return tuple(Slot(self.name, i, self.type) for i in range(self.num_slots))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Parallel sizes along the three mesh axes; their product is the world size."""
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+
+    @property
+    def world_size(self) -> int:
+        return self.data * self.tensor * self.pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What a decision gives one job. Rank r runs on `slots[r]`; slots are sorted by (node, index)."""
+
+    slots: tuple[Slot, ...]
+    global_batch: int
+    layout: Layout
+    comm: str = "allreduce"
+
+    @property
+    def num_slots(self) -> int:
+        return len(self.slots)
+
+    @property
+    def num_nodes(self) -> int:
+        return len({slot.node for slot in self.slots})
+
+    def counts(self) -> dict[str, int]:
+        """Number of slots by resource type."""
+        counts: dict[str, int] = {}
+        for slot in self.slots:
+            counts[slot.type] = counts.get(slot.type, 0) + 1
+        return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a job's user allows. `slot_counts` is resolved, sorted, and never empty."""
+
+    slot_counts: tuple[int, ...]
+    types: tuple[str, ...]  # resource types the job may use, () for any
+    min_batch: int
+    max_batch: int
+    max_local_batch: int | None = None  # samples that fit one slot at once; more is done by accumulation
+    requested_slots: int = 1  # what `fixed` gives, and what a user of a static scheduler would ask for
+    requested_batch: int = 1
+
+    @property
+    def min_slots(self) -> int:
+        return self.slot_counts[0]
+
+    @property
+    def max_slots(self) -> int:
+        return self.slot_counts[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePoint:
+    """Observations of one job under one configuration, summarised (medians over `count` reports)."""
+
+    num_slots: int
+    num_nodes: int
+    type: str
+    global_batch: int
+    local_batch: int  # samples of one micro-batch on one slot
+    accumulation: int
+    step_seconds: float
+    sync_seconds: float  # part of step_seconds spent waiting for gradients
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputModel:
+    """Fitted parameters of one job's step time (see `predict.throughput`); `source` is "fitted" or "prior"."""
+
+    params: Mapping[str, float]
+    source: str
+    num_points: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """What a policy may know about one active job."""
+
+    job_id: str
+    name: str
+    queue: str
+    priority: int
+    submitted_at: float
+    deadline: float | None
+    limits: Limits
+    total_samples: int
+    done_samples: int
+    # the segment now open, and what it holds
+    segment_id: str
+    segment_state: SegmentState
+    allocation: Allocation | None = None
+    allocated_since: float | None = None
+    waiting_since: float | None = None
+    last_batch: int | None = None  # global batch of the last lease, None before the first
+    num_resizes: int = 0
+    last_resize_at: float | None = None
+    resize_seconds: float = 10.0  # measured mean time without training around a resize of this job
+    attained_slot_seconds: float = 0.0
+    profile: tuple[ProfilePoint, ...] = ()
+    throughput: ThroughputModel | None = None
+    noise_scale: float | None = None  # gradient noise scale in samples (McCandlish et al. 2018)
+
+    @property
+    def remaining_samples(self) -> int:
+        return max(0, self.total_samples - self.done_samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """An immutable picture of the ledger: the whole input of a decision, besides its random seed."""
+
+    version: int  # the scheduling version it was read at
+    now: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[JobView, ...]  # active jobs that hold or want slots, by (submitted_at, job_id)
+    policy_state: Mapping[str, Any] = field(default_factory=dict)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Slots of the nodes that are present, sorted."""
+        return tuple(sorted(slot for node in self.nodes if node.present for slot in node.slots()))
+
+    def capacity(self) -> dict[str, int]:
+        """Slots by resource type, held or not."""
+        capacity: dict[str, int] = {}
+        for slot in self.slots():
+            capacity[slot.type] = capacity.get(slot.type, 0) + 1
+        return capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a job should hold from its next boundary on. No slots means: wait, and `reason` says why."""
+
+    counts: Mapping[str, int]  # slots by resource type
+    global_batch: int
+    layout: Layout
+    comm: str = "allreduce"
+    reason: str = ""
+
+    @property
+    def num_slots(self) -> int:
+        return sum(self.counts.values())
+
+    @staticmethod
+    def nothing(reason: str) -> Target:
+        return Target(counts={}, global_batch=0, layout=Layout(data=0), reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A target for EVERY job of the snapshot, the policy's new state, and when it wants to be asked again."""
+
+    policy: str
+    targets: Mapping[str, Target]
+    state: Mapping[str, Any] = field(default_factory=dict)
+    wake_at: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a segment measured over the steps since its last report. `step`, `samples` are the job's, not its own."""
+
+    step: int
+    samples: int  # samples of the job's work done, cumulative
+    at: float
+    epoch: float  # passes over the data set, e.g. 1.25
+    num_slots: int
+    num_nodes: int
+    type: str
+    global_batch: int
+    local_batch: int
+    accumulation: int
+    step_seconds: float
+    sync_seconds: float
+    samples_per_second: float
+    loss: float
+    learning_rate: float
+    grad_sqr: float | None = None  # estimate of |E g|^2
+    grad_var: float | None = None  # estimate of tr(cov g) for one sample
+    memory_bytes: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def to_json(value: Any) -> Any:
+    """Plain JSON values of a domain object (dataclasses become objects, tuples lists)."""
+    return _adapter(type(value)).dump_python(value, mode="json")
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """The domain object of `kind` that `to_json` wrote. Raises `pydantic.ValidationError` on anything else."""
+    loaded: T = _adapter(kind).validate_python(value)
+    return loaded

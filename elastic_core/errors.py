@@ -1,0 +1,74 @@
+"""Errors that a person reads: what happened, the value seen, what is allowed, what to do.
+
+`UserError` is what a user got wrong (retrying cannot help); `InfrastructureError` is a fault of machines or
+services (retrying can). Everything the platform raises on purpose is one of the two. Over HTTP an error keeps
+its class by `code`.
+"""
+
+from __future__ import annotations
+
+
+class ElasticError(Exception):
+    """Base of the platform's own errors."""
+
+    code = "error"
+    http_status = 500
+
+
+class UserError(ElasticError):
+    """Something the caller must change: trying again gives the same answer."""
+
+    code = "user_error"
+    http_status = 422
+
+
+class NotFound(UserError):
+    code = "not_found"
+    http_status = 404
+
+
+class Conflict(UserError):
+    """The request contradicts what the ledger holds (another spec under the same job id, a finished job, ...)."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class Unauthorized(ElasticError):
+    code = "unauthorized"
+    http_status = 401
+
+
+class Fenced(ElasticError):
+    """The caller's lease is over: another epoch may own the segment. Stop at once, commit nothing."""
+
+    code = "fenced"
+    http_status = 409
+
+
+class InfrastructureError(ElasticError):
+    """A machine or service did not do its part; the same request may succeed later."""
+
+    code = "infrastructure"
+    http_status = 503
+
+
+class CorruptCheckpoint(InfrastructureError):
+    """A checkpoint's bytes are not what its manifest says. The one before it is used, and it is said."""
+
+    code = "corrupt_checkpoint"
+
+
+BY_CODE: dict[str, type[ElasticError]] = {
+    kind.code: kind
+    for kind in (
+        ElasticError,
+        UserError,
+        NotFound,
+        Conflict,
+        Unauthorized,
+        Fenced,
+        InfrastructureError,
+        CorruptCheckpoint,
+    )
+}

@@ -1,0 +1,52 @@
+"""The detached process that starts and watches the workers of one process group (`launch.group`).
+
+It outlives whoever launched it, writes exit.json only when every process of the group is gone, then tells the
+ledger. It does not watch for hangs: heartbeats do. Nothing large is imported before the workers are gone: it must
+start fast and stay small beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from elastic_core.launch.group import SIGNALS, supervise
+from elastic_core.launch.process import ProcessId
+from elastic_core.launch.rundir import RunDir
+
+
+def daemonize() -> None:
+    """Leave the caller's process tree, so that killing its tree, process group or session does not reach us."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+
+
+def claim(run_dir: RunDir, lock_fd: int) -> None:
+    """Record this agent, then let go of the launcher's lock: whoever takes it next finds agent.json."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # from now on others may signal us; nothing listens yet
+    identity = ProcessId.of(os.getpid())
+    assert identity is not None
+    run_dir.write("agent.json", identity._asdict())
+    os.close(lock_fd)
+
+
+def main(argv: Sequence[str]) -> None:
+    """`--run-dir D --lock-fd N`: called by the launcher only, hence no help."""
+    options = dict(zip(argv[::2], argv[1::2], strict=True))
+    run_dir = RunDir(Path(options["--run-dir"]))
+    daemonize()
+    claim(run_dir, int(options["--lock-fd"]))
+    ended = supervise(run_dir)
+
+    from elastic_core.launch.delivery import deliver
+    from elastic_core.launch.verdict import settle
+
+    deliver(run_dir, settle(run_dir, ended))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

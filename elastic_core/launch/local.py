@@ -1,0 +1,134 @@
+"""`LocalLauncher`: starts the process groups of this machine, each under a detached agent (`launch.agent`)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from elastic_core.control.contract import LaunchOrder
+from elastic_core.domain import Slot
+from elastic_core.errors import InfrastructureError
+from elastic_core.launch.contract import GroupStatus
+from elastic_core.launch.environment import RUN_DIR, allowed, worker_settings
+from elastic_core.launch.folders import GroupFolders
+from elastic_core.launch.pinning import cores, device_variables
+from elastic_core.launch.rundir import RunDir
+from elastic_core.launch.verdict import tail
+from elastic_core.services.cluster import read_cluster
+from elastic_core.settings import Settings
+
+CPU_NICE = 5  # training on CPU slots gives way to the services that share the machine
+
+WORKER = (sys.executable, "-m", "elastic_core.train.worker")
+AGENT = (sys.executable, "-m", "elastic_core.launch.agent")
+START_SECONDS = 60.0  # for the agent to come up, on a machine that is busy
+
+
+class LocalLauncher(GroupFolders):
+    def __init__(self, settings: Settings, worker_command: Sequence[str] = WORKER) -> None:
+        super().__init__(settings)
+        self.worker_command = tuple(worker_command)
+
+    def start(self, order: LaunchOrder) -> GroupStatus:
+        """As the contract says. Raises `InfrastructureError` when no agent comes up.
+
+        Exactly one agent ever runs under an origin epoch. The lock is inherited by the agent, which lets go of it once
+        it has written agent.json: a launcher that dies in between leaves either a running agent or a free lock.
+        """
+        folder = RunDir.of(self.home, order.origin_epoch)
+        folder.create()
+        with _lock(folder) as fd:
+            if folder.read("agent.json") is None and folder.read("exit.json") is None:
+                self._prepare(folder, order)
+                self._spawn_agent(folder, fd)
+        with _lock(folder):  # free again once the agent has recorded itself, or died
+            pass
+        status = self.poll(order.origin_epoch)
+        if status is None:
+            raise InfrastructureError(self._why_not_started(folder, order))
+        return status
+
+    def _why_not_started(self, folder: RunDir, order: LaunchOrder) -> str:
+        if (folder.path / "exit.json").exists():
+            return (
+                f"the processes of segment {order.segment_id} under epoch {order.origin_epoch} have ended long ago; "
+                "ask for the segment's launch order again"
+            )
+        agent_log = folder.path / "logs" / "agent.log"
+        return f"the agent of segment {order.segment_id} did not start; {agent_log} ends with: {tail(agent_log)!r}"
+
+    def _prepare(self, folder: RunDir, order: LaunchOrder) -> None:
+        folder.write_order(order)
+        folder.write("settings.json", worker_settings(self.settings))
+        slots = order.allocation.slots
+        workers = [self._worker(folder, rank, slot, len(slots)) for rank, slot in enumerate(slots)]
+        folder.write("spawn.json", {"grace_seconds": self.settings.grace_seconds, "workers": workers})
+
+    def _worker(self, folder: RunDir, rank: int, slot: Slot, world_size: int) -> dict[str, Any]:
+        return {
+            "argv": [*self.worker_command, "--run-dir", str(folder.path), "--rank", str(rank)],
+            "env": {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "PYTHONUNBUFFERED": "1",
+                RUN_DIR: str(folder.path),
+                **device_variables(slot, os.environ),
+            },
+            "nice": CPU_NICE if slot.type == "cpu" else 0,
+            "cpus": cores(slot, self._cpu_slots(), sorted(os.sched_getaffinity(0))),
+            "log": str(folder.log(rank)),
+            "cwd": str(self.settings.project.absolute()),
+        }
+
+    def _cpu_slots(self) -> list[Slot]:
+        """CPU slots of the whole cluster, which all live on this host.
+
+        None, so nothing is pinned, without a cluster file: every core is a slot then, and the services need theirs.
+        """
+        if self.settings.cluster is None:
+            return []
+        nodes = read_cluster(self.settings.cluster).domain_nodes()
+        return sorted(slot for node in nodes for slot in node.slots() if slot.type == "cpu")
+
+    def _spawn_agent(self, folder: RunDir, lock_fd: int) -> None:
+        # Whether it worked is judged by agent.json alone.
+        with (folder.path / "logs" / "agent.log").open("ab") as output, suppress(subprocess.TimeoutExpired):
+            subprocess.run(  # returns when the agent has left this process's tree
+                [*AGENT, "--run-dir", str(folder.path), "--lock-fd", str(lock_fd)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(lock_fd,),
+                env=allowed(os.environ, self.settings),
+                cwd=self.settings.project.absolute(),
+                start_new_session=True,
+                timeout=START_SECONDS,
+                check=False,
+            )
+
+
+@contextmanager
+def _lock(folder: RunDir) -> Iterator[int]:
+    """Hold the folder's start lock. Raises `InfrastructureError` when it is not free in time."""
+    fd = os.open(folder.path / "start.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(
+                        f"{folder.path}/start.lock was not free within {START_SECONDS:g} s: another start hangs there"
+                    ) from None
+                time.sleep(0.01)
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,88 @@
+"""Processes by pid AND start time, from /proc: a pid alone may long belong to somebody else.
+
+Only the standard library: the agent imports this and must stay small. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+
+class ProcessId(NamedTuple):
+    """`start_time` is in clock ticks since boot, as the kernel counts it (field 22 of /proc/PID/stat)."""
+
+    pid: int
+    start_time: int
+
+    @staticmethod
+    def of(pid: int) -> ProcessId | None:
+        """The process that has this pid now; None when there is none, or only its zombie."""
+        stat = _stat(pid)
+        return ProcessId(pid, int(stat[19])) if stat and stat[0] not in ("Z", "X") else None
+
+    def alive(self) -> bool:
+        return ProcessId.of(self.pid) == self
+
+    def send(self, signum: int) -> None:
+        """Send a signal, if the process is still the same one."""
+        if self.alive():
+            send(self.pid, signum)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the third on: state, parent, group, session, ..."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()  # the name in brackets may hold spaces and brackets
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def send(pid: int, signum: int) -> None:
+    with suppress(ProcessLookupError):  # it has ended by itself: what was wanted
+        os.kill(pid, signum)
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def children(parent: int) -> list[int]:
+    """Direct children, zombies excluded."""
+    found = []
+    for pid in _pids():
+        stat = _stat(pid)
+        if stat and int(stat[1]) == parent and stat[0] not in ("Z", "X"):
+            found.append(pid)
+    return found
+
+
+def marked(variable: str, value: str) -> list[ProcessId]:
+    """Live processes of this user that carry `variable=value` in the environment they were started with.
+
+    Every descendant inherits the mark, so that it finds what a dead parent can no longer name.
+    """
+    mark = f"{variable}={value}".encode()
+    found = []
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                carries = mark in file.read().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # ended meanwhile, or another user's
+        identity = ProcessId.of(pid) if carries else None
+        if identity:
+            found.append(identity)
+    return found
+
+
+def kill_marked(variable: str, value: str) -> list[ProcessId]:
+    """SIGKILL every marked process; those that are still there (a kill takes effect soon, not at once)."""
+    found = marked(variable, value)
+    for process in found:
+        process.send(signal.SIGKILL)
+    return [process for process in found if process.alive()]

@@ -1,0 +1,66 @@
+"""What the allocator holds a plan to before it writes it. A plan that fails is refused, whatever policy made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from elastic_core.domain import JobView, Plan, Snapshot, Target
+
+
+def violations(plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
+    """Everything that is wrong with the plan, in words; empty for a valid plan.
+
+    A plan has a target for every job of the snapshot and for no other; each is nothing, or an allowed count of
+    allowed types with a batch in the job's range of at least one sample a slot; together they fit the capacity
+    of the nodes that are present.
+    """
+    return tuple(_all(plan, snapshot))
+
+
+def _all(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
+    jobs = {job.job_id: job for job in snapshot.jobs}
+    for job_id in sorted(plan.targets.keys() - jobs.keys()):
+        yield f"{job_id}: has a target, but is not in the snapshot"
+    for job_id in sorted(jobs.keys() - plan.targets.keys()):
+        yield f"{job_id}: has no target; a job that shall wait needs one without slots"
+    for job_id in sorted(jobs.keys() & plan.targets.keys()):
+        for what in _of_target(plan.targets[job_id], jobs[job_id]):
+            yield f"{job_id}: {what}"
+    yield from _over_capacity(plan.targets, snapshot.capacity())
+
+
+def _of_target(target: Target, job: JobView) -> Iterator[str]:
+    if any(count < 0 for count in target.counts.values()):
+        yield f"negative counts {dict(target.counts)}"
+    elif target.num_slots:
+        yield from _of_slots(target, job)
+        yield from _of_batch(target, job)
+
+
+def _of_slots(target: Target, job: JobView) -> Iterator[str]:
+    limits = job.limits
+    if target.num_slots not in limits.slot_counts:
+        yield f"{target.num_slots} slots, allowed are {list(limits.slot_counts)}"
+    kinds = {kind for kind, count in target.counts.items() if count}
+    if limits.types and not kinds <= set(limits.types):
+        yield f"slots of {sorted(kinds - set(limits.types))}, allowed types are {list(limits.types)}"
+    if target.layout.world_size != target.num_slots:
+        yield f"a layout for {target.layout.world_size} ranks on {target.num_slots} slots"
+
+
+def _of_batch(target: Target, job: JobView) -> Iterator[str]:
+    limits = job.limits
+    if not limits.min_batch <= target.global_batch <= limits.max_batch:
+        yield f"global batch {target.global_batch}, allowed is {limits.min_batch} to {limits.max_batch}"
+    if target.global_batch < target.num_slots:
+        yield f"global batch {target.global_batch} on {target.num_slots} slots: less than one sample a slot"
+
+
+def _over_capacity(targets: Mapping[str, Target], capacity: Mapping[str, int]) -> Iterator[str]:
+    used: dict[str, int] = {}
+    for target in targets.values():
+        for kind, count in target.counts.items():
+            used[kind] = used.get(kind, 0) + count
+    for kind, count in sorted(used.items()):
+        if count > capacity.get(kind, 0):
+            yield f"{count} slots of type {kind!r} in all, the pool has {capacity.get(kind, 0)}"

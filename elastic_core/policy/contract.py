@@ -1,0 +1,30 @@
+"""What a policy is: frozen snapshot in, frozen plan out. No clock, no I/O, no state of its own.
+
+Whatever a policy must remember goes into `Plan.state`, which the next snapshot brings back. Same snapshot and
+same seed, same plan: every decision is recorded with its inputs and can be replayed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+from typing import ClassVar, Protocol
+
+from elastic_core.domain import Plan, Snapshot
+
+
+class Law(StrEnum):
+    """Promises that a policy may declare; the law tests run over every policy that declares one."""
+
+    WORK_CONSERVING = "work-conserving"  # no slot idle while a waiting job could start on it
+    MONOTONE_IN_CAPACITY = "monotone in capacity"  # more slots: no fewer jobs run
+    NO_STARVATION = "no starvation"  # every admitted job gets slots in bounded time
+    BOUNDED_RESIZES = "bounded resizes"  # an unchanged snapshot causes no resize
+
+
+class Policy(Protocol):
+    name: ClassVar[str]
+    laws: ClassVar[frozenset[Law]]
+
+    def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+        """A target for every job of the snapshot: within its limits, together within the capacity by type."""

@@ -1,0 +1,155 @@
+"""Airflow's four components as programs, and its configuration from `airflow.cfg.template`.
+
+Airflow itself is not imported here: `elastic_airflow.bootstrap` (in the plugin) migrates its database.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.services.program import Port, Program
+from elastic_core.services.secrets import read_secret
+from elastic_core.settings import Settings
+
+TEMPLATE = "airflow.cfg.template"
+
+
+def airflow_home(settings: Settings) -> Path:
+    return settings.home.absolute() / "airflow"
+
+
+def airflow_url(settings: Settings) -> str:
+    return f"http://{settings.host}:{settings.airflow_port}"
+
+
+def airflow_environment(settings: Settings) -> dict[str, str]:
+    home = airflow_home(settings)
+    return {"AIRFLOW_HOME": str(home), "AIRFLOW_CONFIG": str(home / "airflow.cfg"), "PYTHONUNBUFFERED": "1"}
+
+
+def write_configuration(settings: Settings) -> None:
+    """Render airflow.cfg. Raises `UserError` when the project folder holds no template."""
+    project, home = settings.project.absolute(), airflow_home(settings)
+    template = project / TEMPLATE
+    if not template.exists():
+        raise UserError(
+            f"{template} does not exist: {project} is not the project's folder. Run from there, or set ELASTIC_PROJECT."
+        )
+    secrets = settings.secret_file("").absolute()
+    plugins = home / "plugins"
+    plugins.mkdir(parents=True, exist_ok=True)
+    values = {
+        "dags": project / "dags",
+        # empty on purpose: the plugin comes by its entry point, and Airflow warns about one that it finds twice
+        "plugins": plugins,
+        "logs": home / "logs",
+        "secrets": shlex.quote(str(secrets)),
+        "secrets_path": secrets,
+        "host": settings.host,
+        "port": settings.airflow_port,
+        "url": airflow_url(settings),
+        "log_port": settings.airflow_log_port,
+        "triggerer_log_port": settings.triggerer_log_port,
+        "parallelism": settings.airflow_parallelism,
+        "idle_sleep": settings.scheduler_idle_seconds,
+    }
+    (home / "airflow.cfg").write_text(_fill(template.read_text(), values))
+
+
+def _fill(text: str, values: Mapping[str, object]) -> str:
+    """`{{name}}` by its value; a percent sign is doubled, since airflow.cfg interpolates."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: str(values[match[1]]).replace("%", "%%"), text)
+
+
+def migrate(settings: Settings, environment: Mapping[str, str]) -> None:
+    """Bring Airflow's database up to date and store the connection to the control API in it.
+
+    Starting Airflow's code takes seconds, so what was done is remembered, unless the database is the user's own.
+    """
+    stamp, state = airflow_home(settings) / "migrated", _migrated_state(settings)
+    if not settings.airflow_db_url and stamp.exists() and stamp.read_text() == state:
+        return
+    done = subprocess.run(
+        [sys.executable, "-m", "elastic_airflow.bootstrap"],
+        env={**environment, **airflow_environment(settings)},
+        capture_output=True,
+        text=True,
+    )
+    log = settings.home.absolute() / "logs" / "airflow-migrate.log"
+    log.write_text(done.stdout + done.stderr)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise InfrastructureError(f"Airflow's database could not be migrated: {last}; see {log}")
+    stamp.write_text(state)
+
+
+def _migrated_state(settings: Settings) -> str:
+    """A hash of all that a migration depends on, the database itself included: a new one has another birth."""
+    birth = settings.home.absolute() / "postgres" / "PG_VERSION"
+    facts = (
+        version("apache-airflow"),
+        settings.api_url(),
+        read_secret(settings, "control"),
+        read_secret(settings, "fernet"),
+        str(birth.stat().st_mtime_ns if birth.exists() else 0),
+    )
+    return sha256("\n".join(facts).encode()).hexdigest()
+
+
+def programs(settings: Settings) -> tuple[tuple[Program, ...], tuple[Program, ...]]:
+    """The API server, and apart from it the components that start work (they stop first)."""
+    environment = airflow_environment(settings)
+
+    def component(name: str, *command: str, ports: tuple[Port, ...] = (), stop_seconds: int = 15) -> Program:
+        return Program(
+            name=name,
+            command=(str(Path(sys.executable).parent / "airflow"), *command),
+            environment=environment,
+            ports=ports,
+            stop_seconds=stop_seconds,
+            health=lambda started: health(settings, name, started),
+        )
+
+    api = component("api-server", "api-server", ports=(Port(settings.airflow_port, "airflow_port"),))
+    # The log servers would listen on all interfaces; the API server reads the same files from disk.
+    workers = (
+        component("scheduler", "scheduler", "--skip-serve-logs"),
+        component("dag-processor", "dag-processor"),
+        component("triggerer", "triggerer", "--skip-serve-logs"),
+    )
+    return (api,), workers
+
+
+def health(settings: Settings, name: str, started: float) -> str | None:
+    """None when the component is healthy by Airflow's own word, and has sent a heartbeat since it was started."""
+    try:
+        report = get_json(f"{airflow_url(settings)}/api/v2/monitor/health")
+    except (OSError, ValueError) as error:
+        return f"Airflow's API server does not answer: {error}"
+    if name == "api-server":
+        return None if report["metadatabase"]["status"] == "healthy" else "Airflow's database does not answer"
+    key = name.replace("-", "_")
+    facts = report[key] or {}
+    beat = facts.get(f"latest_{key}_heartbeat")
+    if facts.get("status") != "healthy" or not beat:
+        return f"{name} is {facts.get('status') or 'not known'}, last heartbeat {beat or 'never'}"
+    if datetime.fromisoformat(beat).timestamp() < started:
+        return f"{name} has sent no heartbeat since it was started"
+    return None
+
+
+def get_json(url: str, timeout: float = 5.0) -> Any:
+    with urllib.request.urlopen(url, timeout=timeout) as answer:
+        return json.load(answer)

@@ -1,0 +1,48 @@
+"""The training processes of this machine, as `elastic down` sees them: asked for a boundary first, then ended."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from elastic_core.launch.folders import GroupFolders
+from elastic_core.launch.process import ProcessId
+from elastic_core.launch.rundir import RunDir
+from elastic_core.settings import Settings
+
+DELIVERY_SECONDS = 5.0  # for an agent to tell the ledger of its end; reconciliation tells it later otherwise
+FIRM_SECONDS = 5.0  # for an agent to do what it does at once, on a machine that is busy
+
+
+def stop_groups(settings: Settings) -> int:
+    """Stop every process group below the home, within `settings.grace_seconds` if they obey; how many there were."""
+    folders = GroupFolders(settings)
+    agents = {
+        group.origin_epoch: agent
+        for group in folders.groups()
+        if (agent := _agent(settings, group.origin_epoch)) and agent.alive()
+    }
+    for epoch in agents:
+        folders.stop(epoch, settings.grace_seconds)
+    _wait(lambda: any(group.alive for group in folders.groups()), settings.grace_seconds + FIRM_SECONDS)
+    _wait(lambda: any(agent.alive() for agent in agents.values()), DELIVERY_SECONDS)
+    for epoch in agents:
+        folders.stop(epoch, 0.0)  # an agent that still tries to deliver its report ends now
+    _wait(lambda: any(agent.alive() for agent in agents.values()), FIRM_SECONDS)
+    for agent in agents.values():
+        agent.send(signal.SIGKILL)  # its workers die with it
+    _wait(lambda: any(group.alive for group in folders.groups()), FIRM_SECONDS)
+    return len(agents)
+
+
+def _agent(settings: Settings, epoch: int) -> ProcessId | None:
+    recorded = RunDir.of(settings.home, epoch).read("agent.json")
+    return ProcessId(**recorded) if recorded else None
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait while the condition holds, for so long at most."""
+    deadline = time.monotonic() + seconds
+    while condition() and time.monotonic() < deadline:
+        time.sleep(0.1)

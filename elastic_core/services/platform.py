@@ -1,0 +1,137 @@
+"""The platform's own stack: PostgreSQL; API server, MLflow and tracker; scheduler, DAG processor and triggerer.
+
+What is set to be elsewhere is not started here. The three that start new work stop first; then the training
+processes are asked to reach a boundary, while the API server is still there to take their commits.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from elastic_core.services import airflow
+from elastic_core.services.cluster import discover
+from elastic_core.services.groups import stop_groups
+from elastic_core.services.postgres import EmbeddedPostgres, database_urls, needed
+from elastic_core.services.program import Port, Program, Stack, Stage
+from elastic_core.services.secrets import ensure_secrets, read_secret
+from elastic_core.settings import Settings
+from elastic_core.spec import ClusterSpec
+
+# Addresses with passwords reach the services by secret files, never by the environment.
+_SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url"})
+
+
+def service_settings(settings: Settings) -> Settings:
+    """The same settings with absolute paths, so that they mean the same in every process."""
+    cluster = settings.cluster.absolute() if settings.cluster else None
+    return settings.model_copy(
+        update={"home": settings.home.absolute(), "project": settings.project.absolute(), "cluster": cluster}
+    )
+
+
+def service_environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """What every service is started with: the caller's environment, without another Airflow's settings."""
+    inherited = {
+        name: value for name, value in environ.items() if not name.startswith(("AIRFLOW", "_AIRFLOW", "ELASTIC_"))
+    }
+    path = [str(settings.project), *filter(None, [environ.get("PYTHONPATH")])]
+    return inherited | settings_environment(settings) | {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def settings_environment(settings: Settings) -> dict[str, str]:
+    changed = settings.model_dump(mode="json", exclude=set(_SECRET_SETTINGS), exclude_none=True)
+    return {f"ELASTIC_{name.upper()}": str(value) for name, value in changed.items()}
+
+
+def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
+    """`settings` as `service_settings` gives them. Nothing is written or started by this call."""
+    embedded = EmbeddedPostgres(settings) if needed(settings) else None
+    api, workers = airflow.programs(settings)
+
+    def prepare() -> None:
+        if embedded:
+            embedded.ensure_databases()
+        database_urls(settings, embedded)
+        airflow.write_configuration(settings)
+        with ThreadPoolExecutor(2) as pool:
+            for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(_migrate_ledger, settings)):
+                task.result()
+
+    def retire() -> None:
+        stop_groups(settings)
+
+    database = (Stage(programs=(embedded.program(),), prepare=embedded.initialise, wait=True),) if embedded else ()
+    return Stack(
+        home=settings.home,
+        stages=(
+            *database,
+            Stage(programs=(*api, *_mlflow(settings), *_tracker(settings)), prepare=prepare),
+            Stage(programs=workers, retire=retire),
+        ),
+    )
+
+
+def prepare_home(settings: Settings) -> None:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    ensure_secrets(settings)
+
+
+def _migrate_ledger(settings: Settings) -> None:
+    from elastic_core.control.migrations import upgrade
+
+    upgrade(read_secret(settings, "ledger_url"))
+
+
+def _mlflow(settings: Settings) -> tuple[Program, ...]:
+    if settings.mlflow_uri:
+        return ()
+    command = (
+        *(str(Path(sys.executable).parent / "mlflow"), "server", "--workers", "1"),
+        *("--host", settings.host, "--port", str(settings.mlflow_port)),
+        *("--artifacts-destination", str(settings.home / "mlflow")),
+    )
+    program = Program(
+        name="mlflow",
+        command=command,
+        environment={
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "DO_NOT_TRACK": "true",
+        },
+        secrets={"MLFLOW_BACKEND_STORE_URI": settings.secret_file("mlflow_db_url")},
+        ports=(Port(settings.mlflow_port, "mlflow_port"),),
+        health=lambda _: _mlflow_health(settings),
+    )
+    return (program,)
+
+
+def _mlflow_health(settings: Settings) -> str | None:
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"{settings.tracking_uri()}/health", timeout=5):
+            return None
+    except OSError as error:
+        return f"MLflow does not answer: {error}"
+
+
+def _tracker(settings: Settings) -> tuple[Program, ...]:
+    if settings.mlflow_uri == "none":
+        return ()
+    environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    return (
+        Program(name="tracker", command=(sys.executable, "-m", "elastic_core.track.service"), environment=environment),
+    )
+
+
+def push_cluster(settings: Settings) -> ClusterSpec:
+    """Tell the control plane which nodes and slots there are. The same cluster again changes nothing."""
+    from elastic_core.control.client import HttpControl
+
+    cluster = discover(settings)
+    HttpControl(settings.api_url(), read_secret(settings, "control").encode()).set_cluster(cluster)
+    return cluster

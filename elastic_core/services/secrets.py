@@ -1,0 +1,63 @@
+"""Secrets of one installation: made once, kept as files of mode 0600 below <home>/secrets, never printed.
+
+No secret goes onto a command line, into a log or into airflow.cfg: Airflow reads its own by `cat` of these files
+(`*_cmd` options), everything else by `Settings.secret_file`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from elastic_core.settings import Settings
+
+ADMIN = "admin"
+POSTGRES_ROLES = ("airflow", "ledger", "mlflow")
+_RANDOM = ("jwt", "airflow_api", "control", "trainer", "postgres", *(f"postgres_{role}" for role in POSTGRES_ROLES))
+
+
+def ensure_secrets(settings: Settings) -> None:
+    """Make whatever secret is missing; those that exist are left alone, but their modes are put right."""
+    folder = settings.secret_file("").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chmod(folder, 0o700)
+    for name in _RANDOM:
+        _ensure(settings.secret_file(name), lambda: secrets.token_urlsafe(48))
+    _ensure(settings.secret_file("fernet"), _fernet_key)
+    # The file that Airflow's SimpleAuthManager reads; it adds no password of its own when this one is there.
+    _ensure(settings.secret_file("airflow_passwords"), lambda: json.dumps({ADMIN: secrets.token_urlsafe(12)}))
+    for path in folder.iterdir():
+        os.chmod(path, 0o600)
+
+
+def write_secret(path: Path, value: str) -> None:
+    """Replace a secret, whole or not at all."""
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600 from its first moment
+    with os.fdopen(fd, "w") as file:
+        file.write(value)
+    os.replace(temporary, path)
+
+
+def read_secret(settings: Settings, name: str) -> str:
+    return settings.secret_file(name).read_text().strip()
+
+
+def admin_password(settings: Settings) -> str:
+    """Password of Airflow's user `admin`. Raises `FileNotFoundError` before the first `elastic up`."""
+    passwords: dict[str, str] = json.loads(read_secret(settings, "airflow_passwords"))
+    return passwords[ADMIN]
+
+
+def _ensure(path: Path, make: Callable[[], str]) -> None:
+    if not path.exists():
+        write_secret(path, make())
+
+
+def _fernet_key() -> str:
+    from cryptography.fernet import Fernet
+
+    return Fernet.generate_key().decode()

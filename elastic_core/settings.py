@@ -1,0 +1,77 @@
+"""Every setting of the platform, in one place. Each is an environment variable `ELASTIC_<NAME>`.
+
+Read once by whoever starts (CLI, operator, agent), passed on as a value; nothing reads settings at import.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="ELASTIC_", extra="ignore", frozen=True)
+
+    home: Path = Field(default=Path(".elastic"), description="folder of all state: databases, logs, secrets, store")
+    project: Path = Field(default=Path(), description="folder that holds dags/, examples/ and airflow.cfg.template")
+
+    # addresses
+    host: str = "127.0.0.1"
+    airflow_port: int = 8080
+    airflow_log_port: int = 8793
+    triggerer_log_port: int = 8794
+    mlflow_port: int = 5000
+
+    # Airflow, as `airflow.cfg.template` fills it in
+    airflow_parallelism: int = Field(default=8, ge=1, description="worker processes of LocalExecutor")
+    scheduler_idle_seconds: float = Field(
+        default=0.1, gt=0, description="the scheduler's sleep between two loops that found nothing to do"
+    )
+
+    # services elsewhere: set one and the embedded one is not started
+    ledger_url: str = Field(
+        default="", description="SQLAlchemy URL of the ledger's PostgreSQL; empty for the embedded one"
+    )
+    airflow_db_url: str = Field(
+        default="", description="SQLAlchemy URL of Airflow's database; empty for the embedded one"
+    )
+    mlflow_uri: str = Field(
+        default="", description="MLflow tracking server; empty for the embedded one, 'none' for no tracking"
+    )
+    mlflow_db_url: str = Field(
+        default="", description="database of the embedded MLflow server; empty for the embedded PostgreSQL"
+    )
+    control_url: str = Field(default="", description="base URL of the control API; empty for Airflow's API server here")
+
+    # the checkpoint store: a folder or s3://bucket/prefix
+    store: str = Field(default="", description="file path or s3://bucket/prefix; empty for <home>/store")
+    s3_endpoint: str = ""
+
+    # scheduling
+    cluster: Path | None = Field(
+        default=None, description="cluster spec (JSON); absent: this machine's CUDA devices, else CPU slots"
+    )
+    tasks: str = Field(
+        default="examples.*",
+        description="comma-separated module patterns that a job's entry point may name",
+    )
+    policy: str = "elastic_batch"
+    lease_seconds: float = 90.0
+    heartbeat_seconds: float = 2.0
+    grace_seconds: float = 60.0
+    max_attempts: int = Field(default=5, description="attempts of one segment without any commit before the job fails")
+
+    def store_url(self) -> str:
+        return self.store or str(self.home.absolute() / "store")
+
+    def api_url(self) -> str:
+        return self.control_url or f"http://{self.host}:{self.airflow_port}/elastic"
+
+    def tracking_uri(self) -> str:
+        return self.mlflow_uri or f"http://{self.host}:{self.mlflow_port}"
+
+    def secret_file(self, name: str) -> Path:
+        """Files of mode 0600 below <home>/secrets, made by `elastic up`: fernet, jwt, control, postgres, ..."""
+        return self.home.absolute() / "secrets" / name

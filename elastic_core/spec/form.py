@@ -1,0 +1,180 @@
+"""The trigger form: the job spec's JSON schema as flat fields, and the way back from a filled form to a spec.
+
+One field per leaf of `JobSpec`; sections follow its nested models. Every field may stay empty: an empty field takes
+the preset's value, and without one the spec's default. Knows no web framework: a field is a name, a default and
+the JSON schema keywords that a form renders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from elastic_core.errors import UserError
+from elastic_core.spec.job import JobSpec, parse_job_spec
+
+NO_PRESET = "none"
+PRESET, WHOLE_SPEC, JOB_ID = "preset", "spec", "job_id"
+
+SECTIONS = {
+    "": "Job",
+    "work": "Amount of work",
+    "batch": "Global batch and learning rate",
+    "slots": "Slots (accelerators)",
+    "segment": "Segments",
+    "checkpoints": "Checkpoints",
+    "scheduling": "Scheduling",
+    "advanced": "Advanced",
+}
+# Leaves of the top level that belong to another section than "Job".
+PLACES = {"priority": "scheduling", "queue": "scheduling", "deadline": "scheduling", "audit": "advanced",
+          "seed": "advanced", "precision": "advanced", "registered_model": "advanced"}  # fmt: skip
+# Help for leaves whose name alone does not tell a newcomer what they do.
+HELP = {
+    "name": "Lower-case letters, digits and '-'. Also the name of the MLflow model, unless another is given.",
+    "params": "Parameters of the task's own code, checked by it before the job is accepted.",
+    "work.epochs": "Passes over the data set. Give this or samples, not both.",
+    "work.samples": "Samples to train on in all. Give this or epochs, not both.",
+    "batch.min": "Smallest global batch (samples of one step over all slots) that the platform may choose.",
+    "batch.max": "Largest global batch that the platform may choose.",
+    "batch.learning_rate_rule": "How the learning rate follows the global batch.",
+    "slots.min": "The job waits rather than run on fewer slots.",
+    "slots.max": "The job never gets more slots than this.",
+    "segment.seconds": "How long a segment trains before the platform decides again.",
+    "segment.steps": "The same in steps; whichever comes first.",
+    "checkpoints.interval_steps": "Checkpoint every so many steps inside a segment as well.",
+    "checkpoints.keep_last": "Newest checkpoints that are kept.",
+    "checkpoints.keep_best": "Best checkpoints, by the task's metric, that are kept besides.",
+    "queue": "Label that policies may weigh by.",
+    "deadline": "When the job should be done; the page warns when it will be late.",
+    "seed": "Same seed, same data order and initial weights.",
+    "precision": "Arithmetic of the forward and backward pass.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormField:
+    """One field. `path` is where its value goes in the spec; () for the fields about the form itself."""
+
+    name: str
+    path: tuple[str, ...]
+    default: Any
+    schema: Mapping[str, Any] = field(default_factory=dict)  # JSON schema keywords, title, description, section
+
+
+def form_fields(presets: Mapping[str, Mapping[str, Any]]) -> tuple[FormField, ...]:
+    """The form's fields, in the order of their sections. `presets` are whole job specs by name."""
+    schema = JobSpec.model_json_schema()
+    leaves = [_leaf(path, leaf, schema) for path, leaf in _leaves(schema, schema, ())]
+    order = list(SECTIONS.values())
+    leaves.sort(key=lambda item: order.index(item.schema["section"]))
+    return (_preset(presets), *leaves, *_about())
+
+
+def spec_from_form(values: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> JobSpec:
+    """The spec that a filled form means. Raises `UserError` naming every field that is wrong and what is allowed."""
+    known = {item.name: item for item in form_fields(presets)}
+    for name in values.keys() - known.keys():
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
+        raise UserError(f"the form has no field {name!r}: {hint}")
+    if values.get(WHOLE_SPEC):
+        return parse_job_spec(values[WHOLE_SPEC])
+    spec = _copy(_chosen(values.get(PRESET) or NO_PRESET, presets))
+    for item in known.values():
+        value = values.get(item.name)
+        if item.path and value is not None and value != []:
+            _put(spec, item.path, value)
+    return parse_job_spec(spec)
+
+
+def _leaves(
+    node: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], Any]]:
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for name, child in node["properties"].items():
+        target = root["$defs"][child["$ref"].rpartition("/")[2]] if "$ref" in child else child
+        if "properties" in target:
+            found += _leaves(target, root, (*path, name))
+        else:
+            found.append(((*path, name), child))
+    return found
+
+
+def _leaf(path: tuple[str, ...], node: Mapping[str, Any], root: Mapping[str, Any]) -> FormField:
+    options = [option for option in node.get("anyOf", [node]) if option.get("type") != "null"]
+    keywords = dict(options[0])
+    given = keywords.pop("default", node.get("default"))
+    keywords.pop("title", None)
+    key = ".".join(path)
+    notes = [HELP.get(key, node.get("description", keywords.get("description", ""))).rstrip(".")]
+    if given is None and path[-1] in (root["required"] if len(path) == 1 else ()):
+        notes.append("Needed, unless a preset gives it")
+    elif given not in (None, [], {}):
+        notes.append(f"Empty: the preset's value, else {given}")
+    keywords["description"] = ". ".join(note for note in notes if note)
+    if "enum" in keywords:
+        keywords["enum"] = [*keywords["enum"], None]
+    keywords["type"] = [keywords["type"], "null"]
+    section = PLACES.get(key, path[0] if len(path) > 1 else "")
+    keywords.update(title=path[-1].replace("_", " ").capitalize(), section=SECTIONS[section])
+    return FormField(name="_".join(path), path=path, default=None, schema=keywords)
+
+
+def _preset(presets: Mapping[str, Mapping[str, Any]]) -> FormField:
+    names = [NO_PRESET, *sorted(presets)]
+    schema = {
+        "type": "string",
+        "enum": names,
+        "values_display": {name: _title(name, presets) for name in names},
+        "title": "Preset",
+        "description": "A whole job to start from. Every field that is filled in below replaces its value.",
+    }
+    return FormField(name=PRESET, path=(), default=names[min(1, len(names) - 1)], schema=schema)
+
+
+def _title(name: str, presets: Mapping[str, Mapping[str, Any]]) -> str:
+    return f"{name} ({presets[name].get('entry_point', '')})" if name in presets else "none: only what is filled in"
+
+
+def _about() -> tuple[FormField, ...]:
+    section = SECTIONS["advanced"]
+    whole = {
+        "type": ["object", "null"],
+        "title": "Whole spec",
+        "section": section,
+        "description": "A job spec as JSON, used instead of everything above: for scripts and the REST API.",
+    }
+    job_id = {
+        "type": ["string", "null"],
+        "title": "Job id",
+        "section": section,
+        "description": "Empty for a new job. An id that exists: attach to that job, nothing above is used.",
+    }
+    return (
+        FormField(name=WHOLE_SPEC, path=(), default=None, schema=whole),
+        FormField(name=JOB_ID, path=(), default=None, schema=job_id),
+    )
+
+
+def _chosen(name: str, presets: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    if name == NO_PRESET:
+        return {}
+    if name not in presets:
+        raise UserError(f"no preset {name!r}: there are {', '.join(sorted(presets)) or 'none'}")
+    return presets[name]
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def _put(spec: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    *parents, last = path
+    for name in parents:
+        spec = spec.setdefault(name, {})
+    if parents == ["work"]:  # exactly one of its two: the one filled in replaces the preset's
+        spec.clear()
+    spec[last] = value

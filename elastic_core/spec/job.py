@@ -1,0 +1,335 @@
+"""The job spec: all that a user may ask of the platform for one training job.
+
+Units: slots are accelerators, batches and work are samples, times are seconds. Its JSON schema feeds
+Airflow's trigger form (`spec.form`). What contradicts itself is refused here; what a given cluster cannot do,
+in `spec.check`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from fractions import Fraction
+from math import ceil
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from elastic_core.domain import Limits
+from elastic_core.spec.problems import parse
+
+
+class Work(BaseModel):
+    """Amount of work: exactly one of the two."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        title="Epochs",
+        description="passes over the data set; give this or samples",
+        examples=[10],
+    )
+    samples: int | None = Field(
+        default=None,
+        gt=0,
+        title="Samples",
+        description="samples to train on in all, a sample read twice counts twice; give this or epochs",
+        examples=[100_000],
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if self.epochs is not None and self.samples is not None:
+            raise ValueError(
+                f"both epochs ({self.epochs:g}) and samples ({self.samples}) are given; give one of the two"
+            )
+        if self.epochs is None and self.samples is None:
+            raise ValueError("neither epochs nor samples is given; give one of the two, e.g. epochs: 10")
+        return self
+
+
+class Batch(BaseModel):
+    """Global batch range, in samples, and how the learning rate follows it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    min: int = Field(
+        ge=1,
+        title="Smallest global batch",
+        description="smallest global batch that the platform may choose, in samples of one step over all slots",
+        examples=[32],
+    )
+    max: int = Field(
+        ge=1,
+        title="Largest global batch",
+        description="largest global batch that the platform may choose, in samples of one step over all slots",
+        examples=[256],
+    )
+    base: int | None = Field(
+        default=None,
+        ge=1,
+        title="Base batch",
+        description="batch that the learning rate is tuned for; min if absent",
+        examples=[64],
+    )
+    learning_rate_rule: Literal["none", "linear", "sqrt", "adascale"] = Field(
+        default="sqrt",
+        title="Learning rate rule",
+        description="how the learning rate follows the global batch: not at all, in proportion, by its square root, "
+        "or by the measured gradient noise (AdaScale)",
+    )
+    max_per_slot: int | None = Field(
+        default=None,
+        ge=1,
+        title="Samples that fit a slot",
+        description="samples that fit one slot at once; a larger share is done by gradient accumulation",
+        examples=[128],
+    )
+
+    @model_validator(mode="after")
+    def _range_is_one(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is over max {self.max}; min must be at most max")
+        if self.base is not None and not self.min <= self.base <= self.max:
+            raise ValueError(f"base {self.base} is outside the range; it must be from min {self.min} to max {self.max}")
+        return self
+
+
+class Slots(BaseModel):
+    """How many slots, and of which types. `max` follows `min` where absent, both follow `allowed`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    min: int = Field(
+        default=1,
+        ge=1,
+        title="Fewest slots",
+        description="the job waits rather than run on fewer slots",
+        examples=[1],
+    )
+    max: int = Field(
+        default=1,
+        ge=1,
+        title="Most slots",
+        description="the job never gets more slots than this; min if absent",
+        examples=[4],
+    )
+    allowed: tuple[int, ...] | None = Field(
+        default=None,
+        title="Allowed counts",
+        description="only these counts, e.g. [1, 2, 4]; every count from min to max if absent",
+        examples=[[1, 2, 4]],
+    )
+    requested: int | None = Field(
+        default=None,
+        ge=1,
+        title="Requested count",
+        description="what a static scheduler would be asked for; max if absent",
+        examples=[2],
+    )
+    types: tuple[str, ...] = Field(
+        default=(),
+        title="Resource types",
+        description="resource types the job may use, the preferred first; empty for any",
+        examples=[["h200", "cpu"]],
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_range(cls, data: Any) -> Any:
+        """Absent ends of the range follow what is given: a user who writes `allowed: [2, 4]` means 2 to 4."""
+        if not isinstance(data, dict):
+            return data
+        filled = dict(data)
+        allowed = filled.get("allowed")
+        if isinstance(allowed, list | tuple) and allowed and all(isinstance(count, int) for count in allowed):
+            filled.setdefault("min", min(allowed))
+            filled.setdefault("max", max(allowed))
+        elif isinstance(filled.get("min"), int):
+            filled.setdefault("max", filled["min"])
+        return filled
+
+    @model_validator(mode="after")
+    def _counts_exist(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is over max {self.max}; min must be at most max")
+        if self.allowed is not None:
+            self._check_allowed(self.allowed)
+        counts = self.counts()
+        if self.requested is not None and self.requested not in counts:
+            raise ValueError(
+                f"requested {self.requested} is not one of the counts that the job may have: {_few(counts)}"
+            )
+        return self
+
+    def _check_allowed(self, allowed: tuple[int, ...]) -> None:
+        if not allowed:
+            raise ValueError(
+                "allowed is empty, so that no count is possible; leave it out for every count, or list some"
+            )
+        outside = sorted(count for count in allowed if not self.min <= count <= self.max)
+        if outside:
+            raise ValueError(
+                f"allowed counts {outside} are outside min {self.min} to max {self.max}; "
+                "leave them out or widen the range"
+            )
+
+    def counts(self) -> tuple[int, ...]:
+        """The counts that the job may have, ascending."""
+        return tuple(sorted(set(self.allowed))) if self.allowed else tuple(range(self.min, self.max + 1))
+
+
+class SegmentLength(BaseModel):
+    """A segment ends at whichever comes first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seconds: float | None = Field(
+        default=300.0,
+        gt=0,
+        allow_inf_nan=False,
+        title="Seconds",
+        description="seconds that a segment trains before the platform decides again; null for no such limit",
+    )
+    steps: int | None = Field(
+        default=None, ge=1, title="Steps", description="the same in optimizer steps; null for no such limit"
+    )
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.seconds is None and self.steps is None:
+            raise ValueError("neither seconds nor steps ends a segment; give at least one, e.g. seconds: 300")
+        return self
+
+
+class Checkpoints(BaseModel):
+    """Checkpoints inside a segment, and which are kept; a segment always ends with one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    interval_seconds: float | None = Field(
+        default=120.0,
+        gt=0,
+        allow_inf_nan=False,
+        title="Every so many seconds",
+        description="seconds between checkpoints inside a segment; null for none",
+    )
+    interval_steps: int | None = Field(
+        default=None, ge=1, title="Every so many steps", description="the same in optimizer steps; null for none"
+    )
+    keep_last: int = Field(default=3, ge=1, title="Newest kept", description="newest checkpoints that are kept")
+    keep_best: int = Field(
+        default=1, ge=0, title="Best kept", description="best checkpoints, by the task's metric, that are kept besides"
+    )
+
+
+class JobSpec(BaseModel):
+    """One training job."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9-]{0,47}$",
+        title="Name",
+        description="lower-case letters, digits and '-', at most 48 characters",
+        examples=["digits-cnn"],
+    )
+    entry_point: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        title="Entry point",
+        description="module:Class or module:function, from the operator's allow-list",
+        examples=["examples.digits:DigitsCNN"],
+    )
+    params: dict[str, Any] = Field(
+        default_factory=dict,
+        title="Task parameters",
+        description="parameters of the task's own code",
+        examples=[{"learning_rate": 0.05}],
+    )
+    work: Work
+    batch: Batch
+    slots: Slots = Slots()
+    segment: SegmentLength = SegmentLength()
+    checkpoints: Checkpoints = Checkpoints()
+    priority: int = Field(
+        default=0,
+        ge=-100,
+        le=100,
+        title="Priority",
+        description="higher goes first: a point counts as having been submitted a minute earlier",
+    )
+    queue: str = Field(
+        default="default",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$",
+        title="Queue",
+        description="label that policies may weigh by: lower-case letters, digits, '_' and '-', at most 32 characters",
+    )
+    deadline: datetime | None = Field(
+        default=None,
+        title="Deadline",
+        description="when the job should be done, e.g. 2030-01-31T18:00:00+01:00; without an offset it is UTC",
+    )
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, title="Seed", description="same seed, same data order and initial weights"
+    )
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32", title="Precision", description="arithmetic of the forward and backward pass"
+    )
+    audit: Literal["fingerprint", "full"] = Field(
+        default="fingerprint",
+        title="Audit",
+        description="full: also keep every sample index read, to prove exactly-once",
+    )
+    registered_model: str | None = Field(
+        default=None, title="Registered model", description="MLflow model name; the job's name if absent"
+    )
+
+    @field_validator("deadline")
+    @classmethod
+    def _with_offset(cls, deadline: datetime | None) -> datetime | None:
+        return deadline.replace(tzinfo=UTC) if deadline is not None and deadline.tzinfo is None else deadline
+
+    @model_validator(mode="after")
+    def _batch_reaches_every_count(self) -> Self:
+        most = self.slots.counts()[-1]
+        if most > self.batch.max:
+            raise ValueError(
+                f"slots may be up to {most}, and batch.max {self.batch.max} is less than one sample for each; "
+                f"possible are slots of at most {self.batch.max}, or a batch.max of at least {most}"
+            )
+        return self
+
+    def limits(self) -> Limits:
+        counts = self.slots.counts()
+        return Limits(
+            slot_counts=counts,
+            types=self.slots.types,
+            min_batch=self.batch.min,
+            max_batch=self.batch.max,
+            max_local_batch=self.batch.max_per_slot,
+            requested_slots=self.slots.requested or counts[-1],
+            requested_batch=self.batch.base or self.batch.min,
+        )
+
+
+def parse_job_spec(data: Any) -> JobSpec:
+    """A job spec from plain JSON values. Raises `UserError` that lists every problem."""
+    return parse(JobSpec, data, "job spec")
+
+
+def total_samples(spec: JobSpec, dataset_samples: int) -> int:
+    """Samples of the whole job: as many as asked for, or epochs x the data set, rounded up.
+
+    The product is of the decimal number that the user wrote: 1.1 epochs of 10 samples are 11, not 12.
+    """
+    if spec.work.samples is not None:
+        return spec.work.samples
+    return ceil(Fraction(str(spec.work.epochs)) * dataset_samples)
+
+
+def _few(counts: tuple[int, ...]) -> str:
+    if len(counts) > 8 and counts == tuple(range(counts[0], counts[-1] + 1)):
+        return f"{counts[0]} to {counts[-1]}"
+    return ", ".join(map(str, counts))

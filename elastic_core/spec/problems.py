@@ -1,0 +1,94 @@
+"""Pydantic's errors as sentences for a person: path, what is wrong, the value seen, what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from elastic_core.errors import UserError
+
+Model = TypeVar("Model", bound=BaseModel)
+Path = Sequence[int | str]
+
+
+def parse(kind: type[Model], data: Any, what: str) -> Model:
+    """`data` (plain JSON values) as a model. Raises `UserError` with ALL problems, one line each."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise refuse(what, describe(kind, error)) from error
+
+
+def refuse(what: str, problems: Sequence[str]) -> UserError:
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return UserError(f"the {what} has {count}:" + "".join(f"\n- {problem}" for problem in problems))
+
+
+def describe(kind: type[BaseModel], error: ValidationError) -> tuple[str, ...]:
+    """One sentence a problem, in the order of the fields."""
+    found: list[dict[str, Any]] = [dict(problem) for problem in error.errors(include_url=False)]
+    paths: list[Path] = [problem["loc"] for problem in found]
+    return tuple(_sentence(kind, problem) for problem in found if not _follows_from_deeper(problem, paths))
+
+
+def _follows_from_deeper(problem: dict[str, Any], paths: Sequence[Path]) -> bool:
+    """A list whose items are wrong is also called too short, which would only mislead."""
+    path = problem["loc"]
+    return problem["type"] == "too_short" and any(len(p) > len(path) and p[: len(path)] == path for p in paths)
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """What to say of a key that does not exist: the near-miss, and all that exist."""
+    names = sorted(known)
+    near = get_close_matches(key, names, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"there is no such key{hint} Allowed: {', '.join(names)}"
+
+
+def _sentence(kind: type[BaseModel], problem: dict[str, Any]) -> str:
+    path: Path = problem["loc"]
+    where = ".".join(map(str, path)) or "the whole"
+    if problem["type"] == "extra_forbidden":
+        parent = _model_at(kind, path[:-1])
+        return f"{where}: {unknown_key(str(path[-1]), parent.model_fields if parent else ())}"
+    if problem["type"] == "missing":
+        return f"{where}: is needed and was not given{_help(kind, path)}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "value_error":  # from our own validators, which say all there is to say
+        return f"{where}: {message}"
+    return f"{where}: {message[:1].lower()}{message[1:]}, seen {_short(problem['input'])}{_help(kind, path)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _help(kind: type[BaseModel], path: Path) -> str:
+    field = _field_at(kind, path)
+    return f" ({field.description})" if field is not None and field.description else ""
+
+
+def _field_at(kind: type[BaseModel], path: Path) -> FieldInfo | None:
+    parent = _model_at(kind, path[:-1])
+    return parent.model_fields.get(str(path[-1])) if parent is not None and path else None
+
+
+def _model_at(kind: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """The model that a path leads to, through nested models and tuples of them."""
+    here: type[BaseModel] | None = kind
+    for part in path:
+        if isinstance(part, str):
+            field = here.model_fields.get(part) if here is not None else None
+            here = _model_in(field.annotation) if field is not None else None
+    return here
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)

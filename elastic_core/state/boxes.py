@@ -1,0 +1,125 @@
+"""Boxes: rectangular parts of a tensor, how a tensor is cut into tiles, and whether tiles make it up exactly."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+TILE_BYTES = 16 << 20
+_MAX_COLUMNS = 8  # column blocks of a tensor: as many as one node's tensor-parallel ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The part [start, start + shape) of a tensor, in elements along each dim; () and () for a 0-d tensor."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def whole(shape: Sequence[int]) -> Box:
+        return Box((0,) * len(shape), tuple(shape))
+
+    @property
+    def end(self) -> tuple[int, ...]:
+        return tuple(a + b for a, b in zip(self.start, self.shape, strict=True))
+
+    @property
+    def volume(self) -> int:
+        return math.prod(self.shape)
+
+    def within(self, shape: Sequence[int]) -> bool:
+        """Whether this is a part of a tensor of that shape."""
+        return len(self.start) == len(self.shape) == len(shape) and all(
+            a >= 0 and n >= 0 and a + n <= size for a, n, size in zip(self.start, self.shape, shape, strict=True)
+        )
+
+    def intersect(self, other: Box) -> Box | None:
+        """The part that both hold, None if there is none. Two 0-d boxes are the same element."""
+        start = tuple(map(max, self.start, other.start))
+        end = tuple(map(min, self.end, other.end))
+        if any(a >= b for a, b in zip(start, end, strict=True)):
+            return None
+        return Box(start, tuple(b - a for a, b in zip(start, end, strict=True)))
+
+    def slices(self, origin: Sequence[int] | None = None) -> tuple[slice, ...]:
+        """Index of this box in an array whose first element is the tensor's element `origin`."""
+        base = origin or (0,) * len(self.start)
+        return tuple(slice(a - o, a - o + n) for a, n, o in zip(self.start, self.shape, base, strict=True))
+
+    def offset_in(self, outer: Box) -> int | None:
+        """Elements before this box in row-major `outer`, None unless it is one contiguous run there."""
+        cut = [mine != whole for mine, whole in zip(self.shape, outer.shape, strict=True)]
+        last_cut = max((i for i, is_cut in enumerate(cut) if is_cut), default=0)
+        if any(n != 1 for n in self.shape[:last_cut]):
+            return None
+        offset = 0
+        for a, o, n in zip(self.start, outer.start, outer.shape, strict=True):
+            offset = offset * n + (a - o)
+        return offset
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.end, strict=True)) + "]"
+
+
+def tiles(box: Box, itemsize: int, limit: int = TILE_BYTES) -> Iterator[Box]:
+    """Cut a box into tiles of at most `limit` bytes, in row-major order.
+
+    A box that fits is one tile. A larger one with two dims or more is cut along the first two into a grid as
+    square as powers of two allow, so that a layout that cuts by columns need not read whole rows.
+    """
+    block = list(box.shape)
+    if box.volume * itemsize > limit:
+        if len(block) > 1:
+            block[1] //= _num_columns(box, itemsize, limit)
+        for dim in range(len(block)):
+            inner = math.prod(block[dim + 1 :]) * itemsize
+            block[dim] = min(block[dim], max(1, limit // inner))
+            if inner <= limit:
+                break
+    steps = [range(0, size, step) if size else (0,) for size, step in zip(box.shape, block, strict=True)]
+    for corner in itertools.product(*steps):
+        shape = tuple(min(b, n - c) for b, n, c in zip(block, box.shape, corner, strict=True))
+        yield Box(tuple(s + c for s, c in zip(box.start, corner, strict=True)), shape)
+
+
+def tiling_fault(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
+    """Why the boxes do not tile a tensor of that shape exactly (a part missing or held twice); None if they do."""
+    for box in boxes:
+        if not box.within(shape):
+            return f"tile {box} is not a part of shape {list(shape)}"
+    if not boxes:
+        return "every tile is missing"
+    if (len(boxes) == 1 and boxes[0] == Box.whole(shape)) or math.prod(shape) == 0:
+        return None
+    cuts = [sorted({0, size} | {b.start[d] for b in boxes} | {b.end[d] for b in boxes}) for d, size in enumerate(shape)]
+    count = np.zeros([len(c) - 1 for c in cuts], dtype=np.int32)
+    for box in boxes:
+        count[_cells(cuts, box)] += 1
+    wrong = np.argwhere(count != 1)
+    if len(wrong) == 0:
+        return None
+    index = tuple(int(i) for i in wrong[0])
+    corner = tuple(c[i] for c, i in zip(cuts, index, strict=True))
+    cell = Box(corner, tuple(c[i + 1] - c[i] for c, i in zip(cuts, index, strict=True)))
+    if count[index] == 0:
+        return f"part {cell} is missing: no tile holds it"
+    holders = [str(box) for box in boxes if box.intersect(cell)]
+    return f"part {cell} is held {count[index]} times, by tiles " + " and ".join(holders)
+
+
+def _num_columns(box: Box, itemsize: int, limit: int) -> int:
+    needed = -(-box.volume * itemsize // limit)
+    columns = 1
+    while columns < _MAX_COLUMNS and columns * columns * 4 <= needed and box.shape[1] % (columns * 2) == 0:
+        columns *= 2
+    return columns
+
+
+def _cells(cuts: Sequence[list[int]], box: Box) -> tuple[slice, ...]:
+    return tuple(slice(bisect_left(c, a), bisect_left(c, b)) for c, a, b in zip(cuts, box.start, box.end, strict=True))

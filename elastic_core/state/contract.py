@@ -1,0 +1,54 @@
+"""What a checkpoint store is: objects under one prefix. Local directory and S3 pass one contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+# What `put` takes: bytes, a file to copy, or buffers that follow each other. Each is done with when the next is
+# taken, so that an object larger than memory can be written, from one buffer that is filled again and again.
+Source = bytes | Path | Iterable[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object, or an upload that was begun and never completed. `modified` is Unix time by the store's clock."""
+
+    key: str
+    size: int
+    modified: float
+
+
+class CheckpointStore(Protocol):
+    """Keys are relative, '/'-separated, without '..' (`UserError` otherwise). Raises `InfrastructureError` on faults.
+
+    No part of a key is empty or starts with '.'. A prefix names the object of that key and all below it as a
+    folder: "a" holds "a" and "a/b", not "ab"; "" holds everything. No key is a folder of another.
+    """
+
+    url: str
+
+    def put(self, key: str, source: Source) -> None:
+        """Once this returns, the object is durable and whole; before, it is not visible."""
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Fewer bytes than asked for at the object's end. Raises `FileNotFoundError` for a missing object."""
+
+    def read_into(self, key: str, offset: int, buffers: Sequence[memoryview]) -> int:
+        """Fill writable buffers one after another, from `offset` of the object on; the number of bytes filled.
+
+        Fewer than the buffers hold at the object's end. Raises `FileNotFoundError` for a missing object.
+        """
+
+    def size(self, key: str) -> int | None: ...
+    def list(self, prefix: str) -> Iterable[str]: ...
+    def entries(self, prefix: str) -> Iterable[Entry]:
+        """The objects under the prefix, sorted by key."""
+
+    def unfinished(self, prefix: str) -> Iterable[Entry]:
+        """Uploads under the prefix that never completed: what a killed writer leaves. `key` is what it was writing."""
+
+    def delete(self, prefix: str) -> None:
+        """Delete every object and unfinished upload under the prefix; nothing there is no error. Refuses ""."""

@@ -1,0 +1,41 @@
+"""Writing and reading a checkpoint, format version 1 (see `state.manifest`): the room's front door.
+
+    infos = write_shard(store, uri, rank, tensors)             # every rank, for the tensors that are its to write
+    written = write_manifest(store, uri, infos, header, {})    # one rank, once all shards are written
+    manifest = read_manifest(store, uri, written.sha256)       # any number of ranks later
+    tensors = read_tensors(store, manifest, names)
+
+A shard is a plain safetensors file: any reader of that format opens it, nothing in it can run code. A tensor that
+fits one tile lies there under its own name, a larger one as tiles named `<tensor>#<row0>,<col0>`.
+"""
+
+from __future__ import annotations
+
+from elastic_core.state.boxes import Box
+from elastic_core.state.manifest import (
+    CheckpointHeader,
+    Manifest,
+    ShardInfo,
+    Written,
+    checkpoint_uri,
+    read_manifest,
+    write_manifest,
+)
+from elastic_core.state.reading import Verified, read_tensors, verify
+from elastic_core.state.writing import plan_writers, write_shard
+
+__all__ = [
+    "Box",
+    "CheckpointHeader",
+    "Manifest",
+    "ShardInfo",
+    "Verified",
+    "Written",
+    "checkpoint_uri",
+    "plan_writers",
+    "read_manifest",
+    "read_tensors",
+    "verify",
+    "write_manifest",
+    "write_shard",
+]

@@ -1,0 +1,1 @@
+"""MLflow, kept up to date from the ledger's outbox: training never waits for it and it can be away for any time."""

@@ -1,0 +1,79 @@
+"""A checkpoint as an MLflow model folder: safetensors weights, the job spec, and `served_model.py`. No pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlflow.pyfunc
+import torch
+from mlflow.models import Model, ModelSignature, infer_signature
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from elastic_core.control.contract import CheckpointRecord
+from elastic_core.errors import UserError
+from elastic_core.spec import JobSpec, entry_points
+from elastic_core.state.contract import CheckpointStore
+from elastic_core.train.entry import function_facts, is_task, make_task
+from elastic_core.train.restore import read_weights
+from elastic_core.train.training_state import MODEL
+
+_REQUIRED = ("elastic-airflow", "torch", "safetensors", "numpy", "pydantic")
+
+
+def new_model(spec: JobSpec, patterns: str) -> tuple[nn.Module, Any | None]:
+    """The spec's model, untrained, and an example of its input if the task gives one.
+
+    Raises `UserError` for a training loop that does not say how its model is made.
+    """
+    entry = entry_points.load(spec.entry_point, patterns)
+    if is_task(entry):
+        task = make_task(entry, spec)
+        return task.model(), task.example_input()
+    make = function_facts(entry, spec).model
+    if make is None:
+        raise UserError(
+            f"The model of {spec.entry_point} cannot be served: how it is made is known only inside the loop. Give "
+            "@session_task(model=...), or write it as a Task (elastic_core/train/task.py)."
+        )
+    return make(spec.params), None
+
+
+def read_model(store: CheckpointStore, checkpoint: CheckpointRecord) -> dict[str, Tensor]:
+    """The model's `state_dict`. Raises `CorruptCheckpoint`."""
+    tensors = read_weights(store, checkpoint.uri, checkpoint.manifest_sha256)
+    return {name.removeprefix(MODEL): tensor for name, tensor in tensors.items()}
+
+
+def save_model(folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str, Tensor], identity: Model) -> None:
+    """Write the model folder to `folder`, which must not exist. `identity` carries the ids that it is known by."""
+    model, example = new_model(spec, patterns)
+    model.load_state_dict(weights)  # what cannot be loaded now could not be served later
+    parts = folder.with_name(f"{folder.name}-parts")
+    parts.mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, parts / "weights.safetensors")
+    (parts / "spec.json").write_text(spec.model_dump_json())
+    mlflow.pyfunc.save_model(
+        path=str(folder),
+        python_model=str(Path(__file__).with_name("served_model.py")),
+        artifacts={"weights": str(parts / "weights.safetensors"), "spec": str(parts / "spec.json")},
+        pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in _REQUIRED],
+        signature=None if example is None else _signature(model.eval(), example),
+        input_example=None if example is None else arrays(example),
+        mlflow_model=identity,
+    )
+
+
+def _signature(model: nn.Module, example: Any) -> ModelSignature:
+    with torch.inference_mode():
+        return infer_signature(arrays(example), arrays(model(example)))
+
+
+def arrays(value: Any) -> Any:
+    """Tensors as NumPy arrays; bfloat16, which NumPy lacks, as float32."""
+    if isinstance(value, Mapping):
+        return {name: arrays(part) for name, part in value.items()}
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()

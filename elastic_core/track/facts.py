@@ -1,0 +1,134 @@
+"""How the platform's facts look in MLflow: names and values of metrics, parameters and tags. Pure functions.
+
+Curves of a run have plain names (`loss`, `samples`, ...). What a checkpoint was measured at is `checkpoint/<name>`,
+what a registered model was `served/<name>`, what the finished job was `final/<name>`: the same name at the same step
+with another time would be a second point of the curve.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_TAG_VAL_LENGTH
+
+from elastic_core.control.contract import CheckpointRecord
+from elastic_core.domain import Allocation, Layout, Observation
+from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec
+
+
+def milliseconds(at: float) -> int:
+    """MLflow's timestamps; a pure function of the ledger's, so that a repeated point is the same point."""
+    return round(at * 1000)
+
+
+def key(name: str) -> str:
+    """A name that MLflow takes: other characters than its own become `_`."""
+    return re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)[:250]
+
+
+def curve_points(observation: Observation) -> Iterator[Metric]:
+    """The points of one observation, at the job's global step."""
+    values = {
+        **observation.metrics,
+        "loss": observation.loss,
+        "learning_rate": observation.learning_rate,
+        "samples": observation.samples,
+        "epoch": observation.epoch,
+        "step_seconds": observation.step_seconds,
+        "sync_seconds": observation.sync_seconds,
+        "samples_per_second": observation.samples_per_second,
+        "global_batch": observation.global_batch,
+        "slots": observation.num_slots,
+        "memory_bytes": observation.memory_bytes,
+    }
+    if observation.grad_sqr and observation.grad_var is not None:
+        values["noise_scale"] = observation.grad_var / observation.grad_sqr
+    return points(values, observation.at, observation.step)
+
+
+def points(values: Mapping[str, float], at: float, step: int, model_id: str | None = None) -> Iterator[Metric]:
+    for name, value in values.items():
+        yield Metric(key(name), float(value), milliseconds(at), step, model_id=model_id)
+
+
+def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in values.items()}
+
+
+def params(values: Mapping[str, Any]) -> list[Param]:
+    return [Param(key(name), text(value)[:MAX_PARAM_VAL_LENGTH]) for name, value in values.items()]
+
+
+def tags(values: Mapping[str, Any]) -> list[RunTag]:
+    return [RunTag(key(name), text(value)[:MAX_TAG_VAL_LENGTH]) for name, value in values.items()]
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def experiment_name(spec: JobSpec) -> str:
+    """Jobs of one name share an experiment: their runs and checkpoints are what can be compared."""
+    return f"elastic/{spec.name}"
+
+
+def flat(prefix: str, value: Any) -> dict[str, Any]:
+    """Nested mappings as dotted names; `None` is left out."""
+    if isinstance(value, Mapping):
+        return {name: leaf for k, inner in value.items() for name, leaf in flat(f"{prefix}.{k}", inner).items()}
+    return {} if value is None else {prefix.lstrip("."): value}
+
+
+def spec_params(spec: JobSpec) -> dict[str, Any]:
+    return flat("", spec.model_dump(mode="json", exclude={"name"}))
+
+
+def layout_text(layout: Layout) -> str:
+    return f"data={layout.data} tensor={layout.tensor} pipeline={layout.pipeline}"
+
+
+def allocation_params(allocation: Allocation) -> dict[str, Any]:
+    return {
+        "slots": allocation.num_slots,
+        "nodes": allocation.num_nodes,
+        "types": " ".join(f"{count}x{type}" for type, count in sorted(allocation.counts().items())),
+        "placement": " ".join(f"{slot.node}:{slot.index}" for slot in allocation.slots),
+        "global_batch": allocation.global_batch,
+        "layout": layout_text(allocation.layout),
+        "comm": allocation.comm,
+    }
+
+
+def checkpoint_params(checkpoint: CheckpointRecord) -> dict[str, str]:
+    return {
+        "step": str(checkpoint.step),
+        "samples": str(checkpoint.samples),
+        "lineage": str(checkpoint.lineage),
+        "epoch": str(checkpoint.epoch),
+        "segment": checkpoint.segment_id,
+        "layout": layout_text(checkpoint.layout),
+        "size_bytes": str(checkpoint.size_bytes),
+        "uri": checkpoint.uri,
+        "manifest_sha256": checkpoint.manifest_sha256,
+        "final": str(checkpoint.final).lower(),
+    }
+
+
+def run_url(settings: Settings, dag_id: str, run_id: str) -> str:
+    """A DAG run on Airflow's page."""
+    return f"{_airflow(settings)}/dags/{quote(dag_id)}/runs/{quote(run_id)}"
+
+
+def page_url(settings: Settings, job_id: str) -> str:
+    """The job on the platform's page in Airflow's UI."""
+    return f"{_airflow(settings)}/plugin/elastic?job={quote(job_id)}"
+
+
+def _airflow(settings: Settings) -> str:
+    return f"http://{settings.host}:{settings.airflow_port}"

@@ -1,0 +1,62 @@
+"""Follows the ledger's outbox with one number: read a page, have it recorded, then settle.
+
+A crash between recording and settling brings the same page again, which adds nothing (see `Tracker.record`). So
+every event reaches the tracker, and at most one page of events is in memory however far behind it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elastic_core.control.events import Feed
+from elastic_core.track.tracker import Tracker
+
+READER = "mlflow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a reader is behind. `events` stops counting at the limit asked for."""
+
+    position: int
+    events: int
+    oldest_at: float | None  # when the oldest event not yet settled happened, Unix seconds
+
+    def seconds(self, now: float) -> float:
+        return 0.0 if self.oldest_at is None else max(0.0, now - self.oldest_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    feed: Feed
+    tracker: Tracker
+    reader: str = READER
+    page: int = 500
+
+    def step(self) -> int:
+        """Record and settle the next page; its number of events, 0 when there is nothing new.
+
+        Raises `InfrastructureError` when the tracker is away: nothing is settled, ask again later.
+        """
+        events = self.feed.events(self.feed.position(self.reader), self.page)
+        if events:
+            self.tracker.record(events)
+            self.feed.settle(self.reader, events[-1].position)
+        return len(events)
+
+    def catch_up(self) -> int:
+        """Step until nothing is left; the number of events recorded."""
+        total = 0
+        while count := self.step():
+            total += count
+        return total
+
+
+def lag(feed: Feed, reader: str = READER, limit: int = 10_000) -> Lag:
+    """How far `reader` is behind, counting at most about `limit` events."""
+    position = after = feed.position(reader)
+    oldest_at, count = None, 0
+    while count < limit and (events := feed.events(after)):
+        oldest_at = events[0].at if oldest_at is None else oldest_at
+        count, after = count + len(events), events[-1].position
+    return Lag(position=position, events=count, oldest_at=oldest_at)

@@ -1,0 +1,257 @@
+"""The ledger's events as MLflow shows them.
+
+A job is a parent run (a new one for each lineage, since MLflow cannot un-log what a rollback gives up); each
+attempt of a segment is a nested child run with its live curves. The parent's curve gets a step when the step is
+committed, with the time it was measured at: (key, step, value, timestamp) equal adds nothing, so no gap and no
+doubled step comes from resizes, crashes, or this process being killed anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric
+
+from elastic_core.control.contract import JobStatus
+from elastic_core.control.events import Event, EventKind, Feed
+from elastic_core.domain import Allocation, JobState, SegmentState, from_json
+from elastic_core.settings import Settings
+from elastic_core.track import facts
+from elastic_core.track.runs import Recent, Refused, Run, Runs
+from elastic_core.track.segments import (
+    Segment,
+    checkpoint_of,
+    committed_observations,
+    observations,
+    read_segment,
+)
+from elastic_core.track.tracker import Jobs
+
+log = logging.getLogger(__name__)
+
+_TOLD_OTHERWISE = ("evaluation", "airflow", "mlflow_run_id", "mlflow_experiment_id")  # of a job's results
+_FLUSH_AT = 1000  # points; one request of MLflow's largest size
+_SEGMENT_STATUS = {SegmentState.COMMITTED: "FINISHED", SegmentState.CANCELLED: "KILLED"}
+_JOB_STATUS = {JobState.FINISHED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
+
+
+class MlflowTracker:
+    """`Tracker` over one MLflow server. `feed` is read again for what a commit makes part of the job's history."""
+
+    def __init__(self, client: MlflowClient, jobs: Jobs, feed: Feed, settings: Settings) -> None:
+        self._runs = Runs(client)
+        self._jobs = jobs
+        self._feed = feed
+        self._settings = settings
+        self._job_runs: Recent[Run] = Recent()
+        self._attempts: Recent[Run] = Recent()
+        self._segments: Recent[Segment] = Recent()
+        self._points: dict[str, list[Metric]] = defaultdict(list)
+
+    def record(self, events: Sequence[Event]) -> None:
+        try:
+            self._record_all(events, self._attempted)
+        except Refused:
+            # Perhaps the server was set up anew and the run ids we remember are of the old one.
+            self._forget()
+            self._record_all(events, self._skipping)
+
+    def _record_all(self, events: Sequence[Event], carefully: Callable[[str, Callable[[], None]], None]) -> None:
+        self._points.clear()  # of a page that failed and comes again
+        for event in events:
+            what = f"event {event.position} ({event.kind} of job {event.job_id})"
+            carefully(what, partial(self._record, event))
+        for run_id in list(self._points):
+            carefully(f"points of run {run_id}", partial(self._flush, run_id))
+
+    @staticmethod
+    def _attempted(_what: str, action: Callable[[], None]) -> None:
+        action()
+
+    @staticmethod
+    def _skipping(what: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Refused as error:
+            # A run or experiment that a user deleted stays so, and must not hold up every other job's events.
+            log.error("%s: not shown: %s", what, error)
+
+    def _forget(self) -> None:
+        self._runs.forget()
+        self._job_runs.clear()
+        self._attempts.clear()
+
+    def _record(self, event: Event) -> None:
+        handler = {
+            EventKind.JOB_SUBMITTED: self._job_submitted,
+            EventKind.SEGMENT_GRANTED: self._segment_granted,
+            EventKind.OBSERVED: self._observed,
+            EventKind.COMMITTED: self._committed,
+            EventKind.SEGMENT_ENDED: self._segment_ended,
+            EventKind.JOB_ENDED: self._job_ended,
+            EventKind.RESULTS: self._results,
+            EventKind.NOTE: self._note,
+            EventKind.CHECKPOINTS_RETIRED: self._checkpoints_retired,
+        }[event.kind]
+        handler(event)
+        if event.segment_id is not None:
+            self._segment(event).learn(event)
+
+    def _job_submitted(self, event: Event) -> None:
+        self._job_run(self._jobs.job(event.job_id))
+
+    def _segment_granted(self, event: Event) -> None:
+        self._segment(event).learn(event)
+        self._attempt(event)
+        if not event.payload["handed_over"]:
+            self._runs.resume(self._parent(event))  # the first grant of a revived job
+
+    def _observed(self, event: Event) -> None:
+        reported = observations(event)
+        self._add(self._attempt(event).run_id, (p for o in reported for p in facts.curve_points(o)))
+        segment = self._segment(event)
+        late = [o for o in reported if segment.committed(event.epoch, o.step)]
+        if late:
+            self._add(self._parent(event).run_id, (p for o in late for p in facts.curve_points(o)))
+
+    def _committed(self, event: Event) -> None:
+        checkpoint, parent = checkpoint_of(event), self._parent(event)
+        after = self._grant(event).position
+        for observation in committed_observations(self._feed, event, after):
+            self._add(parent.run_id, facts.curve_points(observation))
+        spans = {name: value for name, value in event.payload["timings"].items() if not name.endswith("_at")}
+        seconds = facts.prefixed("seconds", spans)
+        self._add(parent.run_id, facts.points(seconds, checkpoint.committed_at, checkpoint.step))
+        name = f"{self._jobs.job(event.job_id).spec.name}-step-{checkpoint.step}"
+        self._runs.checkpoint_model(parent, name, checkpoint, {"elastic.job_id": event.job_id})
+
+    def _segment_ended(self, event: Event) -> None:
+        if event.epoch is None:
+            return  # it never held a slot, so there was no attempt
+        run, ending = self._attempt(event), event.payload
+        values = {"elastic.end_reason": ending["reason"], "elastic.error": ending["error"]}
+        self._runs.tag(run, {name: value for name, value in values.items() if value})
+        self._runs.end(run, _SEGMENT_STATUS.get(SegmentState(ending["state"]), "FAILED"), event.at)
+
+    def _job_ended(self, event: Event) -> None:
+        run = self._job_run(self._jobs.job(event.job_id))
+        if event.payload["error"]:
+            self._runs.tag(run, {"elastic.error": event.payload["error"]})
+        self._runs.end(run, _JOB_STATUS[JobState(event.payload["state"])], event.at)
+
+    def _results(self, event: Event) -> None:
+        job, results = self._jobs.job(event.job_id), event.payload["results"]
+        run = self._job_run(job)
+        # Results are told whole each time: a fixed time makes a value that was told before the same point.
+        final = facts.prefixed("final", results.get("evaluation", {}))
+        self._add(run.run_id, facts.points(final, job.submitted_at, 0))
+        shown = {name: value for name, value in results.items() if name not in _TOLD_OTHERWISE}
+        self._runs.tag(run, {**facts.flat("elastic", shown), "mlflow.note.content": self._links(job)})
+
+    def _note(self, event: Event) -> None:
+        run = self._job_run(self._jobs.job(event.job_id))
+        self._runs.tag(run, {f"elastic.note.{event.position}": event.payload["text"]})
+
+    def _checkpoints_retired(self, event: Event) -> None:
+        run = self._job_run(self._jobs.job(event.job_id))
+        for uri in event.payload["uris"]:
+            self._runs.retire_checkpoint(run.experiment_id, uri, event.payload["why"])
+
+    def _segment(self, event: Event) -> Segment:
+        segment_id = event.segment_id
+        assert segment_id is not None, f"event {event.position} ({event.kind}) names no segment"
+        return self._segments.get(segment_id, lambda: read_segment(self._feed, segment_id, event.position))
+
+    def _grant(self, event: Event) -> Event:
+        epoch = event.epoch
+        grants = self._segment(event).grants
+        if epoch is None or epoch not in grants:
+            raise Refused(f"segment {event.segment_id} was never granted at epoch {epoch}, only at {sorted(grants)}")
+        return grants[epoch]
+
+    def _parent(self, event: Event) -> Run:
+        lineage = int(self._grant(event).payload["lineage"])
+        name = (event.job_id, lineage)
+        return self._job_runs.get(name, lambda: self._open_job(self._jobs.job(event.job_id), lineage))
+
+    def _job_run(self, job: JobStatus) -> Run:
+        return self._job_runs.get((job.job_id, job.lineage), lambda: self._open_job(job, job.lineage))
+
+    def _open_job(self, job: JobStatus, lineage: int) -> Run:
+        spec, info = job.spec, job.facts
+        run = self._runs.open(
+            self._runs.experiment(facts.experiment_name(spec)),
+            name=job.job_id if lineage == 0 else f"{job.job_id} (lineage {lineage})",
+            identity={"elastic.job_id": job.job_id, "elastic.lineage": str(lineage), "elastic.kind": "job"},
+            started_at=job.submitted_at,
+            params={
+                **facts.spec_params(spec),
+                "total_samples": job.total_samples,
+                "dataset_samples": info.dataset_samples,
+                "num_parameters": info.num_parameters,
+            },
+            tags={
+                "elastic.metric": f"{info.metric_mode} checkpoint/{info.metric}",
+                "mlflow.note.content": self._links(job),
+            },
+        )
+        if lineage == job.lineage and job.results.get("mlflow_run_id") != run.run_id:
+            ids = {"mlflow_run_id": run.run_id, "mlflow_experiment_id": run.experiment_id}
+            self._jobs.record_results(job.job_id, ids)
+        return run
+
+    def _attempt(self, event: Event) -> Run:
+        return self._attempts.get(
+            (event.segment_id, event.epoch), lambda: self._open_attempt(self._grant(event), self._parent(event))
+        )
+
+    def _open_attempt(self, grant: Event, parent: Run) -> Run:
+        allocation, payload = from_json(Allocation, grant.payload["allocation"]), grant.payload
+        assert grant.segment_id is not None
+        link = facts.run_url(self._settings, "elastic_segment", grant.segment_id)
+        return self._runs.open(
+            parent.experiment_id,
+            name=_attempt_name(payload, allocation),
+            identity={"elastic.job_id": grant.job_id, "elastic.attempt": f"{grant.segment_id}@{grant.epoch}"},
+            started_at=grant.at,
+            params={
+                **facts.allocation_params(allocation),
+                "segment": payload["index"],
+                "attempt": payload["attempt"],
+                "epoch": grant.epoch,
+                "start_step": payload["start_step"],
+                "handed_over": payload["handed_over"],
+            },
+            tags={
+                "elastic.segment_id": grant.segment_id,
+                "elastic.reason": payload["reason"],
+                "mlflow.note.content": f"{payload['reason']}\n\n[The segment in Airflow]({link})",
+            },
+            parent=parent,
+        )
+
+    def _links(self, job: JobStatus) -> str:
+        """To Airflow's pages, as MLflow's UI shows them. Which run drives the job is known once its task has begun."""
+        page = f"[Who holds which slot]({facts.page_url(self._settings, job.job_id)})"
+        driver = job.results.get("airflow")
+        if driver is None:
+            return page
+        return f"[The job in Airflow]({facts.run_url(self._settings, driver['dag_id'], driver['run_id'])}) · {page}"
+
+    def _add(self, run_id: str, points: Iterable[Metric]) -> None:
+        self._points[run_id].extend(points)
+        if len(self._points[run_id]) >= _FLUSH_AT:
+            self._flush(run_id)
+
+    def _flush(self, run_id: str) -> None:
+        self._runs.log(run_id, self._points.pop(run_id))
+
+
+def _attempt_name(grant: Mapping[str, Any], allocation: Allocation) -> str:
+    again = f", attempt {grant['attempt'] + 1}" if grant["attempt"] else ""
+    return f"segment {grant['index']}{again}: {allocation.num_slots} slots, batch {allocation.global_batch}"

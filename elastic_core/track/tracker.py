@@ -1,0 +1,31 @@
+"""What a tracker is: something that takes the ledger's events and shows them. MLflow, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from elastic_core.control.contract import JobStatus
+from elastic_core.control.events import Event
+
+
+class Tracker(Protocol):
+    def record(self, events: Sequence[Event]) -> None:
+        """Once this returns, the tracker holds the events durably. Recording one again adds nothing.
+
+        Raises `InfrastructureError` when it cannot take them now; some of them may have been taken.
+        """
+
+
+class NoTracker:
+    """For `ELASTIC_MLFLOW_URI=none` and for tests."""
+
+    def record(self, events: Sequence[Event]) -> None:
+        pass
+
+
+class Jobs(Protocol):
+    """The part of `ServiceControl` that a tracker needs."""
+
+    def job(self, job_id: str) -> JobStatus: ...
+    def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus: ...

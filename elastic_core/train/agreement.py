@@ -1,0 +1,59 @@
+"""The one small message of a step: what every rank tells all others after backward, and what follows from it.
+
+All ranks see the same rows, so all take the same decision at the same step: a wish that rank 0 has heard before
+its message of step k is obeyed by everyone right after step k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+
+from elastic_core.train.group import Group
+from elastic_core.train.heartbeat import Wish
+from elastic_core.train.noise import Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMessage:
+    """One rank's row of float64."""
+
+    wish: float  # a `Wish`
+    segment_over: float  # rank 0's clock: the segment has lasted as long as it should
+    checkpoint_due: float  # rank 0's: an interval checkpoint is due
+    loss: float  # share of the batch's mean loss
+    samples: float
+    sqr_norm: float  # of the mean gradient over this rank's samples
+    buffers_changed: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    wish: Wish
+    segment_over: bool
+    checkpoint_due: bool
+    loss: float
+    parts: tuple[Part, ...]
+    buffers_changed: bool
+    memory_bytes: int
+
+
+def agree(group: Group, mine: StepMessage) -> Agreement:
+    """One collective. Sums run in the order of ranks, so every rank gets the same bits."""
+    return conclude([StepMessage(**dict(zip(_NAMES, row, strict=True))) for row in group.gather_vectors(astuple(mine))])
+
+
+def conclude(rows: Sequence[StepMessage]) -> Agreement:
+    return Agreement(
+        wish=Wish(int(max(row.wish for row in rows))),
+        segment_over=rows[0].segment_over > 0,
+        checkpoint_due=rows[0].checkpoint_due > 0,
+        loss=sum(row.loss for row in rows),
+        parts=tuple(Part(int(row.samples), row.sqr_norm) for row in rows),
+        buffers_changed=any(row.buffers_changed for row in rows),
+        memory_bytes=int(max(row.memory_bytes for row in rows)),
+    )
+
+
+_NAMES = [field.name for field in fields(StepMessage)]

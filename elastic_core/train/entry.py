@@ -1,0 +1,181 @@
+"""Running an entry point on a session: a `Task` class, or a function `train(session)`.
+
+A function says what a class says by its attributes with a decorator:
+
+    @session_task(dataset_samples=lambda params: params["rows"], metric="accuracy", metric_mode="max")
+    def train(session): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from torch import nn
+
+from elastic_core.control.contract import JobFacts
+from elastic_core.errors import UserError
+from elastic_core.spec import JobSpec
+from elastic_core.train.evaluating import Evaluate
+from elastic_core.train.session import Session
+from elastic_core.train.task import Task
+
+F = TypeVar("F", bound=Callable[[Session], None])
+
+_ATTRIBUTE = "__session_task__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionFacts:
+    """What must be known of a training function before it runs."""
+
+    dataset_samples: int | Callable[[Mapping[str, Any]], int]
+    metric: str
+    metric_mode: Literal["min", "max"]
+    params: type[BaseModel] | None
+    model: Callable[[Mapping[str, Any]], nn.Module] | None
+    evaluate: Callable[[nn.Module, Mapping[str, Any]], Mapping[str, float]] | None
+
+
+def session_task(
+    *,
+    dataset_samples: int | Callable[[Mapping[str, Any]], int],
+    metric: str = "loss",
+    metric_mode: Literal["min", "max"] = "min",
+    params: type[BaseModel] | None = None,
+    model: Callable[[Mapping[str, Any]], nn.Module] | None = None,
+    evaluate: Callable[[nn.Module, Mapping[str, Any]], Mapping[str, float]] | None = None,
+) -> Callable[[F], F]:
+    """Make `train(session)` an entry point. All but `dataset_samples` (samples of one epoch) may be left out.
+
+    `params` validates the spec's parameters. `model` and `evaluate` (given the parameters) let the platform load a
+    checkpoint and measure it on held-out data after training.
+    """
+
+    def mark(function: F) -> F:
+        facts = FunctionFacts(
+            dataset_samples=dataset_samples,
+            metric=metric,
+            metric_mode=metric_mode,
+            params=params,
+            model=model,
+            evaluate=evaluate,
+        )
+        setattr(function, _ATTRIBUTE, facts)
+        return function
+
+    return mark
+
+
+def run(entry: Any, session: Session, spec: JobSpec) -> None:
+    """Train until the session is over. Raises `UserError` for an entry point that stops before that."""
+    if is_task(entry):
+        _run_task(make_task(entry, spec), session)
+    else:
+        session.evaluate_with(_bound_evaluate(function_facts(entry, spec), spec))
+        entry(session)
+    if not session.over:
+        raise UserError(
+            f"Entry point {spec.entry_point!r} returned before its work was done: leave the loop over "
+            f"session.batches() only when it ends by itself."
+        )
+
+
+def job_facts(entry: Any, spec: JobSpec) -> JobFacts:
+    """What the ledger must know before the job runs. Builds the data set, and the model to count its parameters."""
+    if is_task(entry):
+        task = make_task(entry, spec)
+        return JobFacts(
+            dataset_samples=len(task.dataset()),  # type: ignore[arg-type]
+            metric=task.metric,
+            metric_mode=task.metric_mode,
+            num_parameters=_count(task.model()),
+        )
+    facts = function_facts(entry, spec)
+    samples = facts.dataset_samples
+    return JobFacts(
+        dataset_samples=samples(spec.params) if callable(samples) else samples,
+        metric=facts.metric,
+        metric_mode=facts.metric_mode,
+        num_parameters=_count(facts.model(spec.params)) if facts.model is not None else 0,
+    )
+
+
+def model_and_evaluate(entry: Any, spec: JobSpec) -> tuple[nn.Module | None, Evaluate | None]:
+    """A new model and how to measure it; None for what the entry point does not say."""
+    if is_task(entry):
+        task = make_task(entry, spec)
+        return task.model(), _own_evaluate(task)
+    facts = function_facts(entry, spec)
+    model = facts.model(spec.params) if facts.model is not None else None
+    return model, _bound_evaluate(facts, spec)
+
+
+def is_task(entry: Any) -> bool:
+    return isinstance(entry, type) and issubclass(entry, Task)
+
+
+def make_task(entry: type[Task], spec: JobSpec) -> Task:
+    """The task with its validated parameters. Raises `UserError` naming what is wrong with them."""
+    return entry(_validated(entry.Params, spec))
+
+
+def function_facts(entry: Any, spec: JobSpec) -> FunctionFacts:
+    """Raises `UserError` for what is neither a Task class nor a marked function, saying what is missing."""
+    facts = getattr(entry, _ATTRIBUTE, None)
+    if not isinstance(facts, FunctionFacts):
+        what = (
+            f"class {entry.__name__} is no subclass of Task"
+            if isinstance(entry, type)
+            else "the function is not marked"
+        )
+        raise UserError(
+            f"Entry point {spec.entry_point!r}: {what}. Derive the class from elastic_core.train.task.Task, or put "
+            f"@session_task(dataset_samples=...) from elastic_core.train.entry on a function train(session)."
+        )
+    if facts.params is not None:
+        _validated(facts.params, spec)
+    return facts
+
+
+def _run_task(task: Task, session: Session) -> None:
+    model = task.model()
+    model.to(session.device)
+    own_collate = type(task).collate is not Task.collate
+    wrapped, _ = session.prepare(
+        model,
+        task.optimizer(model),
+        task.dataset(),
+        collate=task.collate if own_collate else None,
+        learning_rate_factor=task.learning_rate_factor,
+        evaluate=_own_evaluate(task),
+        clip_grad_norm=task.clip_grad_norm,
+    )
+    for batch in session.batches():
+        session.step(task.loss(wrapped, batch))
+
+
+def _own_evaluate(task: Task) -> Evaluate | None:
+    return task.evaluate if type(task).evaluate is not Task.evaluate else None
+
+
+def _bound_evaluate(facts: FunctionFacts, spec: JobSpec) -> Evaluate | None:
+    evaluate = facts.evaluate
+    return None if evaluate is None else lambda model: evaluate(model, spec.params)
+
+
+def _validated(kind: type[BaseModel], spec: JobSpec) -> BaseModel:
+    try:
+        return kind.model_validate(spec.params)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors())
+        raise UserError(
+            f"The parameters do not fit {spec.entry_point!r}: {faults}. "
+            f"It takes: {', '.join(kind.model_fields) or 'none'}."
+        ) from error
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

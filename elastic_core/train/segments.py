@@ -1,0 +1,212 @@
+"""The segment loop around the steps: progress, observations, checkpoints, boundaries and hand-overs of one rank."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from elastic_core.control.contract import CommitAnswer, LaunchOrder
+from elastic_core.errors import InfrastructureError
+from elastic_core.state.contract import CheckpointStore
+from elastic_core.train.committing import Committer
+from elastic_core.train.exits import Stopped
+from elastic_core.train.group import Group
+from elastic_core.train.heartbeat import Heart, Wish, Wishes
+from elastic_core.train.loop import SegmentClock
+from elastic_core.train.observe import Observer, StepFacts
+from elastic_core.train.saving import Content, SaveFailed, Saver
+from elastic_core.train.stepping import Outside, StepResult
+
+_SAVE_TRIES = 3
+_FLUSH_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a session runs in. `heart` is rank 0's; `started_at` is `time.perf_counter` at the process's start."""
+
+    order: LaunchOrder
+    group: Group
+    store: CheckpointStore
+    wishes: Wishes
+    heart: Heart | None
+    started_at: float
+
+
+Describe = Callable[[bool], Content]
+"""What to save now; the argument says whether it is for a boundary."""
+
+
+class Segments:
+    """`step` and `samples` are the job's; `order` is the one in force."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self.order = around.order
+        self._first = True
+        self.step = 0
+        self.samples = 0
+        self.loss = float("nan")
+        self.over = False
+        self._agreed: StepResult | None = None
+        self._logged: dict[str, float] = {}
+        self.timings: dict[str, float] = {}  # since the last checkpoint: spans in seconds, `..._at` in Unix time
+        self._losses: list[float] = []
+        self._committer: Committer | None = None
+        self._saver: Saver | None = None
+        self._begin_segment()
+
+    def attach(self, saver: Saver, committer: Committer | None) -> None:
+        self._saver, self._committer = saver, committer
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, self.samples / self.order.total_samples)
+
+    def start_at(self, step: int, samples: int) -> None:
+        self.step, self.samples = step, samples
+        if self._around.heart is not None:
+            self._around.heart.progressed(step, samples)
+
+    def begin(self) -> None:
+        """The first step is about to start."""
+        self.timings["start"] = time.perf_counter() - self._around.started_at
+        self._begin_segment()
+
+    def time(self, name: str, seconds: float) -> None:
+        """Report a span with the next checkpoint."""
+        self.timings[name] = seconds
+
+    def log(self, metrics: Mapping[str, float]) -> None:
+        self._observer.log(metrics)
+        self._logged.update(metrics)
+
+    def metrics(self) -> dict[str, float]:
+        """Mean loss since the last checkpoint, and what was logged."""
+        return {**({"loss": fmean(self._losses)} if self._losses else {}), **self._logged}
+
+    def outside(self) -> Outside:
+        """What this rank has to say about going on, at this moment."""
+        wish, _ = self._around.wishes.current
+        busy = self._committer is None or self._committer.busy
+        return Outside(wish, self._clock.time_is_up(), not busy and self._clock.checkpoint_due())
+
+    def stepped(self, result: StepResult) -> None:
+        """A step was taken: count it, report it when a report is due."""
+        if self._first:
+            self.timings["first_step"] = result.seconds
+            self.timings["first_step_at"] = time.time() - result.seconds
+        self._first = False
+        self.start_at(self.step + 1, self.samples + result.batch_samples)
+        self.loss = result.agreed.loss
+        self._losses.append(self.loss)
+        self._clock.stepped()
+        self._agreed = result
+        self._observer.add(
+            StepFacts(
+                step=self.step,
+                samples=self.samples,
+                batch_samples=result.batch_samples,
+                local_batch=result.local_batch,
+                accumulation=result.accumulation,
+                step_seconds=result.seconds,
+                sync_seconds=result.wait_seconds,
+                loss=self.loss,
+                learning_rate=result.learning_rate,
+                noise=result.noise,
+                memory_bytes=result.agreed.memory_bytes,
+            )
+        )
+        if self._observer.due():
+            self._report()
+
+    def proceed(self, describe: Describe) -> None:
+        """After a step, on every rank alike: stop, reach a boundary, save, or simply go on.
+
+        Sets `over` when this process should end. Raises `Stopped` when it should end without a commit.
+        """
+        result, self._agreed = self._agreed, None
+        done = self.samples >= self.order.total_samples
+        if result is None:
+            assert done, "a segment proceeds after a step, or when there is none left"
+            self._boundary(describe, done, leaving=False)
+            return
+        agreed = result.agreed
+        if agreed.wish is Wish.STOP:
+            raise Stopped(self._around.wishes.current[1] or "another rank was told to stop")
+        leaving = agreed.wish is Wish.LEAVE
+        asked = leaving or agreed.wish is Wish.BOUNDARY
+        if done or asked or agreed.segment_over or self._clock.steps_are_up():
+            self._boundary(describe, done, leaving)
+        elif agreed.checkpoint_due:
+            self._interval(describe)
+
+    def _begin_segment(self) -> None:
+        self._clock = SegmentClock(self.order)
+        self._observer = Observer(self.order.allocation, self.order.facts.dataset_samples)
+        self._first = True
+
+    def _report(self) -> None:
+        observation = self._observer.take()
+        if observation is not None and self._around.heart is not None:
+            self._around.heart.observe(observation)
+
+    def _interval(self, describe: Describe) -> None:
+        assert self._saver is not None
+        try:
+            self._saver.interval(self.order, describe(False))
+        except SaveFailed as error:
+            _say(self._around.group, f"training goes on without an interval checkpoint: {error}")
+        else:
+            self._saved()
+        self._clock.saved()
+
+    def _boundary(self, describe: Describe, finished: bool, leaving: bool) -> None:
+        self.timings["last_step_at"] = time.time()
+        self._report()
+        heart = self._around.heart
+        if heart is not None:
+            heart.flush(_FLUSH_SECONDS)
+        answer, sent = self._save_final(describe, finished, leaving)
+        self._saved()
+        self._around.wishes.clear_boundary()
+        if answer.order is None:
+            self.over = True
+            return
+        self._adopt(answer.order, sent)
+
+    def _save_final(self, describe: Describe, finished: bool, leaving: bool) -> tuple[CommitAnswer, float]:
+        assert self._saver is not None
+        for attempt in range(1, _SAVE_TRIES + 1):
+            try:
+                return self._saver.final(self.order, describe(True), finished, leaving)
+            except SaveFailed as error:
+                _say(self._around.group, f"attempt {attempt} of {_SAVE_TRIES}: {error}")
+                if attempt == _SAVE_TRIES:
+                    raise
+                time.sleep(2.0**attempt)
+        raise AssertionError("unreachable")
+
+    def _saved(self) -> None:
+        self.timings, self._losses = {}, []
+
+    def _adopt(self, order: LaunchOrder, sent: float) -> None:
+        """The lease has passed on to the job's next segment: same slots, maybe another global batch."""
+        before, after = self.order.allocation, order.allocation
+        if (before.slots, before.layout, before.comm) != (after.slots, after.layout, after.comm):
+            raise InfrastructureError(
+                f"The lease passed on to {order.segment_id} with another allocation ({before} to {after}), which "
+                f"needs new processes."
+            )
+        self.order = order
+        if self._around.heart is not None:
+            self._around.heart.adopt(order, sent)
+        self._begin_segment()
+
+
+def _say(group: Group, text: str) -> None:
+    if group.rank == 0:
+        print(f"elastic: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Training tasks to copy from, and the demo (`python -m examples.demo`)."""

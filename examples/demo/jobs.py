@@ -1,0 +1,76 @@
+"""The demo's jobs: the example specs, with an amount of work that this machine does in the time there is.
+
+A machine that is twice as fast gets twice the epochs, so that jobs overlap and resizes are worth while anywhere. The
+next job comes soon: Airflow's `submit` task takes some seconds on busy cores.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elastic_core.spec import JobSpec
+from elastic_core.spec.entry_points import load
+from elastic_core.train.entry import make_task
+
+SPECS = Path(__file__).parents[1] / "specs"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`seconds` of work on one core by itself; the next job comes when `next_at` of the work is done."""
+
+    preset: str
+    params: Mapping[str, Any]  # larger than the preset's, so that there is something to share
+    seconds: float
+    next_at: float
+    metric_bar: float  # what the finished model must reach on held-out data
+
+
+PLANS = (
+    Plan("bytes-lm", {"train_bytes": 250_000}, 80.0, 0.02, 4.5),
+    Plan("digits", {"width": 128}, 30.0, 0.02, 0.9),
+    Plan("tabular", {"width": 1024, "depth": 5, "learning_rate": 5e-6}, 35.0, 1.0, 65.0),
+)
+
+
+def sized_spec(plan: Plan) -> dict[str, Any]:
+    """The preset with whole epochs of about `plan.seconds` of work, short segments and a full audit."""
+    spec: dict[str, Any] = json.loads((SPECS / f"{plan.preset}.json").read_text())
+    spec["params"] = {**spec.get("params", {}), **plan.params}
+    rate, dataset_samples = measure(JobSpec.model_validate(spec))
+    epochs = max(2, round(plan.seconds * rate / dataset_samples))
+    return {
+        **spec,
+        "work": {"epochs": epochs},
+        "slots": {"min": 1, "max": 4},
+        "segment": {"seconds": 45},
+        "audit": "full",
+    }
+
+
+def measure(spec: JobSpec, seconds: float = 2.0) -> tuple[float, int]:
+    """(samples per second that one process makes here and now, samples of one epoch)."""
+    torch.set_num_threads(1)
+    task = make_task(load(spec.entry_point, "examples.*"), spec)
+    model, dataset, size = task.model(), task.dataset(), spec.batch.min
+    optimizer, count, started = task.optimizer(model), 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        batch = task.collate([dataset[i % len(dataset)] for i in range(count, count + size)])  # type: ignore[arg-type]
+        torch.autograd.backward(task.loss(model, batch))
+        optimizer.step()
+        optimizer.zero_grad()
+        count += size
+    return count / (time.perf_counter() - started), len(dataset)  # type: ignore[arg-type]
+
+
+def job_ids(now: float) -> Mapping[str, Plan]:
+    """New ids for every demo: a platform that was kept knows the jobs of the last one."""
+    suffix = time.strftime("%H%M%S", time.localtime(now))
+    return {f"{plan.preset}-{suffix}": plan for plan in PLANS}

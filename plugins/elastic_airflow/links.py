@@ -1,0 +1,61 @@
+"""Buttons beside a task: its segments in Airflow's grid, its run in MLflow, the platform's page."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from airflow.sdk import BaseOperatorLink
+
+from elastic_airflow.names import PAGE_ROUTE, SEGMENT_DAG
+from elastic_core.control.contract import JobStatus
+from elastic_core.settings import Settings
+
+
+class JobLink(BaseOperatorLink):
+    """Asked for in the worker after each turn of the task; the API server only shows what it answered."""
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return str(getattr(operator, "links", {}).get(self.name, ""))
+
+
+class SegmentsLink(JobLink):
+    name = "Segments"
+
+
+class TrackerLink(JobLink):
+    name = "MLflow"
+
+
+class PageLink(JobLink):
+    name = "Who holds which slot"
+
+
+LINKS = (SegmentsLink(), TrackerLink(), PageLink())
+
+
+def segments_path(job_id: str) -> str:
+    """Airflow's list of the segment DAG's runs, narrowed to one job."""
+    return f"/dags/{SEGMENT_DAG}/runs?run_id_pattern={quote(job_id)}"
+
+
+def page_path(job_id: str = "") -> str:
+    return f"/plugin/{PAGE_ROUTE}" + (f"?job={quote(job_id)}" if job_id else "")
+
+
+def tracker_url(job: JobStatus, settings: Settings) -> str | None:
+    """The job's run in MLflow's UI, once the tracker has opened it."""
+    run, experiment = job.results.get("mlflow_run_id"), job.results.get("mlflow_experiment_id")
+    if not run or settings.tracking_uri() == "none":
+        return None
+    return f"{settings.tracking_uri()}/#/experiments/{experiment}/runs/{run}"
+
+
+def links_of(job: JobStatus, settings: Settings, base_url: str) -> dict[str, str]:
+    """The URL of each link by its name (the run in MLflow is known only once training has begun)."""
+    base = base_url.rstrip("/")
+    return {
+        SegmentsLink.name: base + segments_path(job.job_id),
+        TrackerLink.name: tracker_url(job, settings) or "",
+        PageLink.name: base + page_path(job.job_id),
+    }

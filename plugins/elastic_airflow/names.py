@@ -1,0 +1,14 @@
+"""Names that DAGs, operators and page agree on. Imports nothing, so that every component can have them."""
+
+JOB_DAG = "elastic_job"
+SEGMENT_DAG = "elastic_segment"
+RECONCILE_DAG = "elastic_reconcile"
+RETRAIN_DAG = "elastic_retrain"
+
+CONN_ID = "elastic_control"  # Airflow connection to the control API
+URL_PREFIX = "/elastic"  # where the API server mounts the platform's app
+PAGE_ROUTE = "elastic"  # the page's place in Airflow's UI: /plugin/elastic
+
+# Key of a job's results: the Airflow task that drives it ("dag_id", "run_id", "task_id", "max_tries"). "ended" is true
+# once that task has ended together with the job, so that a job revived by other means gets another driver.
+DRIVER = "airflow"

@@ -1,0 +1,164 @@
+"""A training job as one task of anybody's DAG: `ElasticTrainingOperator(task_id="train", spec={...})`.
+
+It drives the ledger's segments, one `elastic_segment` run each, and decides nothing. Waiting costs no worker slot.
+Limits are the ledger's: Airflow's concurrency settings only bound how many tasks work at one moment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from elastic_airflow import links, runs
+from elastic_airflow.driver import driver_of, end_driver
+from elastic_airflow.hooks import ElasticHook
+from elastic_airflow.names import CONN_ID, DRIVER, JOB_DAG
+from elastic_airflow.retries import infrastructure_retries
+from elastic_airflow.triggers import JobTrigger
+from elastic_core.control.contract import JobStatus, SegmentStatus
+from elastic_core.domain import JobState
+from elastic_core.errors import NotFound, UserError
+from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec
+from elastic_core.spec.job import parse_job_spec
+
+if TYPE_CHECKING:
+    from elastic_core.control.client import HttpControl
+
+NAMED_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # no colon: not made of a time by Airflow
+
+
+class ElasticOperator(BaseOperator):
+    """Base of the platform's operators: the connection, and retries that need nobody."""
+
+    operator_extra_links = links.LINKS
+
+    def __init__(self, *, conn_id: str = CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**{**infrastructure_retries(), **kwargs})
+        self.conn_id = conn_id
+        self.links: dict[str, str] = {}  # by name, for `links.JobLink`
+
+    def control(self) -> HttpControl:
+        return ElasticHook(self.conn_id).get_conn()
+
+    def show_links(self, job: JobStatus) -> None:
+        base_url = conf.get("api", "base_url", fallback="") or ""
+        self.links = links.links_of(job, Settings(), base_url)
+
+
+class ElasticTrainingOperator(ElasticOperator):
+    """Train one job to its end, whatever number of segments that takes. Returns its id, step and results.
+
+    :param spec: what to train, a `JobSpec` or its JSON (templated). Absent: `job_id` names a job that exists.
+    :param job_id: the job's id (templated). Absent: made of the spec's name and this task instance, so that a
+        retried or cleared task goes on with the job that it started.
+    :param warm_start: uri of a checkpoint whose weights the job starts from (templated).
+
+    A user's exception fails the task at once with the traceback's last line; everything else is tried again.
+    Clearing the task of a failed or cancelled job revives the job from its last good checkpoint.
+    """
+
+    template_fields: Sequence[str] = ("spec", "job_id", "warm_start")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
+    ui_color = "#e8f3ec"
+
+    def __init__(
+        self,
+        *,
+        spec: JobSpec | Mapping[str, Any] | str | None = None,
+        job_id: str | None = None,
+        warm_start: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.spec = spec.model_dump(mode="json") if isinstance(spec, JobSpec) else spec
+        self.job_id = job_id
+        self.warm_start = warm_start
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        control = self.control()
+        job = submit(control, context, self.spec, self.job_id, self.warm_start)
+        job = self._driven_by(control, job, context["ti"])
+        return self._go_on(control, job)
+
+    def resume(self, context: Any, job_id: str, segment_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
+        self.log.info("%s", event["happened"])
+        control = self.control()
+        job = control.job(job_id)
+        for passed in passed_since(control.segments(job_id), segment_id):
+            done = runs.ensure_segment_run(job_id, passed, over=True)
+            self.log.info("segment %s went by in the same processes: %s", passed, done)
+        return self._go_on(control, job)
+
+    def _driven_by(self, control: HttpControl, job: JobStatus, ti: Any) -> JobStatus:
+        """Note which task drives the job; revive a job that had ended badly, if a person asked for it by clearing."""
+        driver = driver_of(ti)
+        if driver.items() <= job.results.get(DRIVER, {}).items():
+            return job
+        if job.state in (JobState.FAILED, JobState.CANCELLED):
+            self.log.info("job %s was %s (%s): revived", job.job_id, job.state, job.error)
+            job = control.revive(job.job_id)
+        return control.record_results(job.job_id, {DRIVER: driver})
+
+    def _go_on(self, control: HttpControl, job: JobStatus) -> dict[str, Any]:
+        self.show_links(job)
+        if job.state is JobState.FINISHED:
+            self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.done_samples)
+            return {"job_id": job.job_id, "step": job.step, "samples": job.done_samples}
+        if job.state is not JobState.ACTIVE:
+            end_driver(control, job)
+            raise AirflowFailException(f"job {job.job_id} {job.state}: {job.error or 'no reason was given'}")
+        self.log.info("segment %s: %s", job.segment_id, runs.ensure_segment_run(job.job_id, job.segment_id))
+        self.log.info("step %d, %d of %d samples; %s", job.step, job.done_samples, job.total_samples, job.target_reason)
+        trigger = JobTrigger(job.job_id, job.segment_id, self.conn_id)
+        raise TaskDeferred(
+            trigger=trigger, method_name="resume", kwargs={"job_id": job.job_id, "segment_id": job.segment_id}
+        )
+
+
+def passed_since(segments: Sequence[SegmentStatus], segment_id: str) -> list[str]:
+    """Ids of segments that ran after this one and are over: each gets its run, so that the grid shows all of them."""
+    after = next((segment.index for segment in segments if segment.segment_id == segment_id), -1)
+    over = [segment for segment in segments if segment.index > after and not segment.state.open]
+    return [segment.segment_id for segment in over if segment.granted_at is not None]
+
+
+def submit(
+    control: HttpControl,
+    context: Any,
+    spec: Mapping[str, Any] | str | None,
+    job_id: str | None,
+    warm_start: str | None = None,
+) -> JobStatus:
+    """The job of this task: found under its id, else inspected and submitted. Raises `UserError` for a bad spec."""
+    if not spec:
+        if not job_id:
+            raise UserError("give spec= (what to train) or job_id= (a job that was submitted before)")
+        return control.job(job_id)
+    parsed = parse_job_spec(json.loads(spec) if isinstance(spec, str) else spec)
+    name = job_id or default_job_id(parsed.name, context["ti"])
+    try:
+        job = control.job(name)
+    except NotFound:
+        from elastic_core.train.inspect import inspect_job  # imports torch: only in the task that needs it
+
+        return control.submit(name, parsed, inspect_job(parsed, Settings()), warm_start)
+    return control.submit(name, parsed, job.facts, warm_start)  # raises Conflict for another spec under this id
+
+
+def default_job_id(name: str, ti: Any) -> str:
+    """The same for every try of a task instance: a retried or cleared task finds its job again.
+
+    A run of `elastic_job` that somebody gave a name of its own names its job, too.
+    """
+    if ti.dag_id == JOB_DAG and NAMED_RUN.fullmatch(ti.run_id):
+        return str(ti.run_id)
+    key = "/".join((ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index)))
+    return f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"

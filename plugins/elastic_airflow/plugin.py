@@ -1,0 +1,45 @@
+"""The platform inside Airflow: control API and page in the API server, nothing in any other component.
+
+Airflow imports this module in every component and every task, so it imports nothing at its top but Airflow's plugin
+class; the app is built when the API server asks for it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+from elastic_airflow.names import PAGE_ROUTE, URL_PREFIX
+
+
+class ElasticPlugin(AirflowPlugin):
+    name = "elastic"
+
+    @cached_property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Asked for by the API server, and by `airflow plugins`."""
+        from elastic_airflow.mount import plugin_app
+
+        return [{"app": plugin_app(), "url_prefix": URL_PREFIX, "name": "Elastic training platform"}]
+
+    @cached_property
+    def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return [
+            {
+                "name": "Elastic",
+                "href": f"{URL_PREFIX}/page/",
+                "destination": "nav",
+                "url_route": PAGE_ROUTE,
+                "icon": f"{URL_PREFIX}/page/icon.svg",
+                "nav_top_level": True,
+            }
+        ]
+
+
+if __name__ != "elastic_airflow.plugin":  # how Airflow names a file that it found in its plugins folder
+    from importlib.metadata import entry_points
+
+    if any(point.value == "elastic_airflow.plugin:ElasticPlugin" for point in entry_points(group="airflow.plugins")):
+        del ElasticPlugin  # the installed package brings it: Airflow complains of one that it finds twice

@@ -1,0 +1,77 @@
+// Asks for the overview every two seconds while somebody looks, and draws it.
+
+import { el } from "./format.js";
+import { drawEnded, drawJobs, pausedBanner, summary } from "./jobs.js";
+import { asked, followTheme } from "./shell.js";
+import { drawTimeline } from "./timeline.js";
+
+const PERIOD = 2000, COLOURS = 10;
+const $ = (id) => document.getElementById(id);
+const colours = new Map();
+let data = null, failure = null;
+
+// Jobs keep their colour as long as the page is open; the next one gets the colour that is used least.
+function colour(jobId) {
+  if (!colours.has(jobId)) {
+    const used = Array.from({ length: COLOURS }, (_, i) => [...colours.values()].filter((c) => c === i).length);
+    colours.set(jobId, used.indexOf(Math.min(...used)));
+  }
+  return `var(--job-${colours.get(jobId)})`;
+}
+
+async function refresh() {
+  try {
+    const answer = await fetch(`../ui/overview?minutes=${$("minutes").value}`, { credentials: "same-origin" });
+    if (!answer.ok) throw new Error(await problem(answer));
+    data = await answer.json();
+    failure = null;
+  } catch (error) {
+    failure = error.message;
+  }
+  draw();
+}
+
+async function problem(answer) {
+  if (answer.status === 401) return "You are not logged in any more: reload Airflow's page.";
+  if (answer.status === 403) return "You may not see jobs: it takes Airflow's right to read runs of elastic_job.";
+  const body = await answer.json().catch(() => ({}));
+  return body.message ?? `The control API answered ${answer.status}.`;
+}
+
+function draw() {
+  const banners = [];
+  if (failure) banners.push(el("p", { class: "banner bad" }, failure, data ? " Shown is what was known last." : ""));
+  if (data?.paused.length) banners.push(el("p", { class: "banner" }, pausedBanner(data.paused)));
+  $("banners").replaceChildren(...banners);
+  if (!data) return;
+  const byAge = [...data.jobs].sort((a, b) => a.submitted_at - b.submitted_at || a.job_id.localeCompare(b.job_id));
+  byAge.forEach((job) => colour(job.job_id));
+  const ended = data.jobs.filter((job) => job.state !== "active");
+  $("summary").replaceChildren(...summary(data));
+  drawTimeline($("timeline"), data, colour, tip);
+  drawJobs($("jobs"), data.jobs.filter((job) => job.state === "active"), data.now, colour);
+  $("ended-section").hidden = !ended.length;
+  drawEnded($("ended"), ended, data.now, colour);
+}
+
+function tip(node, content) {
+  const show = (event) => {
+    const box = $("tip");
+    box.replaceChildren(...content().filter(Boolean));
+    box.hidden = false;
+    const { width, height } = box.getBoundingClientRect();
+    box.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
+    box.style.top = `${event.clientY + 18 + height > innerHeight ? Math.max(8, event.clientY - height - 12) : event.clientY + 18}px`;
+  };
+  node.addEventListener("pointermove", show);
+  node.addEventListener("pointerleave", () => { $("tip").hidden = true; });
+}
+
+followTheme();
+$("minutes").addEventListener("change", refresh);
+window.addEventListener("resize", () => data && draw());
+document.addEventListener("visibilitychange", () => document.hidden || refresh());
+await refresh();
+const job = asked("job");
+if (job) document.getElementById(`job-${job}`)?.scrollIntoView();
+setInterval(() => document.hidden || refresh(), PERIOD);

@@ -1,0 +1,122 @@
+// One card a job: what it has, how far it is, why, and where to look next.
+
+import { count, duration, el, measure, plural } from "./format.js";
+import { base, link } from "./shell.js";
+
+export function drawJobs(root, jobs, now, colour) {
+  if (!jobs.length) {
+    const form = link(el("a"), `${base}/dags/elastic_job`);
+    form.append("elastic_job");
+    root.replaceChildren(el("p", { class: "card empty" }, "No job is active. Trigger ", form, " to start one."));
+    return;
+  }
+  root.replaceChildren(...jobs.map((job) => card(job, now, colour)));
+}
+
+export function drawEnded(root, jobs, now, colour) {
+  root.replaceChildren(...jobs.map((job) => card(job, now, colour)));
+}
+
+function card(job, now, colour) {
+  const article = el("article", { class: `card job ${job.state}`, id: `job-${job.job_id}` });
+  const dot = el("span", { class: "dot", "aria-hidden": "true" });
+  dot.style.background = colour(job.job_id);
+  const title = el("h3", {}, dot, job.name, el("span", { class: "id" }, job.job_id));
+  article.append(el("div", { class: "top" }, title, chip(job, now), links(job)), bar(job, colour), facts(job, now));
+  if (job.error) article.append(el("p", { class: "error" }, job.error));
+  if (job.reason) article.append(el("p", { class: "reason" }, job.reason));
+  for (const note of job.notes) article.append(el("p", { class: "note" }, note));
+  return article;
+}
+
+function chip(job, now) {
+  const since = job.waiting_since ? ` ${duration(now - job.waiting_since)}` : "";
+  const words = {
+    created: ["waiting", job.segment_index ? "between segments" : "submitted"],
+    waiting: ["waiting", `waiting${since}`],
+    granted: ["starting", "starting"],
+    running: ["running", "training"],
+  };
+  const [kind, text] = job.state === "active" ? (words[job.segment_state] ?? ["waiting", job.segment_state]) : [job.state, job.state];
+  return el("span", { class: `chip ${kind}` }, text);
+}
+
+function links(job) {
+  const places = el("nav", { class: "links", "aria-label": `Links of ${job.name}` });
+  const add = (text, href, outside) => {
+    const anchor = link(el("a"), href, outside);
+    anchor.append(text);
+    places.append(anchor);
+  };
+  if (job.run) add("Run", `${base}/dags/${encodeURIComponent(job.run[0])}/runs/${encodeURIComponent(job.run[1])}`);
+  add("Segment", `${base}/dags/elastic_segment/runs/${encodeURIComponent(job.segment_id)}`);
+  if (job.tracker_url) add("MLflow", job.tracker_url, true);
+  return places;
+}
+
+function bar(job, colour) {
+  const percent = 100 * job.progress;
+  const inner = el("span");
+  inner.style.width = `${percent}%`;
+  inner.style.background = colour(job.job_id);
+  const shown = job.progress > 0 && job.progress < 1 ? percent.toFixed(percent < 10 ? 1 : 0) : Math.round(percent);
+  return el("div", { class: "progress" },
+    el("div", { class: "track", role: "progressbar", "aria-valuenow": Math.round(percent), "aria-valuemin": 0, "aria-valuemax": 100 }, inner),
+    el("span", { class: "percent" }, `${shown} %`));
+}
+
+function facts(job, now) {
+  const list = el("dl", { class: "facts" });
+  const add = (name, value, kind) => value !== null && value !== "" && list.append(el("div", { class: kind }, el("dt", {}, name), el("dd", {}, value)));
+  const active = job.state === "active";
+  const range = job.min_slots === job.max_slots ? `${job.max_slots}` : `${job.min_slots} to ${job.max_slots}`;
+  if (active) {
+    add("Slots", job.slots ? `${job.types} (may use ${range})` : `none (may use ${range})`);
+    add("Global batch", job.global_batch === null ? null : count(job.global_batch));
+    add("Layout", job.layout);
+    add("Exchange", job.comm === "allreduce" ? "" : job.comm);
+    add("Time left", job.seconds_left === null ? (job.slots ? "not known yet" : "after it starts") : `about ${duration(job.seconds_left)}`);
+  } else {
+    add("Took", duration((job.finished_at ?? now) - job.submitted_at));
+  }
+  add("Step", count(job.step));
+  add("Samples", `${count(job.done_samples)} of ${count(job.total_samples)}`);
+  add("Segment", `${job.segment_index + 1}${job.lineage ? `, lineage ${job.lineage}` : ""}`);
+  add("Resizes", count(job.num_resizes));
+  if (job.priority) add("Priority", String(job.priority));
+  if (job.deadline) add("Deadline", deadline(job, now), job.late ? "late" : "");
+  for (const [name, value] of Object.entries(job.evaluation)) add(heldOut(name), measure(value));
+  add("Model", job.model ?? "");
+  return list;
+}
+
+function heldOut(name) {
+  const words = name.replaceAll("_", " ");
+  return words.startsWith("held out") ? `Held-out${words.slice(8)}` : `Held-out ${words}`;
+}
+
+function deadline(job, now) {
+  const left = job.deadline - now;
+  const when = left > 0 ? `in ${duration(left)}` : `${duration(-left)} ago`;
+  return job.late ? `${when}, will be missed` : when;
+}
+
+export function summary(data) {
+  const total = data.nodes.filter((node) => node.present).reduce((sum, node) => sum + node.num_slots, 0);
+  const active = data.jobs.filter((job) => job.state === "active");
+  const held = active.reduce((sum, job) => sum + job.slots, 0);
+  const training = active.filter((job) => job.slots).length;
+  const pairs = [
+    ["Slots in use", `${held} of ${total}`],
+    ["Jobs", `${training} training, ${active.length - training} waiting`],
+  ];
+  if (data.decision) {
+    const ago = data.decision.decided_at ? `, ${duration(data.now - data.decision.decided_at)} ago` : "";
+    pairs.push([`Last decision (${data.decision.policy})`, `${data.decision.trigger}${ago}`]);
+  }
+  return pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+}
+
+export function pausedBanner(dags) {
+  return `${plural(dags.length, "DAG")} paused (${dags.join(", ")}): what runs goes on with the slots it holds, nothing new starts.`;
+}

@@ -1,0 +1,48 @@
+// What the page takes from the Airflow UI around it: colours (dark or light) and a way to its pages.
+// Airflow's frame forbids pop-ups and top navigation, but is of our own origin: links go through the parent's document.
+
+const framed = window.parent !== window;
+export const base = location.pathname.replace(/\/elastic\/page\/.*$/, "");
+
+export function followTheme() {
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  const outer = framed ? window.parent.document.documentElement : null;
+  const apply = () => {
+    const named = outer ? (outer.dataset.theme ?? outer.className) : "";
+    const dark = /dark/.test(named) || (!/light/.test(named) && system.matches);
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+  };
+  apply();
+  system.addEventListener("change", apply);
+  if (outer) new MutationObserver(apply).observe(outer, { attributes: true, attributeFilter: ["class", "data-theme"] });
+}
+
+// Airflow keeps the query of its own address to itself.
+export function asked(name) {
+  return new URLSearchParams((framed ? window.parent : window).location.search).get(name);
+}
+
+export function link(node, href, outside = false) {
+  node.setAttribute("href", href);
+  if (!framed) {
+    if (outside) Object.assign(node, { target: "_blank", rel: "noopener" });
+    return node;
+  }
+  node.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    outside ? openOutside(href) : openInside(href);
+  });
+  return node;
+}
+
+function openInside(href) {
+  window.parent.history.pushState(null, "", href);
+  window.parent.dispatchEvent(new window.parent.PopStateEvent("popstate", { state: null }));
+}
+
+function openOutside(href) {
+  const anchor = window.parent.document.createElement("a");
+  Object.assign(anchor, { href, target: "_blank", rel: "noopener" });
+  anchor.click();
+}

@@ -1,0 +1,89 @@
+"""A control API over a real ledger on a port of its own, and Airflow's supervisor played by a small double."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before anything of Airflow is imported: it writes its configuration into its home at the first import.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="elastic-airflow-")
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"] = "0"  # triggers then need not keep quiet
+
+import uvicorn
+from airflow.sdk.execution_time import task_runner
+
+from elastic_core.control.api import create_app
+from elastic_core.control.client import HttpControl
+from elastic_core.control.plane import LedgerControl
+from tests.airflow.doubles import FakeSupervisor
+from tests.builders import CONTROL_SECRET, FakeClock, Life, a_cluster, a_control
+
+
+@pytest.fixture
+def plane(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
+    """The ledger's side, where a test plays launcher and trainer."""
+    control = a_control(ledger_url, tmp_path, FakeClock(time.time()))
+    control.set_cluster(a_cluster())
+    yield control
+    control.close()
+
+
+class Api:
+    """The control API under uvicorn; can be taken away and brought back on the same port."""
+
+    def __init__(self, plane: LedgerControl) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.app = create_app(plane, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None)
+
+    def start(self) -> None:
+        config = uvicorn.Config(self.app, host="127.0.0.1", port=self.port, log_level="warning")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+@pytest.fixture
+def api(plane: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    served = Api(plane)
+    served.start()
+    connection = f'{{"conn_type": "http", "host": "{served.url}", "password": "{CONTROL_SECRET.decode()}"}}'
+    monkeypatch.setenv("AIRFLOW_CONN_ELASTIC_CONTROL", connection)
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def control(api: Api) -> Iterator[HttpControl]:
+    client = HttpControl(api.url, CONTROL_SECRET)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> FakeSupervisor:
+    supervisor = FakeSupervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    return supervisor
+
+
+@pytest.fixture
+def life(plane: LedgerControl) -> Life:
+    """Plays the processes of job `digits-1`."""
+    return Life(control=plane, trainer=plane.trainer, job_id="digits-1")

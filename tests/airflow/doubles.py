@@ -1,0 +1,74 @@
+"""Doubles of Airflow's own parts: what a task asks its supervisor for, and the context that it is given."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time.comms import (
+    DRCount,
+    ErrorResponse,
+    GetDRCount,
+    GetTaskStates,
+    OKResponse,
+    TaskStatesResult,
+    TriggerDagRun,
+)
+
+
+class FakeSupervisor:
+    """Airflow's runs as a dictionary; answers as the supervisor does."""
+
+    def __init__(self) -> None:
+        self.runs: dict[tuple[str, str], str] = {}
+        self.task_states: dict[tuple[str, str], dict[str, str | None]] = {}
+        self.started: list[tuple[str, str]] = []
+        self.cleared: list[tuple[str, str]] = []
+        self.confs: dict[tuple[str, str], dict[str, Any]] = {}
+        self.overtaken: set[tuple[str, str]] = set()  # runs that somebody starts between our look and our start
+
+    def send(self, msg: Any) -> Any:
+        if isinstance(msg, GetDRCount):
+            found = [self.runs.get((msg.dag_id, run_id)) for run_id in msg.run_ids or []]
+            return DRCount(count=sum(state is not None and (not msg.states or state in msg.states) for state in found))
+        if isinstance(msg, TriggerDagRun):
+            return self._trigger(msg)
+        if isinstance(msg, GetTaskStates):
+            run_id = (msg.run_ids or [""])[0]
+            return TaskStatesResult(task_states={run_id: self.task_states.get((msg.dag_id, run_id), {})})
+        raise AssertionError(f"the double does not know {msg!r}")
+
+    def _trigger(self, msg: TriggerDagRun) -> Any:
+        key = (msg.dag_id, msg.run_id)
+        if key in self.overtaken:
+            self.runs[key] = "running"
+        if key in self.runs:
+            if not msg.reset_dag_run:
+                return ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)
+            self.cleared.append(key)
+        else:
+            self.started.append(key)
+        self.runs[key] = "queued"
+        self.confs[key] = dict(msg.conf or {})
+        return OKResponse(ok=True)
+
+
+class FakeTask:
+    """A task instance: its identity and number of tries."""
+
+    def __init__(
+        self,
+        dag_id: str = "elastic_job",
+        run_id: str = "run-1",
+        task_id: str = "train",
+        max_tries: int = 500,
+        try_number: int = 1,
+    ) -> None:
+        self.dag_id, self.run_id, self.task_id, self.map_index = dag_id, run_id, task_id, -1
+        self.max_tries, self.try_number = max_tries, try_number
+
+
+def a_context(task: FakeTask | None = None, **more: Any) -> dict[str, Any]:
+    task = task or FakeTask()
+    return {"ti": task, "task_instance": task, "dag_run": SimpleNamespace(run_id=task.run_id), **more}

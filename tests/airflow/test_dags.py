@@ -1,0 +1,71 @@
+"""The DAG files, as Airflow's DAG processor reads them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+
+from elastic_core.spec.form import spec_from_form
+
+DAGS = Path(__file__).parents[2] / "dags"
+
+
+@pytest.fixture(scope="module")
+def dags() -> dict[str, DAG]:
+    bag = DagBag(str(DAGS))
+    assert bag.import_errors == {}
+    return dict(bag.dags)
+
+
+def test_every_dag_is_there_with_its_tasks(dags: dict[str, DAG]) -> None:
+    assert {name: dag.task_ids for name, dag in dags.items()} == {
+        "elastic_job": ["submit", "train", "evaluate", "register"],
+        "elastic_segment": ["acquire", "train"],
+        "elastic_reconcile": ["reconcile"],
+        "elastic_retrain": ["plan", "train", "evaluate", "register"],
+    }
+
+
+def test_every_dag_can_be_stored(dags: dict[str, DAG]) -> None:
+    for dag in dags.values():
+        json.dumps(DagSerialization.to_dict(dag))
+
+
+@pytest.mark.parametrize("name", ["elastic_job", "elastic_segment"])
+def test_limits_are_the_ledgers_not_airflows(dags: dict[str, DAG], name: str) -> None:
+    assert dags[name].max_active_runs >= 1000
+    assert dags[name].max_active_tasks >= 1000
+
+
+def test_segments_refuse_manual_runs(dags: dict[str, DAG]) -> None:
+    assert "manual" not in {str(kind.value) for kind in dags["elastic_segment"].allowed_run_types or ()}
+    assert dags["elastic_segment"].allowed_run_types
+
+
+def test_reading_the_dag_files_imports_neither_torch_nor_mlflow() -> None:
+    code = (
+        "import sys; from airflow.dag_processing.dagbag import DagBag; "
+        f"bag = DagBag({str(DAGS)!r}); print(len(bag.dags), *({{'torch', 'mlflow', 'sklearn'}} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].strip() == "4"
+
+
+def test_the_form_as_it_comes_up_is_a_valid_job(dags: dict[str, DAG]) -> None:
+    values: dict[str, Any] = {name: param for name, param in dags["elastic_job"].params.dump().items()}
+    presets = dags["elastic_job"].get_task("submit").presets
+    assert spec_from_form(values, presets).entry_point.startswith("examples.")
+
+
+def test_tasks_heal_by_themselves_and_reconciliation_waits_for_its_next_minute(dags: dict[str, DAG]) -> None:
+    retried = [task.retries for name in ("elastic_job", "elastic_segment") for task in dags[name].tasks]
+    assert min(retried) >= 100
+    assert dags["elastic_reconcile"].get_task("reconcile").retries == 0

@@ -1,0 +1,188 @@
+"""The plugin: light where it must be, never in the API server's way, and behind Airflow's login."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI, HTTPException
+from fastapi.testclient import TestClient
+
+from elastic_airflow import mount
+from elastic_airflow.api import ui_router
+from elastic_airflow.mount import mount_app, user_may
+from elastic_airflow.plugin import ElasticPlugin
+from elastic_core.control.api import create_app
+from elastic_core.control.plane import LedgerControl
+from elastic_core.errors import InfrastructureError
+from elastic_core.settings import Settings
+from tests.builders import CONTROL_SECRET, FACTS, Life, a_commit, a_spec
+
+ROOT = Path(__file__).parents[2]
+
+
+def anybody() -> None:
+    """A user whom Airflow lets in."""
+
+
+def nobody() -> None:
+    raise HTTPException(403, "Forbidden")
+
+
+def ready() -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/ping")
+    def ping() -> str:
+        return "pong"
+
+    return app
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_importing_the_plugin_imports_nothing_heavy() -> None:
+    code = (
+        "import airflow.plugins_manager, sys; before = set(sys.modules); import elastic_airflow.plugin; "
+        "print(*(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    new = set(done.stdout.split())
+    assert new <= {"elastic_airflow", "elastic_airflow.plugin", "elastic_airflow.names"}
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_it_registers_once_from_the_plugins_folder_installed_or_not(installed: bool) -> None:
+    absent = (
+        "import importlib.metadata as m; m.entry_points = lambda **k: []; p._load_entrypoint_plugins = lambda: ([], {})"
+    )
+    code = (
+        f"from airflow import plugins_manager as p; import sys; {'' if installed else absent}\n"
+        "plugins, errors = p._get_plugins()\n"
+        "print([x.name for x in plugins].count('elastic'), errors, 'elastic_airflow.mount' in sys.modules)"
+    )
+    environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines()[-1] == "1 {} False"
+
+
+def test_the_page_is_in_the_navigation_and_asks_for_nothing_elsewhere() -> None:
+    (view,) = ElasticPlugin().external_views
+    assert view["destination"] == "nav"
+    assert all(view[key].startswith("/elastic/page/") for key in ("href", "icon"))
+
+
+def test_a_control_plane_that_cannot_start_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = threading.Event()
+    broken.set()
+
+    def build() -> FastAPI:
+        if broken.is_set():
+            raise InfrastructureError("the ledger at db:5432 does not answer")
+        return ready()
+
+    with TestClient(mount_app(build, anybody)) as client:  # entering runs the start-up, as the API server does
+        eventually(lambda: "does not answer" in client.get("/ping").text)
+        assert client.get("/ping").status_code == 503
+        assert client.get("/page/").status_code == 200, "the page must be there to say so"
+        broken.clear()
+        eventually(lambda: client.get("/ping").status_code == 200)
+
+
+def test_any_exception_at_start_leaves_the_server_up() -> None:
+    def build() -> FastAPI:
+        raise RuntimeError("a bug")
+
+    with TestClient(mount_app(build, anybody)) as client:
+        eventually(lambda: "RuntimeError: a bug" in client.get("/service/jobs").text)
+
+
+@pytest.mark.parametrize("path", ["/page/", "/page/app.js", "/page/icon.svg"])
+def test_the_page_is_for_users_whom_airflow_lets_in(path: str) -> None:
+    assert TestClient(mount_app(ready, anybody)).get(path).status_code == 200
+    assert TestClient(mount_app(ready, nobody)).get(path).status_code == 403
+
+
+def test_airflows_own_rule_refuses_who_is_not_logged_in() -> None:
+    assert TestClient(mount_app(ready, user_may("GET"))).get("/page/").status_code == 401
+
+
+def test_the_pages_policy_forbids_inline_scripts_and_other_hosts() -> None:
+    policy = TestClient(mount_app(ready, anybody)).get("/page/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+def test_a_file_that_is_not_the_pages_is_not_there() -> None:
+    client = TestClient(mount_app(ready, anybody))
+    for path in ("/page/nothing.js", "/page/..%2Fplugin.py", "/page/%2e%2e/plugin.py"):
+        assert client.get(path).status_code != 200
+
+
+@pytest.fixture
+def page_data(plane: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    """The page's route over a real ledger. Airflow's own database is not there: no DAG is paused."""
+    monkeypatch.setattr("elastic_airflow.api.paused_dags", lambda: ["elastic_segment"])
+    app = create_app(plane, service_secret=CONTROL_SECRET, user_reads=anybody, user_writes=nobody)
+    app.include_router(ui_router(plane, Settings()), prefix="/ui")
+    return TestClient(app)
+
+
+def test_the_overview_tells_who_holds_what_who_waits_and_why(
+    page_data: TestClient, plane: LedgerControl, life: Life
+) -> None:
+    plane.submit("digits-1", a_spec(slots=(4, 4)), FACTS)
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 100, final=True))
+    plane.submit("late-1", a_spec("late"), FACTS)
+    plane.acquire("late-1__seg_0")
+    seen = page_data.get("/ui/overview").json()
+    running, waiting = seen["jobs"]
+    assert (running["slots"], running["step"], running["progress"]) == (4, 100, 0.1)
+    assert (waiting["slots"], waiting["segment_state"]) == (0, "waiting")
+    assert waiting["reason"]
+    assert waiting["waiting_since"] is not None
+    assert [hold["segment_id"] for hold in seen["holds"]] == ["digits-1__seg_0", "digits-1__seg_1"]
+    assert seen["holds"][1]["until"] is None
+    assert [node["num_slots"] for node in seen["nodes"]] == [2, 2]
+    assert seen["paused"] == ["elastic_segment"]
+    assert seen["decision"]["policy"] == "fair_share"
+
+
+def test_a_failed_job_shows_the_tracebacks_last_line(page_data: TestClient, plane: LedgerControl, life: Life) -> None:
+    plane.submit("digits-1", a_spec(), FACTS)
+    life.leave(life.start(), kind="user_error", error="ValueError: boom")
+    (job,) = page_data.get("/ui/overview").json()["jobs"]
+    assert job["state"] == "failed"
+    assert "ValueError: boom" in job["error"]
+
+
+def test_many_onlookers_cost_one_reading_a_second(
+    page_data: TestClient, plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    jobs = plane.jobs
+    monkeypatch.setattr(plane, "jobs", lambda: read.append(1) or jobs())
+    for _ in range(20):
+        page_data.get("/ui/overview")
+    assert len(read) <= 3
+
+
+def test_the_control_app_of_the_settings_needs_a_ledger_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    with pytest.raises(InfrastructureError, match="ledger_url"):
+        mount.build_control_app()

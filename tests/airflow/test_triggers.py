@@ -1,0 +1,253 @@
+"""Triggers on a real event loop, against a real ledger behind the real API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from elastic_airflow import triggers
+from elastic_airflow.board import Board
+from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
+from elastic_airflow.triggers import GrantTrigger, JobTrigger, LedgerTrigger, SegmentTrigger, quiet_seconds
+from elastic_core.control.contract import LaunchOrder
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import JobState
+from tests.airflow.conftest import Api
+from tests.airflow.doubles import FakeSupervisor, FakeTask
+from tests.builders import FACTS, Life, a_commit, a_spec
+
+pytestmark = pytest.mark.usefixtures("api", "airflow")
+SEGMENT = "digits-1__seg_0"
+RUN = (SEGMENT_DAG, SEGMENT)
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(triggers, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("elastic_airflow.board.MAX_AGE", 0.02)
+
+
+@pytest.fixture
+def job(plane: LedgerControl) -> str:
+    return plane.submit("digits-1", a_spec(), FACTS).job_id
+
+
+async def _first_event(trigger: LedgerTrigger) -> str:
+    async for event in trigger.run():
+        happened: str = event.payload["happened"]
+        return happened
+    raise AssertionError("the trigger ended without an event")
+
+
+def fires(trigger: LedgerTrigger, seconds: float = 10.0) -> str:
+    return asyncio.run(asyncio.wait_for(_first_event(trigger), seconds))
+
+
+def stays_silent(trigger: LedgerTrigger, seconds: float = 0.7) -> None:
+    with pytest.raises(TimeoutError):
+        fires(trigger, seconds)
+
+
+def kill(trigger: LedgerTrigger, task: FakeTask) -> None:
+    trigger._task_instance = task  # as the triggerer does
+
+    async def killed() -> None:
+        await trigger.on_kill()
+
+    asyncio.run(killed())
+
+
+@pytest.fixture
+def hog(job: str, plane: LedgerControl) -> tuple[Life, LaunchOrder]:
+    """Another job holds every slot, and the segment waits."""
+    plane.submit("hog", a_spec("hog", slots=(4, 4)), FACTS)
+    life = Life(control=plane, trainer=plane.trainer, job_id="hog")
+    order = life.start()
+    plane.acquire(SEGMENT)
+    return life, order
+
+
+def test_a_grant_wakes_the_task_that_waits_for_it(
+    job: str, plane: LedgerControl, hog: tuple[Life, LaunchOrder]
+) -> None:
+    life, order = hog
+    stays_silent(GrantTrigger(job, SEGMENT))
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    life.leave(order, kind="finished")
+    assert fires(GrantTrigger(job, SEGMENT)).startswith("granted")
+
+
+def test_an_attempt_that_goes_on_is_silent_and_its_end_is_told(job: str, plane: LedgerControl, life: Life) -> None:
+    order = life.start()
+    stays_silent(SegmentTrigger(job, SEGMENT, order.epoch))
+    plane.trainer(order.token).commit(a_commit(order, 10, final=True))
+    assert "is over; digits-1__seg_1 is next" in fires(SegmentTrigger(job, SEGMENT, order.epoch))
+
+
+def test_an_attempt_replaced_between_two_looks_is_told_by_its_epoch(job: str, life: Life) -> None:
+    first = life.start()
+    life.leave(first, kind="infrastructure", error="signal 9")
+    second = life.start()
+    assert second.epoch > first.epoch
+    assert f"epoch {first.epoch} is over" in fires(SegmentTrigger(job, SEGMENT, first.epoch))
+
+
+def test_the_end_of_the_job_is_told(job: str, plane: LedgerControl) -> None:
+    plane.fail(job, "ValueError: boom")
+    assert "not active any more" in fires(JobTrigger(job, SEGMENT))
+
+
+def test_a_deleted_run_is_told_and_a_living_one_is_not(job: str, airflow: FakeSupervisor) -> None:
+    airflow.runs[RUN] = "running"
+    stays_silent(JobTrigger(job, SEGMENT))
+    del airflow.runs[RUN]
+    assert "was deleted" in fires(JobTrigger(job, SEGMENT))
+
+
+def test_a_run_that_ended_while_its_segment_waits_is_told(job: str, airflow: FakeSupervisor) -> None:
+    airflow.runs[RUN] = "failed"
+    assert "still waits" in fires(JobTrigger(job, SEGMENT))
+
+
+def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life
+) -> None:
+    """Should no triggerer have taken up the marked task's trigger, its on_kill does not run."""
+    life.start()
+    airflow.runs[RUN] = "success"
+    stays_silent(JobTrigger(job, SEGMENT))
+    assert "marked" in (plane.segment(SEGMENT).revoke_reason or "")
+
+
+def test_an_absent_control_api_is_waited_for(job: str, api: Api, plane: LedgerControl, monkeypatch: Any) -> None:
+    monkeypatch.setattr("elastic_airflow.hooks.TRIGGER_PATIENCE_SECONDS", 0.1)
+    plane.fail(job, "ValueError: boom")
+    api.stop()
+
+    async def story() -> str:
+        event = asyncio.create_task(_first_event(JobTrigger(job, SEGMENT)))
+        await asyncio.sleep(0.5)
+        assert not event.done(), "an outage must not end the wait"
+        await asyncio.to_thread(api.start)
+        return await asyncio.wait_for(event, 20)
+
+    assert "not active any more" in asyncio.run(story())
+
+
+@pytest.mark.usefixtures("hog")
+def test_eighty_triggers_ask_the_ledger_as_often_as_one(job: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("elastic_airflow.board.MAX_AGE", 0.2)
+    asked = []
+
+    async def story() -> None:
+        board = Board.of("elastic_control")
+        control = await board.control()
+        jobs = control.jobs
+        monkeypatch.setattr(control, "jobs", lambda active_only: asked.append(1) or jobs(active_only))
+        waiting = [asyncio.create_task(_first_event(GrantTrigger(job, SEGMENT))) for _ in range(80)]
+        await asyncio.sleep(1.0)
+        for task in waiting:
+            task.cancel()
+
+    asyncio.run(story())
+    assert 2 <= len(asked) <= 7
+
+
+@pytest.mark.usefixtures("hog")
+def test_in_an_outage_one_trigger_finds_out_for_all_and_all_come_back(
+    job: str, api: Api, plane: LedgerControl, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("elastic_airflow.hooks.TRIGGER_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("elastic_airflow.board.MAX_AGE", 0.5)
+    monkeypatch.setattr(triggers, "MAX_BACKOFF_SECONDS", 0.2)
+    api.stop()
+
+    async def story() -> list[str]:
+        waiting = [asyncio.create_task(_first_event(GrantTrigger(job, SEGMENT))) for _ in range(40)]
+        await asyncio.sleep(1.5)
+        plane.cancel(job, "the test is over")
+        await asyncio.to_thread(api.start)
+        return await asyncio.wait_for(asyncio.gather(*waiting), 15)  # one after the other would take 20 s and more
+
+    assert len(asyncio.run(story())) == 40
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("failed", "marked as failed"), ("success", "marked as success"), (None, "cleared")]
+)
+def test_marking_or_clearing_a_running_segment_asks_for_a_boundary(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, state: str | None, words: str
+) -> None:
+    order = life.start()
+    airflow.runs[RUN] = "running"
+    airflow.task_states[RUN] = {"train": state}
+    kill(SegmentTrigger(job, SEGMENT, order.epoch), FakeTask(*RUN))
+    assert words in (plane.segment(SEGMENT).revoke_reason or "")
+
+
+def test_a_wish_is_heeded_although_airflow_cancels_on_kill_again_and_again(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life
+) -> None:
+    """The triggerer sends its list of triggers to cancel at each heartbeat until they are gone."""
+    order = life.start()
+    airflow.runs[RUN] = "running"
+    trigger = SegmentTrigger(job, SEGMENT, order.epoch)
+    trigger._task_instance = FakeTask(*RUN)
+
+    async def story() -> None:
+        killed = asyncio.create_task(trigger.on_kill())
+        await asyncio.sleep(0)
+        killed.cancel("user-action")
+        await asyncio.sleep(2)
+
+    asyncio.run(story())
+    assert "cleared" in (plane.segment(SEGMENT).revoke_reason or "")
+
+
+def test_deleting_a_running_segments_run_revokes_nothing(job: str, plane: LedgerControl, life: Life) -> None:
+    order = life.start()
+    kill(SegmentTrigger(job, SEGMENT, order.epoch), FakeTask(*RUN))
+    assert plane.segment(SEGMENT).revoke_reason is None
+
+
+@pytest.mark.parametrize(("state", "want"), [("failed", JobState.CANCELLED), ("success", JobState.CANCELLED),
+                                             (None, JobState.ACTIVE), ("up_for_retry", JobState.ACTIVE)])  # fmt: skip
+def test_marking_a_jobs_task_stops_the_job_and_clearing_does_not(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, state: str | None, want: JobState
+) -> None:
+    airflow.runs[JOB_DAG, "run-1"] = "running"
+    airflow.task_states[JOB_DAG, "run-1"] = {"train": state}
+    kill(JobTrigger(job, SEGMENT), FakeTask(JOB_DAG, "run-1"))
+    assert plane.job(job).state is want
+    assert bool(plane.job(job).results.get(DRIVER, {}).get("ended")) is (want is JobState.CANCELLED)
+
+
+def test_a_triggerer_that_stops_revokes_nothing(job: str, plane: LedgerControl, life: Life) -> None:
+    order = life.start()
+
+    async def stopped() -> None:
+        trigger = SegmentTrigger(job, SEGMENT, order.epoch)
+        event = asyncio.create_task(_first_event(trigger))
+        await asyncio.sleep(0.2)
+        event.cancel()
+        await trigger.cleanup()
+
+    asyncio.run(stopped())
+    assert plane.segment(SEGMENT).revoke_reason is None
+
+
+def test_the_first_event_comes_later_than_two_heartbeats_of_a_lingering_supervisor(monkeypatch: Any) -> None:
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "3")
+    assert quiet_seconds() == 6.0
+
+
+@pytest.mark.parametrize("make", [JobTrigger, GrantTrigger, lambda *a: SegmentTrigger(*a, epoch=7)])
+def test_a_trigger_survives_the_way_through_the_database(make: Callable[..., LedgerTrigger]) -> None:
+    from airflow.sdk.module_loading import import_string
+
+    path, arguments = make("digits-1", SEGMENT).serialize()
+    assert import_string(path)(**arguments).serialize() == (path, arguments)

@@ -1,0 +1,142 @@
+"""Small builders for specs, clusters and a control plane on a test database. Defaults: the simplest valid thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from elastic_core.control.contract import Commit, ExitReport, Heartbeat, JobFacts, LaunchOrder
+from elastic_core.control.database import Ledger
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import Layout, Observation
+from elastic_core.settings import Settings
+from elastic_core.spec import ClusterSpec, JobSpec
+
+TRAINER_SECRET = b"trainer-secret-of-the-tests-0123456789"
+CONTROL_SECRET = b"control-secret-of-the-tests-0123456789"
+
+
+class FakeClock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> float:
+        self.now += seconds
+        return self.now
+
+
+def a_cluster(nodes: Mapping[str, int] | None = None, type: str = "cpu") -> ClusterSpec:
+    """Two nodes of two CPU slots, or `nodes` as name -> slots."""
+    wanted = nodes or {"node-a": 2, "node-b": 2}
+    return ClusterSpec.model_validate(
+        {"nodes": [{"name": name, "type": type, "slots": slots} for name, slots in wanted.items()]}
+    )
+
+
+def a_spec(
+    name: str = "digits", *, slots: tuple[int, int] | Mapping[str, Any] = (1, 4), batch: tuple[int, int] = (16, 256),
+    **more: Any,
+) -> JobSpec:  # fmt: skip
+    """A job of 10,000 samples. Further keys as in the JSON of a spec."""
+    return JobSpec.model_validate(
+        {
+            "name": name,
+            "entry_point": "examples.digits:Digits",
+            "work": {"samples": 10_000},
+            "batch": {"min": batch[0], "max": batch[1]},
+            "slots": slots if isinstance(slots, Mapping) else {"min": slots[0], "max": slots[1]},
+            **more,
+        }
+    )
+
+
+FACTS = JobFacts(dataset_samples=1_000, metric="loss", metric_mode="min")
+
+
+def settings(home: Path, **more: Any) -> Settings:
+    return Settings(home=home, **{"policy": "fair_share", **more})
+
+
+def a_control(url: str, home: Path, clock: Any, **more: Any) -> LedgerControl:
+    """A control plane in process, on a migrated database."""
+    chosen = settings(home, **more)
+    return LedgerControl(Ledger(url, chosen, clock), chosen, TRAINER_SECRET)
+
+
+_nonces = count()
+
+
+def a_commit(order: LaunchOrder, step: int, *, final: bool = False, finished: bool = False, **more: Any) -> Commit:
+    """A commit of `step` steps of 10 samples, in a folder of its own."""
+    uri = f"{order.job_id}/lineage-{order.lineage}/step-{step:010d}-epoch-{order.epoch}-{next(_nonces)}"
+    values: dict[str, Any] = {
+        "samples": step * 10,
+        "uri": uri,
+        "manifest_sha256": "0" * 64,
+        "size_bytes": 1,
+        "layout": Layout(data=order.allocation.num_slots),
+        "metrics": {"loss": 1.0 / (step + 1)},
+        **more,
+    }
+    return Commit(step=step, final=final or finished, finished=finished, **values)
+
+
+def a_beat(step: int, at: float = 0.0) -> Heartbeat:
+    return Heartbeat(step=step, samples=step * 10, at=at)
+
+
+def an_observation(step: int, order: LaunchOrder, **more: Any) -> Observation:
+    batch, slots = order.allocation.global_batch, order.allocation.num_slots
+    values: dict[str, Any] = {
+        "step": step,
+        "samples": step * 10,
+        "at": 1.0 * step,
+        "epoch": step / 100,
+        "num_slots": slots,
+        "num_nodes": order.allocation.num_nodes,
+        "type": order.allocation.slots[0].type,
+        "global_batch": batch,
+        "local_batch": -(-batch // slots),
+        "accumulation": 1,
+        "step_seconds": 0.1,
+        "sync_seconds": 0.01,
+        "samples_per_second": batch / 0.1,
+        "loss": 1.0,
+        "learning_rate": 0.1,
+        **more,
+    }
+    return Observation(**values)
+
+
+GONE_AT_BOUNDARY = ExitReport(kind="boundary")
+
+
+@dataclass
+class Life:
+    """One job played by hand: what an operator, a launcher and a trainer do, on any implementation of the contract."""
+
+    control: Any  # ServiceControl
+    trainer: Any  # token -> TrainerControl
+    job_id: str
+
+    def segment_id(self) -> str:
+        found: str = self.control.job(self.job_id).segment_id
+        return found
+
+    def start(self, step: int = 0) -> LaunchOrder:
+        """Ask for the open segment's slots, and send the first heartbeat of its processes."""
+        self.control.acquire(self.segment_id())
+        order: LaunchOrder = self.control.launch_order(self.segment_id())
+        self.trainer(order.token).heartbeat(a_beat(step))
+        return order
+
+    def leave(self, order: LaunchOrder, kind: str = "boundary", error: str = "") -> None:
+        self.trainer(order.token).exited(ExitReport(kind=kind, error=error))

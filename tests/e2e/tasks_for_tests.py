@@ -1,0 +1,69 @@
+"""Tasks whose speed and failures a test chooses. Pure functions of the sample's index, so every run reads the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from elastic_core.train.task import Task
+
+FEATURES = 4
+
+
+class LineParams(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    samples: int = Field(default=400, ge=8)
+    milliseconds: float = Field(default=1.0, ge=0, description="time that one sample takes on one slot")
+    poison: int | None = Field(default=None, description="the sample that raises ValueError when it is read")
+
+
+class Line(Dataset[tuple[Tensor, Tensor]]):
+    """Sample i: FEATURES numbers made of i, and a fixed linear function of them."""
+
+    def __init__(self, params: LineParams) -> None:
+        self.params = params
+
+    def __len__(self) -> int:
+        return self.params.samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.params.poison:
+            raise ValueError(f"sample {index} is poisoned")
+        x = torch.sin(torch.arange(FEATURES, dtype=torch.float32) * (index + 1))
+        return x, x.sum()
+
+
+class LineTask(Task):
+    Params = LineParams
+    metric = "held_out_loss"
+    metric_mode = "min"
+    params: LineParams
+
+    def model(self) -> nn.Module:
+        return nn.Linear(FEATURES, 1)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def dataset(self) -> Dataset[Any]:
+        return Line(self.params)
+
+    def loss(self, model: nn.Module, batch: list[Tensor]) -> Tensor:
+        x, y = batch
+        time.sleep(self.params.milliseconds * len(x) / 1000)
+        return nn.functional.mse_loss(model(x).squeeze(-1), y)
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        rows = [Line(LineParams(samples=10_000))[i] for i in range(9_000, 9_064)]
+        x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+        return {"held_out_loss": nn.functional.mse_loss(model(x).squeeze(-1), y).item()}
+
+    def example_input(self) -> Tensor:
+        return torch.zeros(1, FEATURES)

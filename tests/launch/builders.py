@@ -1,0 +1,84 @@
+"""Orders to launch and launchers of scripted workers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from elastic_core.control.contract import JobFacts, LaunchOrder, RestorePoint
+from elastic_core.domain import Allocation, Layout, Slot
+from elastic_core.launch.contract import GroupStatus, Launcher
+from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.process import ProcessId
+from elastic_core.launch.rundir import RunDir
+from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec
+
+SCRIPT = Path(__file__).with_name("scripted_worker.py")
+TOKEN = "the-token-of-this-segment"
+
+
+def order(num_slots: int = 2, origin_epoch: int = 7, slot_type: str = "cpu") -> LaunchOrder:
+    slots = tuple(Slot("n0", index, slot_type) for index in range(num_slots))
+    spec = {
+        "name": "digits",
+        "entry_point": "examples.digits:Digits",
+        "work": {"epochs": 1},
+        "batch": {"min": 8, "max": 8},
+    }
+    return LaunchOrder(
+        segment_id="job__seg_0",
+        job_id="job",
+        index=0,
+        lineage=0,
+        epoch=origin_epoch,
+        origin_epoch=origin_epoch,
+        attempt=0,
+        spec=JobSpec.model_validate(spec),
+        facts=JobFacts(dataset_samples=100),
+        allocation=Allocation(slots=slots, global_batch=8, layout=Layout(data=num_slots)),
+        total_samples=100,
+        restore=RestorePoint(candidates=()),
+        warm_start=None,
+        segment_seconds=None,
+        segment_steps=None,
+        token=TOKEN,
+        lease_seconds=90.0,
+        heartbeat_seconds=2.0,
+    )
+
+
+def settings(home: Path, control_url: str = "http://127.0.0.1:9") -> Settings:
+    """Nothing listens at the default address: agents keep their reports, and end when they are told to."""
+    return Settings(home=home, control_url=control_url, grace_seconds=60.0)
+
+
+def scripted(home: Path, behaviours: str, control_url: str = "http://127.0.0.1:9") -> LocalLauncher:
+    return LocalLauncher(settings(home, control_url), worker_command=(sys.executable, "-S", str(SCRIPT), behaviours))
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> float:
+    """Seconds until the condition held; fails when it does not in time."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < seconds, f"did not happen within {seconds} s"
+        time.sleep(0.005)
+    return time.monotonic() - start
+
+
+def wait_until_dead(launcher: Launcher, origin_epoch: int = 7, seconds: float = 20.0) -> GroupStatus:
+    wait_for(lambda: not launcher.poll(origin_epoch).alive, seconds)
+    return launcher.poll(origin_epoch)
+
+
+def wait_until_ready(launcher: LocalLauncher, num_ranks: int = 2, origin_epoch: int = 7) -> list[ProcessId]:
+    """The workers, once all of them are past their preparations."""
+    folder = RunDir.of(launcher.home, origin_epoch)
+    wait_for(lambda: all((folder.path / f"ready{rank}").exists() for rank in range(num_ranks)))
+    return [ProcessId(**worker) for worker in folder.read("workers.json")]
+
+
+def agent_of(launcher: LocalLauncher, origin_epoch: int = 7) -> ProcessId:
+    return ProcessId(**RunDir.of(launcher.home, origin_epoch).read("agent.json"))

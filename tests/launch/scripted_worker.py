@@ -1,0 +1,53 @@
+"""A worker that does as it is told: `scripted_worker.py BEHAVIOURS --run-dir D --rank R`, behaviours by rank, by comma.
+
+sleep: until a signal ends it | boundary: exit 0 on SIGTERM | stubborn: ignores SIGTERM | exit:N |
+error:N: with an error file | parent: starts a grandchild in a session of its own, then sleeps |
+daemon: the same, and the grandchild has cleared its environment
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def fork_daemon(environ: dict[str, str]) -> None:
+    """A grandchild that has left session, parent and, as told, environment."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execve(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(600)"], environ)
+        os._exit(0)
+    os.wait()
+
+
+def main() -> int:
+    behaviours, run_dir, rank = sys.argv[1].split(","), Path(sys.argv[3]), int(sys.argv[5])
+    behaviour, _, argument = behaviours[rank % len(behaviours)].partition(":")
+    print(f"rank {rank} of {os.environ['WORLD_SIZE']} does {behaviour}", flush=True)
+    if behaviour == "boundary":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    elif behaviour == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif behaviour == "error":
+        (run_dir / f"error-rank{rank}.json").write_text(
+            json.dumps({"error": "ValueError: too big", "traceback": "..."})
+        )
+        return int(argument)
+    elif behaviour == "exit":
+        return int(argument)
+    elif behaviour == "parent":
+        fork_daemon(dict(os.environ))
+    elif behaviour == "daemon":
+        fork_daemon({})
+    (run_dir / f"ready{rank}").touch()
+    time.sleep(600)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,279 @@
+"""A group of real processes: started once, watched, stopped, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from elastic_core.errors import InfrastructureError
+from elastic_core.launch.environment import RUN_DIR
+from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.process import ProcessId, children, marked
+from elastic_core.launch.rundir import RunDir
+from tests.launch.builders import (
+    SCRIPT,
+    TOKEN,
+    agent_of,
+    order,
+    scripted,
+    settings,
+    wait_for,
+    wait_until_dead,
+    wait_until_ready,
+)
+
+
+def processes(launcher: LocalLauncher) -> list[ProcessId]:
+    return marked(RUN_DIR, str(RunDir.of(launcher.home, 7).path))
+
+
+def test_every_slot_gets_one_worker_and_a_log_of_its_own(home: Path) -> None:
+    launcher = scripted(home, "sleep")
+    status = launcher.start(order(num_slots=3))
+    assert status.alive
+    assert status.segment_id == "job__seg_0"
+    assert len(wait_until_ready(launcher, 3)) == 3
+    assert "rank 0 of 3 does sleep" in Path(status.log_path).read_text()
+    assert "rank 2 of 3 does sleep" in RunDir.of(home, 7).log(2).read_text()
+
+
+def test_a_second_start_finds_the_running_group(home: Path) -> None:
+    launcher = scripted(home, "sleep")
+    launcher.start(order())
+    workers = wait_until_ready(launcher)
+    assert launcher.start(order()).alive
+    assert [ProcessId(**worker) for worker in RunDir.of(home, 7).read("workers.json")] == workers
+    assert len(processes(launcher)) == 2
+
+
+def test_starts_at_the_same_time_start_one_agent(home: Path) -> None:
+    launchers = [scripted(home, "sleep") for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        statuses = list(pool.map(lambda launcher: launcher.start(order()), launchers))
+    assert all(status.alive for status in statuses)
+    wait_until_ready(launchers[0])
+    assert len(processes(launchers[0])) == 2
+
+
+def test_a_launcher_that_died_between_claim_and_spawn_blocks_nobody(home: Path) -> None:
+    code = (
+        "import sys, os; from pathlib import Path; from tests.launch.builders import *\n"
+        "LocalLauncher._spawn_agent = lambda *_: os.kill(os.getpid(), 9)\n"
+        f"scripted(Path({str(home)!r}), 'sleep').start(order())"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    launcher = scripted(home, "sleep")
+    assert launcher.groups() == []
+    assert launcher.start(order()).alive
+
+
+def test_a_group_that_ended_is_not_started_again(home: Path) -> None:
+    launcher = scripted(home, "exit:0")
+    launcher.start(order())
+    wait_until_dead(launcher)
+    agent = agent_of(launcher)
+    assert not launcher.start(order()).alive
+    assert agent_of(launcher) == agent
+
+
+def test_an_agent_that_cannot_start_is_said_with_its_log(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_core.launch.local.AGENT", (sys.executable, "-c", "raise SystemExit('no such module')"))
+    with pytest.raises(InfrastructureError, match=r"agent of segment job__seg_0 did not start; .*no such module"):
+        scripted(home, "sleep").start(order())
+
+
+@pytest.mark.parametrize("kill", ["the process", "its process group"])
+def test_the_group_outlives_whoever_started_it(home: Path, kill: str) -> None:
+    code = (
+        "import time; from pathlib import Path; from tests.launch.builders import *\n"
+        f"launcher = scripted(Path({str(home)!r}), 'sleep'); launcher.start(order()); wait_until_ready(launcher)\n"
+        "print('started', flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"started\n"
+    assert children(parent.pid) == []  # nothing of it hangs in the tree of the one who started it
+    (os.kill if kill == "the process" else os.killpg)(parent.pid, signal.SIGKILL)
+    parent.wait()
+    launcher = scripted(home, "sleep")
+    status = launcher.poll(7)
+    assert status is not None
+    assert status.alive
+    assert len(processes(launcher)) == 2
+
+
+def test_a_worker_killed_with_9_is_noticed_at_once_and_named(home: Path) -> None:
+    launcher = scripted(home, "sleep,boundary")
+    launcher.start(order())
+    os.kill(wait_until_ready(launcher)[0].pid, signal.SIGKILL)
+    log = RunDir.of(home, 7).path / "logs" / "agent.log"
+    assert wait_for(lambda: "rank 0" in log.read_text()) < 1.0
+    report = wait_until_dead(launcher).exit
+    assert report is not None
+    assert report.kind == "infrastructure"
+    assert report.error.startswith("rank 0 was killed by SIGKILL")
+    assert "rank 0 of 2 does sleep" in report.log_tail
+
+
+def test_when_one_worker_dies_the_others_are_ended_soon(home: Path) -> None:
+    launcher = scripted(home, "exit:3,stubborn")
+    launcher.start(order())
+    report = wait_until_dead(launcher, seconds=15).exit
+    assert report is not None
+    assert report.exit_codes == (3, -9)
+    assert report.error == "rank 0 ended with exit code 3"
+    assert processes(launcher) == []
+
+
+def test_a_stop_lets_the_workers_reach_a_boundary(home: Path) -> None:
+    launcher = scripted(home, "boundary")
+    launcher.start(order())
+    wait_until_ready(launcher)
+    launcher.stop(7, grace_seconds=30)
+    report = wait_until_dead(launcher).exit
+    assert report is not None
+    assert (report.kind, report.exit_codes) == ("boundary", (0, 0))
+
+
+def test_a_stop_is_firm_after_the_grace(home: Path) -> None:
+    launcher = scripted(home, "boundary,stubborn")
+    launcher.start(order())
+    wait_until_ready(launcher)
+    launcher.stop(7, grace_seconds=0.5)
+    report = wait_until_dead(launcher, seconds=5).exit
+    assert report is not None
+    assert (report.kind, report.exit_codes) == ("stopped", (0, -9))
+    assert "rank 1 did not end within 0.5 s" in report.error
+    assert processes(launcher) == []
+
+
+def test_a_later_stop_may_shorten_the_grace(home: Path) -> None:
+    launcher = scripted(home, "stubborn")
+    launcher.start(order())
+    wait_until_ready(launcher)
+    launcher.stop(7, grace_seconds=60)
+    launcher.stop(7, grace_seconds=0)
+    assert wait_until_dead(launcher, seconds=5)
+
+
+def test_an_agent_killed_with_9_takes_its_workers_along_and_is_shown_dead(home: Path) -> None:
+    launcher = scripted(home, "stubborn,parent")
+    launcher.start(order())
+    workers = wait_until_ready(launcher)
+    assert len(processes(launcher)) == 3
+    os.kill(agent_of(launcher).pid, signal.SIGKILL)
+    assert wait_for(lambda: not any(worker.alive() for worker in workers)) < 1.0
+    wait_for(lambda: not launcher.groups()[0].alive)  # which ends the grandchild, too
+    assert processes(launcher) == []
+    report = launcher.poll(7).exit
+    assert report is not None
+    assert report.kind == "infrastructure"
+    assert "agent (pid" in report.error
+
+
+def test_an_agent_that_hangs_past_the_grace_is_killed_by_the_next_stop(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_core.launch.folders.STUCK_SECONDS", 0.0)
+    launcher = scripted(home, "stubborn")
+    launcher.start(order())
+    wait_until_ready(launcher)
+    os.kill(agent_of(launcher).pid, signal.SIGSTOP)
+    launcher.stop(7, grace_seconds=0)
+    launcher.stop(7, grace_seconds=0)
+    wait_until_dead(launcher, seconds=5)
+    assert processes(launcher) == []
+
+
+@pytest.mark.parametrize("behaviour", ["parent", "daemon"])
+def test_no_grandchild_is_left_when_the_group_ends(home: Path, behaviour: str) -> None:
+    launcher = scripted(home, f"{behaviour},sleep")
+    launcher.start(order())
+    workers = wait_until_ready(launcher)
+    strays = [pid for pid in children(agent_of(launcher).pid) if pid not in {worker.pid for worker in workers}]
+    assert len(strays) == 1  # the agent is its parent now
+    stray = ProcessId.of(strays[0])
+    launcher.stop(7, grace_seconds=10)
+    wait_until_dead(launcher)
+    assert stray is not None
+    assert not stray.alive()
+
+
+def test_workers_end_when_the_run_dir_vanishes(home: Path) -> None:
+    launcher = scripted(home, "stubborn")
+    launcher.start(order())
+    workers, agent = wait_until_ready(launcher), agent_of(launcher)
+    shutil.rmtree(RunDir.of(home, 7).path)
+    wait_for(lambda: not any(process.alive() for process in (*workers, agent)), 10)
+    assert launcher.poll(7) is None
+
+
+def test_a_pid_that_belongs_to_somebody_else_now_is_not_our_group(home: Path) -> None:
+    launcher = scripted(home, "exit:0")
+    launcher.start(order())
+    wait_until_dead(launcher)
+    folder = RunDir.of(home, 7)
+    (folder.path / "exit.json").unlink()
+    somebody = subprocess.Popen(["sleep", "600"])
+    folder.write("agent.json", {"pid": somebody.pid, "start_time": 1})  # as if it had got the agent's pid
+    try:
+        launcher.stop(7, grace_seconds=0)
+        assert not launcher.poll(7).alive
+        assert somebody.poll() is None
+    finally:
+        somebody.kill()
+        somebody.wait()
+        launcher.forget(7)  # the real agent, which still tries to tell the ledger, ends
+
+
+def test_a_forgotten_group_keeps_its_logs_and_never_starts_again(home: Path) -> None:
+    launcher = scripted(home, "exit:0")
+    launcher.start(order())
+    wait_until_dead(launcher)
+    agent = agent_of(launcher)  # still tries to tell the ledger
+    launcher.forget(7)
+    assert launcher.poll(7) is None
+    assert launcher.groups() == []
+    wait_for(lambda: not agent.alive())
+    assert TOKEN not in "".join(path.read_text() for path in RunDir.of(home, 7).path.rglob("*") if path.is_file())
+    assert "does exit" in RunDir.of(home, 7).log(0).read_text()
+    with pytest.raises(InfrastructureError, match="ended long ago"):
+        launcher.start(order())
+
+
+def test_a_live_group_is_not_forgotten(home: Path) -> None:
+    launcher = scripted(home, "sleep")
+    launcher.start(order())
+    launcher.forget(7)
+    assert launcher.poll(7).alive
+
+
+def test_no_secret_reaches_environments_or_logs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://u:hidden-1@h/a",
+        "AIRFLOW_CONN_ELASTIC": "http://u:hidden-2@h",
+        "ELASTIC_LEDGER_URL": "postgresql://u:hidden-3@h/l",
+        "AWS_SECRET_ACCESS_KEY": "hidden-4",  # the store is a folder here
+        "SOME_API_KEY": "hidden-5",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    launcher = LocalLauncher(
+        settings(home).model_copy(update={"ledger_url": "postgresql://u:hidden-6@h/l"}),
+        worker_command=(sys.executable, "-S", str(SCRIPT), "sleep"),
+    )
+    launcher.start(order())
+    seen = [Path(f"/proc/{process.pid}/environ").read_text() for process in wait_until_ready(launcher)]
+    seen.append(Path(f"/proc/{agent_of(launcher).pid}/environ").read_text())
+    folder = RunDir.of(home, 7)
+    seen += [path.read_text() for path in folder.path.rglob("*") if path.is_file() and path.name != "order.json"]
+    assert not [text for text in seen if "hidden" in text or TOKEN in text]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.path.glob("*.json"))
+    assert folder.path.stat().st_mode & 0o077 == 0

@@ -1,0 +1,91 @@
+"""The laws, over every policy that declares them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_core.domain import JobView, Plan, Snapshot
+from elastic_core.policy import registry
+from elastic_core.policy.contract import Law, Policy
+from elastic_core.policy.queue import HEAD_START, in_order, usable_types
+from tests.policy.builders import NOW, apply, decide, job, limits
+from tests.policy.strategies import BUSY, snapshots
+
+
+def declaring(law: Law) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", [name for name in registry.names() if law in registry.get(name).laws])
+
+
+def idle(plan: Plan, picture: Snapshot) -> dict[str, int]:
+    room = picture.capacity()
+    for target in plan.targets.values():
+        for kind, count in target.counts.items():
+            room[kind] -= count
+    return room
+
+
+@declaring(Law.WORK_CONSERVING)
+@settings(BUSY, max_examples=100)
+@given(picture=snapshots())
+def test_no_slot_idles_while_a_waiting_job_could_start_on_it(name: str, picture: Snapshot) -> None:
+    plan = decide(registry.get(name), picture)
+    room = idle(plan, picture)
+    for view in picture.jobs:
+        if plan.targets[view.job_id].num_slots == 0:
+            assert usable_types(view, room) == (), plan.targets[view.job_id].reason
+
+
+@declaring(Law.BOUNDED_RESIZES)
+@settings(BUSY, max_examples=120)
+@given(picture=snapshots())
+def test_a_plan_in_force_is_decided_again(name: str, picture: Snapshot) -> None:
+    """Nothing new was measured and nobody came or went: no count, type or batch changes."""
+    policy = registry.get(name)
+    plan = decide(policy, picture)
+    after = apply(plan, picture)
+    again = decide(policy, after)
+    for job_id, target in plan.targets.items():
+        assert again.targets[job_id].counts == target.counts, (target.reason, again.targets[job_id].reason)
+        assert again.targets[job_id].global_batch == target.global_batch
+
+
+@declaring(Law.BOUNDED_RESIZES)
+@settings(BUSY, max_examples=50)
+@given(picture=snapshots())
+def test_a_plan_not_yet_in_force_is_decided_again(name: str, picture: Snapshot) -> None:
+    """Many decisions may pass before a job reaches its boundary; they all say the same."""
+    policy = registry.get(name)
+    plan = decide(policy, picture)
+    for _ in range(4):
+        again = decide(policy, replace(picture, policy_state=plan.state))
+        assert {k: t.counts for k, t in again.targets.items()} == {k: t.counts for k, t in plan.targets.items()}
+        plan = again
+
+
+@declaring(Law.NO_STARVATION)
+@settings(BUSY, max_examples=50)
+@given(picture=snapshots(), priority=st.integers(0, 5))
+def test_every_job_that_fits_the_pool_runs_in_bounded_time(name: str, picture: Snapshot, priority: int) -> None:
+    """Against a stream of newcomers of higher priority, one each time that the first running job ends."""
+    policy = registry.get(name)
+    owed = {view.job_id for view in picture.jobs if usable_types(view, picture.capacity())}
+    overtakers = int((priority + 3) * HEAD_START / 30.0) + 1  # no longer than the head start of their priority
+    for round_number in range(len(picture.jobs) + 2 * overtakers + 2):
+        picture = apply(decide(policy, picture), picture)
+        owed -= {view.job_id for view in picture.jobs if view.allocation is not None}
+        if not owed:
+            return
+        picture = one_ends_one_comes(picture, policy, round_number, priority)
+    pytest.fail(f"never ran: {sorted(owed)}")
+
+
+def one_ends_one_comes(picture: Snapshot, policy: Policy, round_number: int, priority: int) -> Snapshot:
+    running = [view for view in in_order(picture.jobs) if view.allocation is not None]
+    staying = [view for view in picture.jobs if view not in running[:1]]
+    at = picture.now - NOW + 30.0
+    newcomer: JobView = job(f"new-{round_number}", arrived=at, lim=limits((1, 2)), priority=priority)
+    return replace(picture, jobs=(*staying, newcomer), now=NOW + at)

@@ -1,0 +1,95 @@
+"""The embedded PostgreSQL under the real supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
+
+from elastic_core.services.marks import of_home
+from elastic_core.services.postgres import EmbeddedPostgres, database_urls
+from elastic_core.services.program import Stack, Stage
+from elastic_core.services.secrets import ensure_secrets, read_secret
+from elastic_core.services.supervise import Supervisor
+from elastic_core.settings import Settings
+from tests.services.test_stack import down, eventually, up
+
+
+def postgres_stack(settings: Settings) -> tuple[EmbeddedPostgres, Stack]:
+    ensure_secrets(settings)
+    server = EmbeddedPostgres(settings)
+    stage = Stage(programs=(server.program(),), prepare=server.initialise, wait=True)
+    return server, Stack(home=settings.home, stages=(stage,))
+
+
+@pytest.fixture
+def settings(home: Path) -> Settings:
+    return Settings(home=home)
+
+
+def test_each_user_has_its_own_database_and_no_other(settings: Settings) -> None:
+    server, stack = postgres_stack(settings)
+    up(stack)
+    server.ensure_databases()
+    database_urls(settings, server)
+    with create_engine(read_secret(settings, "ledger_url")).connect() as connection:
+        assert connection.execute(text("SELECT current_user, current_database()")).one() == ("ledger", "ledger")
+    with pytest.raises(OperationalError, match="permission denied for database"):
+        create_engine(server.url("ledger").replace("@/ledger", "@/airflow")).connect()
+    with pytest.raises(OperationalError, match="password authentication failed"):
+        create_engine(server.url("ledger").replace("ledger:", "ledger:x")).connect()
+    assert down(stack) == 0
+    assert of_home(settings.home) == []
+
+
+def test_data_outlives_a_kill_of_postgres_and_of_its_supervisor(settings: Settings) -> None:
+    server, stack = postgres_stack(settings)
+    first = up(stack)["postgres"].pid
+    server.ensure_databases()
+    with create_engine(server.url("ledger")).begin() as connection:
+        connection.execute(text("CREATE TABLE kept AS SELECT 42 AS value"))
+    assert first
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: server.problem() is None and Supervisor(settings.home).states()["postgres"].pid != first)
+    os.kill(Supervisor(settings.home).pid(), signal.SIGKILL)
+    eventually(lambda: not Supervisor(settings.home).running())
+    up(stack)
+    with create_engine(server.url("ledger")).connect() as connection:
+        assert connection.execute(text("SELECT value FROM kept")).scalar() == 42
+
+
+def test_a_half_made_data_folder_is_made_anew(settings: Settings) -> None:
+    server, stack = postgres_stack(settings)
+    (settings.home / "postgres").mkdir()
+    (settings.home / "postgres" / "postgresql.conf").write_text("from an initdb that was killed")
+    up(stack)
+    assert server.problem() is None
+
+
+def test_a_home_too_deep_for_a_socket_gets_its_socket_elsewhere(home: Path) -> None:
+    settings = Settings(home=home / ("x" * 100))
+    server, stack = postgres_stack(settings)
+    try:
+        up(stack)
+        assert not server.socket_folder().is_relative_to(home)
+        server.ensure_databases()
+        create_engine(server.url("mlflow")).connect().close()
+    finally:
+        down(stack)
+
+
+def test_a_server_that_does_not_run_says_so(settings: Settings) -> None:
+    assert EmbeddedPostgres(settings).problem() == f"PostgreSQL of {settings.home / 'postgres'} does not run"
+
+
+def test_no_password_is_on_a_command_line(settings: Settings) -> None:
+    _, stack = postgres_stack(settings)
+    up(stack)
+    secrets = [path.read_text() for path in settings.secret_file("").iterdir()]
+    lines = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in of_home(settings.home)]
+    assert lines
+    assert [line for line in lines if any(secret in line for secret in secrets)] == []

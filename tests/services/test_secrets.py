@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from elastic_core.services.secrets import admin_password, ensure_secrets, read_secret, write_secret
+from elastic_core.settings import Settings
+
+
+def modes(folder: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def test_secrets_are_made_once_and_for_their_owner_only(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    ensure_secrets(settings)
+    first = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+    ensure_secrets(settings)
+    assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == first
+    assert modes(tmp_path / "secrets") == {0o600}
+    assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
+    assert {"fernet", "jwt", "airflow_api", "control", "trainer", "postgres_ledger"} <= set(first)
+    assert len(set(first.values())) == len(first)
+    assert all(len(value) >= 24 for value in first.values())
+
+
+def test_modes_that_were_loosened_are_put_right(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    ensure_secrets(settings)
+    settings.secret_file("control").chmod(0o644)
+    ensure_secrets(settings)
+    assert modes(tmp_path / "secrets") == {0o600}
+
+
+def test_two_homes_share_no_secret(tmp_path: Path) -> None:
+    one, other = Settings(home=tmp_path / "a"), Settings(home=tmp_path / "b")
+    for settings in (one, other):
+        ensure_secrets(settings)
+    assert read_secret(one, "control") != read_secret(other, "control")
+    assert admin_password(one) != admin_password(other)
+
+
+def test_a_secret_is_replaced_whole_and_stays_private(tmp_path: Path) -> None:
+    write_secret(tmp_path / "url", "first")
+    write_secret(tmp_path / "url", "second")
+    assert (tmp_path / "url").read_text() == "second"
+    assert modes(tmp_path) == {0o600}
+
+
+def test_there_is_no_password_before_the_first_up(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        admin_password(Settings(home=tmp_path))

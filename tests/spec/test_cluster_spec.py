@@ -1,0 +1,80 @@
+"""The pool, and what a job may ask of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elastic_core.errors import UserError
+from elastic_core.spec import ClusterSpec, check_against, parse_cluster_spec, parse_job_spec
+
+CLUSTER = {"nodes": [{"name": "a", "type": "h200", "slots": 8}, {"name": "b", "type": "cpu", "slots": 2}]}
+NOW = 1_900_000_000.0  # 2030-03-17
+
+
+def cluster(data: Any = CLUSTER) -> ClusterSpec:
+    return parse_cluster_spec(data)
+
+
+def check(**changes: Any) -> None:
+    job = {"name": "j", "entry_point": "m:C", "work": {"epochs": 1}, "batch": {"min": 1, "max": 64}, **changes}
+    check_against(parse_job_spec(job), cluster(), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([], "nodes: tuple should have at least 1 item"),
+        ([{"name": "a", "type": "cpu", "slot": 1}], "nodes.0.slot: there is no such key; did you mean 'slots'?"),
+        (
+            [{"name": "a", "type": "cpu", "slots": 0}],
+            "nodes.0.slots: input should be greater than or equal to 1, seen 0",
+        ),
+        ([{"name": "a", "type": "cpu", "slots": 1}] * 2, "node names must differ, and ['a'] are given more than once"),
+        ([{"name": "A", "type": "cpu", "slots": 1}], "nodes.0.name: string should match pattern"),
+    ],
+)
+def test_a_bad_cluster_is_refused(nodes: Any, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        cluster({"nodes": nodes})
+    assert said in str(caught.value)
+
+
+def test_wrong_items_are_not_also_called_too_few() -> None:
+    with pytest.raises(UserError) as caught:
+        cluster({"nodes": [{"name": "a", "type": "cpu"}]})
+    assert "the cluster spec has 1 problem:\n- nodes.0.slots: is needed and was not given" in str(caught.value)
+
+
+def test_capacity_is_by_type() -> None:
+    assert cluster().capacity() == {"h200": 8, "cpu": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"slots": {"types": ["h20"]}}, "no type 'h20'; did you mean 'h200'? It has 2 of cpu, 8 of h200"),
+        (
+            {"slots": {"min": 9}},
+            "at least 9 slots of one type, and the cluster has 2 of cpu, 8 of h200; possible are at most 8",
+        ),
+        ({"slots": {"min": 3, "types": ["cpu"]}}, "at least 3 slots of one type"),
+        ({"slots": {"min": 3, "types": ["cpu"]}}, "possible are at most 2"),
+        ({"deadline": "2020-01-01"}, "deadline: 2020-01-01T00:00:00+00:00 has passed, it is 2030-03-17"),
+    ],
+)
+def test_what_the_cluster_can_never_give_is_refused(changes: Any, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check(**changes)
+    assert said in str(caught.value)
+
+
+def test_both_reasons_are_told() -> None:
+    with pytest.raises(UserError, match="the job spec has 2 problems"):
+        check(slots={"min": 9}, deadline="2020-01-01T00:00:00")
+
+
+@pytest.mark.parametrize("changes", [{}, {"slots": {"min": 8}}, {"slots": {"max": 64, "types": ["h200", "cpu"]}}])
+def test_what_can_run_passes(changes: Any) -> None:
+    check(**changes)

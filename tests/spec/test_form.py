@@ -1,0 +1,114 @@
+"""The trigger form follows the job spec: nothing of the spec is missing, and a filled form means what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.errors import UserError
+from elastic_core.spec import JobSpec
+from elastic_core.spec.form import SECTIONS, form_fields, spec_from_form
+
+DIGITS = {
+    "name": "digits",
+    "entry_point": "examples.digits:Digits",
+    "params": {"width": 32},
+    "work": {"epochs": 20},
+    "batch": {"min": 64, "max": 256},
+    "slots": {"min": 1, "max": 4},
+}
+PRESETS = {"digits": DIGITS}
+
+
+def leaves(value: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    if isinstance(value, dict) and path not in {("params",)}:
+        return set().union(*(leaves(child, (*path, name)) for name, child in value.items()))
+    return {path}
+
+
+def test_every_leaf_of_the_spec_is_a_field() -> None:
+    whole = JobSpec.model_validate(DIGITS).model_dump()
+    assert {field.path for field in form_fields({}) if field.path} == leaves(whole)
+
+
+def test_every_field_has_a_section_help_and_may_stay_empty() -> None:
+    for field in form_fields(PRESETS):
+        assert field.schema["title"]
+        assert field.schema["description"], field.name
+        if field.path:
+            assert field.schema["section"] in SECTIONS.values()
+            assert "null" in field.schema["type"]
+            assert field.default is None
+
+
+def test_an_empty_form_with_a_preset_is_the_preset() -> None:
+    assert spec_from_form({"preset": "digits"}, PRESETS) == JobSpec.model_validate(DIGITS)
+
+
+def test_what_is_filled_in_replaces_the_presets_value() -> None:
+    spec = spec_from_form({"preset": "digits", "batch_max": 512, "slots_allowed": [1, 4], "deadline": None}, PRESETS)
+    assert (spec.batch.min, spec.batch.max, spec.slots.allowed) == (64, 512, (1, 4))
+
+
+def test_samples_replace_the_presets_epochs() -> None:
+    work = spec_from_form({"preset": "digits", "work_samples": 1000}, PRESETS).work
+    assert (work.epochs, work.samples) == (None, 1000)
+
+
+def test_a_whole_spec_is_used_instead_of_the_form() -> None:
+    other = {**DIGITS, "name": "other"}
+    assert spec_from_form({"preset": "digits", "name": "ignored", "spec": other}, PRESETS).name == "other"
+
+
+def test_presets_are_not_changed_by_use() -> None:
+    before = json.dumps(PRESETS)
+    spec_from_form({"preset": "digits", "batch_max": 512}, PRESETS)
+    assert json.dumps(PRESETS) == before
+
+
+def test_a_misspelt_field_names_the_near_miss() -> None:
+    with pytest.raises(UserError, match="no field 'batch_maxx': did you mean 'batch_max'"):
+        spec_from_form({"preset": "digits", "batch_maxx": 1}, PRESETS)
+
+
+def test_an_unknown_preset_names_those_there_are() -> None:
+    with pytest.raises(UserError, match="no preset 'digit': there are digits"):
+        spec_from_form({"preset": "digit"}, PRESETS)
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(UserError, match=r"(?s)name.*entry_point.*work.*batch"):
+        spec_from_form({"name": "NOT A NAME", "preset": "none"}, PRESETS)
+
+
+def test_the_examples_are_valid_presets() -> None:
+    files = list((Path(__file__).parents[2] / "examples" / "specs").glob("*.json"))
+    assert files
+    for file in files:
+        assert spec_from_form({"preset": "x"}, {"x": json.loads(file.read_text())})
+
+
+@given(
+    least=st.integers(1, 64), more=st.integers(0, 64), priority=st.integers(-100, 100), seconds=st.floats(1, 1e4),
+    precision=st.sampled_from(["fp32", "bf16"]),
+)  # fmt: skip
+def test_a_spec_put_into_the_form_comes_out_again(
+    least: int, more: int, priority: int, seconds: float, precision: str
+) -> None:
+    spec = JobSpec.model_validate(
+        {**DIGITS, "batch": {"min": least, "max": least + more}, "slots": {"min": 1, "max": 1}, "priority": priority,
+         "segment": {"seconds": seconds}, "precision": precision}
+    )  # fmt: skip
+    values: dict[str, Any] = {}
+    for field in form_fields({}):
+        value: Any = spec.model_dump(mode="json")
+        for name in field.path:
+            value = value[name]
+        if field.path:
+            values[field.name] = value
+    assert spec_from_form({**values, "preset": "none"}, {}) == spec

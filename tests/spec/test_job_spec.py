@@ -1,0 +1,127 @@
+"""A job spec is refused with every problem at once: path, value seen, what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.errors import UserError
+from elastic_core.spec import JobSpec, parse_job_spec, total_samples
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "digits",
+        "entry_point": "examples.digits:Digits",
+        "work": {"epochs": 3},
+        "batch": {"min": 16, "max": 64},
+        **changes,
+    }
+
+
+def refusal(**changes: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        parse_job_spec(spec(**changes))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"batchs": {}}, "batchs: there is no such key; did you mean 'batch'? Allowed: audit, batch,"),
+        ({"work": {"epoch": 3}}, "work.epoch: there is no such key; did you mean 'epochs'? Allowed: epochs, samples"),
+        ({"slots": {"zzz": 3}}, "slots.zzz: there is no such key. Allowed: allowed, max, min, requested, types"),
+        ({"work": {}}, "work: neither epochs nor samples is given; give one of the two"),
+        ({"work": {"epochs": 1, "samples": 5}}, "work: both epochs (1) and samples (5) are given; give one of the two"),
+        ({"batch": {"min": 8, "max": 4}}, "batch: min 8 is over max 4; min must be at most max"),
+        (
+            {"batch": {"min": 8, "max": 16, "base": 4}},
+            "batch: base 4 is outside the range; it must be from min 8 to max 16",
+        ),
+        ({"slots": {"min": 4, "max": 2}}, "slots: min 4 is over max 2"),
+        (
+            {"slots": {"min": 2, "max": 4, "allowed": [1, 2, 8]}},
+            "slots: allowed counts [1, 8] are outside min 2 to max 4",
+        ),
+        ({"slots": {"allowed": []}}, "slots: allowed is empty, so that no count is possible"),
+        (
+            {"slots": {"allowed": [1, 4], "requested": 3}},
+            "requested 3 is not one of the counts that the job may have: 1, 4",
+        ),
+        (
+            {"slots": {"max": 100}},
+            "slots may be up to 100, and batch.max 64 is less than one sample for each; possible are",
+        ),
+        ({"segment": {"seconds": None}}, "segment: neither seconds nor steps ends a segment"),
+        ({"work": {"epochs": float("inf")}}, "work.epochs: input should be a finite number, seen inf"),
+        ({"name": "Digits CNN"}, "name: string should match pattern"),
+        ({"name": "Digits CNN"}, "seen 'Digits CNN' (lower-case letters, digits and '-', at most 48 characters)"),
+        ({"entry_point": "no colon"}, "(module:Class or module:function, from the operator's allow-list)"),
+        ({"priority": 101}, "priority: input should be less than or equal to 100, seen 101"),
+        ({"precision": "fp8"}, "precision: input should be 'fp32' or 'bf16', seen 'fp8'"),
+    ],
+)
+def test_a_problem_says_path_value_and_what_is_allowed(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(**changes)
+
+
+def test_all_problems_are_listed_at_once() -> None:
+    told = refusal(name="A", priority=1000, seed=-1, nmae="a")
+    assert told.startswith("the job spec has 4 problems:\n- ")
+    assert all(f"- {path}: " in told for path in ("name", "priority", "seed", "nmae"))
+
+
+@pytest.mark.parametrize("data", [None, [], "digits", 3])
+def test_what_is_no_object_is_a_user_error(data: Any) -> None:
+    with pytest.raises(UserError, match="the job spec has 1 problem"):
+        parse_job_spec(data)
+
+
+@pytest.mark.parametrize(
+    ("slots", "counts"),
+    [
+        ({}, (1,)),
+        ({"min": 2}, (2,)),
+        ({"max": 3}, (1, 2, 3)),
+        ({"allowed": [4, 2]}, (2, 4)),
+        ({"min": 1, "max": 8, "allowed": [2, 4]}, (2, 4)),
+    ],
+)
+def test_the_ends_of_the_slot_range_follow_what_is_given(slots: dict[str, Any], counts: tuple[int, ...]) -> None:
+    limits = parse_job_spec(spec(slots=slots)).limits()
+    assert limits.slot_counts == counts
+    assert limits.requested_slots == counts[-1]
+
+
+def test_a_deadline_without_an_offset_is_utc() -> None:
+    deadline = parse_job_spec(spec(deadline="2030-01-31T18:00:00")).deadline
+    assert deadline is not None
+    assert deadline.isoformat() == "2030-01-31T18:00:00+00:00"
+
+
+def test_a_spec_goes_through_json_unchanged() -> None:
+    parsed = parse_job_spec(spec(slots={"allowed": [1, 2]}, deadline="2030-01-31T18:00:00+02:00", params={"a": [1]}))
+    assert JobSpec.model_validate_json(parsed.model_dump_json()) == parsed
+
+
+@pytest.mark.parametrize(("epochs", "dataset", "total"), [(1.1, 10, 11), (1.11, 10, 12), (3, 7, 21), (0.001, 10, 1)])
+def test_epochs_are_rounded_up_to_whole_samples(epochs: float, dataset: int, total: int) -> None:
+    assert total_samples(parse_job_spec(spec(work={"epochs": epochs})), dataset) == total
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**6))
+def test_samples_are_taken_as_they_are(samples: int, dataset: int) -> None:
+    assert total_samples(parse_job_spec(spec(work={"samples": samples})), dataset) == samples
+
+
+def test_every_leaf_of_the_schema_has_title_and_description() -> None:
+    """The trigger form is made of it."""
+    schema = JobSpec.model_json_schema()
+    for model in (schema, *schema["$defs"].values()):
+        for name, leaf in model["properties"].items():
+            if "$ref" not in leaf:
+                assert leaf.get("title"), name
+                assert leaf.get("description"), name

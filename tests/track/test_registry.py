@@ -1,0 +1,208 @@
+"""A checkpoint becomes a served model without a pickle, once; the alias moves only to the better one."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import mlflow.pyfunc
+import numpy as np
+import pytest
+import torch
+
+from elastic_core.control.contract import CheckpointRecord, JobStatus
+from elastic_core.domain import Layout
+from elastic_core.errors import CorruptCheckpoint, UserError
+from elastic_core.settings import Settings
+from elastic_core.state.format import CheckpointHeader, checkpoint_uri, write_manifest, write_shard
+from elastic_core.state.stores import open_store
+from elastic_core.track.registry import (
+    RegisteredVersion,
+    champion,
+    choose_checkpoint,
+    judge,
+    promote_if_better,
+    register_model,
+)
+from examples.digits import Digits, split_digits
+from tests.track.story import SPEC, STATUS
+
+
+@dataclass
+class TrainedJob:
+    """A job with real checkpoints in a real store; the part of `ServiceControl` that the registry asks."""
+
+    settings: Settings
+    name: str = field(default_factory=lambda: f"digits-{uuid.uuid4().hex[:8]}")
+    records: list[CheckpointRecord] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)
+    entry_point: str = "examples.digits:Digits"
+
+    def checkpoint(self, step: int, seed: int = 0, bad: bool = False, **metrics: float) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        model = Digits(Digits.Params(width=8)).model().eval()
+        store = open_store(self.settings.store_url())
+        header = CheckpointHeader(job_id=self.name, step=step, samples=32 * step, epoch=1)
+        uri = checkpoint_uri(header, f"n{step}")
+        tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+        tensors["optim/step"] = torch.tensor(step)
+        written = write_manifest(store, uri, [write_shard(store, uri, 0, tensors)], header, {})
+        self.records.append(
+            CheckpointRecord(
+                checkpoint_id=step, job_id=self.name, lineage=0, step=step, samples=32 * step, epoch=1,
+                segment_id=f"{self.name}__seg_0", uri=uri, manifest_sha256=written.sha256,
+                size_bytes=written.size_bytes, layout=Layout(), metrics=metrics, committed_at=1e9 + step, final=False,
+                bad=bad,
+            )
+        )  # fmt: skip
+        return model
+
+    def job(self, job_id: str) -> JobStatus:
+        update = {"name": self.name, "params": {"width": 8}, "entry_point": self.entry_point}
+        return replace(STATUS, job_id=self.name, spec=SPEC.model_copy(update=update), results=dict(self.results))
+
+    def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
+        return self.records
+
+    def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
+        self.results.update(results)
+        return self.job(job_id)
+
+
+@pytest.fixture
+def trained(mlflow_server, tmp_path, monkeypatch) -> TrainedJob:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server.uri)  # what a user's load_model reads
+    return TrainedJob(Settings(home=tmp_path, mlflow_uri=mlflow_server.uri))
+
+
+def test_a_registered_model_loads_and_predicts_what_the_checkpoint_does(trained, client, tmp_path):
+    trained.checkpoint(10)
+    model = trained.checkpoint(20, seed=1)
+    made = register_model(trained, trained.settings, trained.name, {"accuracy": 0.9})
+    assert (made.name, made.version, made.step, made.metrics) == (trained.name, "1", 20, {"accuracy": 0.9})
+
+    images = split_digits()[1].tensors[0][:5]
+    loaded = mlflow.pyfunc.load_model(made.uri)
+    np.testing.assert_array_equal(loaded.predict(images.numpy()), model(images).detach().numpy())
+    assert loaded.metadata.signature.inputs.input_types() == [np.dtype("float32")]
+
+    version = client.get_model_version(made.name, made.version)
+    assert version.tags["elastic.job_id"] == trained.name
+    assert version.tags["elastic.step"] == "20"
+    assert version.tags["elastic.checkpoint_uri"] == trained.records[1].uri
+    assert trained.results["registered_checkpoint"] == trained.records[1].uri
+
+
+def test_no_file_of_a_registered_model_is_a_pickle(trained, tmp_path):
+    trained.checkpoint(10)
+    made = register_model(trained, trained.settings, trained.name, {})
+    folder = Path(mlflow.artifacts.download_artifacts(made.uri, dst_path=str(tmp_path / "model")))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} <= {".py", ".json", ".safetensors", ".txt", ".yaml", ".yml", ""}
+    assert not any(path.read_bytes()[:2] in (b"\x80\x02", b"\x80\x04", b"\x80\x05", b"PK") for path in files)
+    spec = json.loads(next(path for path in files if path.name == "spec.json").read_text())
+    assert (spec["entry_point"], spec["params"]) == ("examples.digits:Digits", {"width": 8})
+
+
+def test_registering_again_gives_the_same_version_and_a_newer_checkpoint_a_new_one(trained, client):
+    trained.checkpoint(10)
+    first = register_model(trained, trained.settings, trained.name, {"accuracy": 0.5})
+    assert register_model(trained, trained.settings, trained.name, {"accuracy": 0.5}) == first
+    trained.checkpoint(20)
+    second = register_model(trained, trained.settings, trained.name, {"accuracy": 0.6})
+    assert (first.version, second.version) == ("1", "2")
+    assert len(client.search_model_versions(f"name = '{trained.name}'")) == 2
+
+
+def test_the_best_checkpoint_can_be_asked_for(trained):
+    trained.checkpoint(10, accuracy=0.9)
+    trained.checkpoint(20, accuracy=0.8)
+    assert register_model(trained, trained.settings, trained.name, {}, which="best").step == 10
+
+
+def test_a_bad_checkpoint_or_one_of_another_lineage_is_not_chosen(trained):
+    for step, bad in ((10, False), (20, True)):
+        trained.checkpoint(step, bad=bad)
+    job = trained.job("")
+    other = replace(trained.records[0], lineage=1, step=30)
+    assert choose_checkpoint([*trained.records, other], job, "last").step == 10
+    with pytest.raises(UserError, match=f"Job {trained.name} has no good checkpoint in lineage 0"):
+        choose_checkpoint([other], job, "last")
+
+
+def test_a_flipped_byte_is_not_registered(trained, client):
+    trained.checkpoint(10)
+    (shard,) = (trained.settings.home / "store" / trained.records[0].uri).glob("*.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CorruptCheckpoint, match=r"shard-0\.safetensors"):
+        register_model(trained, trained.settings, trained.name, {})
+    assert client.search_model_versions(f"name = '{trained.name}'") == []
+
+
+def test_champion_is_the_first_then_only_a_better_one(trained):
+    name, settings = trained.name, trained.settings
+    assert champion(settings, name) is None
+    for step, accuracy in ((10, 0.5), (20, 0.4), (30, 0.6)):
+        trained.checkpoint(step)
+        register_model(trained, settings, name, {"accuracy": accuracy})
+    assert champion(settings, name) is None
+
+    def promote(version: str, accuracy: float, holder: float | None = None):
+        holder_metrics = None if holder is None else {"accuracy": holder}
+        return promote_if_better(settings, name, version, "accuracy", "max", {"accuracy": accuracy}, holder_metrics)
+
+    first = promote("1", 0.5)
+    assert (first.promoted, str(first)) == (True, "version 1 (accuracy 0.5) is the first champion")
+    assert not promote("2", 0.4).promoted
+    assert champion(settings, name).version == "1"
+    third = promote("3", 0.6)
+    assert str(third) == "version 3 (accuracy 0.6) is better than version 1 (accuracy 0.5): promoted"
+    again = promote("3", 0.6)
+    assert again.promoted
+    assert champion(settings, name).version == "3"
+    assert not promote("1", 0.9, holder=0.95).promoted
+    assert champion(settings, name).version == "3"
+
+
+@pytest.mark.parametrize(
+    ("mode", "candidate", "holder", "promoted"),
+    [
+        ("min", 0.1, 0.2, True),
+        ("min", 0.2, 0.1, False),
+        ("max", 0.2, 0.1, True),
+        ("max", 0.1, 0.1, False),
+        ("min", float("nan"), 0.1, False),
+        ("min", float("nan"), float("nan"), False),
+        ("max", 0.1, float("nan"), True),
+    ],
+)
+def test_judging(mode, candidate, holder, promoted):
+    champion = RegisteredVersion(
+        name="a", version="1", job_id="j", step=1, checkpoint_uri="u", metrics={"m": holder}
+    )  # fmt: skip
+    assert judge("9", "m", mode, {"m": candidate}, champion, None).promoted is promoted
+
+
+def test_a_candidate_that_was_not_measured_is_not_promoted_and_it_is_said():
+    decision = judge("9", "accuracy", "max", {"loss": 1.0}, None, None)
+    assert not decision.promoted
+    assert "version 9 was not measured at accuracy, only at loss" in decision.reason
+
+
+def test_a_loop_that_does_not_say_how_its_model_is_made_cannot_be_registered(trained):
+    trained.checkpoint(10)
+    trained.entry_point = "tests.track.loops:bare"
+    settings = trained.settings.model_copy(update={"tasks": "tests.*"})
+    with pytest.raises(UserError, match=r"Give\s+@session_task\(model=...\)"):
+        register_model(trained, settings, trained.name, {})
+
+
+def test_without_mlflow_there_is_no_registry(trained):
+    with pytest.raises(UserError, match="ELASTIC_MLFLOW_URI is 'none'"):
+        champion(Settings(mlflow_uri="none"), "digits")

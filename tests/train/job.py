@@ -1,0 +1,103 @@
+"""A job under test: its folder, its ledger, and its workers as real processes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from elastic_core.control.contract import LaunchOrder
+from elastic_core.launch.rundir import RunDir
+from elastic_core.spec import JobSpec
+from tests.train import forked
+from tests.train.ledger import FolderLedger, make_order
+
+PROJECT = Path(__file__).parents[2]
+
+
+@dataclass
+class Job:
+    folder: Path
+    entry: str = "recorded"
+    rows: int = 96
+    total: int = 400
+    params: dict[str, Any] = field(default_factory=dict)
+    spec: dict[str, Any] = field(default_factory=dict)  # on top of the defaults
+    epoch: int = 0
+
+    @property
+    def ledger(self) -> FolderLedger:
+        return FolderLedger(self.folder / "ledger")
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def job_spec(self) -> JobSpec:
+        base: dict[str, Any] = {
+            "name": "job",
+            "entry_point": f"tests.train.tasks:{self.entry}",
+            "params": {"rows": self.rows, "folder": str(self.folder), **self.params},
+            "work": {"samples": self.total},
+            "batch": {"min": 1, "max": 4096, "base": 16},
+            "slots": {"min": 1, "max": 4},
+            "checkpoints": {"interval_seconds": None},
+            "seed": 11,
+        }
+        if self.entry not in ("recorded", "collecting"):
+            base["params"] = self.params
+        return JobSpec.model_validate({**base, **self.spec})
+
+    def start(self, slots: int, batch: int = 16, **order: Any) -> list[BaseProcess]:
+        """The next attempt or segment: from what the ledger holds, under a new epoch."""
+        self.epoch += 1
+        return self.start_order(
+            make_order(
+                self.job_spec(), slots=slots, batch=batch, epoch=self.epoch, total=self.total, dataset=self.rows,
+                records=self.ledger.records(), **order,
+            )
+        )  # fmt: skip
+
+    def start_order(self, order: LaunchOrder) -> list[BaseProcess]:
+        run_dir = self.run_dir(order.epoch)
+        run_dir.create()
+        run_dir.write_order(order)
+        run_dir.write("settings.json", {"project": str(PROJECT), "store": str(self.store), "tasks": "tests.train.*"})
+        self.ledger.set(epoch=order.epoch, order=json.loads((run_dir.path / "order.json").read_text()))
+        slots = order.allocation.num_slots
+        return [
+            forked.start(work, str(run_dir.path), rank, str(self.folder / "ledger"), log=run_dir.log(rank))
+            for rank in range(slots)
+        ]
+
+    def run(self, slots: int, batch: int = 16, **order: Any) -> list[int]:
+        """Exit codes by rank."""
+        return forked.join(self.start(slots, batch, **order))
+
+    def run_dir(self, epoch: int | None = None) -> RunDir:
+        return RunDir(self.folder / "run" / str(epoch or self.epoch))
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("run/*/logs/*.log")))
+
+    def curve(self, rank: int = 0) -> dict[int, str]:
+        """Loss in hexadecimal by step; of a step trained twice, the later."""
+        path = self.folder / f"losses-rank{rank}"
+        lines = path.read_text().split("\n") if path.exists() else []
+        return {int(step): loss for step, loss in (line.split() for line in lines if line)}
+
+    def error(self, rank: int = 0) -> dict[str, str]:
+        return self.run_dir().read(f"error-rank{rank}.json") or {}
+
+
+def work(run_dir: str, rank: int, ledger: str) -> int:
+    from elastic_core.train.worker import main
+
+    folder = Path(ledger)
+    return main(
+        ["--run-dir", run_dir, "--rank", str(rank)],
+        connect=lambda token: FolderLedger(folder, token),
+        standalone=True,
+    )

@@ -1,0 +1,186 @@
+"""A small real `TrainerControl` in a folder: works between processes, survives kill -9, can be sent away.
+
+It keeps the rules that training relies on: an epoch that is over is fenced, a step never goes back, a commit sent
+twice counts once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from elastic_core.control.contract import (
+    CheckpointRecord,
+    Commit,
+    CommitAnswer,
+    Directive,
+    ExitReport,
+    Heartbeat,
+    HeartbeatAnswer,
+    JobFacts,
+    LaunchOrder,
+    RestorePoint,
+)
+from elastic_core.domain import Allocation, Layout, Observation, Slot, from_json, to_json
+from elastic_core.errors import Conflict, Fenced, InfrastructureError
+from elastic_core.spec import JobSpec
+
+
+class FolderLedger:
+    """`token` is "epoch-<n>"."""
+
+    def __init__(self, folder: Path, token: str = "") -> None:
+        self.folder = folder
+        self.epoch = int(token.removeprefix("epoch-") or 0)
+
+    # ---- for the test
+
+    def set(self, **values: Any) -> None:
+        """directive, reason, away, lease_seconds, next_batch (hand the lease over with it), epoch, token."""
+        with self._state() as state:
+            state.update(values)
+
+    def read(self) -> dict[str, Any]:
+        with self._state() as state:
+            return dict(state)
+
+    def commits(self) -> list[Commit]:
+        return [from_json(Commit, commit) for commit in self.read()["commits"]]
+
+    def records(self) -> tuple[CheckpointRecord, ...]:
+        """Newest first, bad ones too: whether they are used is for the restoring side to find out."""
+        return tuple(_record(i, commit) for i, commit in reversed(list(enumerate(self.commits()))))
+
+    def observations(self) -> list[Observation]:
+        return [from_json(Observation, observation) for observation in self.read()["observations"]]
+
+    # ---- TrainerControl
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        with self._state() as state:
+            self._reachable(state)
+            state["beats"].append([beat.step, beat.samples, time.time()])
+            if state["epoch"] not in (None, self.epoch):
+                return HeartbeatAnswer(directive=Directive.FENCED, reason="another epoch owns it")
+            return HeartbeatAnswer(
+                directive=Directive(state["directive"]),
+                reason=state["reason"],
+                lease_seconds=state["lease_seconds"],
+                token=state["token"],
+            )
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        with self._state() as state:
+            self._reachable(state)
+            state["observations"] += [to_json(observation) for observation in observations]
+
+    def commit(self, commit: Commit) -> CommitAnswer:
+        with self._state() as state:
+            self._reachable(state)
+            if state["lose_answers"] > 0:
+                state["lose_answers"] -= 1
+                self._accept(state, commit)
+                raise InfrastructureError("the answer was lost on its way")
+            self._accept(state, commit)
+            order = None
+            if commit.final and not commit.finished and state["next_batches"]:
+                batch = state["next_batches"].pop(0)
+                order = _next_order(from_json(LaunchOrder, state["order"]), batch, len(state["commits"]))
+                state["order"], state["epoch"], state["directive"] = to_json(order), order.epoch, "go_on"
+            going = order is not None or not commit.final
+            return CommitAnswer(
+                checkpoint_id=len(state["commits"]),
+                directive=Directive.GO_ON if going else Directive.BOUNDARY,
+                reason="",
+                order=order,
+            )
+
+    def mark_bad(self, checkpoint_id: int, why: str) -> None:
+        with self._state() as state:
+            state["bad"].append([checkpoint_id, why])
+
+    def exited(self, report: ExitReport) -> None: ...
+
+    def _accept(self, state: dict[str, Any], commit: Commit) -> None:
+        if any(known["uri"] == commit.uri for known in state["commits"]):
+            return
+        if state["epoch"] not in (None, self.epoch):
+            raise Fenced(f"epoch {self.epoch} is over")
+        if state["commits"] and commit.step < state["commits"][-1]["step"]:
+            raise Conflict(f"step {commit.step} goes back")
+        state["commits"].append(to_json(commit))
+
+    def _reachable(self, state: dict[str, Any]) -> None:
+        if state["away"]:
+            raise InfrastructureError("nobody answers")
+
+    @contextmanager
+    def _state(self) -> Iterator[dict[str, Any]]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "ledger.json"
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = json.loads(path.read_text()) if path.exists() else new_state()
+            try:
+                yield state
+            finally:
+                path.with_suffix(".new").write_text(json.dumps(state))
+                path.with_suffix(".new").replace(path)
+
+
+def new_state() -> dict[str, Any]:
+    return {
+        "directive": "go_on", "reason": "", "away": False, "lease_seconds": 60.0, "next_batches": [], "epoch": None,
+        "token": None, "commits": [], "observations": [], "beats": [], "bad": [], "lose_answers": 0, "order": None,
+    }  # fmt: skip
+
+
+def make_order(
+    spec: JobSpec,
+    *,
+    slots: int,
+    batch: int,
+    epoch: int = 1,
+    records: tuple[CheckpointRecord, ...] = (),
+    total: int,
+    dataset: int,
+    segment_steps: int | None = None,
+    segment_seconds: float | None = None,
+    **more: Any,
+) -> LaunchOrder:
+    allocation = Allocation(
+        slots=tuple(Slot("n", i, "cpu") for i in range(slots)), global_batch=batch, layout=Layout(data=slots)
+    )
+    values: dict[str, Any] = {
+        "segment_id": f"job__seg_{epoch}", "job_id": "job", "index": 0, "lineage": 0, "epoch": epoch,
+        "origin_epoch": epoch, "attempt": 0, "spec": spec, "facts": JobFacts(dataset_samples=dataset),
+        "allocation": allocation, "total_samples": total, "restore": RestorePoint(candidates=records),
+        "warm_start": None, "segment_seconds": segment_seconds, "segment_steps": segment_steps,
+        "token": f"epoch-{epoch}", "lease_seconds": 60.0, "heartbeat_seconds": 0.05,
+    }  # fmt: skip
+    return LaunchOrder(**{**values, **more})
+
+
+def _next_order(order: LaunchOrder, batch: int, number: int) -> LaunchOrder:
+    return replace(
+        order,
+        segment_id=f"job__seg_{order.epoch + 1}",
+        index=order.index + 1,
+        epoch=order.epoch + 1,
+        allocation=replace(order.allocation, global_batch=batch),
+        token=f"epoch-{order.epoch + 1}",
+    )
+
+
+def _record(index: int, commit: Commit) -> CheckpointRecord:
+    return CheckpointRecord(
+        checkpoint_id=index, job_id="job", lineage=0, step=commit.step, samples=commit.samples, epoch=1, segment_id="s",
+        uri=commit.uri, manifest_sha256=commit.manifest_sha256, size_bytes=commit.size_bytes, layout=commit.layout,
+        metrics=commit.metrics, committed_at=0.0, final=commit.final,
+    )  # fmt: skip

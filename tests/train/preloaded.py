@@ -1,0 +1,17 @@
+"""Everything a worker imports, loaded once into the fork server. Nothing here may start a thread."""
+
+from importlib import import_module
+
+import torch
+
+for name in (
+    "torch._dynamo",  # torch's optimizers import it at their first step
+    "elastic_core.control.client",
+    "elastic_core.state.stores_local",
+    "elastic_core.train.entry",
+    "elastic_core.train.worker",
+    "tests.train.job",
+    "tests.train.tasks",
+):
+    import_module(name)
+torch.set_num_threads(1)

@@ -1,0 +1,198 @@
+"""Small things to train, for tests. Recording goes to the folder named in the parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from elastic_core.train.entry import session_task
+from elastic_core.train.session import Session
+from elastic_core.train.task import Task
+
+
+def data(rows: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(rows, 12, generator=generator)
+    y = x[:, :1] * 2 - x[:, 1:2] + 0.1 * torch.randn(rows, 1, generator=generator)
+    return TensorDataset(x, y)
+
+
+class Counted(Dataset[Any]):
+    """Every sample is its own index, so a model can say what it has seen."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor([float(index)])
+
+
+class Network(nn.Module):
+    """Made in another order than used: DDP's second layout of its buckets differs from its first."""
+
+    def __init__(self, dropout: float, batch_norm: bool) -> None:
+        super().__init__()
+        self.middle = nn.Linear(160, 160)  # exchanged in chunks, what is small as a whole
+        self.last = nn.Linear(160, 1)
+        self.first = nn.Linear(12, 160)
+        self.norm = nn.BatchNorm1d(160) if batch_norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(torch.relu(self.norm(self.first(x))))
+        y: Tensor = self.last(torch.tanh(self.middle(x)))
+        return y
+
+
+def network(dropout: float = 0.2, batch_norm: bool = False) -> nn.Module:
+    return Network(dropout, batch_norm)
+
+
+class Params(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    rows: int = 96
+    dropout: float = 0.2
+
+
+class Regression(Task):
+    Params = Params
+
+    def model(self) -> nn.Module:
+        return network(self.params.dropout)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def dataset(self) -> TensorDataset:
+        return data(self.params.rows)
+
+    def loss(self, model: nn.Module, batch: list[Tensor]) -> Tensor:
+        x, y = batch
+        return nn.functional.mse_loss(model(x), y)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        x, y = data(8).tensors
+        return {"held_out": nn.functional.mse_loss(model(x), y).item()}
+
+
+@session_task(dataset_samples=lambda params: params["rows"])
+def recorded(session: Session) -> None:
+    """Writes `<step> <loss in hex>` a line from every rank; does what the parameters ask at a step."""
+    params = session.params
+    model = network(params.get("dropout", 0.2), params.get("batch_norm", False))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20) if params.get("scheduler") else None
+    model, optimizer = session.prepare(model, optimizer, data(params["rows"]), scheduler)
+    folder = Path(params["folder"])
+    with (folder / f"losses-rank{session.rank}").open("a") as file:
+        for x, y in session.batches():
+            before = session.num_steps
+            session.step(nn.functional.mse_loss(model(x), y))
+            if session.num_steps > before:
+                file.write(f"{session.num_steps} {session.last_loss.hex()}\n")
+                file.flush()
+                act(session, params)
+    buffers = [buffer.tolist() for buffer in model.buffers()]
+    (folder / f"buffers-rank{session.rank}").write_text(json.dumps(buffers))
+
+
+@session_task(dataset_samples=lambda params: params["rows"])
+def collecting(session: Session) -> None:
+    """Writes every index that reaches the loss, with the step it was read for."""
+    model = nn.Linear(1, 1)
+    model, _ = session.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-9), Counted(session.params["rows"]))
+    with (Path(session.params["folder"]) / f"seen-rank{session.rank}").open("a") as file:
+        for batch in session.batches():
+            file.write(json.dumps([session.num_steps, batch.flatten().int().tolist()]) + "\n")
+            file.flush()
+            session.step(model(batch).mean())
+
+
+@session_task(dataset_samples=32)
+def broken(session: Session) -> None:
+    model = network()
+    model, _ = session.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data(32))
+    for x, y in session.batches():
+        if session.num_steps == 2 and session.rank == session.params.get("rank", 0):
+            raise ZeroDivisionError("one over zero")
+        session.step(nn.functional.mse_loss(model(x), y))
+
+
+@session_task(dataset_samples=32)
+def leaves_early(session: Session) -> None:
+    model = network()
+    model, _ = session.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data(32))
+    for x, y in session.batches():
+        session.step(nn.functional.mse_loss(model(x), y))
+        break
+
+
+def act(session: Session, params: dict[str, Any]) -> None:
+    time.sleep(params.get("sleep", 0.0))
+    wanted = params.get("die_at", {})
+    if wanted and session.num_steps == wanted["step"] and session.rank == wanted["rank"]:
+        mark = Path(params["folder"]) / "died"
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.Signals[wanted["signal"]])
+
+
+def _environment(_params: dict[str, Any]) -> int:
+    raise RuntimeError(" ".join(f"{name}={value}" for name, value in os.environ.items()))
+
+
+@session_task(dataset_samples=_environment)
+def environment(session: Session) -> None: ...
+
+
+@session_task(dataset_samples=64)
+def typed(session: Session) -> None:
+    """Says with which element type the loop's forward pass works."""
+    model = nn.Linear(12, 1)
+    model, _ = session.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=1.0), data(64), clip_grad_norm=session.params.get("clip")
+    )
+    for x, y in session.batches():
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        out = model(x)
+        session.log(half=float(out.dtype == torch.bfloat16))
+        session.step(nn.functional.mse_loss(out, y))
+        moved = (
+            sum(float((a - b.detach()).square().sum()) for a, b in zip(before, model.parameters(), strict=True)) ** 0.5
+        )
+        session.log(moved=moved)
+
+
+class Endless(Dataset[Any]):
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.zeros(12)
+
+
+@session_task(dataset_samples=64)
+def misuse(session: Session) -> None:
+    how = session.params["how"]
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if how == "unprepared":
+        session.step(torch.zeros(()))
+    model, _ = session.prepare(model, optimizer, Endless() if how == "endless" else data(64))
+    if how == "prepares_twice":
+        session.prepare(model, optimizer, data(64))
+    for x, y in session.batches():
+        loss = nn.functional.mse_loss(model(x), y)
+        if how == "steps_twice":
+            session.step(loss)
+            session.step(loss)

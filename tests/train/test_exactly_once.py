@@ -1,0 +1,89 @@
+"""Over any chain of resizes, batch changes and crashes, the committed history reads every sample of an epoch once."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.state.order import batch_indices
+from elastic_core.state.stores_local import LocalStore
+from elastic_core.train.audit import prove
+from elastic_core.train.data import DataPlan, plan_step
+from tests.train.job import Job
+
+
+@given(
+    st.integers(1, 200), st.integers(1, 600), st.integers(0, 2**40),
+    st.lists(st.tuples(st.integers(1, 97), st.integers(1, 7)), min_size=1, max_size=12), st.none() | st.integers(1, 9),
+)  # fmt: skip
+def test_any_chain_of_batches_and_worlds_consumes_the_order_exactly(dataset, total, seed, chain, max_local):
+    plan = DataPlan(seed, dataset, total, max_local)
+    cursor, seen, step = 0, [], 0
+    while cursor < total:
+        batch, world = chain[step % len(chain)]
+        parts = [plan_step(plan, cursor, batch, rank, world) for rank in range(world)]
+        assert len({part.num_samples for part in parts}) == 1
+        micro = [one for part in parts for one in part.micro]
+        assert sum(one.weight for one in micro) == pytest.approx(1.0)
+        assert all(part.micro[-1].last and not any(one.last for one in part.micro[:-1]) for part in parts)
+        assert max_local is None or all(len(one.indices) <= max_local for one in micro)
+        seen += [index for one in micro for _, indices in one.reads(dataset) for index in indices.tolist()]
+        cursor, step = cursor + parts[0].num_samples, step + 1
+    assert cursor == total
+    assert seen == batch_indices(seed, dataset, 0, total).tolist()
+
+
+def committed_reads(job: Job) -> list[int]:
+    """Indices that reached a loss, of the steps that ended up in the committed history."""
+    attempts: list[list[tuple[int, list[int]]]] = []
+    for path in sorted(job.folder.glob("seen-rank*")):
+        for line in path.read_text().splitlines():
+            attempts.append(json.loads(line))
+    return [index for _, indices in attempts for index in indices]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_real_workers_over_random_resizes_read_each_sample_once_an_epoch(new_job, seed):
+    rng = random.Random(seed)
+    job = new_job(entry="collecting", rows=57, total=3 * 57 + 11, spec={"audit": "full"})
+    while not (job.ledger.commits() and job.ledger.commits()[-1].finished):
+        world, batch, steps = rng.choice([1, 2, 3, 4]), rng.randint(4, 31), rng.randint(1, 4)
+        assert job.run(world, batch, segment_steps=steps) == [0] * world
+    times = Counter(committed_reads(job))
+    assert set(times.values()) <= {3, 4}  # nothing crashed, so all that was read is committed
+    assert len(times) == 57
+    assert sum(times.values()) == job.total
+
+    reads = [commit.fingerprints for commit in job.ledger.commits()]
+    verdicts = prove(reads, 57, LocalStore(job.store))
+    assert [(v.epoch, v.proven, v.every_index) for v in verdicts] == [
+        (0, True, True),
+        (1, True, True),
+        (2, True, True),
+        (3, None, True),
+    ]
+    assert verdicts[3].count == 11
+
+
+def test_crash_between_checkpoints_neither_loses_nor_doubles_a_committed_sample(new_job):
+    spec = {"checkpoints": {"interval_seconds": None, "interval_steps": 3}}
+    job = new_job(rows=96, total=192, spec=spec, params={"die_at": {"step": 8, "rank": 0, "signal": "SIGKILL"}})
+    assert job.run(2, 10)[0] == -9
+    assert job.ledger.commits()[-1].step in (3, 6)  # the second commit may have been under way
+    assert job.run(3, 17) == [0, 0, 0]
+    verdicts = prove([commit.fingerprints for commit in job.ledger.commits()], 96)
+    assert [verdict.proven for verdict in verdicts] == [True, True]
+
+
+def test_samples_of_an_interval_commit_whose_answer_was_lost_are_counted_once(new_job):
+    job = new_job(rows=96, total=192, spec={"checkpoints": {"interval_seconds": None, "interval_steps": 3}})
+    job.ledger.set(lose_answers=2)
+    assert job.run(2, 16) == [0, 0]
+    assert job.ledger.commits()[-1].finished
+    assert len({commit.uri for commit in job.ledger.commits()}) == len(job.ledger.commits())
+    assert [verdict.proven for verdict in prove([c.fingerprints for c in job.ledger.commits()], 96)] == [True, True]
