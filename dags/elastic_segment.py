@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, Asset
 
+from elastic_airflow.names import TRAIN_TASK
 from elastic_airflow.segments import AcquireSlotsOperator, RunSegmentOperator
 
 # Nobody ever updates this asset. Airflow wants manual runs to be allowed where a DAG has no schedule at all, and a run
@@ -29,4 +30,4 @@ with DAG(
     is_paused_upon_creation=False,
     tags=["elastic"],
 ):
-    AcquireSlotsOperator(task_id="acquire") >> RunSegmentOperator(task_id="train")
+    AcquireSlotsOperator(task_id="acquire") >> RunSegmentOperator(task_id=TRAIN_TASK)

@@ -19,7 +19,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from elastic_airflow import runs
 from elastic_airflow.board import Board
 from elastic_airflow.driver import end_driver
-from elastic_airflow.names import CONN_ID, SEGMENT_DAG
+from elastic_airflow.names import CONN_ID, SEGMENT_DAG, TRAIN_TASK
 from elastic_core.control.contract import JobStatus
 from elastic_core.domain import SegmentState
 from elastic_core.errors import InfrastructureError, Unauthorized
@@ -40,6 +40,11 @@ def quiet_seconds() -> float:
     task if a trigger had already had it queued again.
     """
     return 2.0 * conf.getint("workers", "min_heartbeat_interval")
+
+
+def by_a_user(state: str | None) -> str:
+    """The act of a user that left a task in this state (None: in none), in the ledger's words."""
+    return f"{f'marked as {state}' if state in ('failed', 'success') else 'cleared'} by a user in Airflow"
 
 
 class LedgerTrigger(BaseTrigger):
@@ -140,8 +145,9 @@ class JobTrigger(LedgerTrigger):
             if job.segment_state in (SegmentState.CREATED, SegmentState.WAITING):
                 return f"run {self.segment_id} ended, but its segment still waits"
             # Marked before a triggerer had taken up its trigger, whose on_kill would have done this.
+            wish = await asyncio.to_thread(runs.task_state, SEGMENT_DAG, self.segment_id, TRAIN_TASK)
             control = await self.board.control()
-            await asyncio.to_thread(control.revoke, self.segment_id, "its run was marked as ended by a user in Airflow")
+            await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(wish))
         return None
 
     async def heed(self, wish: str | None) -> None:
@@ -152,8 +158,7 @@ class JobTrigger(LedgerTrigger):
         control = await self.board.control()
         if wish == "success":
             await self._commit_first()
-        reason = f"marked as {wish} by a user in Airflow"
-        job = await asyncio.to_thread(control.cancel, self.job_id, reason)
+        job = await asyncio.to_thread(control.cancel, self.job_id, by_a_user(wish))
         await asyncio.to_thread(end_driver, control, job)
 
     async def _commit_first(self) -> None:
@@ -206,5 +211,4 @@ class SegmentTrigger(LedgerTrigger):
             self.log.info("the run was deleted: segment %s goes on", self.segment_id)
             return
         control = await self.board.control()
-        reason = f"{'cleared' if wish not in ('failed', 'success') else f'marked as {wish}'} by a user in Airflow"
-        await asyncio.to_thread(control.revoke, self.segment_id, reason)
+        await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(wish))

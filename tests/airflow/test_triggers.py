@@ -113,14 +113,16 @@ def test_a_run_that_ended_while_its_segment_waits_is_told(job: str, airflow: Fak
     assert "still waits" in fires(JobTrigger(job, SEGMENT))
 
 
+@pytest.mark.parametrize("state", ["failed", "success"])
 def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, state: str
 ) -> None:
     """Should no triggerer have taken up the marked task's trigger, its on_kill does not run."""
     life.start()
-    airflow.runs[RUN] = "success"
+    airflow.runs[RUN] = state
+    airflow.task_states[RUN] = {"train": state}
     stays_silent(JobTrigger(job, SEGMENT))
-    assert "marked" in (plane.segment(SEGMENT).revoke_reason or "")
+    assert plane.segment(SEGMENT).revoke_reason == f"marked as {state} by a user in Airflow"
 
 
 def test_an_absent_control_api_is_waited_for(job: str, api: Api, plane: LedgerControl, monkeypatch: Any) -> None:
