@@ -121,7 +121,7 @@ def _trains(platform: Platform, job_id: str, slots: int) -> None:
         return job.segment_state is SegmentState.RUNNING and held == slots
 
     eventually(trains, 120, f"the job runs on {slots} slots")
-    time.sleep(2.0)  # some steps
+    time.sleep(1.0)  # some steps
 
 
 def measure(platform: Platform, wanted: int) -> list[Boundary]:
@@ -131,10 +131,9 @@ def measure(platform: Platform, wanted: int) -> list[Boundary]:
     jobs = eventually(lambda: platform.control.jobs(active_only=True), 120, f"run {run_id} submits its job")
     job_id = jobs[0].job_id
     _trains(platform, job_id, slots=2)
-    number = 0
-    while count(engine, job_id, in_place=False) < wanted:
+    for number in range((wanted + 1) // 2):
         resize(platform, job_id, number)
-        number += 1
+    eventually(lambda: count(engine, job_id, in_place=False) >= wanted, 60, f"{wanted} resizes that committed again")
     eventually(lambda: count(engine, job_id, in_place=True) >= wanted, 300, f"{wanted} boundaries in place")
     assert platform.control.job(job_id).state is JobState.ACTIVE
     found = boundaries(engine, job_id)
