@@ -2,7 +2,7 @@
 
 Tensors: `model/<name>` (parameters and persistent buffers), `optim/<parameter>/<key>`, and per rank
 `rng/<kind>/<rank>` and `comm/<rank>/<key>`. Scalars: the optimizer's numbers, the scheduler's state, AdaScale's noise
-means, and how many ranks wrote it.
+means, the version of the data order, and how many ranks wrote it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from elastic_core.comm.contract import CommAlgorithm
 from elastic_core.domain import from_json, to_json
 from elastic_core.errors import UserError
 from elastic_core.state.optim import flatten_optimizer, load_optimizer
+from elastic_core.state.order import ORDER_VERSION
 from elastic_core.state.rng import capture_rng, restore_rng
 from elastic_core.train import scalars as packing
 from elastic_core.train.noise import NoiseState
@@ -48,11 +49,18 @@ class TrainingState:
             "optimizer": flatten_optimizer(self.optimizer, self.model.named_parameters()).scalars,
             "scheduler": None if self.scheduler is None else packing.pack(self.scheduler.state_dict()),
             "noise": to_json(self.noise),
+            "order": ORDER_VERSION,
             "world": world,
         }
 
     def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
-        """Raises `UserError` when the checkpoint is of another model, optimizer or scheduler."""
+        """Raises `UserError` when the checkpoint is of another model, optimizer, scheduler or data order."""
+        if scalars["order"] != ORDER_VERSION:
+            raise UserError(
+                f"The checkpoint was written with version {scalars['order']} of the data order and this release reads "
+                f"in version {ORDER_VERSION}: going on would read samples twice or not at all. Finish the job with the "
+                f"release that began it, or start a new job from its weights (a warm start)."
+            )
         load_weights(self.model, tensors)
         load_optimizer(self.optimizer, self.model.named_parameters(), tensors, scalars["optimizer"])
         if (self.scheduler is None) != (scalars["scheduler"] is None):
