@@ -58,9 +58,7 @@ class Settings(BaseSettings):
         description="comma-separated module patterns that a job's entry point may name",
     )
     policy: str = "elastic_batch"
-    lease_seconds: float = Field(
-        default=90.0, ge=90.0, description="life of a lease; a restart of the API server (30 s) must fit in well"
-    )
+    lease_seconds: float = Field(default=90.0, gt=0, description="life of a lease without a heartbeat")
     heartbeat_seconds: float = 2.0
     grace_seconds: float = 60.0
     max_attempts: int = Field(default=5, description="attempts of one segment without any commit before the job fails")

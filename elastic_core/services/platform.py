@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from elastic_core.errors import UserError
 from elastic_core.services import airflow
 from elastic_core.services.cluster import discover
 from elastic_core.services.groups import stop_groups
@@ -23,10 +24,19 @@ from elastic_core.spec import ClusterSpec
 
 # Addresses with passwords reach the services by secret files, never by the environment.
 _SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url"})
+SHORTEST_LEASE_SECONDS = 90.0
 
 
 def service_settings(settings: Settings) -> Settings:
-    """The same settings with absolute paths, so that they mean the same in every process."""
+    """The same settings with absolute paths, so that they mean the same in every process.
+
+    Raises `UserError` for a lease too short to outlive a restart of the API server.
+    """
+    if settings.lease_seconds < SHORTEST_LEASE_SECONDS:
+        raise UserError(
+            f"ELASTIC_LEASE_SECONDS is {settings.lease_seconds:g}: while the API server restarts (about 30 s) no lease "
+            f"can be renewed, and healthy trainers would stop. Set it to {SHORTEST_LEASE_SECONDS:g} or more."
+        )
     cluster = settings.cluster.absolute() if settings.cluster else None
     return settings.model_copy(
         update={"home": settings.home.absolute(), "project": settings.project.absolute(), "cluster": cluster}

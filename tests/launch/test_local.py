@@ -167,7 +167,7 @@ def test_an_agent_killed_with_9_takes_its_workers_along_and_is_shown_dead(home: 
     launcher = scripted(home, "stubborn,parent")
     launcher.start(order())
     workers = wait_until_ready(launcher)
-    assert len(processes(launcher)) == 3
+    wait_for(lambda: len(processes(launcher)) == 3)  # the grandchild, too, has come to its own environment
     os.kill(agent_of(launcher).pid, signal.SIGKILL)
     assert wait_for(lambda: not any(worker.alive() for worker in workers)) < 1.0
     wait_for(lambda: not launcher.groups()[0].alive)  # which ends the grandchild, too

@@ -78,6 +78,11 @@ def test_a_services_settings_are_the_callers(tmp_path: Path, monkeypatch: pytest
     assert Settings() == settings
 
 
+def test_a_lease_shorter_than_a_restart_of_the_api_server_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="ELASTIC_LEASE_SECONDS is 30:.* Set it to 90 or more"):
+        service_settings(Settings(home=tmp_path, lease_seconds=30))
+
+
 def test_addresses_of_ones_own_databases_are_kept_as_secrets(tmp_path: Path) -> None:
     url = "postgresql+psycopg2://u:p@db.example/"
     settings = Settings(home=tmp_path, ledger_url=url + "l", airflow_db_url=url + "a", mlflow_db_url=url + "m")
