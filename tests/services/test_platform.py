@@ -79,7 +79,7 @@ def test_a_services_settings_are_the_callers(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_lease_shorter_than_a_restart_of_the_api_server_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="ELASTIC_LEASE_SECONDS is 30:.* Set it to 90 or more"):
+    with pytest.raises(UserError, match=r"ELASTIC_LEASE_SECONDS is 30:.* Set it to 90 or more"):
         service_settings(Settings(home=tmp_path, lease_seconds=30))
 
 
