@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
@@ -113,6 +114,8 @@ class Limits:
     max_local_batch: int | None = None  # samples that fit one slot at once; more is done by accumulation
     requested_slots: int = 1  # what `fixed` gives, and what a user of a static scheduler would ask for
     requested_batch: int = 1
+    min_local_batch: int = 1  # samples that a slot takes at least
+    max_local_by_type: tuple[tuple[str, int], ...] = ()  # where a type takes another number than `max_local_batch`
 
     @property
     def min_slots(self) -> int:
@@ -121,6 +124,10 @@ class Limits:
     @property
     def max_slots(self) -> int:
         return self.slot_counts[-1]
+
+    def max_local(self, kind: str) -> int | None:
+        """Samples that fit one slot of this type at once; None where no limit is known."""
+        return dict(self.max_local_by_type).get(kind, self.max_local_batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +165,7 @@ class JobView:
     submitted_at: float
     deadline: float | None
     limits: Limits
-    total_samples: int
+    total_samples: int | None  # None where the user declares no amount of work: "until it is good enough"
     done_samples: int
     # the segment now open, and what it holds
     segment_id: str
@@ -174,10 +181,16 @@ class JobView:
     profile: tuple[ProfilePoint, ...] = ()
     throughput: ThroughputModel | None = None
     noise_scale: float | None = None  # gradient noise scale in samples (McCandlish et al. 2018)
+    task: str = ""  # its entry point: jobs of one task resemble each other
+    predictable: float | None = None  # probability that its progress can be predicted (AITurbo), None if never asked
+    # How both sample counts above are meant. False: samples read. True: what they were worth at the smallest batch
+    # (AdaScale's scale-invariant steps x min_batch), so that work is done at the rate of the goodput.
+    scale_invariant: bool = False
 
     @property
-    def remaining_samples(self) -> int:
-        return max(0, self.total_samples - self.done_samples)
+    def remaining_samples(self) -> float:
+        """Infinite where no amount of work is declared."""
+        return inf if self.total_samples is None else max(0, self.total_samples - self.done_samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +224,7 @@ class Target:
     layout: Layout
     comm: str = "allreduce"
     reason: str = ""
+    nodes: Mapping[str, int] | None = None  # slots by node, a wish; None: the packing rule chooses
 
     @property
     def num_slots(self) -> int:

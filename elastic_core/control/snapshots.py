@@ -118,6 +118,7 @@ def _view(job: JobRow, segment: SegmentRow, last: LeaseRow | None, live: LeaseRo
     return JobView(
         job_id=job.id,
         name=spec.name,
+        task=spec.entry_point,
         queue=spec.queue,
         priority=spec.priority,
         submitted_at=job.submitted_at,

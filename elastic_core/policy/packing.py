@@ -6,8 +6,8 @@ everything) because it leaves large nodes whole for the next job. Deterministic:
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from elastic_core.domain import Slot
 from elastic_core.errors import UserError
@@ -35,26 +35,43 @@ def choose(free: Sequence[Slot], counts: Mapping[str, int], keep: Sequence[Slot]
 
 
 def _choose_one_type(mine: list[Slot], spare: list[Slot], count: int) -> list[Slot]:
-    kept = _fewest_nodes(mine, min(count, len(mine)))
-    home = {slot.node for slot in kept}
-    beside = [slot for slot in spare if slot.node in home]
-    grown = _fewest_nodes(beside, min(count - len(kept), len(beside)))
-    away = [slot for slot in spare if slot.node not in home]
-    return kept + grown + _fewest_nodes(away, count - len(kept) - len(grown))
-
-
-def _fewest_nodes(slots: Iterable[Slot], count: int) -> list[Slot]:
-    """Largest nodes first, until one node takes the rest: then the smallest that does."""
-    by_node: dict[str, list[Slot]] = defaultdict(list)
-    for slot in sorted(slots):
-        by_node[slot.node].append(slot)
+    nodes = place(Counter(slot.node for slot in spare), count, Counter(slot.node for slot in mine))
     chosen: list[Slot] = []
-    while len(chosen) < count:
-        need = count - len(chosen)
-        fitting = [node for node, found in by_node.items() if len(found) >= need]
+    for node, number in nodes.items():
+        here = [slot for slot in sorted(mine) if slot.node == node] + [
+            slot for slot in sorted(spare) if slot.node == node
+        ]
+        chosen += here[:number]
+    return chosen
+
+
+def place(free: Mapping[str, int], count: int, keep: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The same rule in numbers: `count` slots of one type by node, out of `free` and `keep` (slots by node)."""
+    own = dict(keep or {})
+    placed = _fewest_nodes(own, min(count, sum(own.values())))
+    beside = {node: free[node] for node in placed if free.get(node)}
+    _add(placed, _fewest_nodes(beside, min(count - sum(placed.values()), sum(beside.values()))))
+    if sum(placed.values()) < count:
+        away = {node: number for node, number in free.items() if number and node not in placed}
+        _add(placed, _fewest_nodes(away, count - sum(placed.values())))
+    return placed
+
+
+def _add(placed: dict[str, int], more: Mapping[str, int]) -> None:
+    for node, number in more.items():
+        placed[node] = placed.get(node, 0) + number
+
+
+def _fewest_nodes(available: Mapping[str, int], count: int) -> dict[str, int]:
+    """Largest nodes first, until one node takes the rest: then the smallest that does."""
+    left = dict(available)
+    chosen: dict[str, int] = {}
+    while count > 0:
+        fitting = [node for node, number in left.items() if number >= count]
         if fitting:
-            node = min(fitting, key=lambda name: (len(by_node[name]), name))
+            node = min(fitting, key=lambda name: (left[name], name))
         else:
-            node = min(by_node, key=lambda name: (-len(by_node[name]), name))
-        chosen += by_node.pop(node)[:need]
+            node = min(left, key=lambda name: (-left[name], name))
+        chosen[node] = min(left.pop(node), count)
+        count -= chosen[node]
     return chosen

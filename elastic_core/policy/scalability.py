@@ -76,7 +76,7 @@ def _analyse_type(
     limits = job.limits
     largest = min(pool.capacity(kind), limits.max_batch)
     counts = [1, *(n for n in limits.slot_counts if 1 < n <= largest)]
-    grids = [_batches(limits.min_batch, limits.max_batch, limits.max_local_batch, count) for count in counts]
+    grids = [_batches(limits.min_batch, limits.max_batch, limits.max_local(kind), count) for count in counts]
     lengths = [len(grid) for grid in grids]
     batches = np.concatenate(grids)
     slots = np.repeat(np.asarray(counts), lengths)

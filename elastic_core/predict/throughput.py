@@ -125,7 +125,7 @@ class StepTime:
 
     def _shapes(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Shapes:
         index = self.types.index(kind) if kind in self.types else len(self.types)
-        local, accumulation = split(batches, num_slots, limits.max_local_batch)
+        local, accumulation = split(batches, num_slots, limits.max_local(kind))
         kinds = np.full(num_slots.shape, index)
         return Shapes(num_slots, num_nodes, local, accumulation, kinds)
 
