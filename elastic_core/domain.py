@@ -244,6 +244,7 @@ class Plan:
     state: Mapping[str, Any] = field(default_factory=dict)
     wake_at: float | None = None
     notes: tuple[str, ...] = ()
+    turned_away: tuple[str, ...] = ()  # jobs that this policy will never run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ class ElasticBatch:
             targets=targets,
             state={"trials": _remember(prospects, kinds, explored), "turned_away": sorted(turned_away)},
             wake_at=snapshot.now + INTERVAL if snapshot.jobs else None,
+            turned_away=tuple(sorted(turned_away)),
         )
 
     def _queue(self, snapshot: Snapshot) -> tuple[Sequence[JobView], dict[str, Target]]:

@@ -1,0 +1,40 @@
+"""What arrives when: the jobs of a simulation. Loaders for published traces are in `sim.traces`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elastic_core.domain import Limits, Node
+from elastic_core.sim.physics import Physics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimJob:
+    """One job. `limits` is what its user allows and requests; `physics` is what really happens."""
+
+    job_id: str
+    task: str
+    submitted_at: float
+    physics: Physics
+    limits: Limits
+    queue: str = "default"
+    priority: int = 0
+    deadline: float | None = None
+    predictable: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    name: str
+    jobs: tuple[SimJob, ...]  # by submission
+
+
+def nodes(kind: str, count: int, slots: int, prefix: str | None = None) -> tuple[Node, ...]:
+    """`count` equal nodes of a type."""
+    width = len(str(count - 1))
+    return tuple(Node(name=f"{prefix or kind}-{i:0{width}d}", type=kind, num_slots=slots) for i in range(count))
+
+
+def workload(name: str, jobs: Sequence[SimJob]) -> Workload:
+    return Workload(name=name, jobs=tuple(sorted(jobs, key=lambda job: (job.submitted_at, job.job_id))))
