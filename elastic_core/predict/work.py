@@ -1,0 +1,211 @@
+"""How much work a job is whose user declares none: from finished jobs of its task, and from what it has done already.
+
+The total is drawn from a mixture that does not depend on the job's progress: kernels over the logarithm of the task's
+finished works, the same over the works of all tasks, and a Lomax tail, whose expected remainder grows with what is
+done (Lindy's law: heavy tails of job sizes, Harchol-Balter and Downey 1997). What is known of a running job is that its
+total exceeds what it has done: the mixture is truncated there, so that median, low and high never fall as it goes on,
+and once a job has outlived its like the tail takes over. How alike the jobs of a task are (the kernels' width) is
+weighed by leave-one-out
+likelihood, and so is how often one departs from all before. Works are in any one unit, the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+Floats = NDArray[np.float64]
+
+INTERVAL = (0.1, 0.9)  # the quantiles called low and high
+REMEMBERED = 64  # of a history only the latest so many count
+_TAIL = 1.5  # power of the Lomax tail: its mean remainder is twice, its median remainder 0.59 of (done + scale)
+_DOUBTS = np.asarray([0.05, 0.15, 0.5, 1.5])  # finished jobs that the wider knowledge counts for
+_WIDTHS = np.asarray([0.03, 0.06, 0.125, 0.25, 0.5, 1.0])
+_WIDTH_PRIOR = np.exp(-0.5 * np.log(_WIDTHS / 0.5) ** 2)
+_GRID = 256
+
+
+@dataclass(frozen=True, slots=True)
+class WorkEstimate:
+    """Of the total work: median and an 80 % interval. Of what is left: its mean.
+
+    The mean counts a total above `high` as `high`: beyond it the tail is an assumption, which would decide the mean.
+    """
+
+    median: float
+    low: float
+    high: float
+    mean_remaining: float
+
+
+def estimate(history: Sequence[float], all_history: Sequence[float], done: float, scale: float = 1.0) -> WorkEstimate:
+    """The total work of a job that has done `done` and is not finished.
+
+    `history`: works of finished jobs of its task, oldest first; `all_history`: of all tasks. Without either, the
+    answer is a multiple of (done + `scale`). What is no positive finite number is passed over.
+    """
+    return prior(tuple(history), tuple(all_history), scale).estimate(done)
+
+
+@lru_cache(maxsize=4096)
+def prior(history: tuple[float, ...], all_history: tuple[float, ...], scale: float = 1.0) -> WorkPrior:
+    """The distribution before anything is done. Keep it, or rely on its being remembered here."""
+    own, every = _logs(history), _logs(all_history)
+    typical = own if len(own) else every
+    scale = float(np.exp(np.median(typical))) if len(typical) else _usable(scale)
+    spread = np.concatenate((typical, every, [np.log(scale)]))
+    top = np.exp(min(spread.max() + 6.0, 600.0))
+    works = np.append(0.0, np.geomspace(scale * 1e-4, max(top, scale * 100.0), _GRID))
+    if len(own):  # the steps of a tight history must not fall between two points of the grid
+        near = np.exp(np.unique(np.round(own - np.log(scale), 1))[:, None] + np.linspace(-0.2, 0.2, 21)) * scale
+        works = np.unique(np.concatenate((works, near.ravel())))
+    known = _Kernels(own, _Kernels(every, _Tail(scale)))
+    return WorkPrior.of(works, known.survival(works), scale)
+
+
+@dataclass(frozen=True)
+class WorkPrior:
+    """A survival function that is a power of (work + scale) between the points of a grid, and `_TAIL` after the last.
+
+    Kept as logarithms: `position` = log(work + scale), `hazard` = -log survival, both ascending; `beyond` is the
+    integral of the survival from each point on.
+    """
+
+    scale: float
+    position: Floats
+    hazard: Floats
+    beyond: Floats
+
+    @staticmethod
+    def of(works: Floats, survival: Floats, scale: float) -> WorkPrior:
+        position = np.log(works + scale)
+        hazard = np.maximum.accumulate(-np.log(np.maximum(survival, 1e-300)))
+        pieces = _areas(position[:-1], position[1:], hazard[:-1], hazard[1:])
+        last = np.exp(position[-1] - hazard[-1]) / (_TAIL - 1.0)
+        return WorkPrior(scale, position, hazard, np.append(np.cumsum(pieces[::-1])[::-1], 0.0) + last)
+
+    def estimate(self, done: float) -> WorkEstimate:
+        done = min(done, 1e200) if isfinite(done) and done > 0 else 0.0
+        at = float(np.log(done + self.scale))
+        here = self._hazard(at)
+        low, median, high = (max(self._work(here - np.log(1.0 - q)), done) for q in (INTERVAL[0], 0.5, INTERVAL[1]))
+        area = self._area_from(at) - self._area_from(float(np.log(high + self.scale)))
+        return WorkEstimate(median, low, high, max(area, 0.0) / float(np.exp(-here)))
+
+    def exceeds(self, work: float, done: float) -> float:
+        """Probability that the total exceeds `work`, given that it exceeds `done`."""
+        if work <= done:
+            return 1.0
+        return float(np.exp(self._hazard(np.log(done + self.scale)) - self._hazard(np.log(work + self.scale))))
+
+    def _hazard(self, at: float) -> float:
+        over = max(at - float(self.position[-1]), 0.0)
+        return float(np.interp(at, self.position, self.hazard)) + _TAIL * over
+
+    def _work(self, hazard: float) -> float:
+        over = max(hazard - float(self.hazard[-1]), 0.0)
+        return float(np.exp(np.interp(hazard, self.hazard, self.position) + over / _TAIL)) - self.scale
+
+    def _area_from(self, at: float) -> float:
+        """Integral of the survival over all works beyond this position."""
+        here = self._hazard(at)
+        if at >= self.position[-1]:
+            return float(np.exp(at - here)) / (_TAIL - 1.0)
+        following = int(np.searchsorted(self.position, at, side="right"))
+        ends = self.position[following], self.hazard[following]
+        return float(_areas(at, ends[0], here, ends[1]) + self.beyond[following])
+
+
+def _areas(start: Floats | float, end: Floats | float, before: Floats | float, after: Floats | float) -> Floats:
+    """Integral of the survival over works, from position `start` to `end`, where hazard goes from `before` to `after`.
+
+    In positions u the integrand is exp(u - hazard), an exponential between two points.
+    """
+    first, last = np.asarray(start) - before, np.asarray(end) - after
+    width, rise = np.asarray(end) - np.asarray(start), last - first
+    safe = np.where(np.abs(rise) < 1e-9, 1.0, rise)
+    ratio = np.where(np.abs(rise) < 1e-9, 1.0 + rise / 2.0, np.expm1(safe) / safe)
+    area: Floats = np.exp(first) * width * ratio
+    return area
+
+
+def _usable(scale: float) -> float:
+    return min(scale, 1e100) if isfinite(scale) and scale > 1e-100 else 1.0
+
+
+def _logs(works: Sequence[float]) -> Floats:
+    usable = [work for work in works if isfinite(work) and 1e-100 < work < 1e100]
+    logs: Floats = np.log(np.asarray(usable[-REMEMBERED:], dtype=np.float64))
+    return logs
+
+
+class _Tail:
+    """Lomax: heavy-tailed on [0, inf)."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+
+    def survival(self, works: Floats) -> Floats:
+        survival: Floats = (1.0 + works / self._scale) ** -_TAIL
+        return survival
+
+    def density(self, logs: Floats) -> Floats:
+        """Of the logarithm."""
+        relative = np.exp(logs) / self._scale
+        density: Floats = _TAIL * relative * (1.0 + relative) ** (-_TAIL - 1.0)
+        return density
+
+
+class _Kernels:
+    """Finished works, smoothed by kernels of several widths, mixed with the wider knowledge by several doubts."""
+
+    def __init__(self, logs: Floats, wider: _Tail | _Kernels) -> None:
+        self._logs, self._wider = logs, wider
+        trust = self._weigh()
+        known = trust * len(logs) / (len(logs) + _DOUBTS)
+        self._widths = known.sum(axis=1)  # share of each width; what is left is the wider knowledge's
+        self._doubt = 1.0 - float(known.sum())
+
+    def survival(self, works: Floats) -> Floats:
+        wider = self._wider.survival(works)
+        if not len(self._logs):
+            return wider
+        with np.errstate(divide="ignore"):
+            distance = self._logs[:, None] - np.log(works)
+        each = np.asarray([ndtr(distance / width).mean(axis=0) for width in _WIDTHS])
+        mixed: Floats = self._widths @ each + self._doubt * wider
+        return mixed
+
+    def density(self, logs: Floats) -> Floats:
+        """Of the logarithm."""
+        wider = self._wider.density(logs)
+        if not len(self._logs):
+            return wider
+        each = np.asarray([_kernel(self._logs[:, None] - logs, width).mean(axis=0) for width in _WIDTHS])
+        mixed: Floats = self._widths @ each + self._doubt * wider
+        return mixed
+
+    def _weigh(self) -> Floats:
+        """Weight of each (width, doubt): the width's prior times the likelihood of every work given the others."""
+        others = max(len(self._logs) - 1, 0)
+        wider = self._wider.density(self._logs)
+        score = np.log(np.repeat(_WIDTH_PRIOR[:, None], len(_DOUBTS), axis=1))
+        for i, width in enumerate(_WIDTHS if others else ()):
+            density = _kernel(self._logs[:, None] - self._logs, width)
+            np.fill_diagonal(density, 0.0)
+            mixed = density.sum(axis=0)[:, None] + wider[:, None] * _DOUBTS
+            score[i] += np.log(mixed / (others + _DOUBTS)).sum(axis=0)
+        weight = np.exp(score - score.max())
+        shared: Floats = weight / weight.sum()
+        return shared
+
+
+def _kernel(distance: Floats, width: float) -> Floats:
+    density: Floats = np.exp(-0.5 * (distance / width) ** 2) / (width * np.sqrt(2 * np.pi))
+    return density
