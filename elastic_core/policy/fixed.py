@@ -6,6 +6,7 @@ so a job is reached in bounded time, at the price of slots that idle in front of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import ClassVar
 
@@ -50,7 +51,7 @@ def requested_count(job: JobView) -> int:
 
 def _from_queue(job: JobView, capacity: dict[str, int], room: dict[str, int], blocked_by: dict[str, JobView]) -> Target:
     """What the job asks for, on the roomiest type that nobody before it waits for."""
-    kinds, count = _what_it_asks(job, capacity)
+    kinds, count = what_it_asks(job, capacity)
     if not kinds:
         return Target.nothing(
             f"waits: it asks for {plural(count, 'slot')} of {' or '.join(job.limits.types) or 'any type'}, and no "
@@ -67,7 +68,7 @@ def _from_queue(job: JobView, capacity: dict[str, int], room: dict[str, int], bl
     return _target(job, kind, count)
 
 
-def _what_it_asks(job: JobView, capacity: dict[str, int]) -> tuple[list[str], int]:
+def what_it_asks(job: JobView, capacity: Mapping[str, int]) -> tuple[list[str], int]:
     """The requested count, or less where no type of the pool has as many, and the types that have it."""
     wanted = requested_count(job)
     kinds = [kind for kind in job.limits.types or sorted(capacity) if capacity.get(kind, 0) > 0]

@@ -9,10 +9,14 @@ from elastic_core.errors import UserError
 from elastic_core.policy.contract import Policy
 from elastic_core.policy.elastic_batch import ElasticBatch, ElasticBatchDrop
 from elastic_core.policy.fair_share import FairShare
+from elastic_core.policy.fifo import Fifo
 from elastic_core.policy.fixed import Fixed
+from elastic_core.policy.optimus import Optimus
+from elastic_core.policy.srtf import Srtf
+from elastic_core.policy.tiresias import Tiresias
 
 _POLICIES: dict[str, Callable[[], Policy]] = {
-    policy.name: policy for policy in (FairShare, Fixed, ElasticBatch, ElasticBatchDrop)
+    policy.name: policy for policy in (FairShare, Fixed, ElasticBatch, ElasticBatchDrop, Fifo, Srtf, Tiresias, Optimus)
 }
 
 

@@ -1,0 +1,21 @@
+"""How many steps a job still needs at a batch, whichever way its work is counted."""
+
+from __future__ import annotations
+
+from math import isinf
+
+from elastic_core.domain import JobView
+from elastic_core.predict.efficiency import efficiency
+
+
+def remaining_steps(job: JobView, batch: int) -> float:
+    """Undeclared work: as much again as was done, one step at least (Lindy's rule: the age tells the time to come)."""
+    samples = job.remaining_samples
+    if isinf(samples):
+        samples = max(job.done_samples, batch)
+    return samples / work_of_step(job, batch)
+
+
+def work_of_step(job: JobView, batch: int) -> float:
+    """Samples of the job's work that one step at this batch does."""
+    return batch * efficiency(batch, job.limits.min_batch, job.noise_scale) if job.scale_invariant else batch

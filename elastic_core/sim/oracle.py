@@ -1,0 +1,50 @@
+"""The truth for policies that may be told it: what published simulators gave to `optimus` (Pollux, OSDI 2021 artefact).
+
+Never used by a policy of the product: it reads the physics that only the simulator has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from elastic_core.domain import JobView
+from elastic_core.policy.packing import place
+from elastic_core.policy.scalability import Pool
+from elastic_core.sim.physics import Physics, gain, split
+from elastic_core.sim.workload import SimJob, Workload
+
+
+class TrueOptimus:
+    """`policy.optimus.Knowledge`: true step times, and true steps, counted from the end of the current epoch."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._jobs = {job.job_id: job for job in workload.jobs}
+        self._seconds: dict[tuple[int, str, int, int], float] = {}
+
+    def steps(self, job: JobView, batch: int) -> float:
+        physics = self._jobs[job.job_id].physics
+        starts = [0.0, *physics.epoch_ends]
+        left = [
+            (end - start) / (physics.base_batch * gain(physics, batch, epoch))
+            for epoch, (start, end) in enumerate(pairwise(starts))
+            if end > job.done_samples
+        ]
+        return sum(left[1:]) or 1.0
+
+    def seconds(self, job: JobView, kind: str, counts: Sequence[int], pool: Pool, batch: int) -> Sequence[float]:
+        mine = self._jobs[job.job_id]
+        return [self._at(mine, kind, count, pool, batch) for count in counts]
+
+    def _at(self, job: SimJob, kind: str, count: int, pool: Pool, batch: int) -> float:
+        key = (id(job.physics), kind, count, batch)
+        if key not in self._seconds:
+            free = {str(rank): size for rank, size in enumerate(pool.sizes[kind])}
+            nodes = tuple(place(free, count).values())
+            self._seconds[key] = _true_seconds(job.physics, kind, nodes, batch, job.limits.max_batch)
+        return self._seconds[key]
+
+
+def _true_seconds(physics: Physics, kind: str, nodes: tuple[int, ...], batch: int, max_batch: int) -> float:
+    cut = split(batch, sum(nodes), physics.max_local(kind, nodes), max_batch)
+    return physics.seconds(kind, nodes, cut.local, cut.accumulation)[0]
