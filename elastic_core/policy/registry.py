@@ -6,6 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from elastic_core.errors import UserError
+from elastic_core.policy.aiturbo import AITurbo
 from elastic_core.policy.contract import Policy
 from elastic_core.policy.elastic_batch import ElasticBatch, ElasticBatchDrop
 from elastic_core.policy.fair_share import FairShare
@@ -16,7 +17,18 @@ from elastic_core.policy.srtf import Srtf
 from elastic_core.policy.tiresias import Tiresias
 
 _POLICIES: dict[str, Callable[[], Policy]] = {
-    policy.name: policy for policy in (FairShare, Fixed, ElasticBatch, ElasticBatchDrop, Fifo, Srtf, Tiresias, Optimus)
+    policy.name: policy
+    for policy in (
+        AITurbo,
+        ElasticBatch,
+        ElasticBatchDrop,
+        FairShare,
+        Fifo,
+        Fixed,
+        Optimus,
+        Srtf,
+        Tiresias,
+    )
 }
 
 

@@ -1,0 +1,153 @@
+"""AITurbo (Zhao et al., HPDC 2021): one allocation for jobs that can be predicted and jobs that cannot.
+
+Who is served first is decided by feedback queues and a Borda count (`policy.borda`), how much a job gets unit by unit
+(`policy.marginal`), in one currency for CPUs and GPUs (`policy.sizes`). A job counts as predictable when the
+classifier gives it `CERTAIN` or more and its remaining work is known; where no classifier was asked, declared work is
+believed. Sizes are decided again every `INTERVAL`, and when a job comes, goes or changes its class, or the pool does;
+a decision in between repeats the last one.
+
+The batch is what the user asked for: AITurbo allots resources, it does not tune. Ours beside the paper: all units that
+pay are taken in one decision instead of one an interval, and what is left idle goes to whom it helps most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite
+from random import Random
+from typing import Any, ClassVar
+
+from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.policy.borda import Standing, in_service_order, next_queue_at
+from elastic_core.policy.contract import Law
+from elastic_core.policy.marginal import Claim, allot
+from elastic_core.policy.queue import queue_of, usual_batch, why_waiting
+from elastic_core.policy.scalability import Pool
+from elastic_core.policy.sizes import Size, Sizes, SlotSizes, service_rate
+
+INTERVAL = 60.0  # seconds between two reallocations
+CERTAIN = 0.5  # probability from which on a job counts as predictable
+_SOONEST = 5.0  # seconds: no demotion wakes us up earlier
+
+
+class AITurbo:
+    name: ClassVar[str] = "aiturbo"
+    # A long job can wait behind a stream of short ones, as in Tiresias.
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING, Law.BOUNDED_RESIZES})
+
+    def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
+        jobs = queue_of(snapshot)
+        attained = {job.job_id: attained_service(job, snapshot) for job in jobs}
+        occasion = _occasion(jobs, snapshot)
+        last = _last_decision(snapshot.policy_state, occasion, snapshot.now)
+        if last is not None:
+            targets, again_at = last["targets"], float(last["again_at"])
+        else:
+            targets, again_at = self._reallocate(jobs, attained, snapshot)
+        return Plan(
+            policy=self.name,
+            targets={job_id: _target(fields) for job_id, fields in targets.items()},
+            state={
+                "service": {job_id: [service, snapshot.now] for job_id, service in attained.items()},
+                "last": {"occasion": occasion, "targets": targets, "again_at": again_at},
+            },
+            wake_at=again_at if jobs else None,
+        )
+
+    def _reallocate(
+        self, jobs: Sequence[JobView], attained: Mapping[str, float], snapshot: Snapshot
+    ) -> tuple[dict[str, Any], float]:
+        capacity, pool = snapshot.capacity(), Pool.of(snapshot)
+        claims = {job.job_id: _claim(job, attained[job.job_id], capacity, pool) for job in jobs}
+        standings = [
+            Standing(
+                job_id=job_id,
+                attained=attained[job_id],
+                remaining=claim.remaining_service if claim.predictable else None,
+            )
+            for job_id, claim in claims.items()
+        ]
+        order = in_service_order(standings)
+        grants = allot([claims[standing.job_id] for standing in order], capacity)
+        targets: dict[str, Any] = {}
+        for place, standing in enumerate(order, start=1):
+            claim = claims[standing.job_id]
+            size = grants.get(standing.job_id)
+            words = f"queue {standing.queue + 1}, place {place} of {len(order)}: {_known(standing)}"
+            if size is None:
+                why = f"{why_waiting(claim.sizes.job, capacity, len(grants))}; {words}"
+                targets[standing.job_id] = {"counts": {}, "reason": why}
+            else:
+                targets[standing.job_id] = _fields(claim, size, words)
+        return targets, _again_at(standings, grants, snapshot.now)
+
+
+def attained_service(job: JobView, snapshot: Snapshot) -> float:
+    """Units of service so far: what the last decision knew, and since then the rate of what the job holds."""
+    held = job.allocation.counts() if job.allocation is not None else {}
+    try:
+        known, at = (float(value) for value in snapshot.policy_state["service"][job.job_id])
+    except (KeyError, TypeError, ValueError):  # first seen by this policy: as if it had held slots of this kind always
+        kind = next(iter(held), "")
+        return job.attained_slot_seconds * service_rate({kind: 1})
+    since = at if job.allocated_since is None else max(at, job.allocated_since)
+    return known + service_rate(held) * max(0.0, snapshot.now - since)
+
+
+def _claim(job: JobView, attained: float, capacity: Mapping[str, int], pool: Pool) -> Claim:
+    sizes: Sizes = SlotSizes(job, capacity, pool)
+    return Claim.of(sizes, capacity, predictable=is_predictable(job), attained=attained)
+
+
+def is_predictable(job: JobView) -> bool:
+    """The classifier's word where there is one; never without a known amount of work."""
+    return isfinite(job.remaining_samples) and (job.predictable is None or job.predictable >= CERTAIN)
+
+
+def _occasion(jobs: Sequence[JobView], snapshot: Snapshot) -> dict[str, Any]:
+    """What makes a decision anew before the interval is over, in plain JSON."""
+    classes = {job.job_id: is_predictable(job) for job in jobs}
+    return {"capacity": dict(sorted(snapshot.capacity().items())), "jobs": dict(sorted(classes.items()))}
+
+
+def _last_decision(state: Mapping[str, Any], occasion: Mapping[str, Any], now: float) -> Mapping[str, Any] | None:
+    """The decision in force, while it holds. One that another version of the platform wrote is forgotten."""
+    last = state.get("last")
+    try:
+        return last if last["occasion"] == occasion and now < last["again_at"] else None  # type: ignore[index]
+    except (KeyError, TypeError):
+        return None
+
+
+def _again_at(standings: Sequence[Standing], grants: Mapping[str, Size], now: float) -> float:
+    """The end of the interval, or the first demotion of a running job if that is earlier."""
+    demotions = [
+        (next_queue_at(standing.attained) - standing.attained) / grants[standing.job_id].service_rate
+        for standing in standings
+        if standing.remaining is None and standing.job_id in grants
+    ]
+    return now + min(INTERVAL, max(_SOONEST, min(demotions, default=inf)))
+
+
+def _fields(claim: Claim, size: Size, words: str) -> dict[str, Any]:
+    """A target in plain JSON, as it is kept in the plan's state."""
+    batch = usual_batch(claim.sizes.job, size.num_slots)
+    return {"counts": dict(size.counts), "batch": batch, "reason": f"{claim.explain(size)}; {words}"}
+
+
+def _target(fields: Mapping[str, Any]) -> Target:
+    if not fields["counts"]:
+        return Target.nothing(fields["reason"])
+    ranks = sum(fields["counts"].values())
+    return Target(
+        counts=fields["counts"],
+        global_batch=fields["batch"],
+        layout=Layout(data=ranks),
+        reason=fields["reason"],
+    )
+
+
+def _known(standing: Standing) -> str:
+    if standing.remaining is None:
+        return f"{standing.attained:.0f} units of service attained, what it still needs cannot be predicted"
+    return f"{standing.attained:.0f} units of service attained, {standing.remaining:.0f} to go"

@@ -1,0 +1,207 @@
+"""How much each job gets, unit by unit: the marginal half of AITurbo (HPDC 2021, section 4).
+
+A unit is a slot of an ordinary job, or a worker, a parameter server, a CPU share or a GPU of a job that has those
+(`policy.sizes`). Three steps, over jobs in the order in which they are served:
+
+1. Claims. A job that can be predicted claims the size at which it needs the least service to its end: from what its
+   user asked for, units are added or taken as long as each lowers service rate x remaining time. One that cannot
+   claims what its user asked for.
+2. Placement. In order, each gets its claim; where that does not fit, without the units whose loss slows it the
+   least; where not even its smallest size fits, it waits, and those behind it may pass.
+3. What is left goes unit by unit to the largest gain, jobs completed per unit of service. A unit that would restart a
+   running job has to win back the restart in the time that the job still needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from elastic_core.policy.borda import FIRST_QUEUE
+from elastic_core.policy.sizes import Size, Sizes
+
+LEAST_GAIN = 0.02  # relative: a unit that changes less is noise
+RESTARTS_WON = 2.0  # what a change saves, in restarts, before a running job is restarted for it
+_MOST_UNITS = 10_000  # of one climb; sizes are finite, so this is never reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    sizes: Sizes
+    predictable: bool
+    work: float  # still to do, in the unit of `sizes.speed`; a guess where the job cannot be predicted
+    wanted: Size | None  # on the preferred type; None: the pool can never hold it
+    remaining_service: float
+    held: Size | None
+
+    @staticmethod
+    def of(sizes: Sizes, capacity: Mapping[str, int], *, predictable: bool, attained: float) -> Claim:
+        """`attained`, in units of service, is the best guess of what an unpredictable job still needs."""
+        asked = next(iter(sizes.starts(capacity)), None)
+        if asked is None:
+            return Claim(
+                sizes=sizes, predictable=predictable, work=0.0, wanted=None, remaining_service=attained, held=None
+            )
+        held = sizes.held()
+        wanted = cheapest(sizes, asked) if predictable else asked
+        if predictable and held is not None and _not_worth_a_restart(sizes, held, wanted):
+            wanted = held
+        per_service = sizes.speed(wanted) / wanted.service_rate
+        if predictable:
+            work = sizes.job.remaining_samples
+            service = work / per_service
+        else:
+            service = max(attained, FIRST_QUEUE)
+            work = service * per_service
+        return Claim(
+            sizes=sizes, predictable=predictable, work=work, wanted=wanted, remaining_service=service,
+            held=held,
+        )  # fmt: skip
+
+    def seconds(self, size: Size) -> float:
+        """To its end at this size."""
+        return self.work / self.sizes.speed(size)
+
+    def gain(self, now: Size, then: Size) -> float:
+        """Jobs completed a second more, for each unit of service a second more."""
+        faster = self.sizes.speed(then) - self.sizes.speed(now)
+        return faster / max(self.work, 1e-9) / max(then.service_rate - now.service_rate, 1e-9)
+
+    def pays(self, now: Size, then: Size) -> bool:
+        """Whether the unit makes enough difference; past what a running job holds, whether it pays for the restart."""
+        if self.sizes.speed(then) < (1.0 + LEAST_GAIN) * self.sizes.speed(now):
+            return False
+        if self.held is None or then == self.held or now != self.held:
+            return True
+        saved = self.seconds(now) - self.seconds(then)
+        return saved > RESTARTS_WON * max(self.sizes.job.resize_seconds, 0.0)
+
+    def explain(self, size: Size) -> str:
+        what = " and ".join(f"{count} {name}" for name, count in size.roles) or "slots"
+        held = " + ".join(f"{count} {kind}" for kind, count in size.counts)
+        named = f"{what} on {held}" if size.roles else held
+        if size == self.wanted:
+            least = "with the least service to its end" if self.predictable else "as it asked for"
+            return f"{named}, {least}"
+        more = self.wanted is not None and self.sizes.speed(size) > self.sizes.speed(self.wanted)
+        return (
+            f"{named}, {'more than it claims: nobody needs the rest more' if more else 'all that is left of its claim'}"
+        )
+
+
+def cheapest(sizes: Sizes, start: Size) -> Size:
+    """From `start` by single units to the size that needs the least service for the same work."""
+    now = start
+    for _ in range(_MOST_UNITS):
+        neighbours = [size for _, size in (*sizes.larger(now), *sizes.smaller(now))]
+        best = min(neighbours, key=lambda size: _cost(sizes, size), default=now)
+        if _cost(sizes, best) >= (1.0 - LEAST_GAIN / 2) * _cost(sizes, now):
+            break
+        now = best
+    return now
+
+
+def _not_worth_a_restart(sizes: Sizes, held: Size, cheaper: Size) -> bool:
+    """Whether the service that the other size saves is less than what restarts waste."""
+    saved = (_cost(sizes, held) - _cost(sizes, cheaper)) * sizes.job.remaining_samples
+    return saved < RESTARTS_WON * max(sizes.job.resize_seconds, 0.0) * cheaper.service_rate
+
+
+def _cost(sizes: Sizes, size: Size) -> float:
+    return size.service_rate / sizes.speed(size)
+
+
+def allot(claims: Sequence[Claim], capacity: Mapping[str, int]) -> dict[str, Size]:
+    """A size for every job that runs, by job_id; together within the capacity. `claims` in the order of service."""
+    room = dict(capacity)
+    granted: dict[str, Size] = {}
+    for claim in claims:
+        size = _placed(claim, room)
+        if size is not None:
+            _take(room, size)
+            granted[claim.sizes.job.job_id] = size
+    inside = [claim for claim in claims if claim.sizes.job.job_id in granted]
+    _hand_out_the_rest(inside, granted, room)
+    return granted
+
+
+def _placed(claim: Claim, room: Mapping[str, int]) -> Size | None:
+    """Its claim on the first type that takes it whole, else the most of it that fits somewhere."""
+    if claim.wanted is None:
+        return None
+    reduced = []
+    for start in _starts(claim, room):
+        if start.fits(room):
+            return start
+        size = _shrunk(claim.sizes, start, room)
+        if size is not None:
+            reduced.append(size)
+    return max(reduced, key=claim.sizes.speed, default=None)
+
+
+def _starts(claim: Claim, room: Mapping[str, int]) -> Iterator[Size]:
+    if claim.wanted is not None and claim.wanted == claim.held:
+        yield claim.wanted
+    for asked in claim.sizes.starts(room):
+        yield cheapest(claim.sizes, asked) if claim.predictable else asked
+
+
+def _shrunk(sizes: Sizes, size: Size, room: Mapping[str, int]) -> Size | None:
+    """Without the units that it misses the least, until it fits; None where nothing of it does."""
+    while not size.fits(room):
+        over = size.overfull(room)
+        less = [
+            smaller
+            for _, smaller in sizes.smaller(size)
+            if any(smaller.count(kind) < size.count(kind) for kind in over)
+        ]
+        if not less:
+            return None
+        size = max(less, key=sizes.speed)
+    return size
+
+
+def _hand_out_the_rest(inside: Sequence[Claim], granted: dict[str, Size], room: dict[str, int]) -> None:
+    """The unit with the largest gain first, until none is left that fits and pays. Room only shrinks."""
+    heap: list[tuple[float, int]] = []
+    for rank, claim in enumerate(inside):
+        _push(heap, rank, claim, granted, room)
+    while heap:
+        _, rank = heappop(heap)
+        claim = inside[rank]
+        job_id = claim.sizes.job.job_id
+        found = _best_unit(claim, granted[job_id], room)
+        if found is not None:
+            _give_back(room, granted[job_id])
+            granted[job_id] = found[1]
+            _take(room, found[1])
+            _push(heap, rank, claim, granted, room)
+
+
+def _push(
+    heap: list[tuple[float, int]], rank: int, claim: Claim, granted: Mapping[str, Size], room: Mapping[str, int]
+) -> None:
+    found = _best_unit(claim, granted[claim.sizes.job.job_id], room)
+    if found is not None:
+        heappush(heap, (-found[0], rank))
+
+
+def _best_unit(claim: Claim, now: Size, room: Mapping[str, int]) -> tuple[float, Size] | None:
+    """(gain, size with it) of the best unit that fits beside what it has."""
+    options = []
+    for _, size in claim.sizes.larger(now):
+        more = all(count - now.count(kind) <= room.get(kind, 0) for kind, count in size.counts)
+        if more and claim.pays(now, size):
+            options.append((claim.gain(now, size), size))
+    return max(options, key=lambda option: option[0], default=None)
+
+
+def _take(room: dict[str, int], size: Size) -> None:
+    for kind, count in size.counts:
+        room[kind] = room.get(kind, 0) - count
+
+
+def _give_back(room: dict[str, int], size: Size) -> None:
+    for kind, count in size.counts:
+        room[kind] += count
