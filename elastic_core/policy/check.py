@@ -26,6 +26,11 @@ def _all(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     for job_id in sorted(jobs.keys() & plan.targets.keys()):
         for what in _of_target(plan.targets[job_id], jobs[job_id]):
             yield f"{job_id}: {what}"
+    for job_id in plan.turned_away:
+        if job_id not in jobs:
+            yield f"{job_id}: turned away, but is not in the snapshot"
+        elif job_id in plan.targets and plan.targets[job_id].num_slots:
+            yield f"{job_id}: turned away, and has a target of {plan.targets[job_id].num_slots} slots"
     yield from _over_capacity(plan.targets, snapshot.capacity())
 
 

@@ -92,7 +92,9 @@ class _Simulation:
         arrival = self.arriving[-1].submitted_at if self.arriving else inf
         size = self.options.round_seconds
         if size is not None:
-            return ceil(arrival / size - 1e-9) * size if not self.active else (int(self.now / size + 1e-9) + 1) * size
+            if self.active:
+                return (int(self.now / size + 1e-9) + 1) * size
+            return max(ceil(arrival / size - 1e-9) * size, arrival)  # never before it, by rounding: it would not arrive
         finish = min((running.finish_at() for running in self.active.values()), default=inf)
         wake = max(self.wake_at, self.now + 1e-3) if self.wake_at is not None and self.active else inf
         event = min(arrival, finish, wake)

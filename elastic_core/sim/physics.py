@@ -96,8 +96,7 @@ def split(batch: int, slots: int, max_local: int, max_batch: int) -> Split:
     """As few micro-batches as fit, all of one size; never above the largest batch."""
     if batch < slots:
         raise UserError(f"a global batch of {batch} on {slots} slots gives some slots no sample")
-    share = -(-batch // slots)
+    share = min(-(-batch // slots), max(1, max_batch // slots))
     accumulation = -(-share // max_local)
-    local = -(-share // accumulation)
-    local = max(1, min(local, max_batch // (slots * accumulation)))
+    local = min(-(-share // accumulation), max(1, max_batch // (slots * accumulation)))
     return Split(local, accumulation, local * accumulation * slots)

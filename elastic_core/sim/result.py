@@ -59,7 +59,8 @@ class Result:
         """Everything by name; times in seconds, NaN where no job was completed."""
         times = np.asarray(self.completion_times() or [np.nan])
         first = min((job.submitted_at for job in self.jobs), default=0.0)
-        last = max((job.finished_at for job in self.jobs if job.finished_at is not None), default=self.ended_at)
+        ends = [job.finished_at for job in self.jobs if job.finished_at is not None]
+        last = max(ends) if ends and self.complete else self.ended_at
         used = sum(sum(job.slot_seconds.values()) for job in self.jobs)
         available = sum(self.capacity.values()) * max(last - first, 1e-9)
         decided = np.asarray(self.decision_seconds or [np.nan])
@@ -67,6 +68,7 @@ class Result:
         return {
             "jobs": len(self.jobs),
             "completed": len(self.completion_times()),
+            "turned_away": sum(job.turned_away for job in self.jobs),
             "mean_completion": float(times.mean()),
             "median_completion": float(np.median(times)),
             "p95_completion": float(np.percentile(times, 95)),

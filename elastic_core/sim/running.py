@@ -14,6 +14,7 @@ from elastic_core.sim.workload import SimJob
 UNKNOWN_RESIZE_SECONDS = 30.0  # what a policy is told before the job's first start was seen
 REPORT_SECONDS = 10.0  # of training behind one report
 _MOST_REPORTS = 64
+_INSTANT = 1e-6  # seconds: what rounding may leave of an epoch at the very time it was said to end is no time
 
 _Key = tuple[int, int, str, int, int, int]  # slots, nodes, type, global batch, local batch, accumulation
 _NO_SPLIT = Split(0, 0, 0)
@@ -93,10 +94,10 @@ class Running:
                 self._pass(min(self.paused_until, now), training=False)
             else:
                 needed = (ends[self.epoch] - self.done) / self.rate
-                if self.at + needed > now:
+                if self.at + needed > now + _INSTANT:
                     self._pass(now, training=True)
                 else:
-                    self._pass(self.at + needed, training=True)
+                    self._pass(min(self.at + needed, now), training=True)
                     self._end_epoch(ends[self.epoch])
 
     def finish_at(self) -> float:
