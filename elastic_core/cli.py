@@ -10,8 +10,8 @@ from rich.console import Console
 
 from elastic_core.errors import ElasticError
 
-# Module of `elastic_core.commands` -> the name of its group; services are subcommands of their own (`elastic up`).
-PARTS = {"services": None, "jobs": "jobs", "checkpoints": "checkpoint", "tracker": "tracker"}
+# Module of `elastic_core.commands` -> the name of its group; None: subcommands of their own (`elastic up`).
+PARTS = {"services": None, "jobs": "jobs", "checkpoints": "checkpoint", "tracker": "tracker", "simulate": None}
 
 
 def build() -> typer.Typer:

@@ -52,10 +52,11 @@ def simulate(
     Raises `UserError` when a policy's plan is invalid or nothing can ever run again.
     """
     simulation = _Simulation(workload, nodes, policy, options or Options(), fit)
-    complete = False
+    complete, interrupted = False, True
     with suppress(KeyboardInterrupt):  # what was computed is what the caller asked to see
         complete = simulation.run(progress)
-    return simulation.result(complete)
+        interrupted = False
+    return simulation.result(complete, interrupted)
 
 
 class _Simulation:
@@ -200,7 +201,7 @@ class _Simulation:
                 f"{self.policy.name}: no job has ended for {self.now - self.last_end:.0f} simulated seconds"
             )
 
-    def result(self, complete: bool) -> Result:
+    def result(self, complete: bool, interrupted: bool) -> Result:
         for running in self.active.values():
             self._close(running, self.now)
         unborn = [Running(job, 0.0, Random(0), at=self.now) for job in self.arriving]
@@ -213,6 +214,7 @@ class _Simulation:
             capacity=_capacity(self.pool.nodes),
             ended_at=self.now,
             complete=complete,
+            interrupted=interrupted,
             decisions=self.version,
             decision_seconds=tuple(self.recorder.decision_seconds),
             held=tuple(self.recorder.held),

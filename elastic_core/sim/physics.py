@@ -18,8 +18,13 @@ Nodes = tuple[int, ...]  # slots used on each node in turn, no zeros
 class Physics(Protocol):
     """The truth about one kind of job."""
 
-    base_batch: int
-    rescale_seconds: float  # without training after each change of its slots, the first start included
+    @property
+    def base_batch(self) -> int:
+        """Samples of the batch that work is counted at."""
+
+    @property
+    def rescale_seconds(self) -> float:
+        """Without training after each change of its slots, the first start included."""
 
     @property
     def epoch_ends(self) -> Sequence[float]:

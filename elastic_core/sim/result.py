@@ -47,6 +47,7 @@ class Result:
     capacity: Mapping[str, int]  # slots by type
     ended_at: float
     complete: bool  # False: interrupted, or a time limit was reached
+    interrupted: bool = False
     decisions: int
     decision_seconds: tuple[float, ...] = ()  # of each decision
     held: tuple[Held, ...] = ()
@@ -74,6 +75,7 @@ class Result:
             "p95_completion": float(np.percentile(times, 95)),
             "p99_completion": float(np.percentile(times, 99)),
             "makespan": last - first,
+            "slot_hours": used / 3600,
             "slot_hours_per_job": used / 3600 / max(len(self.jobs), 1),
             "utilisation": used / available,
             "resizes_per_job": sum(job.resizes for job in started) / max(len(started), 1),

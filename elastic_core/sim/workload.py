@@ -28,6 +28,7 @@ class SimJob:
 class Workload:
     name: str
     jobs: tuple[SimJob, ...]  # by submission
+    notes: tuple[str, ...] = ()  # what a reader of its results has to know: what was drawn, assumed, extrapolated
 
 
 def nodes(kind: str, count: int, slots: int, prefix: str | None = None) -> tuple[Node, ...]:
@@ -36,5 +37,6 @@ def nodes(kind: str, count: int, slots: int, prefix: str | None = None) -> tuple
     return tuple(Node(name=f"{prefix or kind}-{i:0{width}d}", type=kind, num_slots=slots) for i in range(count))
 
 
-def workload(name: str, jobs: Sequence[SimJob]) -> Workload:
-    return Workload(name=name, jobs=tuple(sorted(jobs, key=lambda job: (job.submitted_at, job.job_id))))
+def workload(name: str, jobs: Sequence[SimJob], notes: tuple[str, ...] = ()) -> Workload:
+    ordered = sorted(jobs, key=lambda job: (job.submitted_at, job.job_id))
+    return Workload(name=name, jobs=tuple(ordered), notes=notes)

@@ -1,0 +1,202 @@
+"""`elastic simulate`: what policies would do with a workload, before any of it runs.
+
+Needs no services and no data. Ctrl-C ends after the decision under way and shows what there is (exit code 130).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from elastic_core.domain import Node
+from elastic_core.errors import UserError
+from elastic_core.policy import registry
+from elastic_core.policy.contract import Policy
+from elastic_core.sim import catalogue, clusters
+from elastic_core.sim.engine import Options, simulate
+from elastic_core.sim.report import Comparison, span
+from elastic_core.sim.result import Result
+from elastic_core.sim.workload import Workload
+from elastic_core.spec.cluster import parse_cluster_spec
+
+app = typer.Typer()
+_out = Console(highlight=False, soft_wrap=True)
+_err = Console(highlight=False, stderr=True)
+
+INTERRUPTED = 130  # what shells say of a process that Ctrl-C ended
+DEFAULT_POLICIES = ("fixed", "fair_share", "elastic_batch")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@app.command("simulate")
+def simulate_command(
+    workload: Annotated[str, typer.Argument(help="name of a workload; --list shows them")] = catalogue.DEFAULT,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="policy to run; several times to compare [default: " +
+                                       ", ".join(DEFAULT_POLICIES) + "]")
+    ] = None,
+    cluster: Annotated[str, typer.Option(help="JSON file with a cluster spec, or a name; --list shows them")] = "",
+    seed: Annotated[int, typer.Option(help="of everything that is drawn: workloads, noise, the policies' own")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="only the first so many jobs")] = 10**9,
+    rounds: Annotated[str, typer.Option(help="decide only every so often, e.g. 60s, 10min; else at every event")] = "",
+    undeclared: Annotated[bool, typer.Option(help="users do not say how much work a job is")] = False,
+    until: Annotated[str, typer.Option(help="stop after so much simulated time, e.g. 8h, 2d")] = "",
+    window: Annotated[
+        str, typer.Option(help="count the jobs completed in it, e.g. 8h [default: up to the last submission]")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="folder to write results.json and report.html to")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="show workloads, clusters and policies")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:  # fmt: skip
+    """Run a workload under policies and compare what becomes of its jobs. Nothing real is started."""
+    if list_:
+        _list(as_json)
+        return
+    chosen = [registry.get(name) for name in policy or DEFAULT_POLICIES]
+    entry = catalogue.entry(workload)
+    pool = _cluster(cluster or entry.cluster)
+    loaded = catalogue.first(entry.load(seed), jobs)
+    round_seconds = _seconds("--rounds", rounds) if rounds else entry.round_seconds
+    limit = loaded.jobs[0].submitted_at + _seconds("--until", until) if until else inf
+    options = Options(seed=seed, round_seconds=round_seconds, declared_work=not undeclared, until=limit)
+    found = Comparison(
+        workload=loaded,
+        nodes=pool,
+        results=_run(loaded, pool, chosen, options),
+        window_seconds=_seconds("--window", window) if window else None,
+        notes=loaded.notes,
+        settings={"seed": seed, "round_seconds": round_seconds, "declared_work": not undeclared, "until": until},
+    )
+    _show(found, out, as_json)
+    if any(result.interrupted for result in found.results):
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show(found: Comparison, out: Path | None, as_json: bool) -> None:
+    if out is not None:
+        _write(found, out)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(timeline=False), indent=1))
+        return
+    _out.print(found.table())
+    for note in found.notes:
+        _out.print(f"note: {note}", markup=False)
+    if out is not None:
+        _out.print(f"written to {out / 'results.json'}", markup=False)
+
+
+def _write(found: Comparison, out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "results.json").write_text(json.dumps(found.to_json(), indent=1))
+    except OSError as error:
+        raise UserError(f"the report cannot be written to {out}: {error.strerror or error}") from error
+
+
+def _run(loaded: Workload, pool: Sequence[Node], policies: Sequence[Policy], options: Options) -> list[Result]:
+    results: list[Result] = []
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("jobs ended, {task.fields[at]}"), TimeElapsedColumn(),
+    )  # fmt: skip
+    start = loaded.jobs[0].submitted_at if loaded.jobs else 0.0
+    with _patience() as asked, Progress(*columns, console=_err, transient=True) as bar:
+        for policy in policies:
+            task = bar.add_task(policy.name, total=len(loaded.jobs), at="")
+
+            def tell(ended: int, _: int, now: float, task: Any = task) -> None:
+                bar.update(task, completed=ended, at=f"{span(now - start)} simulated")
+                asked()
+
+            results.append(simulate(loaded, pool, policy, options, progress=tell))
+            if results[-1].interrupted:
+                break
+    return results
+
+
+@contextmanager
+def _patience() -> Iterator[Callable[[], None]]:
+    """Ctrl-C takes effect between two decisions, where the figures fit together; a second one at once."""
+    asked = False
+
+    def remember(_: int, __: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        _err.print("stopping after the decision under way; Ctrl-C again stops at once")
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _cluster(named: str) -> tuple[Node, ...]:
+    path = Path(named)
+    if not (path.suffix == ".json" or path.is_file()):
+        return clusters.preset(named)
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}") from error
+    return parse_cluster_spec(content).domain_nodes()
+
+
+def _seconds(option: str, text: str) -> float:
+    matched = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip())
+    if matched is None or matched[2] not in _UNITS or float(matched[1]) <= 0:
+        raise UserError(f"{option} is {text!r}; it takes a time such as 90, 90s, 10min, 8h or 2d")
+    return float(matched[1]) * _UNITS[matched[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    name: str
+    what: str
+    cluster: str = ""
+
+
+def _list(as_json: bool) -> None:
+    loads = [
+        _Listed(name, e.summary + (" (ELASTIC_DATA)" if e.needs_data else ""), e.cluster)
+        for name, e in catalogue.ENTRIES.items()
+    ]
+    pools = [_Listed(name, preset.summary) for name, preset in clusters.PRESETS.items()]
+    if as_json:
+        listed = {
+            "workloads": [{"name": e.name, "summary": e.what, "cluster": e.cluster} for e in loads],
+            "clusters": [{"name": e.name, "summary": e.what} for e in pools],
+            "policies": list(registry.names()),
+        }
+        typer.echo(json.dumps(listed, indent=1))
+        return
+    _out.print(_listing("workload", loads))
+    _out.print(_listing("cluster", pools))
+    _out.print(f"policies: {', '.join(registry.names())}", markup=False)
+
+
+def _listing(what: str, rows: Sequence[_Listed]) -> Table:
+    table = Table(what, "what it is", *(["cluster"] if rows[0].cluster else []))
+    for row in rows:
+        table.add_row(row.name, row.what, *([row.cluster] if row.cluster else []))
+    return table

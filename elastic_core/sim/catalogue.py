@@ -1,0 +1,78 @@
+"""Workloads by name, each with the cluster that it is usually run on. Published ones are read from `ELASTIC_DATA`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from elastic_core.sim.generated import generated
+from elastic_core.sim.names import look_up
+from elastic_core.sim.traces import data_folder, pollux_workload, sia_workload
+from elastic_core.sim.workload import Workload
+
+DEFAULT = "generated"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    summary: str
+    cluster: str  # name of a preset
+    load: Callable[[int], Workload]  # the seed matters where something is drawn
+    needs_data: bool = True
+    round_seconds: float | None = None  # where deciding at every event would take hours
+
+
+def _pollux(path: str, seed: int) -> Workload:  # noqa: ARG001 - nothing is drawn
+    data = data_folder()
+    return pollux_workload(data, data / "pollux-osdi21" / "workloads" / path)
+
+
+def _sia(path: str, seed: int) -> Workload:  # noqa: ARG001 - nothing is drawn
+    data = data_folder()
+    return sia_workload(data, data / "sia-sosp23" / "workloads" / path)
+
+
+def _entries() -> dict[str, Entry]:
+    found = {DEFAULT: Entry("60 jobs of five kinds, made up by the seed", "small-mixed", generated, needs_data=False)}
+    for i in range(1, 5):
+        for suffix, what in (
+            ("", "160 jobs in 8 h"),
+            ("-0.5", "80 jobs in 8 h"),
+            ("-1.5", "240 jobs in 8 h"),
+            ("-2.0", "320 jobs in 8 h"),
+            ("-realistic", "160 jobs in 8 h, requests as users make them"),
+        ):
+            load = partial(_pollux, f"workloads{suffix}/workload-{i}.csv")
+            found[f"pollux-{i}{suffix}"] = Entry(f"Pollux (OSDI 2021), trace {i}: {what}", "64-t4", load)
+    for i in range(1, 5):
+        load = partial(_sia, f"philly/workload-{i}.csv")
+        found[f"sia-philly-{i}"] = Entry(
+            f"Sia (SOSP 2023), Philly trace {i}: 160 jobs in 8 h", "sia-heterogeneous", load
+        )
+    for i in range(1, 3):
+        load = partial(_sia, f"newtrace/workload-{i}.csv")
+        found[f"sia-newtrace-{i}"] = Entry(
+            f"Sia (SOSP 2023), newTrace {i}: 960 jobs in 48 h", "sia-heterogeneous", load
+        )
+    for name in ("rate_10", "rate_50", "scale_2x", "scale_8x", "scale_32x"):
+        load = partial(_sia, f"scale/{name}/workload-1.csv")
+        times = name.removeprefix("scale_") if name.startswith("scale_") else ""
+        cluster = f"sia-heterogeneous-{times}" if times else "sia-heterogeneous"
+        found[f"sia-{name.replace('_', '-')}"] = Entry(f"Sia (SOSP 2023), scale/{name}", cluster, load)
+    return found
+
+
+ENTRIES = _entries()
+
+
+def entry(name: str) -> Entry:
+    """Raises `UserError` for a name that no workload has."""
+    return look_up("workload", name, ENTRIES)
+
+
+def first(loaded: Workload, num_jobs: int) -> Workload:
+    """Only the first jobs to be submitted."""
+    if num_jobs >= len(loaded.jobs):
+        return loaded
+    return replace(loaded, name=f"{loaded.name}, first {num_jobs} jobs", jobs=loaded.jobs[:num_jobs])

@@ -1,0 +1,143 @@
+"""`elastic simulate`: by name, from generated and published workloads, with errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from elastic_core.cli import build
+from elastic_core.errors import UserError
+
+SMALL = ("--jobs", 8, "--policy", "fixed", "--policy", "fair_share")
+
+
+def elastic(*arguments: object) -> Result:
+    return CliRunner().invoke(build(), ["simulate", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def printed(*arguments: object) -> Any:
+    done = elastic(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def refusal(*arguments: object) -> str:
+    error = elastic(*arguments).exception
+    assert isinstance(error, UserError)
+    return str(error)
+
+
+def test_it_compares_policies_on_a_workload_that_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELASTIC_DATA", raising=False)
+    done = elastic(*SMALL)
+    assert done.exit_code == 0
+    for word in ("fixed", "fair_share", "mean", "p99", "makespan", "utilisation", "rho mean"):
+        assert word in done.stdout
+
+
+def test_json_has_the_figures_and_every_job() -> None:
+    found = printed(*SMALL)
+    assert [result["policy"] for result in found["results"]] == ["fixed", "fair_share"]
+    for result in found["results"]:
+        assert result["figures"]["completed"] == len(result["jobs"]) == 8
+        times = [job["completion_seconds"] for job in result["jobs"]]
+        assert result["figures"]["mean_completion"] == pytest.approx(sum(times) / 8)
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_seed_another_workload() -> None:
+    def completions(seed: int) -> list[float]:
+        found = printed("--jobs", 8, "--policy", "elastic_batch", "--seed", seed)
+        return [job["completion_seconds"] for job in found["results"][0]["jobs"]]
+
+    assert completions(1) == completions(1)
+    assert completions(1) != completions(2)
+
+
+def test_a_cluster_file_takes_the_place_of_the_named_cluster(tmp_path: Path) -> None:
+    spec = tmp_path / "mine.json"
+    spec.write_text(json.dumps({"nodes": [{"name": "n1", "type": "h200", "slots": 16}]}))
+    assert printed(*SMALL, "--cluster", spec)["cluster"] == [{"name": "n1", "type": "h200", "slots": 16}]
+
+
+def test_until_stops_early_and_says_that_the_figures_are_partial() -> None:
+    done = elastic(*SMALL, "--until", "10min")
+    assert done.exit_code == 0
+    assert "PARTIAL" in done.stdout
+    assert "time limit" in done.stdout
+
+
+def test_results_are_written_to_a_folder(tmp_path: Path) -> None:
+    assert elastic(*SMALL, "--out", tmp_path / "report").exit_code == 0
+    written = json.loads((tmp_path / "report" / "results.json").read_text())
+    assert written["results"][0]["held"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate",), "no workload is called 'generate'. Did you mean 'generated'?"),
+        (("--policy", "fair_shar"), "no policy is called 'fair_shar'. Did you mean 'fair_share'?"),
+        (("--cluster", "64t4"), "no cluster is called '64t4'. Did you mean '64-t4'?"),
+        (("--cluster", "gone.json"), "gone.json cannot be read"),
+        (("--until", "soon"), "--until is 'soon'; it takes a time such as 90, 90s, 10min, 8h or 2d"),
+        (("--rounds", "0"), "--rounds is '0'; it takes a time"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(arguments: tuple[str, ...], message: str) -> None:
+    assert message in refusal(*arguments)
+
+
+def test_a_published_workload_without_the_data_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELASTIC_DATA", raising=False)
+    assert "ELASTIC_DATA is ''" in refusal("sia-philly-1")
+
+
+def test_a_malformed_trace_is_refused_by_file_line_and_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = os.environ.get("ELASTIC_DATA")
+    if not data:
+        pytest.skip("ELASTIC_DATA does not name the published traces")
+    (tmp_path / "sia-sosp23" / "workloads" / "philly").mkdir(parents=True)
+    (tmp_path / "sia-sosp23" / "traces").symlink_to(Path(data) / "sia-sosp23" / "traces")
+    trace = tmp_path / "sia-sosp23" / "workloads" / "philly" / "workload-1.csv"
+    trace.write_text("name,time,application,num_replicas,batch_size\na,0,bert,1,12\nb,soon,bert,1,12\n")
+    monkeypatch.setenv("ELASTIC_DATA", str(tmp_path))
+    assert f"{trace}, line 3, column 'time': 'soon' is no number" in refusal("sia-philly-1")
+
+
+def test_the_list_names_workloads_clusters_and_policies() -> None:
+    found = printed("--list")
+    assert {"generated", "pollux-1", "sia-philly-1"} <= {row["name"] for row in found["workloads"]}
+    assert {"sia-heterogeneous", "64-t4"} <= {row["name"] for row in found["clusters"]}
+    assert {row["cluster"] for row in found["workloads"]} <= {row["name"] for row in found["clusters"]}
+    assert "elastic_batch" in found["policies"]
+    assert elastic("--list").exit_code == 0
+
+
+def test_ctrl_c_prints_what_was_computed_and_exits_with_130() -> None:
+    """A real process and a real signal, in the middle of a workload that would take much longer."""
+    code = (
+        "import sys; from elastic_core.sim import catalogue; from functools import partial\n"
+        "from dataclasses import replace\n"
+        "entry = catalogue.ENTRIES['generated']\n"
+        "catalogue.ENTRIES['generated'] = replace(entry, load=lambda seed: entry.load(seed, num_jobs=20000))\n"
+        "from elastic_core.cli import build; print('ready', flush=True); build()(sys.argv[1:])\n"
+    )
+    command = [sys.executable, "-c", code, "simulate", "--policy", "fixed", "--policy", "fair_share"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(2.0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "PARTIAL: fixed stopped (interrupted)" in " ".join(out.split())
+    assert "fair_share" not in out  # not begun

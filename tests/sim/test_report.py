@@ -1,0 +1,101 @@
+"""The figures of a comparison, on workloads small enough to work them out by hand."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import pytest
+
+from elastic_core.domain import Limits
+from elastic_core.policy import registry
+from elastic_core.sim.engine import Options, simulate
+from elastic_core.sim.fairness import Alone
+from elastic_core.sim.generated import generated
+from elastic_core.sim.physics import AnalyticPhysics
+from elastic_core.sim.report import FIGURES, Comparison, span
+from elastic_core.sim.workload import SimJob, Workload, nodes, workload
+
+POOL = nodes("t4", 1, 4)
+
+
+def a_job(job_id: str, at: float, seconds: float, slots: int = 1) -> SimJob:
+    """Takes `seconds` on one slot, scales perfectly, and starts at once."""
+    physics = AnalyticPhysics(
+        base_batch=8, work=seconds * 80, fixed_seconds=0.0, per_sample_seconds=1 / 80, exchange_seconds=0.0,
+        rescale_seconds=0.0,
+    )  # fmt: skip
+    limits = Limits(
+        slot_counts=(1, 2, 4), types=(), min_batch=8, max_batch=64, requested_slots=slots, requested_batch=8
+    )
+    return SimJob(job_id=job_id, task="even", submitted_at=at, physics=physics, limits=limits)
+
+
+def compared(jobs: list[SimJob], *policies: str, until: float = float("inf"), **more: float) -> Comparison:
+    given: Workload = workload("by hand", jobs)
+    options = Options(noise=0.0, until=until)
+    results = [simulate(given, POOL, registry.get(name), options) for name in policies]
+    return Comparison(workload=given, nodes=POOL, results=results, **more)  # type: ignore[arg-type]
+
+
+def test_times_slots_and_makespan_of_two_jobs_that_queue() -> None:
+    found = compared([a_job("a", 0, 400, slots=4), a_job("b", 0, 400, slots=4)], "fixed").figures[0]
+    assert found["mean_completion"] == pytest.approx((100 + 200) / 2, rel=1e-3)
+    assert found["makespan"] == pytest.approx(200, rel=1e-3)
+    assert found["slot_hours"] == pytest.approx(800 / 3600, rel=1e-3)
+    assert found["utilisation"] == pytest.approx(1.0, rel=1e-3)
+    assert found["resizes_per_job"] == 0
+
+
+def test_the_window_counts_the_jobs_that_ended_in_it() -> None:
+    jobs = [a_job("a", 0, 400, slots=4), a_job("b", 0, 400, slots=4)]
+    assert compared(jobs, "fixed", window_seconds=150.0).figures[0]["completed_in_window"] == 1
+    assert compared(jobs, "fixed", window_seconds=250.0).figures[0]["completed_in_window"] == 2
+
+
+def test_a_job_alone_on_the_whole_cluster_is_treated_fairly() -> None:
+    found = compared([a_job("a", 0, 400, slots=4)], "fixed")
+    assert found.fairness[0]["a"] == pytest.approx(1.0, rel=1e-3)
+    assert found.figures[0]["unfair_share"] in (0.0, 1.0)  # one job
+
+
+def test_rho_is_over_the_time_on_one_nth_of_the_cluster() -> None:
+    """Two equal jobs at once, one after the other: each could have had two slots, 200 s, from the start."""
+    found = compared([a_job("a", 0, 400, slots=4), a_job("b", 0, 400, slots=4)], "fixed")
+    # a shares with b all its life (N = 2, two slots, 200 s); b shares half of its life (N = 1.5, 2.67 slots: two)
+    assert found.fairness[0]["a"] == pytest.approx(100 / 200, rel=1e-3)
+    assert found.fairness[0]["b"] == pytest.approx(200 / 200, rel=1e-3)
+
+
+def test_a_share_of_less_than_one_slot_is_a_share_of_time() -> None:
+    job = a_job("a", 0, 400)
+    assert Alone(POOL).fair_seconds(job, contenders=4) == pytest.approx(400)
+    assert Alone(POOL).fair_seconds(job, contenders=8) == pytest.approx(800)
+
+
+def test_a_simulation_cut_short_says_so_and_keeps_its_figures() -> None:
+    found = compared([a_job("a", 0, 400, slots=4), a_job("b", 0, 400, slots=4)], "fixed", until=150.0)
+    assert not found.complete
+    assert found.figures[0]["completed"] == 1
+    assert "fixed stopped (time limit) after 150 s simulated, 1 of 2 jobs ended" in found.headline()
+
+
+def test_nothing_completed_gives_no_figure_rather_than_a_wrong_one() -> None:
+    found = compared([a_job("a", 0, 400, slots=4)], "fixed", until=10.0)
+    assert isnan(found.figures[0]["mean_completion"])
+    assert found.to_json()["results"][0]["figures"]["mean_completion"] is None
+
+
+def test_the_best_of_a_figure_is_by_its_direction() -> None:
+    given = generated(0, num_jobs=6)
+    results = [simulate(given, POOL, registry.get(name)) for name in ("fixed", "elastic_batch")]
+    found = Comparison(workload=given, nodes=POOL, results=results)
+    for figure in FIGURES:
+        values = [row[figure.key] for row in found.figures]
+        if figure.better and values[0] != values[1]:
+            assert found.best(figure) == (max(values) if figure.better > 0 else min(values))
+
+
+def test_spans_are_written_with_three_digits() -> None:
+    assert [span(s) for s in (0.0123, 59.91, 1234.0, 7300.0, float("nan"))] == [
+        "12.3 ms", "59.9 s", "20.6 min", "2.03 h", "-",
+    ]  # fmt: skip
