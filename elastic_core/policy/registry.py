@@ -13,6 +13,7 @@ from elastic_core.policy.fair_share import FairShare
 from elastic_core.policy.fifo import Fifo
 from elastic_core.policy.fixed import Fixed
 from elastic_core.policy.optimus import Optimus
+from elastic_core.policy.sia import Sia
 from elastic_core.policy.srtf import Srtf
 from elastic_core.policy.tiresias import Tiresias
 
@@ -26,6 +27,7 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
         Fifo,
         Fixed,
         Optimus,
+        Sia,
         Srtf,
         Tiresias,
     )

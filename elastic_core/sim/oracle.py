@@ -11,6 +11,7 @@ from itertools import pairwise
 from elastic_core.domain import JobView
 from elastic_core.policy.packing import place
 from elastic_core.policy.scalability import Pool
+from elastic_core.policy.speeds import Ratios
 from elastic_core.sim.physics import Physics, gain, split
 from elastic_core.sim.workload import SimJob, Workload
 
@@ -48,3 +49,19 @@ class TrueOptimus:
 def _true_seconds(physics: Physics, kind: str, nodes: tuple[int, ...], batch: int, max_batch: int) -> float:
     cut = split(batch, sum(nodes), physics.max_local(kind, nodes), max_batch)
     return physics.seconds(kind, nodes, cut.local, cut.accumulation)[0]
+
+
+class TrueSpeeds:
+    """`policy.speeds.Speeds`: one slot at its largest micro-batch, as Sia's artefact compares types (SOSP 2023)."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._jobs = {job.job_id: job for job in workload.jobs}
+
+    def ratio(self, job: JobView, of: str, to: str, learnt: Ratios) -> float:  # noqa: ARG002 - nothing to learn
+        physics = self._jobs[job.job_id].physics
+        return _one_slot(physics, of) / _one_slot(physics, to)
+
+
+def _one_slot(physics: Physics, kind: str) -> float:
+    local = physics.max_local(kind, (1,))
+    return local / physics.seconds(kind, (1,), local, 1)[0]
