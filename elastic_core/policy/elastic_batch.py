@@ -1,14 +1,18 @@
 """Elastic batch: Saxena et al. 2020 (arXiv 2006.13878): slots and batch sizes of all jobs by one dynamic program.
 
-Every `INTERVAL` seconds, and at every event, the analyser (`policy.scalability`) says what each job would do with
-each count, and the dynamic program finds the counts with the largest sum of values (`policy.objective`). Ours:
+The analyser (`policy.scalability`) says what each job would do with each count, and the dynamic program finds the
+counts with the largest sum of values (`policy.objective`). `policy.saxena` is the paper's program as it stands. Ours
+departs from it on purpose:
 
+- The paper's autoscaler acts every interval; this one at every event as well, at the latest after `INTERVAL` seconds.
 - A set of jobs that cannot all run: `elastic_batch` lets them in by the queue's order (`policy.queue`), the rest
   wait; `elastic_batch_drop` is the paper's other rule and turns the newest away until the rest fits.
+- Values are scaling factors less the cost of a resize and a price a slot, where the paper has neither.
 - A job runs on one resource type at a time. Each type has its own dynamic program; then a job goes where slots idle
   on another type if that raises the sum, until no such move is left.
-- A count above all that was measured is explored only with slots that the program leaves idle: the job with the
-  fewest slots first, at most double its largest measured count, once a job and decision.
+- The paper profiles every job before it runs. Here a count above all that was measured is explored only with slots
+  that the program leaves idle: the job with the fewest slots first, at most double its largest measured count, once
+  a job and decision.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
 from elastic_core.policy import reasons
 from elastic_core.policy.contract import Law
 from elastic_core.policy.dynamic_program import best_counts
+from elastic_core.policy.infeasible import drop_newest
 from elastic_core.policy.objective import Prospect
 from elastic_core.policy.queue import Admission, admit, queue_of, usable_types
 from elastic_core.policy.scalability import Pool
@@ -36,11 +41,13 @@ Counts = dict[str, int]  # by job_id
 class ElasticBatch:
     name: ClassVar[str] = "elastic_batch"
     laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING, Law.NO_STARVATION, Law.BOUNDED_RESIZES})
+    drops: ClassVar[bool] = False  # the rule for an infeasible set: turn the newest away instead of letting it wait
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
-        queue, turned_away = self._queue(snapshot)
         capacity = snapshot.capacity()
-        prospects = _prospects(snapshot, queue)
+        queue = [self._considered(job) for job in queue_of(snapshot)]
+        queue, turned_away = drop_newest(queue, capacity, snapshot.policy_state) if self.drops else (queue, {})
+        prospects = _Prospects(snapshot, queue)
         admission, counts = _optimise(prospects, queue, capacity)
         kinds = admission.admitted
         idle = _idle(capacity, kinds, counts)
@@ -48,20 +55,27 @@ class ElasticBatch:
         targets = {**turned_away, **admission.waiting}
         for job_id, kind in kinds.items():
             prospect, count = prospects[job_id], explored.get(job_id, counts[job_id])
-            why = reasons.explain(prospect, kind, count, len(kinds), idle[kind], exploring=job_id in explored)
+            why = reasons.explain(
+                prospect, kind, count, len(kinds), idle[kind], exploring=job_id in explored, batch_rule=self._batch_rule
+            )
             batch = prospect.choices[kind][count].batch
             targets[job_id] = Target(counts={kind: count}, global_batch=batch, layout=Layout(data=count), reason=why)
         return Plan(
             policy=self.name,
             targets=targets,
-            state={"trials": _remember(prospects, kinds, explored), "turned_away": sorted(turned_away)},
+            state={
+                "trials": _remember(snapshot, queue, kinds, explored),
+                "turned_away": sorted(turned_away),
+            },
             wake_at=snapshot.now + INTERVAL if snapshot.jobs else None,
             turned_away=tuple(sorted(turned_away)),
         )
 
-    def _queue(self, snapshot: Snapshot) -> tuple[Sequence[JobView], dict[str, Target]]:
-        """The jobs in the order in which they are let in, and those that are not considered at all (none here)."""
-        return queue_of(snapshot), {}
+    _batch_rule: ClassVar[str | None] = None  # why a job has its batch, where it is not the best one
+
+    def _considered(self, job: JobView) -> JobView:
+        """The job with the limits that this policy gives it."""
+        return job
 
 
 class ElasticBatchDrop(ElasticBatch):
@@ -69,25 +83,23 @@ class ElasticBatchDrop(ElasticBatch):
 
     name: ClassVar[str] = "elastic_batch_drop"
     laws: ClassVar[frozenset[Law]] = frozenset({Law.BOUNDED_RESIZES})
-
-    def _queue(self, snapshot: Snapshot) -> tuple[Sequence[JobView], dict[str, Target]]:
-        capacity = snapshot.capacity()
-        out = set(snapshot.policy_state.get("turned_away", ())) & {job.job_id for job in snapshot.jobs}
-        out |= {job.job_id for job in snapshot.jobs if not usable_types(job, capacity)}
-        newest_last = sorted(queue_of(snapshot), key=lambda job: (job.submitted_at, job.job_id))
-        kept = [job for job in newest_last if job.job_id not in out]
-        while admit(kept, capacity).waiting:
-            out.add(kept.pop().job_id)
-        return kept, {job.job_id: Target.nothing(reasons.turned_away(job)) for job in newest_last if job.job_id in out}
+    drops: ClassVar[bool] = True
 
 
-def _prospects(snapshot: Snapshot, queue: Sequence[JobView]) -> dict[str, Prospect]:
-    """What each job of the queue could do, in its order."""
-    pool, capacity = Pool.of(snapshot), snapshot.capacity()
-    state, now = snapshot.policy_state, snapshot.now
-    return {
-        job.job_id: Prospect.of(job, usable_types(job, capacity), pool, recall(state, job, now), now) for job in queue
-    }
+class _Prospects(dict[str, Prospect]):
+    """What each job of the queue could do; looked into only for those that are let in."""
+
+    def __init__(self, snapshot: Snapshot, queue: Sequence[JobView]) -> None:
+        super().__init__()
+        self._jobs = {job.job_id: job for job in queue}
+        self._pool, self._capacity = Pool.of(snapshot), snapshot.capacity()
+        self._state, self._now = snapshot.policy_state, snapshot.now
+
+    def __missing__(self, job_id: str) -> Prospect:
+        job, now = self._jobs[job_id], self._now
+        kinds, trials = usable_types(job, self._capacity), recall(self._state, job, now)
+        self[job_id] = Prospect.of(job, kinds, self._pool, trials, now)
+        return self[job_id]
 
 
 def _optimise(
@@ -163,9 +175,11 @@ def _explore(
     return explored
 
 
-def _remember(prospects: Mapping[str, Prospect], kinds: Mapping[str, str], explored: Counts) -> dict[str, Any]:
-    kept = {}
-    for job_id, prospect in prospects.items():
-        exploring = key(kinds[job_id], explored[job_id]) if job_id in explored else None
-        kept[job_id] = remember(prospect.trials, prospect.job, exploring, prospect.now)
+def _remember(
+    snapshot: Snapshot, queue: Sequence[JobView], kinds: Mapping[str, str], explored: Counts
+) -> dict[str, Any]:
+    state, now, kept = snapshot.policy_state, snapshot.now, {}
+    for job in queue:
+        exploring = key(kinds[job.job_id], explored[job.job_id]) if job.job_id in explored else None
+        kept[job.job_id] = remember(recall(state, job, now), job, exploring, now)
     return {job_id: trials for job_id, trials in kept.items() if trials}

@@ -20,7 +20,7 @@ from functools import cached_property
 
 from elastic_core.domain import JobView, ProfilePoint
 from elastic_core.policy.queue import held_count, held_type
-from elastic_core.policy.scalability import Choice, Pool, analyse
+from elastic_core.policy.scalability import Choice, Pool, Profiler, analyse, predicted
 from elastic_core.policy.trials import Trials, key, paused
 
 SLOT_PRICE = 0.10
@@ -38,8 +38,10 @@ class Prospect:
     now: float
 
     @staticmethod
-    def of(job: JobView, kinds: Sequence[str], pool: Pool, trials: Trials, now: float) -> Prospect:
-        return Prospect(job, analyse(job, kinds, pool), trials, now)
+    def of(
+        job: JobView, kinds: Sequence[str], pool: Pool, trials: Trials, now: float, profiler: Profiler = predicted
+    ) -> Prospect:
+        return Prospect(job, analyse(job, kinds, pool, profiler), trials, now)
 
     @cached_property
     def held(self) -> tuple[str | None, int]:
@@ -57,7 +59,7 @@ class Prospect:
         """Share of the time ahead that is lost by going there; nothing for a job that holds no slots, or these."""
         if self.held[1] == 0 or self.held == (kind, count):
             return 0.0
-        needed = self.job.remaining_samples / self.choices[kind][count].samples_per_second
+        needed = self.job.remaining_samples / self.choices[kind][count].work_per_second
         pause = max(self.job.resize_seconds, 0.0)
         ahead = min(needed, HORIZON)
         return max(HYSTERESIS, pause / (pause + ahead)) if pause + ahead > 0 else 1.0

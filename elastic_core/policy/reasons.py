@@ -14,13 +14,20 @@ def turned_away(job: JobView) -> str:
     )
 
 
-def explain(prospect: Prospect, kind: str, count: int, num_running: int, idle: int, *, exploring: bool) -> str:
-    """One sentence on the count, one on the batch where it changes, one on idle slots that were left."""
+def explain(
+    prospect: Prospect, kind: str, count: int, num_running: int, idle: int, *, exploring: bool,
+    batch_rule: str | None = None,
+) -> str:  # fmt: skip
+    """One sentence on the count, one on the batch where it changes, one on idle slots that were left.
+
+    `batch_rule`: how the batch was chosen, where it is not the best one that the analyser found.
+    """
     parts = [_headline(prospect, kind, count, num_running, exploring=exploring)]
     batch = prospect.choices[kind][count].batch
     if prospect.job.last_batch not in (None, batch):
-        best = "throughput" if prospect.job.noise_scale is None else "throughput, weighed by gradient noise,"
-        parts.append(f"global batch {prospect.job.last_batch} -> {batch}: near the best {best} at this count")
+        weighed = "" if prospect.job.noise_scale is None else ", weighed by gradient noise,"
+        why = batch_rule or f"near the best throughput{weighed} at this count"
+        parts.append(f"global batch {prospect.job.last_batch} -> {batch}: {why}")
     parts.append("" if exploring else _why_not_more(prospect, kind, count, idle))
     return "; ".join(part for part in parts if part)
 

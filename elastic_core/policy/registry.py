@@ -12,7 +12,16 @@ from elastic_core.policy.elastic_batch import ElasticBatch, ElasticBatchDrop
 from elastic_core.policy.fair_share import FairShare
 from elastic_core.policy.fifo import Fifo
 from elastic_core.policy.fixed import Fixed
+from elastic_core.policy.fixed_batch import (
+    MaxBatch,
+    MaxBatchDrop,
+    MinBatch,
+    MinBatchDrop,
+    RandomBatch,
+    RandomBatchDrop,
+)
 from elastic_core.policy.optimus import Optimus
+from elastic_core.policy.saxena import Saxena, SaxenaDrop
 from elastic_core.policy.sia import Sia
 from elastic_core.policy.srtf import Srtf
 from elastic_core.policy.tiresias import Tiresias
@@ -26,8 +35,16 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
         FairShare,
         Fifo,
         Fixed,
+        MaxBatch,
+        MaxBatchDrop,
+        MinBatch,
+        MinBatchDrop,
         Optimus,
         Sia,
+        RandomBatch,
+        RandomBatchDrop,
+        Saxena,
+        SaxenaDrop,
         Srtf,
         Tiresias,
     )

@@ -5,6 +5,9 @@ the scaling factor s(slots) = T / (the best throughput on one slot). Two things 
 gradient noise scale is known, throughput counts what a sample is still worth at that batch (goodput); and of the
 batches within `BATCH_TOLERANCE` of the best one the last used is kept, else the smallest taken, since a smaller
 batch is never worse for the model.
+
+The paper profiles a job before it runs. Here the times are those of the job's fitted model, whatever that was fitted
+on; `StepSeconds` is where other times can be put in, the true ones of a simulation for example.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
-from elastic_core.domain import JobView, Snapshot
+from elastic_core.domain import JobView, Limits, Snapshot, ThroughputModel
 from elastic_core.predict.efficiency import efficiency
 from elastic_core.predict.throughput import Floats, Ints, StepTime
 
@@ -29,7 +33,7 @@ class Choice:
 
     num_slots: int
     batch: int
-    samples_per_second: float
+    work_per_second: float  # samples, counted as the job's work is
     speedup: float  # against the job's best batch on one slot of its best type
 
 
@@ -55,55 +59,122 @@ class Pool:
         return np.searchsorted(np.cumsum(self.sizes[kind]), counts) + 1
 
 
-def analyse(job: JobView, kinds: Iterable[str], pool: Pool) -> dict[str, dict[int, Choice]]:
+class StepSeconds(Protocol):
+    """Step times of one job. Hashable, and the same answers from equal ones: what was analysed is remembered."""
+
+    def __hash__(self) -> int: ...
+
+    def seconds(self, num_slots: Ints, kind: str, batches: Ints, pool: Pool, limits: Limits) -> Floats:
+        """Seconds of a step of each global batch on each number of slots; the arrays have one shape."""
+
+
+class Profiler(Protocol):
+    def __call__(self, job: JobView) -> StepSeconds: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """By the model in the snapshot, or the prior where there is none."""
+
+    params: tuple[tuple[str, float], ...] | None
+    source: str
+
+    def seconds(self, num_slots: Ints, kind: str, batches: Ints, pool: Pool, limits: Limits) -> Floats:
+        model = None if self.params is None else ThroughputModel(params=dict(self.params), source=self.source)
+        fitted = StepTime.of(model, limits)
+        return fitted.seconds(num_slots, pool.nodes_for(kind, num_slots), kind, batches, limits)
+
+
+def predicted(job: JobView) -> Predicted:
+    if job.throughput is None:
+        return Predicted(None, "prior")
+    return Predicted(tuple(job.throughput.params.items()), job.throughput.source)
+
+
+def analyse(
+    job: JobView, kinds: Iterable[str], pool: Pool, profiler: Profiler = predicted
+) -> dict[str, Mapping[int, Choice]]:
     """Choices by type and count: every allowed count that the type's capacity and the largest batch can carry.
 
     The reference, one slot at its best batch, is asked for even where the job may not run on a single slot.
     """
-    model = StepTime.of(job.throughput, job.limits)
-    found = {kind: _analyse_type(job, model, kind, pool) for kind in kinds}
-    reference = max((one_slot for one_slot, _ in found.values()), default=1.0)
-    return {
-        kind: {count: Choice(count, batch, rate, score / reference) for count, batch, rate, score in choices}
-        for kind, (_, choices) in found.items()
-    }
+    pools = tuple((kind, pool.sizes.get(kind, ())) for kind in kinds)
+    found = _analyse(profiler(job), job.limits, job.noise_scale, job.scale_invariant, pools)
+    choices = {kind: analysis.choices for kind, analysis in found.items()}
+    kept = _keep_batch(job, found)
+    if kept is not None:
+        kind, choice = kept
+        choices[kind] = {**choices[kind], choice.num_slots: choice}
+    return choices
 
 
-def _analyse_type(
-    job: JobView, model: StepTime, kind: str, pool: Pool
-) -> tuple[float, list[tuple[int, int, float, float]]]:
-    """(score on one slot, [(count, batch, samples a second, score)]); the score is the goodput at the best batch."""
-    limits = job.limits
+@dataclass(frozen=True, slots=True)
+class _Analysis:
+    """Of one job on one type: its choices, and for each count the batches that are good enough: batch -> work rate."""
+
+    choices: Mapping[int, Choice]
+    good: Mapping[int, Mapping[int, float]]
+
+
+@lru_cache(maxsize=2048)
+def _analyse(
+    times: StepSeconds, limits: Limits, noise_scale: float | None, scale_invariant: bool,
+    pools: tuple[tuple[str, tuple[int, ...]], ...],
+) -> dict[str, _Analysis]:  # fmt: skip
+    """Remembered between decisions: between two reports of a job nothing of this changes."""
+    pool = Pool(dict(pools))
+    rated = {kind: _rate(times, limits, noise_scale, kind, pool) for kind in pool.sizes}
+    reference = max((float(rates[0].scores.max()) for rates in rated.values()), default=1.0)
+    return {kind: _choose(rates, limits, reference, scale_invariant) for kind, rates in rated.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Every batch that was tried at one count."""
+
+    num_slots: int
+    batches: Ints
+    samples: Floats  # a second
+    scores: Floats  # samples a second, each weighed by what it is still worth
+
+
+def _rate(times: StepSeconds, limits: Limits, noise_scale: float | None, kind: str, pool: Pool) -> list[_Rates]:
+    """One slot first, then the other allowed counts."""
     largest = min(pool.capacity(kind), limits.max_batch)
     counts = [1, *(n for n in limits.slot_counts if 1 < n <= largest)]
     grids = [_batches(limits.min_batch, limits.max_batch, limits.max_local(kind), count) for count in counts]
-    lengths = [len(grid) for grid in grids]
     batches = np.concatenate(grids)
-    slots = np.repeat(np.asarray(counts), lengths)
-    rates = batches / model.seconds(slots, pool.nodes_for(kind, slots), kind, batches, limits)
-    scores = rates * _worth(batches, job)
-    choices = []
-    for count, start, length in zip(counts, np.cumsum([0, *lengths[:-1]]), lengths, strict=True):
-        part = slice(start, start + length)
-        at = _pick_batch(batches[part], scores[part], job, count)
-        choices.append((count, int(batches[part][at]), float(rates[part][at]), float(scores[part].max())))
-    one_slot = choices[0][3]
-    return one_slot, [choice for choice in choices if choice[0] in limits.slot_counts]
+    slots = np.repeat(np.asarray(counts), [len(grid) for grid in grids])
+    samples = batches / times.seconds(slots, kind, batches, pool, limits)
+    worth = np.asarray([efficiency(batch, limits.min_batch, noise_scale) for batch in batches.tolist()])
+    ends = np.cumsum([len(grid) for grid in grids])[:-1]
+    parts = zip(counts, grids, np.split(samples, ends), np.split(samples * worth, ends), strict=True)
+    return [_Rates(*part) for part in parts]
 
 
-def _worth(batches: Ints, job: JobView) -> Floats:
-    return np.asarray([efficiency(batch, job.limits.min_batch, job.noise_scale) for batch in batches])
+def _choose(rates: list[_Rates], limits: Limits, reference: float, scale_invariant: bool) -> _Analysis:
+    choices, good = {}, {}
+    for tried in rates:
+        if tried.num_slots not in limits.slot_counts:
+            continue
+        best = float(tried.scores.max())
+        enough = np.flatnonzero(tried.scores >= (1.0 - BATCH_TOLERANCE) * best)
+        work = tried.scores if scale_invariant else tried.samples
+        good[tried.num_slots] = {int(tried.batches[at]): float(work[at]) for at in enough}
+        batch, rate = next(iter(good[tried.num_slots].items()))  # the smallest
+        choices[tried.num_slots] = Choice(tried.num_slots, batch, rate, best / reference)
+    return _Analysis(choices, good)
 
 
-def _pick_batch(batches: Ints, scores: Floats, job: JobView, count: int) -> int:
-    """Index of the batch to use: the one in use at this count if it is good enough, else the smallest that is."""
-    good = np.flatnonzero(scores >= (1.0 - BATCH_TOLERANCE) * scores.max())
-    held = job.allocation.num_slots if job.allocation is not None else 0
-    if count == held and job.last_batch is not None:
-        for at in good:
-            if batches[at] == job.last_batch:
-                return int(at)
-    return int(good[0])
+def _keep_batch(job: JobView, found: Mapping[str, _Analysis]) -> tuple[str, Choice] | None:
+    """The batch in use, at the count in use, if it is good enough there."""
+    if job.allocation is None or job.last_batch is None or len(job.allocation.counts()) != 1:
+        return None
+    ((kind, count),) = job.allocation.counts().items()
+    if kind not in found or job.last_batch not in found[kind].good.get(count, {}):
+        return None
+    there = found[kind].choices[count]
+    return kind, Choice(count, job.last_batch, found[kind].good[count][job.last_batch], there.speedup)
 
 
 @lru_cache(maxsize=65536)

@@ -1,0 +1,27 @@
+"""A set of jobs that cannot all run: the rule of Saxena et al. 2020 that turns the newest away (section 4.4).
+
+The other rule, to let them wait, is what every policy here does by the queue's order (`policy.queue`). Who was turned
+away once stays away: the policy's state says so, until the job has left the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elastic_core.domain import JobView, Target
+from elastic_core.policy import reasons
+from elastic_core.policy.queue import admit, usable_types
+
+
+def drop_newest(
+    queue: Sequence[JobView], capacity: Mapping[str, int], state: Mapping[str, Any]
+) -> tuple[list[JobView], dict[str, Target]]:
+    """(the jobs that can all run with their smallest counts, oldest first; targets of nothing for the others)."""
+    out = set(state.get("turned_away", ())) & {job.job_id for job in queue}
+    out |= {job.job_id for job in queue if not usable_types(job, capacity)}
+    newest_last = sorted(queue, key=lambda job: (job.submitted_at, job.job_id))
+    kept = [job for job in newest_last if job.job_id not in out]
+    while admit(kept, capacity).waiting:
+        out.add(kept.pop().job_id)
+    return kept, {job.job_id: Target.nothing(reasons.turned_away(job)) for job in newest_last if job.job_id in out}
