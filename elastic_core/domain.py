@@ -78,6 +78,11 @@ class Layout:
         return self.data * self.tensor * self.pipeline
 
 
+# Processes by role, sorted by name, such as (("server", 1), ("worker", 2)). Empty for the jobs that the runtime runs:
+# data-parallel, one process a slot. Jobs over parameter servers exist in the simulator only.
+Roles = tuple[tuple[str, int], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """What a decision gives one job. Rank r runs on `slots[r]`; slots are sorted by (node, index)."""
@@ -86,6 +91,7 @@ class Allocation:
     global_batch: int
     layout: Layout
     comm: str = "allreduce"
+    roles: Roles = ()
 
     @property
     def num_slots(self) -> int:
@@ -104,6 +110,20 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What a job over parameter servers may use (simulator only): workers on slots of type "gpu", at most one GPU each,
+    and CPU cores, slots of type "cpu", for every process; a server is faster with more of them."""
+
+    max_workers: int
+    max_servers: int
+    worker_cores: int  # of every worker
+    max_server_cores: int
+    requested_workers: int
+    requested_servers: int
+    requested_server_cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a job's user allows. `slot_counts` is resolved, sorted, and never empty."""
 
@@ -115,6 +135,7 @@ class Limits:
     requested_slots: int = 1  # what `fixed` gives, and what a user of a static scheduler would ask for
     requested_batch: int = 1
     min_local_batch: int = 1  # samples that a slot takes at least
+    servers: ServerLimits | None = None  # of a job over parameter servers, whose slot counts are numbers of workers
     max_local_by_type: tuple[tuple[str, int], ...] = ()  # where a type takes another number than `max_local_batch`
 
     @property
@@ -143,6 +164,8 @@ class ProfilePoint:
     step_seconds: float
     sync_seconds: float  # part of step_seconds spent waiting for gradients
     count: int
+    roles: Roles = ()  # of a job over parameter servers, whose slots here are its GPUs
+    server_cores: float = 0.0  # of each of its servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +248,7 @@ class Target:
     comm: str = "allreduce"
     reason: str = ""
     nodes: Mapping[str, int] | None = None  # slots by node, a wish; None: the packing rule chooses
+    roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers
 
     @property
     def num_slots(self) -> int:

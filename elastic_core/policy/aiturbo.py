@@ -23,6 +23,7 @@ from elastic_core.policy.contract import Law
 from elastic_core.policy.marginal import Claim, allot
 from elastic_core.policy.queue import queue_of, usual_batch, why_waiting
 from elastic_core.policy.scalability import Pool
+from elastic_core.policy.server_sizes import ServerSizes, service_rate_of_cores
 from elastic_core.policy.sizes import Size, Sizes, SlotSizes, service_rate
 
 INTERVAL = 60.0  # seconds between two reallocations
@@ -84,18 +85,26 @@ class AITurbo:
 
 def attained_service(job: JobView, snapshot: Snapshot) -> float:
     """Units of service so far: what the last decision knew, and since then the rate of what the job holds."""
-    held = job.allocation.counts() if job.allocation is not None else {}
+    rate = held_rate(job)
     try:
         known, at = (float(value) for value in snapshot.policy_state["service"][job.job_id])
     except (KeyError, TypeError, ValueError):  # first seen by this policy: as if it had held slots of this kind always
-        kind = next(iter(held), "")
-        return job.attained_slot_seconds * service_rate({kind: 1})
+        slots = max(1, job.allocation.num_slots if job.allocation is not None else 1)
+        return job.attained_slot_seconds * (rate / slots if rate else service_rate({"": 1}))
     since = at if job.allocated_since is None else max(at, job.allocated_since)
-    return known + service_rate(held) * max(0.0, snapshot.now - since)
+    return known + rate * max(0.0, snapshot.now - since)
+
+
+def held_rate(job: JobView) -> float:
+    """Units of service a second of what it holds now."""
+    if job.allocation is None:
+        return 0.0
+    counts = job.allocation.counts()
+    return service_rate_of_cores(counts) if job.allocation.roles else service_rate(counts)
 
 
 def _claim(job: JobView, attained: float, capacity: Mapping[str, int], pool: Pool) -> Claim:
-    sizes: Sizes = SlotSizes(job, capacity, pool)
+    sizes: Sizes = ServerSizes(job) if job.limits.servers is not None else SlotSizes(job, capacity, pool)
     return Claim.of(sizes, capacity, predictable=is_predictable(job), attained=attained)
 
 
@@ -131,19 +140,25 @@ def _again_at(standings: Sequence[Standing], grants: Mapping[str, Size], now: fl
 
 def _fields(claim: Claim, size: Size, words: str) -> dict[str, Any]:
     """A target in plain JSON, as it is kept in the plan's state."""
-    batch = usual_batch(claim.sizes.job, size.num_slots)
-    return {"counts": dict(size.counts), "batch": batch, "reason": f"{claim.explain(size)}; {words}"}
+    return {
+        "counts": dict(size.counts),
+        "roles": dict(size.roles),
+        "batch": usual_batch(claim.sizes.job, size.ranks),
+        "reason": f"{claim.explain(size)}; {words}",
+    }
 
 
 def _target(fields: Mapping[str, Any]) -> Target:
     if not fields["counts"]:
         return Target.nothing(fields["reason"])
-    ranks = sum(fields["counts"].values())
+    roles = tuple(sorted(fields["roles"].items()))
+    ranks = fields["roles"]["worker"] if roles else sum(fields["counts"].values())
     return Target(
         counts=fields["counts"],
         global_batch=fields["batch"],
         layout=Layout(data=ranks),
         reason=fields["reason"],
+        roles=roles,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from elastic_core.domain import JobView, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Plan, ServerLimits, Snapshot, Target
 
 
 def violations(plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
@@ -37,9 +37,31 @@ def _all(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
 def _of_target(target: Target, job: JobView) -> Iterator[str]:
     if any(count < 0 for count in target.counts.values()):
         yield f"negative counts {dict(target.counts)}"
+    elif target.num_slots and job.limits.servers is not None:
+        yield from _of_roles(target, job.limits.servers)
+        yield from _of_batch(target, job, target.layout.world_size)
     elif target.num_slots:
         yield from _of_slots(target, job)
-        yield from _of_batch(target, job)
+        yield from _of_batch(target, job, target.num_slots)
+
+
+def _of_roles(target: Target, limits: ServerLimits) -> Iterator[str]:
+    roles, counts = dict(target.roles), {kind: count for kind, count in target.counts.items() if count}
+    workers, servers = roles.get("worker", 0), roles.get("server", 0)
+    if roles.keys() != {"worker", "server"}:
+        yield f"roles {roles}, where it needs workers and servers"
+    if not (1 <= workers <= limits.max_workers and 1 <= servers <= limits.max_servers):
+        yield (
+            f"{workers} workers and {servers} servers, allowed are 1 to {limits.max_workers} and "
+            f"1 to {limits.max_servers}"
+        )
+    if not counts.keys() <= {"gpu", "cpu"} or not 1 <= counts.get("gpu", 0) <= workers:
+        yield f"slots {counts}: {workers} workers run on 1 to {workers} slots of 'gpu', beside slots of 'cpu'"
+    cores = workers * limits.worker_cores + servers
+    if counts.get("cpu", 0) < cores:
+        yield f"{counts.get('cpu', 0)} slots of 'cpu', its processes need {cores} at least"
+    if target.layout.world_size != workers:
+        yield f"a layout for {target.layout.world_size} ranks with {workers} workers"
 
 
 def _of_slots(target: Target, job: JobView) -> Iterator[str]:
@@ -53,12 +75,12 @@ def _of_slots(target: Target, job: JobView) -> Iterator[str]:
         yield f"a layout for {target.layout.world_size} ranks on {target.num_slots} slots"
 
 
-def _of_batch(target: Target, job: JobView) -> Iterator[str]:
+def _of_batch(target: Target, job: JobView, ranks: int) -> Iterator[str]:
     limits = job.limits
     if not limits.min_batch <= target.global_batch <= limits.max_batch:
         yield f"global batch {target.global_batch}, allowed is {limits.min_batch} to {limits.max_batch}"
-    if target.global_batch < target.num_slots:
-        yield f"global batch {target.global_batch} on {target.num_slots} slots: less than one sample a slot"
+    if target.global_batch < ranks:
+        yield f"global batch {target.global_batch} on {ranks} slots: less than one sample a slot"
 
 
 def _over_capacity(targets: Mapping[str, Target], capacity: Mapping[str, int]) -> Iterator[str]:

@@ -48,8 +48,9 @@ class Size:
         return dict(self.counts).get(kind, 0)
 
     @property
-    def num_slots(self) -> int:
-        return sum(count for _, count in self.counts)
+    def ranks(self) -> int:
+        """Processes that share the batch: the workers where there are roles, else one a slot."""
+        return dict(self.roles)["worker"] if self.roles else sum(count for _, count in self.counts)
 
 
 def service_rate(counts: Mapping[str, int]) -> float:

@@ -178,15 +178,18 @@ class _Simulation:
             if target.num_slots:
                 moving.append((running, target, before))
         for running, target, before in sorted(moving, key=lambda move: (-move[1].num_slots, move[0].job.job_id)):
-            ((kind, count),) = ((kind, count) for kind, count in target.counts.items() if count)
-            nodes, slots = self.pool.take(kind, count, before, target.nodes)
-            running.hold(self.now, kind, nodes, slots, target.global_batch)
+            kind, *others = _kinds(target)
+            nodes, slots = self.pool.take(kind, target.counts[kind], before, target.nodes)
+            for other in others:
+                slots += self.pool.take(other, target.counts[other], {})[1]
+            running.hold(self.now, kind, nodes, tuple(sorted(slots)), target.global_batch, target.roles)
             self.open_since[running.job.job_id] = self.now
 
     def _same_slots(self, running: Running, target: Target) -> bool:
         counts = {kind: count for kind, count in target.counts.items() if count}
-        held = {running.kind: running.num_slots} if running.nodes else {}
-        return counts == held and (not target.nodes or dict(target.nodes) == dict(running.nodes))
+        roles = running.allocation.roles if running.allocation is not None else ()
+        same_nodes = not target.nodes or dict(target.nodes) == dict(running.nodes)
+        return counts == running.counts and roles == target.roles and same_nodes
 
     def _close(self, running: Running, end: float) -> None:
         start = self.open_since.pop(running.job.job_id, None)
@@ -222,6 +225,11 @@ class _Simulation:
         )
 
 
+def _kinds(target: Target) -> list[str]:
+    """The types of its slots, that of the workers first; a job without roles has one."""
+    return sorted((kind for kind, count in target.counts.items() if count), key=lambda kind: (kind == "cpu", kind))
+
+
 def _order(job: SimJob) -> tuple[float, str]:
     return job.submitted_at, job.job_id
 
@@ -237,6 +245,7 @@ def _job_result(running: Running) -> JobResult:
         turned_away=running.turned_away,
         resizes=running.resizes,
         slot_seconds=dict(running.slot_seconds),
+        busy_seconds=running.busy_seconds,
         done=running.done / job.physics.epoch_ends[-1],
     )
 

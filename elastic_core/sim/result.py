@@ -32,6 +32,7 @@ class JobResult:
     resizes: int  # restarts after the first start
     slot_seconds: Mapping[str, float]  # by type
     done: float  # share of its work
+    busy_seconds: float = 0.0  # slot-seconds of its workers in which they computed
 
     @property
     def completion_seconds(self) -> float | None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from elastic_core.domain import Allocation, JobView, Layout, ProfilePoint, SegmentState, Slot
+from elastic_core.domain import Allocation, JobView, Layout, ProfilePoint, Roles, SegmentState, Slot
 from elastic_core.sim.physics import Split, gain, split
+from elastic_core.sim.servers import RolePhysics, server_cores
 from elastic_core.sim.workload import SimJob
 
 UNKNOWN_RESIZE_SECONDS = 30.0  # what a policy is told before the job's first start was seen
@@ -16,7 +17,8 @@ REPORT_SECONDS = 10.0  # of training behind one report
 _MOST_REPORTS = 64
 _INSTANT = 1e-6  # seconds: what rounding may leave of an epoch at the very time it was said to end is no time
 
-_Key = tuple[int, int, str, int, int, int]  # slots, nodes, type, global batch, local batch, accumulation
+# slots, nodes, type, global batch, local batch, accumulation, roles, cores of each server
+_Key = tuple[int, int, str, int, int, int, Roles, float]
 _NO_SPLIT = Split(0, 0, 0)
 
 
@@ -30,6 +32,7 @@ class Running:
     epoch: int = 0
     kind: str = ""
     nodes: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)  # all that it holds, by type
     allocation: Allocation | None = None
     split: Split = _NO_SPLIT
     rate: float = 0.0  # work a second while it trains
@@ -44,6 +47,7 @@ class Running:
     last_resize_at: float | None = None
     last_batch: int | None = None
     slot_seconds: dict[str, float] = field(default_factory=dict)
+    busy_seconds: float = 0.0  # slot-seconds of the workers' type in which it computed, neither waiting nor restarting
     trained: dict[_Key, float] = field(default_factory=dict)  # seconds
     measured: dict[_Key, tuple[float, float]] = field(default_factory=dict)
     _finish: float | None = None
@@ -57,6 +61,9 @@ class Running:
         """Train at another global batch on the slots it holds: a boundary in place, which costs next to nothing."""
         physics, limits = self.job.physics, self.job.limits
         placement = tuple(self.nodes.values())
+        if self.allocation is not None and self.allocation.roles:
+            self._set_roles(self.allocation, batch)
+            return
         cap = physics.max_local(self.kind, placement)
         own = limits.max_local(self.kind)
         self.split = split(batch, sum(placement), cap if own is None else min(cap, own), limits.max_batch)
@@ -66,21 +73,33 @@ class Running:
             self.allocation = Allocation(slots=self.allocation.slots, global_batch=batch, layout=self.allocation.layout)
         self._refresh()
 
-    def hold(self, now: float, kind: str, nodes: Mapping[str, int], slots: tuple[Slot, ...], batch: int) -> None:
-        """Start on other slots than before: restore first, then train."""
+    def _set_roles(self, allocation: Allocation, batch: int) -> None:
+        physics, workers = self.job.physics, dict(allocation.roles)["worker"]
+        assert isinstance(physics, RolePhysics)
+        self.split = Split(-(-batch // workers), 1, batch)
+        self.step = physics.role_seconds(allocation.counts(), allocation.roles, batch)
+        self.last_batch = batch
+        self._refresh()
+
+    def hold(
+        self, now: float, kind: str, nodes: Mapping[str, int], slots: tuple[Slot, ...], batch: int, roles: Roles = ()
+    ) -> None:
+        """Start on other slots than before: restore first, then train. `kind` and `nodes` are those of the workers."""
         if self.started_at is None:
             self.started_at = now
         else:
             self.resizes += 1
             self.last_resize_at = now
         self.kind, self.nodes = kind, dict(nodes)
-        self.allocation = Allocation(slots=slots, global_batch=batch, layout=Layout(data=len(slots)))
+        ranks = dict(roles)["worker"] if roles else len(slots)
+        self.allocation = Allocation(slots=slots, global_batch=batch, layout=Layout(data=ranks), roles=roles)
+        self.counts = self.allocation.counts()
         self.paused_until = now + self.job.physics.rescale_seconds
         self.held_since, self.waiting_since = now, None
         self.set_batch(batch)
 
     def let_go(self, now: float) -> None:
-        self.nodes, self.allocation = {}, None
+        self.nodes, self.counts, self.allocation = {}, {}, None
         self.rate, self._finish = 0.0, None
         self.waiting_since = now
 
@@ -116,22 +135,28 @@ class Running:
 
     def _pass(self, until: float, *, training: bool) -> None:
         seconds = until - self.at
-        self.slot_seconds[self.kind] = self.slot_seconds.get(self.kind, 0.0) + seconds * self.num_slots
+        for kind, count in self.counts.items():
+            self.slot_seconds[kind] = self.slot_seconds.get(kind, 0.0) + seconds * count
         if training:
             self.done += self.rate * seconds
-            key = (
-                self.num_slots,
-                len(self.nodes),
-                self.kind,
-                self.split.batch,
-                self.split.local,
-                self.split.accumulation,
-            )
+            self.busy_seconds += seconds * self.num_slots * (1.0 - self.step[1] / self.step[0])
+            key = self._key()
             before = self.trained.get(key, 0.0)
             self.trained[key] = before + seconds
             if _reports(before + seconds) != _reports(before) or key not in self.measured:
                 self._measure(key)
         self.at = until
+
+    def _key(self) -> _Key:
+        roles = self.allocation.roles if self.allocation is not None else ()
+        servers = self.job.limits.servers
+        cores = 0.0
+        if self.allocation is not None and roles and servers is not None:
+            cores = server_cores(self.counts, roles, servers.worker_cores)
+        split = self.split
+        return (
+            self.num_slots, len(self.nodes), self.kind, split.batch, split.local, split.accumulation, roles, cores
+        )  # fmt: skip
 
     def _end_epoch(self, done: float) -> None:
         self.done = done
@@ -156,6 +181,7 @@ class Running:
         """What production would tell a policy about it."""
         job, physics = self.job, self.job.physics
         waiting = self.allocation is None
+        roles = job.limits.servers is not None
         return JobView(
             job_id=job.job_id,
             name=job.job_id,
@@ -165,7 +191,7 @@ class Running:
             submitted_at=job.submitted_at,
             deadline=job.deadline,
             limits=job.limits,
-            total_samples=round(physics.epoch_ends[-1]) if declared else None,
+            total_samples=self._told_work() if declared else None,
             done_samples=int(self.done),
             scale_invariant=True,
             segment_id=f"{job.job_id}__seg",
@@ -177,21 +203,36 @@ class Running:
             num_resizes=self.resizes,
             last_resize_at=self.last_resize_at,
             resize_seconds=UNKNOWN_RESIZE_SECONDS if self.started_at is None else physics.rescale_seconds,
-            attained_slot_seconds=sum(self.slot_seconds.values()),
+            attained_slot_seconds=sum(n for kind, n in self.slot_seconds.items() if kind == self.kind or not roles),
             profile=self._points(),
             noise_scale=self._noise_scale(),
-            predictable=job.predictable,
+            predictable=self._predictable(),
         )
+
+    def _share_done(self) -> float:
+        return self.done / self.job.physics.epoch_ends[-1]
+
+    def _told_work(self) -> int:
+        """All of its work as far as anybody can tell: the truth, unless the job's estimates are off."""
+        work, share = self.job.physics.epoch_ends[-1], self._share_done()
+        factor = next((factor for since, factor in reversed(self.job.estimates) if share >= since), 1.0)
+        return round(work) if factor == 1.0 else round(self.done + factor * (work - self.done))
+
+    def _predictable(self) -> float | None:
+        turns = self.job.turns_predictable
+        return self.job.predictable if turns is None or self._share_done() < turns[0] else turns[1]
 
     def _points(self) -> tuple[ProfilePoint, ...]:
         if self._profile is None:
             self._profile = tuple(
                 ProfilePoint(
                     num_slots=slots, num_nodes=nodes, type=kind, global_batch=batch, local_batch=local,
-                    accumulation=accumulation, step_seconds=step, sync_seconds=sync,
-                    count=_reports(self.trained[slots, nodes, kind, batch, local, accumulation]),
+                    accumulation=accumulation, step_seconds=step, sync_seconds=sync, roles=roles, server_cores=cores,
+                    count=_reports(self.trained[slots, nodes, kind, batch, local, accumulation, roles, cores]),
                 )
-                for (slots, nodes, kind, batch, local, accumulation), (step, sync) in sorted(self.measured.items())
+                for (slots, nodes, kind, batch, local, accumulation, roles, cores), (step, sync) in sorted(
+                    self.measured.items()
+                )
             )  # fmt: skip
         return self._profile
 

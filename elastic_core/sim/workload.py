@@ -22,6 +22,10 @@ class SimJob:
     priority: int = 0
     deadline: float | None = None
     predictable: float | None = None
+    turns_predictable: tuple[float, float] | None = None  # (share of its work done, probability from there on)
+    # (share of its work done, what is told to be left from there on, relative to the truth), ascending; (): the truth.
+    # A declaration or a loss-curve fit that is wrong: every policy is told the same.
+    estimates: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

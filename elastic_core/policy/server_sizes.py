@@ -1,0 +1,141 @@
+"""The sizes of a job over parameter servers: w workers on g GPUs, p servers of s cores each.
+
+Four units lead from one to the next, as in AITurbo (HPDC 2021, section 4): a worker with its GPU, a server, a CPU
+share (one core for every server), and a GPU for workers that share one. Their worth comes from the step time that is
+fitted to the job's own measurements (`predict.parameter_server`). Such jobs exist in the simulator only: the product's
+runtime is data-parallel on slots of one type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import exp
+
+from elastic_core.domain import JobView, ProfilePoint, Roles, ServerLimits
+from elastic_core.policy.queue import usual_batch
+from elastic_core.policy.sizes import GPU_SERVICE, PROCESS_SERVICE, Room, Size
+from elastic_core.predict.parameter_server import ParameterServerTime, PsPoint, fit
+
+CORE_SERVICE = PROCESS_SERVICE / 5.0  # a process has five cores, unless its share is changed
+# AITurbo measured a server's speed on x cores as a exp(-b x) + d, with b between 1.4 and 4.3 and a near -d.
+_CURVE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    workers: int
+    servers: int
+    gpus: int
+    server_cores: int
+
+    def size(self, limits: ServerLimits) -> Size:
+        cores = self.workers * limits.worker_cores + self.servers * self.server_cores
+        counts = {"cpu": cores, "gpu": self.gpus}
+        return Size(
+            counts=tuple(sorted(counts.items())),
+            service_rate=service_rate_of_cores(counts),
+            roles=(("server", self.servers), ("worker", self.workers)),
+        )
+
+
+def service_rate_of_cores(counts: Mapping[str, int]) -> float:
+    """Units of service a second: ten a GPU, five for each process with its usual five cores."""
+    return GPU_SERVICE * counts.get("gpu", 0) + CORE_SERVICE * counts.get("cpu", 0)
+
+
+class ServerSizes:
+    """A job's `Sizes` over parameter servers."""
+
+    def __init__(self, job: JobView) -> None:
+        assert job.limits.servers is not None
+        self.job = job
+        self.limits = job.limits.servers
+        self.model = step_time(job.profile)
+
+    def starts(self, room: Room) -> Iterator[Size]:
+        if room.get("gpu", 0) and room.get("cpu", 0):
+            yield self.requested.size(self.limits)
+
+    @property
+    def requested(self) -> Shape:
+        limits = self.limits
+        return Shape(
+            limits.requested_workers, limits.requested_servers, limits.requested_workers, limits.requested_server_cores
+        )
+
+    def larger(self, size: Size) -> Sequence[tuple[str, Size]]:
+        now, limits = self.shape(size), self.limits
+        more = []
+        if now.workers < limits.max_workers:
+            more.append(("worker", replace(now, workers=now.workers + 1, gpus=now.gpus + 1)))
+        if now.servers < limits.max_servers:
+            more.append(("server", replace(now, servers=now.servers + 1)))
+        if now.server_cores < limits.max_server_cores:
+            more.append(("CPU share", replace(now, server_cores=now.server_cores + 1)))
+        if now.gpus < now.workers:
+            more.append(("GPU", replace(now, gpus=now.gpus + 1)))
+        return [(unit, shape.size(limits)) for unit, shape in more]
+
+    def smaller(self, size: Size) -> Sequence[tuple[str, Size]]:
+        now, limits = self.shape(size), self.limits
+        less = []
+        if now.workers > 1:
+            less.append(("worker", replace(now, workers=now.workers - 1, gpus=max(1, now.gpus - 1))))
+        if now.servers > 1:
+            less.append(("server", replace(now, servers=now.servers - 1)))
+        if now.server_cores > 1:
+            less.append(("CPU share", replace(now, server_cores=now.server_cores - 1)))
+        if now.gpus > 1:
+            less.append(("GPU", replace(now, gpus=now.gpus - 1)))
+        return [(unit, shape.size(limits)) for unit, shape in less]
+
+    def speed(self, size: Size) -> float:
+        shape = self.shape(size)
+        batch = usual_batch(self.job, shape.workers)
+        return self.model.samples_per_second(
+            shape.workers, shape.servers, batch, shape.gpus / shape.workers, server_speed(shape.server_cores)
+        )
+
+    def held(self) -> Size | None:
+        allocation = self.job.allocation
+        if allocation is None or not allocation.roles:
+            return None
+        counts = allocation.counts()
+        shape = shape_of(tuple(counts.items()), allocation.roles, self.limits)
+        return shape.size(self.limits)
+
+    def shape(self, size: Size) -> Shape:
+        return shape_of(size.counts, size.roles, self.limits)
+
+
+def shape_of(counts: Sequence[tuple[str, int]], roles: Roles, limits: ServerLimits) -> Shape:
+    slots, processes = dict(counts), dict(roles)
+    workers, servers = processes["worker"], processes["server"]
+    cores = (slots["cpu"] - workers * limits.worker_cores) // servers
+    return Shape(workers, servers, slots["gpu"], max(1, cores))
+
+
+def server_speed(cores: float) -> float:
+    return 1.0 - exp(-_CURVE * cores)
+
+
+@lru_cache(maxsize=4096)
+def step_time(profile: tuple[ProfilePoint, ...]) -> ParameterServerTime:
+    """Fitted to those of the points that were measured over parameter servers; the prior where there are none."""
+    return fit([_ps_point(point) for point in profile if point.roles])
+
+
+def _ps_point(point: ProfilePoint) -> PsPoint:
+    processes = dict(point.roles)
+    return PsPoint(
+        workers=processes["worker"],
+        servers=processes["server"],
+        global_batch=point.global_batch,
+        step_seconds=point.step_seconds,
+        worker_speed=point.num_slots / processes["worker"],
+        server_speed=server_speed(point.server_cores),
+        compute_seconds=point.step_seconds - point.sync_seconds,
+        count=point.count,
+    )
