@@ -20,6 +20,7 @@ from elastic_core.policy.fixed_batch import (
     RandomBatch,
     RandomBatchDrop,
 )
+from elastic_core.policy.gavel import Gavel
 from elastic_core.policy.optimus import Optimus
 from elastic_core.policy.saxena import Saxena, SaxenaDrop
 from elastic_core.policy.sia import Sia
@@ -35,16 +36,17 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
         FairShare,
         Fifo,
         Fixed,
+        Gavel,
         MaxBatch,
         MaxBatchDrop,
         MinBatch,
         MinBatchDrop,
         Optimus,
-        Sia,
         RandomBatch,
         RandomBatchDrop,
         Saxena,
         SaxenaDrop,
+        Sia,
         Srtf,
         Tiresias,
     )
