@@ -233,8 +233,9 @@ class Snapshot:
     def capacity(self) -> dict[str, int]:
         """Slots by resource type, held or not."""
         capacity: dict[str, int] = {}
-        for slot in self.slots():
-            capacity[slot.type] = capacity.get(slot.type, 0) + 1
+        for node in sorted(self.nodes, key=lambda node: node.name):  # in the order of `slots`
+            if node.present and node.num_slots:
+                capacity[node.type] = capacity.get(node.type, 0) + node.num_slots
         return capacity
 
 

@@ -12,22 +12,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, inf
 from random import Random
 from typing import Any
 
-from elastic_core.domain import Limits, Node, Plan, ProfilePoint, Snapshot, Target, ThroughputModel
+from elastic_core.domain import Node, Plan, Snapshot, Target
 from elastic_core.errors import UserError
 from elastic_core.policy.check import violations
 from elastic_core.policy.contract import Policy
 from elastic_core.predict.fit import job_models
 from elastic_core.sim.pool import SlotPool
 from elastic_core.sim.result import Held, JobResult, Recorder, Result
-from elastic_core.sim.running import Running
+from elastic_core.sim.running import Fit, Running
 from elastic_core.sim.workload import SimJob, Workload
 
-Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
 Progress = Callable[[int, int, float], None]  # (jobs that have ended, of how many, simulated seconds)
 
 
@@ -93,9 +92,8 @@ class _Simulation:
         arrival = self.arriving[-1].submitted_at if self.arriving else inf
         size = self.options.round_seconds
         if size is not None:
-            if self.active:
-                return (int(self.now / size + 1e-9) + 1) * size
-            return max(ceil(arrival / size - 1e-9) * size, arrival)  # never before it, by rounding: it would not arrive
+            rounds = int(self.now / size + 1e-9) + 1 if self.active else ceil(arrival / size)
+            return rounds * size if self.active or rounds * size >= arrival else (rounds + 1) * size  # by rounding
         finish = min((running.finish_at() for running in self.active.values()), default=inf)
         wake = max(self.wake_at, self.now + 1e-3) if self.wake_at is not None and self.active else inf
         event = min(arrival, finish, wake)
@@ -151,13 +149,9 @@ class _Simulation:
             self.recorder.queue.append((self.now, len(self.active) - waiting, waiting))
 
     def _snapshot(self) -> Snapshot:
-        views = [running.view(declared=self.options.declared_work) for running in self.active.values()]
-        fitted = [
-            replace(view, throughput=self.fit(view.profile, view.limits)) if view.profile else view for view in views
-        ]
-        return Snapshot(
-            version=self.version, now=self.now, nodes=self.pool.nodes, jobs=tuple(fitted), policy_state=self.state
-        )
+        declared = self.options.declared_work
+        views = tuple(running.view(declared=declared, fit=self.fit) for running in self.active.values())
+        return Snapshot(version=self.version, now=self.now, nodes=self.pool.nodes, jobs=views, policy_state=self.state)
 
     def _enforce(self, plan: Plan) -> None:
         """Everyone whose slots change lets go; then the largest are placed first. The others only take their batch."""
@@ -186,10 +180,14 @@ class _Simulation:
             self.open_since[running.job.job_id] = self.now
 
     def _same_slots(self, running: Running, target: Target) -> bool:
-        counts = {kind: count for kind, count in target.counts.items() if count}
-        roles = running.allocation.roles if running.allocation is not None else ()
-        same_nodes = not target.nodes or dict(target.nodes) == dict(running.nodes)
-        return counts == running.counts and roles == target.roles and same_nodes
+        """Most targets change nothing, so this is asked far more often than anything else."""
+        if running.allocation is None or not target.counts:
+            return running.allocation is None and not target.num_slots
+        if target.roles != running.allocation.roles or target.num_slots != running.allocation.num_slots:
+            return False
+        if any(target.counts.get(kind) != count for kind, count in running.counts.items()):
+            return False
+        return not target.nodes or dict(target.nodes) == dict(running.nodes)
 
     def _close(self, running: Running, end: float) -> None:
         start = self.open_since.pop(running.job.job_id, None)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from elastic_core.domain import Allocation, JobView, Layout, ProfilePoint, Roles, SegmentState, Slot
+from elastic_core.domain import (
+    Allocation,
+    JobView,
+    Layout,
+    Limits,
+    ProfilePoint,
+    Roles,
+    SegmentState,
+    Slot,
+    ThroughputModel,
+)
 from elastic_core.sim.physics import Split, gain, split
 from elastic_core.sim.servers import RolePhysics, server_cores
 from elastic_core.sim.workload import SimJob
@@ -19,7 +29,9 @@ _INSTANT = 1e-6  # seconds: what rounding may leave of an epoch at the very time
 
 # slots, nodes, type, global batch, local batch, accumulation, roles, cores of each server
 _Key = tuple[int, int, str, int, int, int, Roles, float]
+_NO_KEY: _Key = (0, 0, "", 0, 0, 0, (), 0.0)
 _NO_SPLIT = Split(0, 0, 0)
+Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
 
 
 @dataclass(slots=True)
@@ -50,12 +62,15 @@ class Running:
     busy_seconds: float = 0.0  # slot-seconds of the workers' type in which it computed, neither waiting nor restarting
     trained: dict[_Key, float] = field(default_factory=dict)  # seconds
     measured: dict[_Key, tuple[float, float]] = field(default_factory=dict)
+    num_slots: int = 0  # of its workers
+    # What views are made of, kept while it stays the same: a replay of a large trace asks for millions of views.
+    _key: _Key = _NO_KEY
     _finish: float | None = None
     _profile: tuple[ProfilePoint, ...] | None = None
-
-    @property
-    def num_slots(self) -> int:
-        return sum(self.nodes.values())
+    _model: ThroughputModel | None = None
+    _modelled: tuple[ProfilePoint, ...] | None = None  # the profile that `_model` was fitted to
+    _noise: float | None = None
+    _waiting: JobView | None = None  # nothing in the view of a job that waits ever changes
 
     def set_batch(self, batch: int) -> None:
         """Train at another global batch on the slots it holds: a boundary in place, which costs next to nothing."""
@@ -90,16 +105,16 @@ class Running:
         else:
             self.resizes += 1
             self.last_resize_at = now
-        self.kind, self.nodes = kind, dict(nodes)
+        self.kind, self.nodes, self.num_slots = kind, dict(nodes), sum(nodes.values())
         ranks = dict(roles)["worker"] if roles else len(slots)
         self.allocation = Allocation(slots=slots, global_batch=batch, layout=Layout(data=ranks), roles=roles)
         self.counts = self.allocation.counts()
         self.paused_until = now + self.job.physics.rescale_seconds
-        self.held_since, self.waiting_since = now, None
+        self.held_since, self.waiting_since, self._waiting = now, None, None
         self.set_batch(batch)
 
     def let_go(self, now: float) -> None:
-        self.nodes, self.counts, self.allocation = {}, {}, None
+        self.nodes, self.counts, self.allocation, self.num_slots = {}, {}, None, 0
         self.rate, self._finish = 0.0, None
         self.waiting_since = now
 
@@ -140,14 +155,14 @@ class Running:
         if training:
             self.done += self.rate * seconds
             self.busy_seconds += seconds * self.num_slots * (1.0 - self.step[1] / self.step[0])
-            key = self._key()
+            key = self._key
             before = self.trained.get(key, 0.0)
             self.trained[key] = before + seconds
             if _reports(before + seconds) != _reports(before) or key not in self.measured:
                 self._measure(key)
         self.at = until
 
-    def _key(self) -> _Key:
+    def _configuration(self) -> _Key:
         roles = self.allocation.roles if self.allocation is not None else ()
         servers = self.job.limits.servers
         cores = 0.0
@@ -170,6 +185,9 @@ class Running:
         physics = self.job.physics
         self.rate = physics.base_batch * gain(physics, self.split.batch, self.epoch) / self.step[0]
         self._finish = None
+        self._key = self._configuration()
+        statistics = physics.gradient(self.split.batch, self.epoch)
+        self._noise = None if statistics is None else physics.base_batch * statistics[1] / statistics[0]
 
     def _measure(self, key: _Key) -> None:
         self._profile = None
@@ -177,8 +195,16 @@ class Running:
             factor = self.rng.lognormvariate(0.0, self.noise) if self.noise else 1.0
             self.measured[key] = (self.step[0] * factor, self.step[1] * factor)
 
-    def view(self, *, declared: bool) -> JobView:
-        """What production would tell a policy about it."""
+    def view(self, *, declared: bool, fit: Fit | None = None) -> JobView:
+        """What production would tell a policy about it. `fit` makes its throughput model from its profile."""
+        if self._waiting is not None:
+            return self._waiting
+        view = self._view(declared, fit)
+        if self.allocation is None:
+            self._waiting = view
+        return view
+
+    def _view(self, declared: bool, fit: Fit | None) -> JobView:
         job, physics = self.job, self.job.physics
         waiting = self.allocation is None
         roles = job.limits.servers is not None
@@ -205,7 +231,8 @@ class Running:
             resize_seconds=UNKNOWN_RESIZE_SECONDS if self.started_at is None else physics.rescale_seconds,
             attained_slot_seconds=sum(n for kind, n in self.slot_seconds.items() if kind == self.kind or not roles),
             profile=self._points(),
-            noise_scale=self._noise_scale(),
+            throughput=self._fitted(fit),
+            noise_scale=self._noise if self.measured else None,
             predictable=self._predictable(),
         )
 
@@ -236,11 +263,13 @@ class Running:
             )  # fmt: skip
         return self._profile
 
-    def _noise_scale(self) -> float | None:
-        if not self.measured:
-            return None
-        statistics = self.job.physics.gradient(self.split.batch, self.epoch)
-        return None if statistics is None else self.job.physics.base_batch * statistics[1] / statistics[0]
+    def _fitted(self, fit: Fit | None) -> ThroughputModel | None:
+        if self.job.learnt is not None:
+            return self.job.learnt
+        profile = self._points()
+        if fit is not None and profile and profile is not self._modelled:
+            self._model, self._modelled = fit(profile, self.job.limits), profile
+        return self._model
 
 
 def _reports(seconds: float) -> int:

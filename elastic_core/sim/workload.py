@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastic_core.domain import Limits, Node
+from elastic_core.domain import Limits, Node, ThroughputModel
 from elastic_core.sim.physics import Physics
 
 
@@ -26,6 +26,7 @@ class SimJob:
     # (share of its work done, what is told to be left from there on, relative to the truth), ascending; (): the truth.
     # A declaration or a loss-curve fit that is wrong: every policy is told the same.
     estimates: tuple[tuple[float, float], ...] = ()
+    learnt: ThroughputModel | None = None  # known before it starts; None: fitted to its own measurements as it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
