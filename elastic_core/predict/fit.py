@@ -1,17 +1,29 @@
-"""From a job's profile to its models: the one call that the control plane makes for every job of a snapshot."""
+"""From jobs' profiles to their models: the calls that the control plane and the simulator make for every snapshot."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
-from elastic_core.domain import Limits, ProfilePoint, ThroughputModel
+from elastic_core.domain import JobView, Limits, ProfilePoint, ThroughputModel
 from elastic_core.predict import throughput
+from elastic_core.predict.experience import NOTHING, Experience, learn
 
 
 @lru_cache(maxsize=4096)
-def job_models(points: tuple[ProfilePoint, ...], limits: Limits) -> ThroughputModel:
+def job_models(points: tuple[ProfilePoint, ...], limits: Limits, experience: Experience = NOTHING) -> ThroughputModel:
     """The throughput model of a job, from its measurements so far. Never raises on odd measurements.
 
     Remembers its answers: between two reports of a job the same points come in with every decision.
     """
-    return throughput.fit(points, limits)
+    return throughput.fit(points, limits, experience)
+
+
+def experience_of(jobs: Sequence[JobView]) -> Experience:
+    """What the jobs that were measured on several types tell about the others."""
+    models = [
+        throughput.StepTime.of(job_models(job.profile, job.limits), job.limits)
+        for job in jobs
+        if len({point.type for point in job.profile}) > 1
+    ]
+    return learn(models) if models else NOTHING

@@ -4,90 +4,49 @@ The form is Pollux's (Qiao et al., OSDI 2021, section 3.2): a step of `a` micro-
 
     (a - 1) T_grad + (T_grad^g + T_sync^g)^(1/g)        1 <= g <= 10: how far the exchange hides behind the gradients
     T_grad = (fixed + per_sample * local batch) * slowness[type] * sharing(slots)
-    T_sync = 0 on one slot, else start + per_slot * (slots - 2); one pair of parameters inside a node, one between
+    T_sync = 0 on one slot, else sync * exchange[type] * (1 + growth * (slots - 2)); across nodes: times
+             between[type], and with a growth of its own
 
-`sharing` is ours: slots may share what they compute with (four CPU slots on two cores), so T_grad grows as
-(1 + (share * slots)^8)^(1/8), which is 1 for few slots and proportional to the slots once they share everything.
+that is its seven parameters (two for the gradients, two for the exchange inside a node, two between nodes, the
+overlap), and what differs between types as factors. `sharing` is ours: slots may share what they compute with (four
+CPU slots on two cores): (1 + (share * slots)^8)^(1/8) is 1 for few slots and grows with the slots once they share all.
 
-The fit is a maximum a posteriori estimate over the logarithms: non-negative by construction, a sensible answer
-from no point at all, and a covariance for the uncertainty. It promises a good interpolation and a careful
+The fit is a maximum a posteriori estimate over the logarithms: non-negative by construction, a sensible answer from
+no point at all, and a covariance for the uncertainty. `Experience` of other jobs sharpens the prior: how fast types
+are relative to each other, and what leaving a node costs. It promises a good interpolation and a careful
 extrapolation, not a truth: see `StepTime.relative_error`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from elastic_core.domain import Limits, ProfilePoint, ThroughputModel
+from elastic_core.predict.experience import NOTHING, SHARED, Experience, common_prior
+from elastic_core.predict.least_squares import Floats, Hypothesis, minimise, soften
+from elastic_core.predict.step_form import BY_TYPE, COMMON, Ints, Shapes, evaluate, slopes, split
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+__all__ = ["Floats", "Ints", "StepTime", "fit", "split"]
 
-# The prior, as medians relative to the compute time of a typical micro-batch, and as spread of the logarithm.
-_PRIOR: Mapping[str, tuple[float, float]] = {
-    "compute_fixed": (0.2, 1.5),
-    "compute_per_sample": (0.8, 1.0),  # relative to the time divided by the typical local batch
-    "sync_local": (0.1, 1.5),
-    "sync_local_per_slot": (0.01, 1.5),
-    "sync_node": (0.3, 1.5),
-    "sync_node_per_slot": (0.02, 1.5),
-    "overlap": (1.0, 0.7),  # g - 1, no unit
-    "share": (0.03, 1.5),  # no unit: 0.5 when two slots already use all of what they share
-}
-_NAMES = tuple(_PRIOR)
-_NO_UNIT = ("overlap", "share")
-_SHARING_POWER = 8.0
-_MAX_OVERLAP = 9.0
-_SLOWNESS_SPREAD = 1.0
 _UNSEEN_SECONDS = 0.05  # of a job never seen, for its smallest batch on one slot: only ratios matter to a decision
 _MODEL_ERROR = 0.06  # relative, of the form itself: what is left on measured traces however many points there are
 _POINT_ERROR = 0.10  # relative, of one report
-_SYNC_ERROR = 0.15
-
-
-def split(global_batch: Ints, num_slots: Ints, max_local: int | None) -> tuple[Ints, Ints]:
-    """(local batch, accumulation) of the fullest rank: as few micro-batches as fit, all of one size. Broadcasts."""
-    share = -(-global_batch // num_slots)
-    accumulation = np.ones_like(share) if max_local is None else -(-share // max_local)
-    return -(-share // accumulation), accumulation
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """Configurations as parallel arrays, one entry each. `type_index` points into the fit's list of types."""
-
-    num_slots: Ints
-    num_nodes: Ints
-    local_batch: Ints
-    accumulation: Ints
-    type_index: Ints
-
-
-def _compute_and_step(theta: Floats, shapes: Shapes) -> tuple[Floats, Floats]:
-    """Seconds of one micro-batch and of the whole step; `theta` are logarithms: `_NAMES`, then slowness by type."""
-    values = np.exp(np.clip(theta, -40.0, 40.0))
-    fixed, per_sample, local, local_slot, node, node_slot, overlap, share = values[: len(_NAMES)]
-    sharing = (1.0 + (share * shapes.num_slots) ** _SHARING_POWER) ** (1.0 / _SHARING_POWER)
-    grad = (fixed + per_sample * shapes.local_batch) * values[len(_NAMES) :][shapes.type_index] * sharing
-    more = np.maximum(shapes.num_slots - 2.0, 0.0)
-    sync = np.where(shapes.num_nodes > 1, node + node_slot * more, local + local_slot * more)
-    sync = np.where(shapes.num_slots > 1, sync, 0.0)
-    gamma = 1.0 + min(overlap, _MAX_OVERLAP)
-    longer, shorter = np.maximum(grad, sync), np.minimum(grad, sync)  # factored out: no overflow in the power
-    together = longer * (1.0 + (shorter / longer) ** gamma) ** (1.0 / gamma)
-    return grad, (shapes.accumulation - 1.0) * grad + together
+_COMPUTE_ERROR = 0.15  # relative, of a step's time without its wait for gradients
+_SYNC_ERROR, _SYNC_SHARE = 0.25, 0.03  # of that wait: relative to it, and to the step
+_SHARED_COST = 7.0  # in residuals squared: what the hypothesis of sharing must explain better
+_LARGEST = 60.0  # of a logarithm
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A fitted model, ready to be asked. Made from the stored parameters, so decisions can be replayed."""
+    """A fitted model, ready to be asked. Made from the stored parameters, so decisions can be replayed.
+
+    `theta` are logarithms: `COMMON`, then `BY_TYPE` of each type in turn; `covariance` is theirs.
+    """
 
     theta: Floats
     covariance: Floats
@@ -101,51 +60,58 @@ class StepTime:
             loaded = _unpack(model)
             if loaded is not None:
                 return loaded
-        return _prior(limits)
+        return _prior(limits, NOTHING)
 
     def seconds(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Floats:
         """Step seconds of global batches on slots of one type; the arrays have one shape, the answer too."""
-        return _compute_and_step(self._theta(), self._shapes(num_slots, num_nodes, kind, batches, limits))[1]
+        known = self._with(kind)
+        seconds: Floats = np.exp(
+            evaluate(known.theta, known.shapes(num_slots, num_nodes, kind, batches, limits)).log_step
+        )
+        return seconds
 
     def relative_error(self, num_slots: int, num_nodes: int, kind: str, global_batch: int, limits: Limits) -> float:
         """One standard deviation of the predicted step time, relative to it: 0.1 means give or take a tenth."""
+        known = self._with(kind)
         slots, nodes, batch = np.asarray([[num_slots], [num_nodes], [global_batch]])
-        shapes = self._shapes(slots, nodes, kind, batch, limits)
-        base = np.log(_compute_and_step(self._theta(), shapes)[1])[0]
-        slope = np.empty(len(self.theta))
-        for i in range(len(self.theta)):
-            moved = self._theta()
-            moved[i] += 1e-4
-            slope[i] = (np.log(_compute_and_step(moved, shapes)[1])[0] - base) / 1e-4
-        unseen = 0.0 if kind in self.types else _SLOWNESS_SPREAD**2
-        return float(np.sqrt(slope @ self.covariance @ slope + _MODEL_ERROR**2 + unseen))
+        slope = slopes(known.theta, known.shapes(slots, nodes, kind, batch, limits))[2][0]
+        return float(np.sqrt(slope @ known.covariance @ slope + _MODEL_ERROR**2))
 
-    def _theta(self) -> Floats:
-        return np.append(self.theta, 0.0)  # the last one: a type never seen is as fast as the typical one
+    def _with(self, kind: str) -> StepTime:
+        """A type that neither this job nor any other was seen on is as fast as the typical one, give or take."""
+        if kind in self.types:
+            return self
+        size, more = len(self.theta), len(BY_TYPE)
+        covariance = np.zeros((size + more, size + more))
+        covariance[:size, :size] = self.covariance
+        covariance[size:, size:] = np.diag(NOTHING.spread_of(kind) ** 2)
+        return StepTime(np.append(self.theta, NOTHING.mean_of(kind)), covariance, (*self.types, kind), self.source)
 
-    def _shapes(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Shapes:
-        index = self.types.index(kind) if kind in self.types else len(self.types)
+    def shapes(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Shapes:
         local, accumulation = split(batches, num_slots, limits.max_local(kind))
-        kinds = np.full(num_slots.shape, index)
-        return Shapes(num_slots, num_nodes, local, accumulation, kinds)
+        return Shapes(num_slots, num_nodes, local, accumulation, np.full(num_slots.shape, self.types.index(kind)))
 
 
-def fit(points: Sequence[ProfilePoint], limits: Limits) -> ThroughputModel:
+def fit(points: Sequence[ProfilePoint], limits: Limits, experience: Experience = NOTHING) -> ThroughputModel:
     """The model that explains the points best. Never raises on odd data: what cannot be a measurement is passed over.
 
     `source` is "fitted" when two different configurations or more were measured, else "prior": the prior's shape,
     at the scale of the one configuration measured if there is one. `num_points` counts the points that were used.
+    Types that only `experience` knows are in the model too, projected from those that were measured.
     """
     usable = [point for point in points if _sane(point)]
-    if not usable:
-        return _pack(_prior(limits), 0)
-    fitted = _maximum_a_posteriori(usable)
-    if fitted is None:
-        return _pack(_prior(limits), 0)
+    fitted = _maximum_a_posteriori(usable, _types(usable, limits, experience), experience) if usable else None
+    if fitted is None:  # nothing measured, or no finite optimum
+        return _pack(_prior(limits, experience), 0)
     configurations = {(p.num_slots, p.num_nodes, p.type, p.local_batch, p.accumulation) for p in usable}
     theta, covariance, types = fitted
     source = "fitted" if len(configurations) > 1 else "prior"
     return _pack(StepTime(theta, covariance, types, source), len(usable))
+
+
+def _types(points: Sequence[ProfilePoint], limits: Limits, experience: Experience) -> tuple[str, ...]:
+    allowed = {kind for kind in experience.kinds() if not limits.types or kind in limits.types}
+    return tuple(sorted({point.type for point in points} | allowed))
 
 
 def _sane(point: ProfilePoint) -> bool:
@@ -162,8 +128,9 @@ def _compute_part(point: ProfilePoint) -> float | None:
     return compute if known else None
 
 
-def _maximum_a_posteriori(points: Sequence[ProfilePoint]) -> tuple[Floats, Floats, tuple[str, ...]] | None:
-    types = tuple(sorted({point.type for point in points}))
+def _maximum_a_posteriori(
+    points: Sequence[ProfilePoint], types: tuple[str, ...], experience: Experience
+) -> tuple[Floats, Floats, tuple[str, ...]] | None:
     shapes = Shapes(
         np.asarray([point.num_slots for point in points]),
         np.asarray([point.num_nodes for point in points]),
@@ -171,67 +138,84 @@ def _maximum_a_posteriori(points: Sequence[ProfilePoint]) -> tuple[Floats, Float
         np.asarray([point.accumulation for point in points]),
         np.asarray([types.index(point.type) for point in points]),
     )
-    mean, spread = _prior_of(*_typical(points), num_types=len(types))
+    mean, spread = _prior_of(*_typical(points, experience), types, experience)
     measured = np.log([point.step_seconds for point in points])
     noise = np.sqrt(_MODEL_ERROR**2 + _POINT_ERROR**2 / np.asarray([point.count for point in points]))
     parts = [_compute_part(point) if point.num_slots > 1 else None for point in points]
     rows = np.asarray([i for i, part in enumerate(parts) if part is not None], dtype=np.int64)
-    computed = np.log([part for part in parts if part is not None])
+    computed = np.log(np.asarray([part for part in parts if part is not None], dtype=np.float64))
+    computed = computed - np.log(shapes.accumulation[rows])
+    waited = np.asarray([points[i].sync_seconds for i in rows])
+    unsure = _SYNC_SHARE * np.exp(measured[rows]) + _SYNC_ERROR * waited
 
-    def residuals(theta: Floats) -> Floats:
-        grad, step = _compute_and_step(theta, shapes)
-        compute = np.log(grad[rows] * shapes.accumulation[rows])
-        return np.concatenate(
-            (
-                _soften((np.log(step) - measured) / noise),
-                _soften((compute - computed) / _SYNC_ERROR),
-                (theta - mean) / spread,
-            )
+    def residuals(theta: Floats, mean: Floats, spread: Floats) -> tuple[Floats, Floats]:
+        parts, grad_slope, step_slope = slopes(theta, shapes)
+        step = np.exp(np.minimum(parts.log_step[rows], _LARGEST))
+        grad = np.exp(np.minimum(parts.log_grad[rows], _LARGEST)) * shapes.accumulation[rows]
+        off = (
+            (parts.log_step - measured) / noise,
+            (parts.log_grad[rows] - computed) / _COMPUTE_ERROR,
+            (step - grad - waited) / unsure,
+        )
+        slope = (
+            step_slope / noise[:, None],
+            grad_slope[rows] / _COMPUTE_ERROR,
+            (step[:, None] * step_slope[rows] - grad[:, None] * grad_slope[rows]) / unsure[:, None],
+        )
+        softened, factor = soften(np.concatenate(off))
+        return (
+            np.concatenate((softened, (theta - mean) / spread)),
+            np.concatenate((np.concatenate(slope) * factor[:, None], np.diag(1.0 / spread))),
         )
 
-    try:
-        best = min((_solve(residuals, mean, start) for start in (0.03, 0.5)), key=lambda found: float(found.cost))
-        covariance = np.linalg.inv(best.jac.T @ best.jac)
-    except (ValueError, np.linalg.LinAlgError):  # no finite optimum: the caller falls back to the prior and says so
-        return None
-    if not (np.isfinite(best.x).all() and np.isfinite(covariance).all()):
-        return None
-    return best.x, covariance, types
+    found = minimise(residuals, _hypotheses(mean, spread, shapes))
+    return None if found is None else (*found, types)
 
 
-def _solve(residuals: Any, mean: Floats, share: float) -> Any:
-    """From the prior with another start for `share`, where the posterior may have two tops."""
-    start = mean.copy()
-    start[_NAMES.index("share")] = np.log(share)
-    return least_squares(residuals, start, method="lm", xtol=1e-6, ftol=1e-6, max_nfev=2000)
+def _hypotheses(mean: Floats, spread: Floats, shapes: Shapes) -> list[Hypothesis]:
+    """Slots share nothing; or they do, which takes more slots than two to be told, and clear evidence."""
+    alone = Hypothesis(mean, spread)
+    if shapes.num_slots.max() <= 2 or len(np.unique(shapes.num_slots)) == 1:
+        return [alone]
+    at = COMMON.index("share")
+    shared = Hypothesis(mean.copy(), spread.copy(), _SHARED_COST)
+    shared.mean[at], shared.spread[at] = np.log(SHARED[0]), SHARED[1]
+    return [alone, shared]
 
 
-def _soften(scaled: Floats) -> Floats:
-    """Residuals whose squares are the soft-L1 loss, so that one absurd point cannot pull the rest along."""
-    return np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
-
-
-def _typical(points: Sequence[ProfilePoint]) -> tuple[float, float]:
+def _typical(points: Sequence[ProfilePoint], experience: Experience) -> tuple[float, float]:
     """(seconds, samples) of a typical micro-batch: what the prior's ratios are taken from."""
-    seconds = [(_compute_part(point) or point.step_seconds) / point.accumulation for point in points]
-    return float(np.median(seconds)), float(np.median([point.local_batch for point in points]))
+    seconds = [
+        np.log((_compute_part(point) or point.step_seconds) / point.accumulation)
+        - experience.mean_of(point.type)[BY_TYPE.index("slowness")]
+        for point in points
+    ]
+    return float(np.exp(np.median(seconds))), float(np.median([point.local_batch for point in points]))
 
 
-def _prior_of(seconds: float, samples: float, num_types: int) -> tuple[Floats, Floats]:
-    mean = [ratio if name in _NO_UNIT else ratio * seconds for name, (ratio, _) in _PRIOR.items()]
-    mean[_NAMES.index("compute_per_sample")] /= samples
-    spread = [spread for _, spread in _PRIOR.values()]
-    return np.log(mean + [1.0] * num_types), np.asarray(spread + [_SLOWNESS_SPREAD] * num_types)
+def _prior_of(seconds: float, samples: float, types: Sequence[str], experience: Experience) -> tuple[Floats, Floats]:
+    common, spread = common_prior()
+    mean = common.copy()
+    for name in ("fixed", "per_sample", "sync"):
+        mean[COMMON.index(name)] += np.log(seconds)
+    mean[COMMON.index("per_sample")] -= np.log(samples)
+    means, spreads = [experience.mean_of(kind) for kind in types], [experience.spread_of(kind) for kind in types]
+    return np.concatenate((mean, *means)), np.concatenate((spread, *spreads))
 
 
-def _prior(limits: Limits) -> StepTime:
-    mean, spread = _prior_of(_UNSEEN_SECONDS, float(limits.min_batch), num_types=0)
-    return StepTime(mean, np.diag(spread**2), (), "prior")
+def _prior(limits: Limits, experience: Experience) -> StepTime:
+    types = _types((), limits, experience)
+    mean, spread = _prior_of(_UNSEEN_SECONDS, float(max(limits.min_batch, 1)), types, experience)
+    return StepTime(mean, np.diag(spread**2), types, "prior")
+
+
+def _names(types: Sequence[str]) -> tuple[str, ...]:
+    return COMMON + tuple(f"{name}.{kind}" for kind in types for name in BY_TYPE)
 
 
 def _pack(fitted: StepTime, num_points: int) -> ThroughputModel:
     """Natural values by name, then the covariance of their logarithms: lower triangle, row by row."""
-    names = _NAMES + tuple(f"slowness.{kind}" for kind in fitted.types)
+    names = _names(fitted.types)
     params = {name: float(value) for name, value in zip(names, np.exp(fitted.theta), strict=True)}
     rows, columns = np.tril_indices(len(names))
     for row, column in zip(rows, columns, strict=True):
@@ -242,7 +226,7 @@ def _pack(fitted: StepTime, num_points: int) -> ThroughputModel:
 def _unpack(model: ThroughputModel) -> StepTime | None:
     """None when the parameters are not such as `_pack` writes (an older version of the platform, say)."""
     types = tuple(name.removeprefix("slowness.") for name in model.params if name.startswith("slowness."))
-    names = _NAMES + tuple(f"slowness.{kind}" for kind in types)
+    names = _names(types)
     values = np.asarray([model.params.get(name, np.nan) for name in names], dtype=np.float64)
     if not (np.isfinite(values).all() and (values > 0).all()):
         return None
