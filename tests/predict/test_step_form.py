@@ -53,3 +53,10 @@ def test_no_parameters_overflow(extreme: float) -> None:
     found = evaluate(np.full(SIZE, extreme), shapes(np.random.default_rng(0)))
     assert np.isfinite(found.log_grad).all()
     assert np.isfinite(found.log_step).all()
+
+
+def test_configurations_may_have_any_shape() -> None:
+    flat = shapes(np.random.default_rng(3))
+    square = Shapes(*(getattr(flat, name).reshape(3, 4) for name in Shapes.__slots__))
+    theta = np.random.default_rng(4).normal(-1.0, 1.0, SIZE)
+    assert evaluate(theta, square).log_step.ravel() == pytest.approx(evaluate(theta, flat).log_step)
