@@ -2,7 +2,8 @@
 
     P(j, k) = max over the allowed counts g of  P(j - 1, k - g) + value_j(g)
 
-with back-tracking. Exact, in O(jobs x counts x slots).
+with back-tracking. Exact, in O(jobs x counts x slots). Every job gets its smallest count in any case, so the table only
+spans the slots beyond those: the more jobs there are, the smaller it is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
 
 _STAY = 1e-9  # decides ties, and differences that are only rounding, for the preferred count
 
@@ -22,22 +27,27 @@ def best_counts(
     `values[j]` holds the value of each count that job j may get. Among equals job j keeps `prefer[j]`, then gets the
     smallest. Raises `ValueError` when even the smallest counts do not fit: who gets in is decided before.
     """
-    best = np.zeros(capacity + 1)  # best[k]: of the jobs so far, on at most k slots
-    taken: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    for options, preferred in zip(values, prefer, strict=True):
-        counts = np.asarray(sorted(count for count in options if count <= capacity), dtype=np.int64)
-        worth = np.asarray([options[count] + (_STAY if count == preferred else 0.0) for count in counts.tolist()])
-        left = np.arange(capacity + 1) - counts[:, None]
-        totals = np.where(left >= 0, best[np.maximum(left, 0)] + worth[:, None], -np.inf)
-        if not totals.size or not np.isfinite(totals[:, -1]).any():
-            raise ValueError(f"{len(values)} jobs do not fit {capacity} slots with their smallest counts")
-        chosen = totals.argmax(axis=0)
-        best = totals[chosen, np.arange(capacity + 1)]
-        taken.append(counts[chosen])
+    smallest = [min(options, default=capacity + 1) for options in values]
+    spare = capacity - sum(smallest)
+    if spare < 0:
+        raise ValueError(f"{len(values)} jobs do not fit {capacity} slots with their smallest counts")
+    best = np.zeros(spare + 1)  # best[k]: of the jobs so far, on their smallest counts and at most k slots more
+    taken: list[Ints] = []
+    for options, preferred, least in zip(values, prefer, smallest, strict=True):
+        more = np.asarray(sorted(count - least for count in options if count - least <= spare), dtype=np.int64)
+        worth = np.asarray([options[least + extra] + _STAY * (least + extra == preferred) for extra in more.tolist()])
+        furthest = int(more[-1])
+        padded = np.concatenate((np.full(furthest, -np.inf), best))
+        before = sliding_window_view(padded, furthest + 1)[:, furthest - more]  # [k, g]: best[k - more[g]]
+        totals = before + worth
+        chosen = totals.argmax(axis=1)
+        best = np.take_along_axis(totals, chosen[:, None], axis=1)[:, 0]
+        taken.append(more[chosen])
     answer: list[int] = []
-    left_over = capacity
-    for column in reversed(taken):
-        answer.append(int(column[left_over]))
-        left_over -= answer[-1]
+    left_over = spare
+    for column, least in zip(reversed(taken), reversed(smallest), strict=True):
+        extra = int(column[left_over])
+        answer.append(least + extra)
+        left_over -= extra
     answer.reverse()
     return answer, sum(options[count] for options, count in zip(values, answer, strict=True))

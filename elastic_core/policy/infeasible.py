@@ -1,4 +1,4 @@
-"""A set of jobs that cannot all run: the rule of Saxena et al. 2020 that turns the newest away (section 4.4).
+"""A set of jobs that cannot all run: the rule of Saxena et al. 2020 that turns the newest away.
 
 The other rule, to let them wait, is what every policy here does by the queue's order (`policy.queue`). Who was turned
 away once stays away: the policy's state says so, until the job has left the snapshot.

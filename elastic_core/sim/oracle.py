@@ -6,12 +6,17 @@ Never used by a policy of the product: it reads the physics that only the simula
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
-from elastic_core.domain import JobView
+import numpy as np
+
+from elastic_core.domain import JobView, Limits
 from elastic_core.policy.packing import place
 from elastic_core.policy.scalability import Pool
 from elastic_core.policy.speeds import Ratios
+from elastic_core.predict.throughput import Floats, Ints
 from elastic_core.sim.physics import Physics, gain, split
 from elastic_core.sim.workload import SimJob, Workload
 
@@ -65,3 +70,39 @@ class TrueSpeeds:
 def _one_slot(physics: Physics, kind: str) -> float:
     local = physics.max_local(kind, (1,))
     return local / physics.seconds(kind, (1,), local, 1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class TrueTimes:
+    """`policy.scalability.StepSeconds`: what a perfect profile of the job would hold, on nodes that are empty."""
+
+    physics: Physics
+    max_batch: int
+
+    def seconds(self, num_slots: Ints, kind: str, batches: Ints, pool: Pool, limits: Limits) -> Floats:  # noqa: ARG002
+        return np.asarray(
+            [
+                self._seconds(kind, _on_empty_nodes(pool.sizes[kind], count), batch)
+                for count, batch in zip(num_slots.tolist(), batches.tolist(), strict=True)
+            ]
+        )
+
+    def _seconds(self, kind: str, nodes: tuple[int, ...], batch: int) -> float:
+        """Of as many samples as were asked for: what really runs may be a few more or less."""
+        cut = split(batch, sum(nodes), self.physics.max_local(kind, nodes), self.max_batch)
+        return self.physics.seconds(kind, nodes, cut.local, cut.accumulation)[0] * batch / cut.batch
+
+
+class TrueProfiles:
+    """`policy.scalability.Profiler`: every job as if it had been profiled completely before it came."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._times = {job.job_id: TrueTimes(job.physics, job.limits.max_batch) for job in workload.jobs}
+
+    def __call__(self, job: JobView) -> TrueTimes:
+        return self._times[job.job_id]
+
+
+@lru_cache(maxsize=4096)
+def _on_empty_nodes(sizes: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return tuple(place({str(rank): size for rank, size in enumerate(sizes)}, count).values())

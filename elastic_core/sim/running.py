@@ -250,6 +250,8 @@ class Running:
         return self.job.predictable if turns is None or self._share_done() < turns[0] else turns[1]
 
     def _points(self) -> tuple[ProfilePoint, ...]:
+        if self.job.profile:
+            return self.job.profile
         if self._profile is None:
             self._profile = tuple(
                 ProfilePoint(

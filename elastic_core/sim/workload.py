@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastic_core.domain import Limits, Node, ThroughputModel
+from elastic_core.domain import Limits, Node, ProfilePoint, ThroughputModel
 from elastic_core.sim.physics import Physics
 
 
@@ -27,6 +27,7 @@ class SimJob:
     # A declaration or a loss-curve fit that is wrong: every policy is told the same.
     estimates: tuple[tuple[float, float], ...] = ()
     learnt: ThroughputModel | None = None  # known before it starts; None: fitted to its own measurements as it runs
+    profile: tuple[ProfilePoint, ...] = ()  # measured before it came; then nothing more is learnt while it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,218 @@
+"""Elastic batches against fixed ones, after the evaluation of Saxena et al. 2020 (arXiv 2006.13878).
+
+Cells: {40, 400 slots} x {low, high, bursty arrivals} x {compute-bound, communication-bound, balanced, hardly scaling,
+mixed} x {drop, queue: the rule for jobs that cannot all run}. Policies: `elastic_batch`, the same program at a fixed
+total batch (the smallest, the largest, a random one of the user's range), and `horizon`. Workloads are generated
+(`elastic_core.sim.families`), jobs come profiled as in the paper, decisions are made every `ROUND` seconds.
+
+A cell is judged by the jobs completed within the window of arrivals, and by the mean completion time of all jobs that
+were not turned away. A run is cut after `LONGEST` windows: what is not done then counts with its age, which flatters
+the slow. `horizon` turns nobody away: under drop it is judged by jobs completed first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from statistics import fmean
+
+from benchmarks.report import Report
+from elastic_core.policy import registry
+from elastic_core.sim.engine import Options, simulate
+from elastic_core.sim.families import ARRIVALS, FAMILIES, MIXED, WINDOW, cell, pool
+from elastic_core.sim.result import Result
+
+ROUND = 300.0  # seconds
+LONGEST = 5  # windows
+OURS, RIVAL = "elastic_batch", "horizon"
+BASELINES = ("min_batch", "max_batch", "random_batch")
+RULES = ("drop", "queue")
+WANT_JOBS, WANT_TIME = 2.0, 10.0  # times as many, times as fast, in the best cell
+WANT_BEHIND, WANT_AHEAD = 0.01, 2 / 3
+WANT_DECISION = {40: 0.1, 400: 0.5}  # seconds; a decision every `ROUND`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    slots: int
+    arrivals: str
+    family: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.slots} {self.arrivals} {self.family} {self.rule}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    jobs: int
+    completed: int  # within the window of arrivals
+    turned_away: int
+    unfinished: int  # when the run was cut
+    mean_seconds: float  # of completion; nan where everybody was turned away
+    decision_median: float
+    wall_seconds: float
+
+
+Outcomes = dict[str, Outcome]  # by policy, without the rule's suffix
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="40 slots, two families")
+    parser.add_argument("--slots", type=int, nargs="+", choices=(40, 400), default=(40, 400))
+    parser.add_argument("--families", nargs="+", choices=(*FAMILIES, MIXED), default=(*FAMILIES, MIXED))
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    report = Report("elastic_scaling", quick=args.quick)
+    sizes, families = ((40,), ("balanced", MIXED)) if args.quick else (args.slots, args.families)
+    found = {one: run_cell(one, args.seed) for one in cells(sizes, families)}
+    for one, outcomes in found.items():
+        report.figure(str(one), {name: asdict(outcome) for name, outcome in outcomes.items()})
+    show(report, found)
+    judge_batches(report, found)
+    judge_rival(report, found)
+    judge_decisions(report, found)
+    return report.finish()
+
+
+def cells(sizes: Sequence[int], families: Sequence[str]) -> Iterator[Cell]:
+    for slots, arrivals, family, rule in product(sizes, ARRIVALS, families, RULES):
+        yield Cell(slots=slots, arrivals=arrivals, family=family, rule=rule)
+
+
+def policies() -> tuple[str, ...]:
+    """Those of the comparison; `horizon` as soon as there is one."""
+    return (OURS, *BASELINES, *(name for name in (RIVAL,) if name in registry.names()))
+
+
+def run_cell(one: Cell, seed: int) -> Outcomes:
+    outcomes = {name: run(one, name, seed) for name in policies()}
+    figures = " ".join(f"{name} {outcome.completed}/{outcome.mean_seconds:.0f}s" for name, outcome in outcomes.items())
+    print(f"{one}: {figures}", file=sys.stderr, flush=True)
+    return outcomes
+
+
+def run(one: Cell, name: str, seed: int) -> Outcome:
+    workload = cell(one.slots, one.arrivals, one.family, seed)
+    dropping = f"{name}_drop"
+    policy = registry.get(dropping if one.rule == "drop" and dropping in registry.names() else name)
+    options = Options(round_seconds=ROUND, noise=0.0, until=LONGEST * WINDOW, timeline=False)
+    started = time.perf_counter()
+    result = simulate(workload, pool(one.slots), policy, options)
+    return Outcome(
+        jobs=len(result.jobs),
+        completed=result.completed_by(WINDOW),
+        turned_away=sum(job.turned_away for job in result.jobs),
+        unfinished=sum(job.finished_at is None and not job.turned_away for job in result.jobs),
+        mean_seconds=mean_completion(result),
+        decision_median=result.figures()["decision_median"],
+        wall_seconds=time.perf_counter() - started,
+    )
+
+
+def mean_completion(result: Result) -> float:
+    """Of the jobs that were not turned away; one that is not done counts with its age."""
+    times = [
+        (result.ended_at if job.finished_at is None else job.finished_at) - job.submitted_at
+        for job in result.jobs
+        if not job.turned_away
+    ]
+    return fmean(times) if times else float("nan")
+
+
+def show(report: Report, found: dict[Cell, Outcomes]) -> None:
+    names = policies()
+    columns = ["slots, arrivals, family, rule", "jobs", *(f"{name} done, mean h" for name in names)]
+    rows = []
+    for one, outcomes in found.items():
+        told = [f"{outcomes[name].completed} {outcomes[name].mean_seconds / 3600:.2f}" for name in names]
+        rows.append([str(one), outcomes[OURS].jobs, *told])
+    report.table("Jobs completed in the window, mean completion time", columns, rows)
+
+
+def judge_batches(report: Report, found: dict[Cell, Outcomes]) -> None:
+    """The paper's claims are of its best cells; beside them, whether a fixed batch is ever ahead."""
+    jobs, times, behind = {}, {}, []
+    for one, outcomes in found.items():
+        ours = outcomes[OURS]
+        for name in BASELINES:
+            other = outcomes[name]
+            jobs[f"{one}, {name}"] = ours.completed / max(other.completed, 1)
+            times[f"{one}, {name}"] = other.mean_seconds / ours.mean_seconds
+            if one.rule == "queue" and ours.mean_seconds > other.mean_seconds:
+                behind.append(f"{one}, {name}: {ours.mean_seconds / other.mean_seconds - 1:+.1%}")
+    for name in BASELINES:
+        rows = [(where, value) for where, value in jobs.items() if where.endswith(name)]
+        slow = [(where, value) for where, value in times.items() if where.endswith(name)]
+        report.figure(f"best_cell_against_{name}", {"jobs": max(rows, key=_second), "time": max(slow, key=_second)})
+    for what, values, want in (("jobs completed", jobs, WANT_JOBS), ("mean completion time", times, WANT_TIME)):
+        where, value = max(values.items(), key=_second)
+        report.bar(
+            f"{OURS} against a fixed batch, {what}, best cell",
+            want=f">= {want:g} x",
+            got=f"{value:.2f} x ({where})",
+            ok=value >= want,
+        )
+    report.bar(
+        f"{OURS} behind a fixed batch in mean completion time, cells that queue",
+        want="none",
+        got="; ".join(behind) or "none",
+        ok=not behind,
+    )
+
+
+def _second(pair: tuple[str, float]) -> float:
+    return pair[1]
+
+
+def judge_rival(report: Report, found: dict[Cell, Outcomes]) -> None:
+    if RIVAL not in policies():
+        report.bar(f"{RIVAL} against {OURS}", want="a policy of that name", got="none is registered", ok=False)
+        return
+    leads = {str(one): lead(one, outcomes[RIVAL], outcomes[OURS]) for one, outcomes in found.items()}
+    worst = min(leads, key=lambda name: leads[name][0])
+    report.bar(
+        f"{RIVAL} behind {OURS}, worst cell",
+        want=f"<= {WANT_BEHIND:.0%}",
+        got=f"{-leads[worst][0]:.1%} ({worst})",
+        ok=leads[worst][0] >= -WANT_BEHIND,
+    )
+    ahead = sum(is_ahead for _, is_ahead in leads.values())
+    report.bar(
+        f"{RIVAL} ahead of {OURS}",
+        want=f">= two thirds of {len(leads)} cells",
+        got=ahead,
+        ok=ahead >= WANT_AHEAD * len(leads),
+    )
+
+
+def lead(one: Cell, theirs: Outcome, ours: Outcome) -> tuple[float, bool]:
+    """(how far the first is ahead of the second, relative; whether it is). Drop: by jobs completed, then by time."""
+    faster = 1.0 - theirs.mean_seconds / ours.mean_seconds
+    if one.rule == "queue":
+        return faster, faster > 0
+    more = theirs.completed / max(ours.completed, 1) - 1.0
+    return more, more > 0 or (more == 0 and faster > 0)
+
+
+def judge_decisions(report: Report, found: dict[Cell, Outcomes]) -> None:
+    for slots in sorted({one.slots for one in found}):
+        slowest = max(
+            outcome.decision_median for one, outcomes in found.items() if one.slots == slots
+            for outcome in outcomes.values()
+        )  # fmt: skip
+        report.bar(
+            f"median decision on {slots} slots, slowest run",
+            want=f"< {WANT_DECISION[slots]} s",
+            got=round(slowest, 4),
+            ok=slowest < WANT_DECISION[slots],
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
