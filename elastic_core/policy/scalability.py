@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from elastic_core.domain import JobView, Limits, Snapshot, ThroughputModel
-from elastic_core.predict.efficiency import efficiency
+from elastic_core.predict.efficiency import efficiencies
 from elastic_core.predict.throughput import Floats, Ints, StepTime
 
 BATCH_TOLERANCE = 0.05
@@ -140,16 +140,26 @@ class _Rates:
 
 def _rate(times: StepSeconds, limits: Limits, noise_scale: float | None, kind: str, pool: Pool) -> list[_Rates]:
     """One slot first, then the other allowed counts."""
+    return [
+        _Rates(count, batches, samples, samples * efficiencies(batches, limits.min_batch, noise_scale))
+        for count, batches, samples in _throughput(times, limits, kind, pool.sizes[kind])
+    ]
+
+
+@lru_cache(maxsize=2048)
+def _throughput(
+    times: StepSeconds, limits: Limits, kind: str, sizes: tuple[int, ...]
+) -> tuple[tuple[int, Ints, Floats], ...]:
+    """(count, batches, samples a second): what stays the same while the gradient noise changes."""
+    pool = Pool({kind: sizes})
     largest = min(pool.capacity(kind), limits.max_batch)
     counts = [1, *(n for n in limits.slot_counts if 1 < n <= largest)]
     grids = [_batches(limits.min_batch, limits.max_batch, limits.max_local(kind), count) for count in counts]
     batches = np.concatenate(grids)
     slots = np.repeat(np.asarray(counts), [len(grid) for grid in grids])
     samples = batches / times.seconds(slots, kind, batches, pool, limits)
-    worth = np.asarray([efficiency(batch, limits.min_batch, noise_scale) for batch in batches.tolist()])
     ends = np.cumsum([len(grid) for grid in grids])[:-1]
-    parts = zip(counts, grids, np.split(samples, ends), np.split(samples * worth, ends), strict=True)
-    return [_Rates(*part) for part in parts]
+    return tuple(zip(counts, grids, np.split(samples, ends), strict=True))
 
 
 def _choose(rates: list[_Rates], limits: Limits, reference: float, scale_invariant: bool) -> _Analysis:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from math import isfinite
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 def efficiency(batch: float, base_batch: float, noise_scale: float | None) -> float:
     """Progress per sample at `batch`, relative to that at `base_batch`; all three in samples.
@@ -19,3 +22,10 @@ def efficiency(batch: float, base_batch: float, noise_scale: float | None) -> fl
     if noise_scale is None or not isfinite(noise_scale) or noise_scale < 0:
         return 1.0
     return (noise_scale + base_batch) / (noise_scale + batch)
+
+
+def efficiencies(batches: NDArray[np.int64], base_batch: float, noise_scale: float | None) -> NDArray[np.float64]:
+    """The same for many batches at once."""
+    if noise_scale is None or not isfinite(noise_scale) or noise_scale < 0:
+        return np.ones(batches.shape)
+    return np.asarray((noise_scale + base_batch) / (noise_scale + batches))

@@ -89,7 +89,7 @@ class TrueTimes:
 
     def _seconds(self, kind: str, nodes: tuple[int, ...], batch: int) -> float:
         """Of as many samples as were asked for: what really runs may be a few more or less."""
-        cut = split(batch, sum(nodes), self.physics.max_local(kind, nodes), self.max_batch)
+        cut = split(batch, sum(nodes), _max_local(self.physics, kind, nodes), self.max_batch)
         return self.physics.seconds(kind, nodes, cut.local, cut.accumulation)[0] * batch / cut.batch
 
 
@@ -106,3 +106,8 @@ class TrueProfiles:
 @lru_cache(maxsize=4096)
 def _on_empty_nodes(sizes: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tuple(place({str(rank): size for rank, size in enumerate(sizes)}, count).values())
+
+
+@lru_cache(maxsize=4096)
+def _max_local(physics: Physics, kind: str, nodes: tuple[int, ...]) -> int:
+    return physics.max_local(kind, nodes)

@@ -16,7 +16,7 @@ Nodes = tuple[int, ...]  # slots used on each node in turn, no zeros
 
 
 class Physics(Protocol):
-    """The truth about one kind of job."""
+    """The truth about one kind of job. It never changes: what was asked once may be remembered."""
 
     @property
     def base_batch(self) -> int:
@@ -25,6 +25,8 @@ class Physics(Protocol):
     @property
     def rescale_seconds(self) -> float:
         """Without training after each change of its slots, the first start included."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def epoch_ends(self) -> Sequence[float]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from math import inf, nan
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.predict.efficiency import efficiency
+from elastic_core.predict.efficiency import efficiencies, efficiency
 
 sizes = st.floats(1, 1e6)
 
@@ -36,3 +37,10 @@ def test_the_papers_numbers() -> None:
 @pytest.mark.parametrize("noise", [None, nan, inf, -inf, -1.0])
 def test_without_a_usable_noise_scale_every_sample_counts_the_same(noise: float | None) -> None:
     assert efficiency(512, 32, noise) == 1.0
+
+
+@given(base=sizes, noise=st.sampled_from([None, nan, inf, -1.0, 0.0, 300.0]))
+def test_many_batches_at_once_are_worth_what_each_is_worth(base: float, noise: float | None) -> None:
+    batches = np.asarray([1, 32, 4096])
+    want = [efficiency(batch, base, noise) for batch in batches.tolist()]
+    assert efficiencies(batches, base, noise).tolist() == pytest.approx(want)
