@@ -26,6 +26,7 @@ from elastic_core.policy import registry
 from elastic_core.policy.contract import Policy
 from elastic_core.sim import catalogue, clusters
 from elastic_core.sim.engine import Options, simulate
+from elastic_core.sim.page import page
 from elastic_core.sim.report import Comparison, span
 from elastic_core.sim.result import Result
 from elastic_core.sim.workload import Workload
@@ -77,7 +78,12 @@ def simulate_command(
         results=_run(loaded, pool, chosen, options),
         window_seconds=_seconds("--window", window) if window else None,
         notes=loaded.notes,
-        settings={"seed": seed, "round_seconds": round_seconds, "declared_work": not undeclared, "until": until},
+        settings={
+            "seed": seed,
+            "work": "undeclared" if undeclared else "declared",
+            "decisions": f"every {span(round_seconds)}" if round_seconds else "at every event",
+            "until": until,
+        },
     )
     _show(found, out, as_json)
     if any(result.interrupted for result in found.results):
@@ -94,13 +100,14 @@ def _show(found: Comparison, out: Path | None, as_json: bool) -> None:
     for note in found.notes:
         _out.print(f"note: {note}", markup=False)
     if out is not None:
-        _out.print(f"written to {out / 'results.json'}", markup=False)
+        _out.print(f"written to {out / 'report.html'} and {out / 'results.json'}", markup=False)
 
 
 def _write(found: Comparison, out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / "results.json").write_text(json.dumps(found.to_json(), indent=1))
+        (out / "report.html").write_text(page(found))
     except OSError as error:
         raise UserError(f"the report cannot be written to {out}: {error.strerror or error}") from error
 

@@ -20,8 +20,8 @@ _SPEED = (("a100", 3.2), ("rtx", 1.7), ("t4", 1.0))
 _REFERENCE = "t4"
 _SWING_SECONDS = 8 * 3600.0
 _MEDIAN_SLOT_SECONDS, _SPREAD = 2400.0, 1.3  # of a job on one slot of the reference type, and of its logarithm
-_LONGEST_SLOT_SECONDS = 40 * 3600.0
-_COUNTS = (1, 2, 4, 8, 16)
+_LONGEST_SLOT_SECONDS = 16 * 3600.0
+_COUNTS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _physics(kind: Kind, jitter: float) -> AnalyticPhysics:
         per_sample_seconds=kind.per_sample * jitter,
         exchange_seconds=kind.exchange,
         latency_seconds=0.002,
-        node_factor=3.0,
+        node_factor=2.0,
         local_limit=kind.local_limit,
         rescale_seconds=kind.rescale,
         speed=_SPEED,

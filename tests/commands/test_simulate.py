@@ -75,10 +75,11 @@ def test_until_stops_early_and_says_that_the_figures_are_partial() -> None:
     assert "time limit" in done.stdout
 
 
-def test_results_are_written_to_a_folder(tmp_path: Path) -> None:
+def test_a_page_and_the_results_are_written_to_a_folder(tmp_path: Path) -> None:
     assert elastic(*SMALL, "--out", tmp_path / "report").exit_code == 0
     written = json.loads((tmp_path / "report" / "results.json").read_text())
     assert written["results"][0]["held"]
+    assert (tmp_path / "report" / "report.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import isnan
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
@@ -10,7 +12,9 @@ from elastic_core.domain import Limits
 from elastic_core.policy import registry
 from elastic_core.sim.engine import Options, simulate
 from elastic_core.sim.fairness import Alone
+from elastic_core.sim.gantt import blocks
 from elastic_core.sim.generated import generated
+from elastic_core.sim.page import page
 from elastic_core.sim.physics import AnalyticPhysics
 from elastic_core.sim.report import FIGURES, Comparison, span
 from elastic_core.sim.workload import SimJob, Workload, nodes, workload
@@ -99,3 +103,56 @@ def test_spans_are_written_with_three_digits() -> None:
     assert [span(s) for s in (0.0123, 59.91, 1234.0, 7300.0, float("nan"))] == [
         "12.3 ms", "59.9 s", "20.6 min", "2.03 h", "-",
     ]  # fmt: skip
+
+
+def a_page(**more: float) -> str:
+    jobs = [a_job(f"job-{i}", 60.0 * i, 300.0 + 40 * i, slots=1 + 3 * (i % 2)) for i in range(12)]
+    return page(compared(jobs, "fixed", "fair_share", **more))
+
+
+def test_the_page_is_one_well_formed_file_that_loads_nothing() -> None:
+    text = a_page()
+    for outside in ("http://", "https://", "<script", "@import", "url(", "src="):
+        assert outside not in text.replace("http://www.w3.org", "")
+    body = text[text.index("<body>") : text.index("</html>")]
+    fromstring(body)  # every tag is closed
+
+
+def test_the_page_shows_figures_plots_and_slots_of_every_policy() -> None:
+    text = a_page()
+    for title in ("Share of jobs completed within a time", "Finish-time fairness", "Jobs that wait for slots",
+                  "Slots in use", "Who held which slot"):  # fmt: skip
+        assert title in text
+    for result in ("fixed", "fair_share"):
+        assert f'aria-label="Slots under {result}"' in text
+        assert f"<title>{result}</title>" in text
+
+
+def test_names_cannot_break_the_page() -> None:
+    text = page(compared([a_job("<script>&", 0, 400)], "fixed"))
+    assert "<script>" not in text
+    assert "&lt;script&gt;&amp;" in text
+
+
+def test_a_partial_page_says_so() -> None:
+    assert "Partial: fixed stopped (time limit)" in a_page(until=200.0)
+    assert "Partial:" not in a_page()
+
+
+@pytest.mark.parametrize("policy", ["fixed", "fair_share", "elastic_batch"])
+def test_no_two_blocks_of_the_gantt_share_a_slot_at_a_time(policy: str) -> None:
+    given, pool = generated(3, num_jobs=25), nodes("t4", 3, 4)
+    result = simulate(given, pool, registry.get(policy))
+    drawn = blocks(result.held, pool)
+    slots: dict[tuple[str, int], list[tuple[float, float]]] = {
+        (b.node, row): [] for b in drawn for row in range(b.row, b.row + b.rows)
+    }
+    for block in drawn:
+        for row in range(block.row, block.row + block.rows):
+            slots[block.node, row].append((block.held.start, block.held.end))
+    for stretches in slots.values():
+        ordered = sorted(stretches)
+        assert all(later[0] >= earlier[1] - 1e-6 for earlier, later in pairwise(ordered))
+    for held in result.held:
+        rows = sum(b.rows for b in drawn if b.held is held)
+        assert rows == sum(held.nodes.values())
