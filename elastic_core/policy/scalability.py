@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastic_core.domain import JobView, Limits, Snapshot, ThroughputModel
 from elastic_core.predict.efficiency import efficiencies
@@ -108,12 +109,46 @@ def analyse(
     return choices
 
 
-@dataclass(frozen=True, slots=True)
-class _Analysis:
-    """Of one job on one type: its choices, and for each count the batches that are good enough: batch -> work rate."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """Every batch that is tried, count by count, one slot first: `starts[i]` is where `counts[i]` begins."""
 
-    choices: Mapping[int, Choice]
-    good: Mapping[int, Mapping[int, float]]
+    counts: Ints
+    starts: Ints
+    batches: Ints
+    samples: Floats  # a second
+
+
+@lru_cache(maxsize=2048)
+def _table(times: StepSeconds, limits: Limits, kind: str, sizes: tuple[int, ...]) -> _Table:
+    """What stays the same while the gradient noise changes."""
+    pool = Pool({kind: sizes})
+    largest = min(pool.capacity(kind), limits.max_batch)
+    counts = [1, *(n for n in limits.slot_counts if 1 < n <= largest)]
+    grids = [_batches(limits.min_batch, limits.max_batch, limits.max_local(kind), count) for count in counts]
+    lengths = [len(grid) for grid in grids]
+    batches, slots = np.concatenate(grids), np.repeat(np.asarray(counts), lengths)
+    samples = batches / times.seconds(slots, kind, batches, pool, limits)
+    return _Table(np.asarray(counts), np.cumsum([0, *lengths[:-1]]), batches, samples)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Analysis:
+    """Of one job on one type."""
+
+    table: _Table
+    work: Floats  # a second, of every batch of the table
+    enough: NDArray[np.bool_]  # which of them are good enough at their count
+    choices: Mapping[int, Choice]  # by count, each at its smallest batch that is good enough
+
+    def rate(self, count: int, batch: int) -> float | None:
+        """Work a second of a batch that is good enough at this count; None where it is not."""
+        at = np.flatnonzero(self.table.counts == count)
+        if not len(at):
+            return None
+        segment = slice(self.table.starts[at[0]], [*self.table.starts[1:], None][at[0]])
+        found = np.flatnonzero((self.table.batches[segment] == batch) & self.enough[segment])
+        return float(self.work[segment][found[0]]) if len(found) else None
 
 
 @lru_cache(maxsize=2048)
@@ -122,58 +157,33 @@ def _analyse(
     pools: tuple[tuple[str, tuple[int, ...]], ...],
 ) -> dict[str, _Analysis]:  # fmt: skip
     """Remembered between decisions: between two reports of a job nothing of this changes."""
-    pool = Pool(dict(pools))
-    rated = {kind: _rate(times, limits, noise_scale, kind, pool) for kind in pool.sizes}
-    reference = max((float(rates[0].scores.max()) for rates in rated.values()), default=1.0)
-    return {kind: _choose(rates, limits, reference, scale_invariant) for kind, rates in rated.items()}
+    tables = {kind: _table(times, limits, kind, sizes) for kind, sizes in pools}
+    scores = {
+        kind: table.samples * efficiencies(table.batches, limits.min_batch, noise_scale)
+        for kind, table in tables.items()
+    }
+    best = {kind: np.maximum.reduceat(scores[kind], table.starts) for kind, table in tables.items()}
+    reference = max((float(found[0]) for found in best.values()), default=1.0)
+    return {
+        kind: _choose(table, limits, scores[kind], best[kind], reference, scale_invariant)
+        for kind, table in tables.items()
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class _Rates:
-    """Every batch that was tried at one count."""
-
-    num_slots: int
-    batches: Ints
-    samples: Floats  # a second
-    scores: Floats  # samples a second, each weighed by what it is still worth
-
-
-def _rate(times: StepSeconds, limits: Limits, noise_scale: float | None, kind: str, pool: Pool) -> list[_Rates]:
-    """One slot first, then the other allowed counts."""
-    return [
-        _Rates(count, batches, samples, samples * efficiencies(batches, limits.min_batch, noise_scale))
-        for count, batches, samples in _throughput(times, limits, kind, pool.sizes[kind])
-    ]
-
-
-@lru_cache(maxsize=2048)
-def _throughput(
-    times: StepSeconds, limits: Limits, kind: str, sizes: tuple[int, ...]
-) -> tuple[tuple[int, Ints, Floats], ...]:
-    """(count, batches, samples a second): what stays the same while the gradient noise changes."""
-    pool = Pool({kind: sizes})
-    largest = min(pool.capacity(kind), limits.max_batch)
-    counts = [1, *(n for n in limits.slot_counts if 1 < n <= largest)]
-    grids = [_batches(limits.min_batch, limits.max_batch, limits.max_local(kind), count) for count in counts]
-    batches = np.concatenate(grids)
-    slots = np.repeat(np.asarray(counts), [len(grid) for grid in grids])
-    samples = batches / times.seconds(slots, kind, batches, pool, limits)
-    ends = np.cumsum([len(grid) for grid in grids])[:-1]
-    return tuple(zip(counts, grids, np.split(samples, ends), strict=True))
-
-
-def _choose(rates: list[_Rates], limits: Limits, reference: float, scale_invariant: bool) -> _Analysis:
-    choices, good = {}, {}
-    for tried in rates:
-        if tried.num_slots not in limits.slot_counts:
-            continue
-        best = float(tried.scores.max())
-        enough = np.flatnonzero(tried.scores >= (1.0 - BATCH_TOLERANCE) * best)
-        work = tried.scores if scale_invariant else tried.samples
-        good[tried.num_slots] = {int(tried.batches[at]): float(work[at]) for at in enough}
-        batch, rate = next(iter(good[tried.num_slots].items()))  # the smallest
-        choices[tried.num_slots] = Choice(tried.num_slots, batch, rate, best / reference)
-    return _Analysis(choices, good)
+def _choose(
+    table: _Table, limits: Limits, scores: Floats, best: Floats, reference: float, scale_invariant: bool
+) -> _Analysis:
+    lengths = np.diff(np.append(table.starts, len(scores)))
+    enough = scores >= (1.0 - BATCH_TOLERANCE) * np.repeat(best, lengths)
+    good = np.flatnonzero(enough)
+    smallest = good[np.searchsorted(good, table.starts)]
+    work = scores if scale_invariant else table.samples
+    rows = zip(
+        table.counts.tolist(), table.batches[smallest].tolist(), work[smallest].tolist(),
+        (best / reference).tolist(), strict=True,
+    )  # fmt: skip
+    allowed = set(limits.slot_counts)
+    return _Analysis(table, work, enough, {row[0]: Choice(*row) for row in rows if row[0] in allowed})
 
 
 def _keep_batch(job: JobView, found: Mapping[str, _Analysis]) -> tuple[str, Choice] | None:
@@ -181,10 +191,9 @@ def _keep_batch(job: JobView, found: Mapping[str, _Analysis]) -> tuple[str, Choi
     if job.allocation is None or job.last_batch is None or len(job.allocation.counts()) != 1:
         return None
     ((kind, count),) = job.allocation.counts().items()
-    if kind not in found or job.last_batch not in found[kind].good.get(count, {}):
-        return None
-    there = found[kind].choices[count]
-    return kind, Choice(count, job.last_batch, found[kind].good[count][job.last_batch], there.speedup)
+    there = found[kind].choices.get(count) if kind in found else None
+    rate = found[kind].rate(count, job.last_batch) if there is not None else None
+    return None if there is None or rate is None else (kind, Choice(count, job.last_batch, rate, there.speedup))
 
 
 @lru_cache(maxsize=65536)
