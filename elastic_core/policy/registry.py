@@ -22,6 +22,7 @@ from elastic_core.policy.fixed_batch import (
 )
 from elastic_core.policy.gavel import Gavel
 from elastic_core.policy.optimus import Optimus
+from elastic_core.policy.pollux import Pollux
 from elastic_core.policy.saxena import Saxena, SaxenaDrop
 from elastic_core.policy.sia import Sia
 from elastic_core.policy.srtf import Srtf
@@ -42,6 +43,7 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
         MinBatch,
         MinBatchDrop,
         Optimus,
+        Pollux,
         RandomBatch,
         RandomBatchDrop,
         Saxena,

@@ -51,14 +51,15 @@ class Sia:
     name: ClassVar[str] = "sia"
     laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING})
 
-    def __init__(self, speeds: Speeds | None = None) -> None:
-        self._speeds = speeds or LearntSpeeds()
+    def __init__(self, speeds: Speeds | None = None, delays: Mapping[str, float] | None = None) -> None:
+        """`delays`: of a restart by task, in the place of the measured ones."""
+        self._speeds, self._delays = speeds or LearntSpeeds(), delays or {}
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
         jobs, pool = queue_of(snapshot), Pool.of(snapshot)
         learnt = learn(snapshot.policy_state, jobs)
         options = [self._options(job, pool, learnt) for job in jobs]
-        chosen = _solve(jobs, options, snapshot)
+        chosen = _solve(jobs, options, snapshot, self._delays)
         grants = {
             job.job_id: (found.kinds[at], int(found.counts[at]))
             for job, found, at in zip(jobs, options, chosen, strict=True)
@@ -130,7 +131,9 @@ def _fewest_nodes(kind: str, count: int, pool: Pool) -> int:
     return -(-count // node)
 
 
-def _solve(jobs: Sequence[JobView], options: Sequence[Options], snapshot: Snapshot) -> list[int | None]:
+def _solve(
+    jobs: Sequence[JobView], options: Sequence[Options], snapshot: Snapshot, delays: Mapping[str, float]
+) -> list[int | None]:
     """Which option each job gets."""
     room = snapshot.capacity()
     pinned = {
@@ -142,7 +145,7 @@ def _solve(jobs: Sequence[JobView], options: Sequence[Options], snapshot: Snapsh
         room[options[rank].kinds[at]] -= int(options[rank].counts[at])
     free = [rank for rank in range(len(jobs)) if rank not in pinned]
     picked = pick_one(
-        [_costs(jobs[rank], options[rank], snapshot.now) - NO_ALLOCATION for rank in free],
+        [_costs(jobs[rank], options[rank], snapshot.now, delays) - NO_ALLOCATION for rank in free],
         [options[rank].kinds for rank in free],
         [options[rank].counts for rank in free],
         room,
@@ -165,19 +168,19 @@ def _in_force(job: JobView, options: Options) -> int | None:
     return None
 
 
-def _costs(job: JobView, options: Options, now: float) -> Floats:
+def _costs(job: JobView, options: Options, now: float, delays: Mapping[str, float]) -> Floats:
     goodputs = options.goodputs.copy()
     held = _in_force(job, options)
     if held is not None:
         keep = goodputs[held]
-        goodputs *= restart_factor(job, now)
+        goodputs *= restart_factor(job, now, delays.get(job.task, job.resize_seconds))
         goodputs[held] = keep
     with np.errstate(divide="ignore"):
         return np.minimum(np.round(goodputs**FAIRNESS, 2), _HIGHEST_COST)
 
 
-def restart_factor(job: JobView, now: float) -> float:
-    age, delay = now - job.submitted_at, job.resize_seconds
+def restart_factor(job: JobView, now: float, delay: float) -> float:
+    age = now - job.submitted_at
     if age < delay or age + delay <= 0:
         return 1.0
     return max(age - job.num_resizes * delay, 0.0) / (age + delay)

@@ -41,8 +41,9 @@ def learn(state: Mapping[str, Any], jobs: Iterable[JobView]) -> dict[str, dict[s
 
 
 def _own_ratios(job: JobView) -> Iterable[tuple[str, float]]:
+    """Of the types that it was measured on; what its model says of others is itself a projection."""
     params = job.throughput.params if job.throughput is not None else {}
-    slowness = {name.removeprefix(_PREFIX): value for name, value in params.items() if name.startswith(_PREFIX)}
+    slowness = {kind: params[_PREFIX + kind] for kind in {p.type for p in job.profile} if _PREFIX + kind in params}
     for of, to in permutations(sorted(slowness), 2):
         if slowness[of] > 0 and isfinite(slowness[to] / slowness[of]):
             yield f"{of}>{to}", slowness[to] / slowness[of]

@@ -56,10 +56,10 @@ def test_slots_go_where_they_are_worth_most_and_nobody_waits() -> None:
 
 
 def test_the_restart_factor_of_the_paper() -> None:
-    view = job("a", resize_seconds=30.0, num_resizes=2)
-    assert restart_factor(view, NOW + 20.0) == 1.0
-    assert restart_factor(view, NOW + 970.0) == pytest.approx((970 - 2 * 30) / 1000)
-    assert restart_factor(replace(view, num_resizes=50), NOW + 970.0) == 0.0
+    view = job("a", num_resizes=2)
+    assert restart_factor(view, NOW + 20.0, 30.0) == 1.0
+    assert restart_factor(view, NOW + 970.0, 30.0) == pytest.approx((970 - 2 * 30) / 1000)
+    assert restart_factor(replace(view, num_resizes=50), NOW + 970.0, 30.0) == 0.0
 
 
 def test_many_restarts_hold_a_job_where_it_is() -> None:

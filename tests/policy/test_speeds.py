@@ -31,6 +31,11 @@ def test_a_task_or_pair_never_seen_counts_as_equally_fast() -> None:
     assert LearntSpeeds().ratio(replace(job("x"), task="t"), "h200", "t4", learnt) == 1.0
 
 
+def test_what_a_model_says_of_a_type_that_its_job_never_ran_on_is_no_evidence() -> None:
+    view = on_both("a", 4.0)
+    assert learn({}, [replace(view, profile=tuple(p for p in view.profile if p.type == "cpu"))]) == {}
+
+
 def test_what_was_learnt_outlives_the_jobs() -> None:
     learnt = learn({}, [on_both("a", 4.0)])
     assert learn({"speeds": learnt}, []) == learnt
