@@ -1,0 +1,181 @@
+"""Can a job's progress be predicted? AITurbo's (HPDC 2021) classifier, told by the figures of its submission.
+
+Six kinds of estimator are compared by cross-validation with folds grouped by submission, since a user submits the same
+job again and again and a plain fold would be asked what it was told; features are chosen anew in each fold. The kind
+with the largest area under the ROC curve is fitted to all jobs; its out-of-fold answers calibrate its probabilities
+(isotonic regression). A stored classifier is plain data and scikit-learn objects (`predict.stored`), never a pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
+
+from elastic_core.errors import UserError
+from elastic_core.predict.feature_choice import choose
+from elastic_core.predict.submission import NAMES, Floats, Submission, table, tasks_of
+
+Ints = NDArray[np.int64]
+KEPT_FEATURES = 24  # of `NAMES`, or all where there are fewer
+MIN_JOBS = 50
+_TASK = 0  # column of the category
+Make = Callable[[bool, int], Any]  # (is the first column the task's category, seed) -> an unfitted estimator
+
+
+def _one_hot(category: bool) -> Any:
+    numbers = make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler())
+    if not category:
+        return numbers
+    tasks = make_pipeline(
+        SimpleImputer(strategy="constant", fill_value=-1.0), OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    )
+    return ColumnTransformer([("task", tasks, [_TASK])], remainder=numbers)
+
+
+def _boosting(category: bool, seed: int) -> Any:
+    return HistGradientBoostingClassifier(
+        max_iter=200, learning_rate=0.05, max_leaf_nodes=15, min_samples_leaf=10, l2_regularization=1.0,
+        categorical_features=[_TASK] if category else None, early_stopping=False, random_state=seed,
+    )  # fmt: skip
+
+
+CANDIDATES: Mapping[str, Make] = {
+    "K-nearest neighbours": lambda c, s: make_pipeline(
+        _one_hot(c), KNeighborsClassifier(n_neighbors=15, weights="distance")
+    ),
+    "logistic regression": lambda c, s: make_pipeline(_one_hot(c), LogisticRegression(C=0.3, max_iter=2000)),
+    "random forest": lambda c, s: make_pipeline(
+        _one_hot(c), RandomForestClassifier(200, min_samples_leaf=2, random_state=s)
+    ),
+    "support vector machine": lambda c, s: make_pipeline(_one_hot(c), SVC(C=3.0, random_state=s)),
+    "multilayer perceptron": lambda c, s: make_pipeline(
+        _one_hot(c), MLPClassifier((48, 24), alpha=0.01, early_stopping=True, max_iter=200, random_state=s)
+    ),
+    "gradient boosting": _boosting,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One kind of estimator under cross-validation. `scores` are its out-of-fold scores of every job."""
+
+    name: str
+    auc: float  # mean over the folds
+    fold_aucs: tuple[float, ...]
+    scores: Floats
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A fitted estimator with all that is needed to ask it. Probabilities are of being predictable."""
+
+    kind: str
+    estimator: Any
+    columns: tuple[int, ...]  # of `submission.NAMES`
+    tasks: tuple[str, ...]
+    calibration: tuple[tuple[float, ...], tuple[float, ...]]  # score of being unpredictable -> its probability
+    auc: float  # out of fold, grouped by submission
+    num_jobs: int
+    names: tuple[str, ...] = NAMES
+
+    def probability(self, submissions: Sequence[Submission]) -> Floats:
+        """Of each: how probable it is that its progress can be predicted."""
+        if not submissions:
+            return np.empty(0)
+        features = table(submissions, self.tasks)[:, list(self.columns)]
+        unpredictable = np.interp(_scores(self.estimator, features), *map(np.asarray, self.calibration))
+        answer: Floats = 1.0 - unpredictable
+        return answer
+
+
+def fit(
+    submissions: Sequence[Submission], unpredictable: Sequence[bool], *,
+    seed: int = 0, kinds: Sequence[str] = tuple(CANDIDATES),
+) -> tuple[Classifier, list[Compared]]:  # fmt: skip
+    """The best kind, fitted to all jobs and calibrated; and the comparison.
+
+    Raises `UserError` for fewer than `MIN_JOBS` jobs, or fewer than ten of either class: nothing can be compared then.
+    """
+    labels = np.asarray(unpredictable, dtype=np.int64)
+    if len(labels) < MIN_JOBS or min(labels.sum(), len(labels) - labels.sum()) < 10:
+        raise UserError(
+            f"{len(labels)} jobs, {int(labels.sum())} of them unpredictable, are too few to learn from: at least "
+            f"{MIN_JOBS} are needed, and ten of either class"
+        )
+    tasks = tasks_of(submissions)
+    features = table(submissions, tasks)
+    splits = grouped(features, labels, seed)
+    compared = [cross_validate(name, features, labels, splits, seed) for name in kinds]
+    best = max(compared, key=lambda found: found.auc)
+    columns = choose(features, labels, KEPT_FEATURES, seed)
+    estimator = CANDIDATES[best.name](_TASK in columns, seed).fit(features[:, columns], labels)
+    return (
+        Classifier(best.name, estimator, tuple(columns), tasks, _calibrate(best.scores, labels), best.auc, len(labels)),
+        compared,
+    )
+
+
+Splits = list[tuple[Ints, Ints]]
+
+
+def grouped(features: Floats, labels: Ints, seed: int = 0, folds: int = 5) -> Splits:
+    """Folds that no submission is on both sides of: rows of equal features stay together."""
+    filled = np.nan_to_num(features, nan=-1e9)
+    group = np.unique(filled, axis=0, return_inverse=True)[1].ravel()
+    return list(StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(filled, labels, group))
+
+
+def plain(labels: Ints, seed: int = 0, folds: int = 5) -> Splits:
+    return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(np.zeros(len(labels)), labels))
+
+
+def cross_validate(name: str, features: Floats, labels: Ints, splits: Splits, seed: int = 0) -> Compared:
+    """Choose features and fit on each training part; score its held-out part."""
+    scores = np.zeros(len(labels))
+    aucs = []
+    for train, test in splits:
+        columns = choose(features[train], labels[train], KEPT_FEATURES, seed)
+        estimator = clone(CANDIDATES[name](_TASK in columns, seed)).fit(features[np.ix_(train, columns)], labels[train])
+        scores[test] = _scores(estimator, features[np.ix_(test, columns)])
+        if np.ptp(labels[test]):
+            aucs.append(float(roc_auc_score(labels[test], scores[test])))
+    return Compared(name, float(np.mean(aucs)) if aucs else 0.5, tuple(aucs), scores)
+
+
+def _scores(estimator: Any, features: Floats) -> Floats:
+    """Higher: less predictable. A probability where the estimator has one."""
+    if hasattr(estimator, "predict_proba"):
+        return np.asarray(estimator.predict_proba(features)[:, 1], dtype=np.float64)
+    return np.asarray(estimator.decision_function(features), dtype=np.float64)
+
+
+def _calibrate(scores: Floats, labels: Ints) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Isotonic steps from score to probability, kept away from certainty: no job is surely predictable."""
+    low = 1.0 / (len(labels) + 2.0)
+    found = IsotonicRegression(y_min=low, y_max=1.0 - low, out_of_bounds="clip").fit(scores, labels)
+    return tuple(map(float, found.X_thresholds_)), tuple(map(float, found.y_thresholds_))
+
+
+def calibrated(scores: Floats, labels: Ints, splits: Splits) -> Floats:
+    """Probabilities of every job, calibrated on the other folds' scores: what calibration is judged on."""
+    answer = np.zeros(len(labels))
+    for train, test in splits:
+        answer[test] = np.interp(scores[test], *map(np.asarray, _calibrate(scores[train], labels[train])))
+    return answer
