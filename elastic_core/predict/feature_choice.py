@@ -37,7 +37,7 @@ def score(features: Floats, labels: NDArray[np.int64], names: Sequence[str], see
     views = np.column_stack((views, forest.feature_importances_))
     places = np.argsort(np.argsort(-np.abs(views), axis=0, kind="stable"), axis=0, kind="stable")
     scores = [
-        Score(name, *(float(value) for value in row), int(place))
+        Score(name, float(row[0]), float(row[1]), float(row[2]), float(row[3]), int(place))
         for name, row, place in zip(names, views, places.min(axis=1), strict=True)
     ]
     return sorted(scores, key=lambda found: (found.best_place, -found.impurity))

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.impute import SimpleImputer
@@ -36,6 +35,7 @@ Ints = NDArray[np.int64]
 KEPT_FEATURES = 24  # of `NAMES`, or all where there are fewer
 MIN_JOBS = 50
 _TASK = 0  # column of the category
+Calibration = tuple[tuple[float, ...], tuple[float, ...]]  # scores, ascending, and the probability at each
 Make = Callable[[bool, int], Any]  # (is the first column the task's category, seed) -> an unfitted estimator
 
 
@@ -56,18 +56,33 @@ def _boosting(category: bool, seed: int) -> Any:
     )  # fmt: skip
 
 
+def _neighbours(category: bool, seed: int) -> Any:  # noqa: ARG001 - nothing is drawn
+    return make_pipeline(_one_hot(category), KNeighborsClassifier(n_neighbors=15, weights="distance"))
+
+
+def _logistic(category: bool, seed: int) -> Any:
+    return make_pipeline(_one_hot(category), LogisticRegression(C=0.3, max_iter=2000, random_state=seed))
+
+
+def _forest(category: bool, seed: int) -> Any:
+    return make_pipeline(_one_hot(category), RandomForestClassifier(200, min_samples_leaf=2, random_state=seed))
+
+
+def _vectors(category: bool, seed: int) -> Any:
+    return make_pipeline(_one_hot(category), SVC(C=3.0, random_state=seed))
+
+
+def _perceptron(category: bool, seed: int) -> Any:
+    network = MLPClassifier((48, 24), alpha=0.01, early_stopping=True, max_iter=200, random_state=seed)
+    return make_pipeline(_one_hot(category), network)
+
+
 CANDIDATES: Mapping[str, Make] = {
-    "K-nearest neighbours": lambda c, s: make_pipeline(
-        _one_hot(c), KNeighborsClassifier(n_neighbors=15, weights="distance")
-    ),
-    "logistic regression": lambda c, s: make_pipeline(_one_hot(c), LogisticRegression(C=0.3, max_iter=2000)),
-    "random forest": lambda c, s: make_pipeline(
-        _one_hot(c), RandomForestClassifier(200, min_samples_leaf=2, random_state=s)
-    ),
-    "support vector machine": lambda c, s: make_pipeline(_one_hot(c), SVC(C=3.0, random_state=s)),
-    "multilayer perceptron": lambda c, s: make_pipeline(
-        _one_hot(c), MLPClassifier((48, 24), alpha=0.01, early_stopping=True, max_iter=200, random_state=s)
-    ),
+    "K-nearest neighbours": _neighbours,
+    "logistic regression": _logistic,
+    "random forest": _forest,
+    "support vector machine": _vectors,
+    "multilayer perceptron": _perceptron,
     "gradient boosting": _boosting,
 }
 
@@ -90,7 +105,7 @@ class Classifier:
     estimator: Any
     columns: tuple[int, ...]  # of `submission.NAMES`
     tasks: tuple[str, ...]
-    calibration: tuple[tuple[float, ...], tuple[float, ...]]  # score of being unpredictable -> its probability
+    calibration: Calibration  # score of being unpredictable -> its probability
     auc: float  # out of fold, grouped by submission
     num_jobs: int
     names: tuple[str, ...] = NAMES
@@ -100,14 +115,12 @@ class Classifier:
         if not submissions:
             return np.empty(0)
         features = table(submissions, self.tasks)[:, list(self.columns)]
-        unpredictable = np.interp(_scores(self.estimator, features), *map(np.asarray, self.calibration))
-        answer: Floats = 1.0 - unpredictable
-        return answer
+        return 1.0 - _apply(self.calibration, _scores(self.estimator, features))
 
 
 def fit(
     submissions: Sequence[Submission], unpredictable: Sequence[bool], *,
-    seed: int = 0, kinds: Sequence[str] = tuple(CANDIDATES),
+    seed: int = 0, kinds: Sequence[str] = tuple(CANDIDATES), folds: int = 5,
 ) -> tuple[Classifier, list[Compared]]:  # fmt: skip
     """The best kind, fitted to all jobs and calibrated; and the comparison.
 
@@ -121,7 +134,7 @@ def fit(
         )
     tasks = tasks_of(submissions)
     features = table(submissions, tasks)
-    splits = grouped(features, labels, seed)
+    splits = grouped(features, labels, seed, folds)
     compared = [cross_validate(name, features, labels, splits, seed) for name in kinds]
     best = max(compared, key=lambda found: found.auc)
     columns = choose(features, labels, KEPT_FEATURES, seed)
@@ -152,8 +165,8 @@ def cross_validate(name: str, features: Floats, labels: Ints, splits: Splits, se
     aucs = []
     for train, test in splits:
         columns = choose(features[train], labels[train], KEPT_FEATURES, seed)
-        estimator = clone(CANDIDATES[name](_TASK in columns, seed)).fit(features[np.ix_(train, columns)], labels[train])
-        scores[test] = _scores(estimator, features[np.ix_(test, columns)])
+        estimator = CANDIDATES[name](_TASK in columns, seed).fit(features[train][:, columns], labels[train])
+        scores[test] = _scores(estimator, features[test][:, columns])
         if np.ptp(labels[test]):
             aucs.append(float(roc_auc_score(labels[test], scores[test])))
     return Compared(name, float(np.mean(aucs)) if aucs else 0.5, tuple(aucs), scores)
@@ -166,16 +179,22 @@ def _scores(estimator: Any, features: Floats) -> Floats:
     return np.asarray(estimator.decision_function(features), dtype=np.float64)
 
 
-def _calibrate(scores: Floats, labels: Ints) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _calibrate(scores: Floats, labels: Ints) -> Calibration:
     """Isotonic steps from score to probability, kept away from certainty: no job is surely predictable."""
     low = 1.0 / (len(labels) + 2.0)
     found = IsotonicRegression(y_min=low, y_max=1.0 - low, out_of_bounds="clip").fit(scores, labels)
     return tuple(map(float, found.X_thresholds_)), tuple(map(float, found.y_thresholds_))
 
 
+def _apply(calibration: Calibration, scores: Floats) -> Floats:
+    known, probabilities = calibration
+    answer: Floats = np.interp(scores, np.asarray(known), np.asarray(probabilities))
+    return answer
+
+
 def calibrated(scores: Floats, labels: Ints, splits: Splits) -> Floats:
     """Probabilities of every job, calibrated on the other folds' scores: what calibration is judged on."""
     answer = np.zeros(len(labels))
     for train, test in splits:
-        answer[test] = np.interp(scores[test], *map(np.asarray, _calibrate(scores[train], labels[train])))
+        answer[test] = _apply(_calibrate(scores[train], labels[train]), scores[test])
     return answer
