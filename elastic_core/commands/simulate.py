@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from elastic_core.domain import Node
 from elastic_core.errors import UserError
 from elastic_core.policy import registry
 from elastic_core.policy.contract import Policy
+from elastic_core.settings import Settings
 from elastic_core.sim import catalogue, clusters
 from elastic_core.sim.engine import Options, simulate
 from elastic_core.sim.page import page
@@ -37,6 +38,7 @@ _out = Console(highlight=False, soft_wrap=True)
 _err = Console(highlight=False, stderr=True)
 
 INTERRUPTED = 130  # what shells say of a process that Ctrl-C ended
+MOST_PAST_JOBS = 2000
 DEFAULT_POLICIES = ("fixed", "fair_share", "elastic_batch")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -58,6 +60,9 @@ def simulate_command(
         str, typer.Option(help="count the jobs completed in it, e.g. 8h [default: up to the last submission]")
     ] = "",
     out: Annotated[Path | None, typer.Option(help="folder to write results.json and report.html to")] = None,
+    from_ledger: Annotated[
+        bool, typer.Option("--from-ledger", help="replay what this installation really ran; --jobs: the last so many")
+    ] = False,
     list_: Annotated[bool, typer.Option("--list", help="show workloads, clusters and policies")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:  # fmt: skip
@@ -67,27 +72,44 @@ def simulate_command(
         return
     chosen = [registry.get(name) for name in policy or DEFAULT_POLICIES]
     entry = catalogue.entry(workload)
-    pool = _cluster(cluster or entry.cluster)
-    loaded = catalogue.first(entry.load(seed), jobs)
-    round_seconds = _seconds("--rounds", rounds) if rounds else entry.round_seconds
-    limit = loaded.jobs[0].submitted_at + _seconds("--until", until) if until else inf
+    round_seconds = _seconds("--rounds", rounds) if rounds else None if from_ledger else entry.round_seconds
+    limit = _seconds("--until", until) if until else inf
     options = Options(seed=seed, round_seconds=round_seconds, declared_work=not undeclared, until=limit)
-    found = Comparison(
-        workload=loaded,
-        nodes=pool,
-        results=_run(loaded, pool, chosen, options),
-        window_seconds=_seconds("--window", window) if window else None,
-        notes=loaded.notes,
-        settings={
+    more: dict[str, Any] = {
+        "window_seconds": _seconds("--window", window) if window else None,
+        "settings": {
             "seed": seed,
             "work": "undeclared" if undeclared else "declared",
             "decisions": f"every {span(round_seconds)}" if round_seconds else "at every event",
             "until": until,
         },
-    )
+    }
+    if from_ledger:
+        found = _replay(chosen, options, min(jobs, MOST_PAST_JOBS), cluster, more)
+    else:
+        pool = _cluster(cluster or entry.cluster)
+        loaded = catalogue.first(entry.load(seed), jobs)
+        results = _run(loaded, pool, chosen, options)
+        found = Comparison(workload=loaded, nodes=pool, results=results, notes=loaded.notes, **more)
     _show(found, out, as_json)
     if any(result.interrupted for result in found.results):
         raise typer.Exit(INTERRUPTED)
+
+
+def _replay(
+    policies: Sequence[Policy], options: Options, jobs: int, cluster: str, more: Mapping[str, Any]
+) -> Comparison:
+    """What the ledger holds, as it ran and under the policies. Reads the ledger itself, and changes nothing."""
+    from elastic_core.control.plane import open_control
+    from elastic_core.sim.replay import compared_with_past
+
+    control = open_control(Settings())
+    try:
+        snapshot, past = control.snapshot(), control.history(jobs)
+    finally:
+        control.close()
+    pool = _cluster(cluster) if cluster else tuple(node for node in snapshot.nodes if node.present)
+    return compared_with_past(past, pool, snapshot.now, lambda loaded: _run(loaded, pool, policies, options), **more)
 
 
 def _show(found: Comparison, out: Path | None, as_json: bool) -> None:
@@ -119,6 +141,7 @@ def _run(loaded: Workload, pool: Sequence[Node], policies: Sequence[Policy], opt
         TextColumn("jobs ended, {task.fields[at]}"), TimeElapsedColumn(),
     )  # fmt: skip
     start = loaded.jobs[0].submitted_at if loaded.jobs else 0.0
+    options = replace(options, until=start + options.until)
     with _patience() as asked, Progress(*columns, console=_err, transient=True) as bar:
         for policy in policies:
             task = bar.add_task(policy.name, total=len(loaded.jobs), at="")

@@ -148,6 +148,13 @@ def _ui_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
         found = control.last_plan()
         return _json(to_json(found) if found is not None else None)
 
+    @router.get("/whatif")
+    def whatif(policy: str, jobs: int = 100) -> Response:
+        """What another policy would have done with the last jobs. Within bounds: see `control.whatif`."""
+        from elastic_core.control.whatif import what_if  # nothing else of the API needs the simulator
+
+        return _json(what_if(control, policy, jobs))
+
     return router
 
 

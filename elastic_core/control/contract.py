@@ -16,8 +16,10 @@ from elastic_core.domain import (
     Allocation,
     JobState,
     Layout,
+    Limits,
     Observation,
     Plan,
+    ProfilePoint,
     SegmentState,
     Snapshot,
 )
@@ -223,6 +225,39 @@ class Explanation:
     trigger: str
     reason: str
     others: Mapping[str, str] = field(default_factory=dict)  # the other jobs' reasons in that decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastLease:
+    """A stretch of a job on the same slots. `until` is None while it lasts."""
+
+    since: float
+    until: float | None
+    allocation: Allocation
+    handed_over: bool  # from the lease before, without a restart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """What the ledger knows of a job after the fact: enough to run it again in a simulation."""
+
+    job_id: str
+    name: str
+    task: str
+    queue: str
+    priority: int
+    submitted_at: float
+    finished_at: float | None  # None while it is active
+    state: JobState
+    deadline: float | None
+    limits: Limits
+    total_samples: int
+    done_samples: int  # committed
+    profile: tuple[ProfilePoint, ...]
+    noise_scale: float | None
+    resize_seconds: float | None  # measured mean; None where it was never restarted
+    num_resizes: int
+    leases: tuple[PastLease, ...]
 
 
 class TrainerControl(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import select
 
 from elastic_core.control import cluster as pool
-from elastic_core.control import endings, lifecycle, progress, reads, reconcile, sweep, views
+from elastic_core.control import endings, history, lifecycle, progress, reads, reconcile, sweep, views
 from elastic_core.control.allocator import Allocator, Replay, replay
 from elastic_core.control.commits import commit as make_commit
 from elastic_core.control.contract import (
@@ -28,6 +28,7 @@ from elastic_core.control.contract import (
     JobFacts,
     JobStatus,
     LaunchOrder,
+    PastJob,
     ProcessGroup,
     ReconcileAnswer,
     SegmentStatus,
@@ -174,6 +175,10 @@ class LedgerControl:
     def replay(self, decision_id: int) -> Replay:
         """Make a recorded decision again from its inputs."""
         return self._ledger.read(lambda tx: replay(tx, decision_id))
+
+    def history(self, limit: int) -> list[PastJob]:
+        """The last `limit` jobs to be submitted, whatever became of them, the oldest first."""
+        return self._ledger.read(lambda tx: history.past_jobs(tx, limit))
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         return self._ledger.read(lambda tx: reads.reads(tx, job_id))

@@ -37,6 +37,7 @@ class Options:
     declared_work: bool = True  # users say how much work a job is
     noise: float = 0.05  # spread of the logarithm of a measured configuration's times
     until: float = inf  # stop then, with what there is
+    max_decisions: int | None = None  # stop after so many, with what there is
     check: bool = True  # hold every plan to the allocator's checks
     timeline: bool = True  # record who held what
     max_stall_seconds: float = 365 * 86400.0  # no job ends for so long: the policy starves what is left
@@ -86,6 +87,8 @@ class _Simulation:
             if progress is not None:
                 progress(len(self.ended), len(self.workload.jobs), self.now)
             self._complain_if_stuck()
+            if self.version == self.options.max_decisions:
+                return not (self.arriving or self.active)
         return True
 
     def _next_instant(self) -> float:

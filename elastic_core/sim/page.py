@@ -203,7 +203,8 @@ def _gantts(found: Comparison) -> str:
             f'<div class="card"><h3><i class="dot b{i % _COLOURS}"></i> {escape(result.policy)}{caption}</h3>'
             f"{svg}</div>"
         )
-    return f'<h2>Who held which slot, by task</h2><div class="legend">{names}</div><div class="stack">{"".join(cards)}</div>'
+    legend = f'<div class="legend">{names}</div>'
+    return f'<h2>Who held which slot, by task</h2>{legend}<div class="stack">{"".join(cards)}</div>'
 
 
 def _notes(found: Comparison) -> str:

@@ -219,7 +219,7 @@ class Running:
             limits=job.limits,
             total_samples=self._told_work() if declared else None,
             done_samples=int(self.done),
-            scale_invariant=True,
+            scale_invariant=job.told_noise is None,
             segment_id=f"{job.job_id}__seg",
             segment_state=SegmentState.WAITING if waiting else SegmentState.RUNNING,
             allocation=self.allocation,
@@ -232,7 +232,7 @@ class Running:
             attained_slot_seconds=sum(n for kind, n in self.slot_seconds.items() if kind == self.kind or not roles),
             profile=self._points(),
             throughput=self._fitted(fit),
-            noise_scale=self._noise if self.measured else None,
+            noise_scale=(self._noise if job.told_noise is None else job.told_noise) if self.measured else None,
             predictable=self._predictable(),
         )
 

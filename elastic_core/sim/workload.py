@@ -26,6 +26,8 @@ class SimJob:
     # (share of its work done, what is told to be left from there on, relative to the truth), ascending; (): the truth.
     # A declaration or a loss-curve fit that is wrong: every policy is told the same.
     estimates: tuple[tuple[float, float], ...] = ()
+    # Gradient noise scale in samples that policies are told where work is counted in samples read, as in production.
+    told_noise: float | None = None
     learnt: ThroughputModel | None = None  # known before it starts; None: fitted to its own measurements as it runs
     profile: tuple[ProfilePoint, ...] = ()  # measured before it came; then nothing more is learnt while it runs
 

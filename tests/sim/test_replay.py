@@ -1,0 +1,112 @@
+"""What the ledger holds, run again: real work, fitted speeds, and a word on what is extrapolated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from elastic_core.control.contract import PastJob, PastLease
+from elastic_core.domain import Allocation, JobState, Layout, Limits, ProfilePoint, Slot
+from elastic_core.policy import registry
+from elastic_core.sim.engine import Options, simulate
+from elastic_core.sim.replay import as_it_ran, compared_with_past, extrapolated, ledger_workload
+from elastic_core.sim.workload import Workload, nodes
+
+POOL = nodes("cpu", 1, 4)
+LIMITS = Limits(
+    slot_counts=(1, 2, 4), types=("cpu",), min_batch=16, max_batch=64, requested_slots=2, requested_batch=16
+)
+T0 = 1_700_000_000.0
+
+
+def measured(slots: int, step: float, sync: float = 0.0) -> ProfilePoint:
+    return ProfilePoint(
+        num_slots=slots, num_nodes=1, type="cpu", global_batch=16, local_batch=16 // slots, accumulation=1,
+        step_seconds=step, sync_seconds=sync, count=500,
+    )  # fmt: skip
+
+
+def past(job_id: str, at: float = 0.0, ran: float = 200.0, **more: Any) -> PastJob:
+    held = Allocation(slots=tuple(Slot("cpu-0", i, "cpu") for i in range(2)), global_batch=16, layout=Layout(data=2))
+    lease = PastLease(since=T0 + at, until=T0 + at + ran, allocation=held, handed_over=False)
+    values: dict[str, Any] = {
+        "name": job_id, "task": "t:T", "queue": "default", "priority": 0, "submitted_at": T0 + at,
+        "finished_at": T0 + at + ran, "state": JobState.FINISHED, "deadline": None, "limits": LIMITS,
+        "total_samples": 16_000, "done_samples": 16_000,
+        "profile": (measured(1, 0.4), measured(2, 0.2, 0.005)), "noise_scale": 500.0, "resize_seconds": 3.0,
+        "num_resizes": 0, "leases": (lease,),
+    }  # fmt: skip
+    return PastJob(job_id=job_id, **{**values, **more})
+
+
+def replayed(job: PastJob, policy: str = "fixed") -> float:
+    result = simulate(ledger_workload([job]), POOL, registry.get(policy), Options(noise=0.0))
+    (seconds,) = result.completion_times()
+    return seconds
+
+
+def test_a_job_replayed_as_it_ran_takes_about_as_long_as_it_took() -> None:
+    """1,000 steps of 0.2 s on the two slots that it asked for, and a start of 3 s."""
+    assert replayed(past("a")) == pytest.approx(203, rel=0.1)
+
+
+def test_work_is_what_was_really_done() -> None:
+    whole = replayed(past("a"))
+    assert replayed(past("a", state=JobState.FAILED, done_samples=8_000)) == pytest.approx((whole + 3) / 2, rel=0.02)
+    running = past("a", state=JobState.ACTIVE, finished_at=None, done_samples=10)
+    assert replayed(running) == pytest.approx(whole)
+
+
+def test_a_job_that_did_nothing_is_left_out_and_named() -> None:
+    loaded = ledger_workload([past("a"), past("b", state=JobState.CANCELLED, done_samples=0)])
+    assert [job.job_id for job in loaded.jobs] == ["a"]
+    assert any("1 job (b) did no work" in note for note in loaded.notes)
+
+
+def test_what_was_never_measured_is_named() -> None:
+    notes = ledger_workload(
+        [past("blind", profile=()), past("once", profile=(measured(2, 0.2),)), past("calm", resize_seconds=None)]
+    ).notes
+    assert any("(blind) were never measured" in note for note in notes)
+    assert any("(once) were measured on one count" in note for note in notes)
+    assert any("(calm) were never restarted" in note for note in notes)
+
+
+def test_the_share_that_rests_on_extrapolation() -> None:
+    job = past("a", profile=(measured(1, 0.4), measured(4, 0.1)))
+    loaded = ledger_workload([job])
+    assert extrapolated(simulate(loaded, POOL, registry.get("fixed")), [job]) == 1.0, "fixed gives two slots"
+    known = replace(job, profile=(*job.profile, measured(2, 0.2)))
+    assert extrapolated(simulate(loaded, POOL, registry.get("fixed")), [known]) == 0.0
+
+
+def test_policies_are_told_the_measured_noise_but_the_work_stays_samples() -> None:
+    seen = []
+
+    class Spy(type(registry.get("elastic_batch"))):  # type: ignore[misc]
+        def decide(self, snapshot: Any, rng: Any) -> Any:
+            seen.extend(snapshot.jobs)
+            return super().decide(snapshot, rng)
+
+    simulate(ledger_workload([past("a"), past("b", at=50.0)]), POOL, Spy())
+    assert {view.noise_scale for view in seen if view.profile} == {500.0}
+    assert all(view.total_samples == 16_000 and not view.scale_invariant for view in seen)
+
+
+def test_as_it_ran_is_what_the_ledger_says() -> None:
+    ran = as_it_ran([past("a"), past("b", at=100.0, ran=300.0)], POOL, now=T0 + 1000)
+    assert ran.figures()["mean_completion"] == pytest.approx(250)
+    assert ran.figures()["makespan"] == pytest.approx(400)
+    assert ran.figures()["slot_hours"] == pytest.approx(2 * 500 / 3600)
+
+
+def test_the_comparison_begins_with_what_happened() -> None:
+    def run(loaded: Workload) -> list[Any]:
+        return [simulate(loaded, POOL, registry.get("fair_share"))]
+
+    found = compared_with_past([past("a"), past("b", at=5.0)], POOL, T0 + 1000, run)
+    assert [result.policy for result in found.results] == ["as it ran", "fair_share"]
+    assert found.figures[0]["completed"] == found.figures[1]["completed"] == 2
+    assert any(note.startswith("fair_share: ") and "never measured on" in note for note in found.notes)
