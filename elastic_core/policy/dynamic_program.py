@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -38,7 +37,8 @@ def best_counts(
         worth = np.asarray([options[least + extra] + _STAY * (least + extra == preferred) for extra in more.tolist()])
         furthest = int(more[-1])
         padded = np.concatenate((np.full(furthest, -np.inf), best))
-        before = sliding_window_view(padded, furthest + 1)[:, furthest - more]  # [k, g]: best[k - more[g]]
+        windows = np.ndarray((spare + 1, furthest + 1), padded.dtype, padded, 0, 2 * padded.strides)
+        before = windows[:, furthest - more]  # [k, g]: best[k - more[g]]
         totals = before + worth
         chosen = totals.argmax(axis=1)
         best = np.take_along_axis(totals, chosen[:, None], axis=1)[:, 0]

@@ -83,10 +83,12 @@ class Prospect:
         count that the model values higher, and none that lately ended without a measurement (`policy.trials`).
         """
         furthest = 2 * max(self.job.limits.min_slots, max(self.measured[kind], default=0))
+        known, reach = self.known_up_to(kind), min(furthest, now_at + room)
+        if known >= reach:
+            return None
         best, found = self.value(kind, now_at), None
         for count in sorted(self.choices[kind]):
-            in_reach = self.known_up_to(kind) < count <= min(furthest, now_at + room)
-            if in_reach and not self.paused(kind, count) and self.value(kind, count) > best:
+            if known < count <= reach and not self.paused(kind, count) and self.value(kind, count) > best:
                 best, found = self.value(kind, count), count
         return found
 

@@ -38,6 +38,8 @@ def key(kind: str, count: int) -> str:
 def recall(state: Mapping[str, Any], job: JobView, now: float) -> dict[str, Trial]:
     """The job's trials of the last plan, as they stand now: one that was granted and is gone has failed."""
     found = _stored(state, job.job_id)
+    if not found:
+        return {}
     held = key(held_type(job) or "", held_count(job))
     measured = {key(point.type, point.num_slots) for point in job.profile}
     return {name: _review(trial, job, now, held == name) for name, trial in found.items() if name not in measured}
@@ -63,6 +65,8 @@ def paused(trial: Trial | None, now: float) -> bool:
 
 def remember(trials: Trials, job: JobView, exploring: str | None, now: float) -> dict[str, Any]:
     """What goes into the plan's state: the pauses that last, the trial under way, and the one proposed now."""
+    if not trials and exploring is None:
+        return {}
     held = key(held_type(job) or "", held_count(job))
     kept = {
         name: trial
