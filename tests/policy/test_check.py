@@ -67,3 +67,11 @@ def test_a_job_without_a_target_and_a_target_without_a_job() -> None:
         "c: has a target, but is not in the snapshot",
         "b: has no target; a job that shall wait needs one without slots",
     )
+
+
+def test_who_is_turned_away_is_in_the_snapshot_and_gets_nothing() -> None:
+    plan = Plan(policy="p", targets={"a": GOOD, "b": Target.nothing("no room")}, turned_away=("a", "b", "c"))
+    assert violations(plan, PICTURE) == (
+        "a: turned away, and has a target of 2 slots",
+        "c: turned away, but is not in the snapshot",
+    )

@@ -276,6 +276,7 @@ def test_who_is_turned_away_leaves_and_never_comes_back() -> None:
         (False, False),
     ]
     assert [view.job_id for view in policy.seen[2].jobs] == ["j0", "j2"]
+    assert result.figures()["turned_away"] == 1
 
 
 def test_progress_is_told_at_every_event() -> None:
