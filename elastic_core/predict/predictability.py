@@ -1,4 +1,4 @@
-"""Can a job's progress be predicted? AITurbo's (HPDC 2021) classifier, told by the figures of its submission.
+"""Can a job's progress be predicted? AITurbo's (HPDC 2021) classifier, told by its submission and its losses so far.
 
 Six kinds of estimator are compared by cross-validation with folds grouped by submission, since a user submits the same
 job again and again and a plain fold would be asked what it was told; features are chosen anew in each fold. The kind
@@ -29,12 +29,16 @@ from sklearn.svm import SVC
 
 from elastic_core.errors import UserError
 from elastic_core.predict.feature_choice import choose
+from elastic_core.predict.run_so_far import RUN_NAMES
+from elastic_core.predict.run_so_far import table as run_table
 from elastic_core.predict.submission import NAMES, Floats, Submission, table, tasks_of
 
 Ints = NDArray[np.int64]
-KEPT_FEATURES = 24  # of `NAMES`, or all where there are fewer
+FEATURES = (*NAMES, *RUN_NAMES)
+KEPT_FEATURES = 24  # of `FEATURES` that differ between jobs
 MIN_JOBS = 50
 _TASK = 0  # column of the category
+Run = Sequence[float]  # the losses that a job has reported so far
 Calibration = tuple[tuple[float, ...], tuple[float, ...]]  # scores, ascending, and the probability at each
 Make = Callable[[bool, int], Any]  # (is the first column the task's category, seed) -> an unfitted estimator
 
@@ -103,26 +107,28 @@ class Classifier:
 
     kind: str
     estimator: Any
-    columns: tuple[int, ...]  # of `submission.NAMES`
+    columns: tuple[int, ...]  # of `FEATURES`
     tasks: tuple[str, ...]
     calibration: Calibration  # score of being unpredictable -> its probability
     auc: float  # out of fold, grouped by submission
     num_jobs: int
-    names: tuple[str, ...] = NAMES
+    names: tuple[str, ...] = FEATURES
 
-    def probability(self, submissions: Sequence[Submission]) -> Floats:
-        """Of each: how probable it is that its progress can be predicted."""
+    def probability(self, submissions: Sequence[Submission], runs: Sequence[Run] | None = None) -> Floats:
+        """Of each: how probable it is that its progress can be predicted; `runs` are the losses so far."""
         if not submissions:
             return np.empty(0)
-        features = table(submissions, self.tasks)[:, list(self.columns)]
+        features = features_of(submissions, self.tasks, runs)[:, list(self.columns)]
         return 1.0 - _apply(self.calibration, _scores(self.estimator, features))
 
 
 def fit(
     submissions: Sequence[Submission], unpredictable: Sequence[bool], *,
-    seed: int = 0, kinds: Sequence[str] = tuple(CANDIDATES), folds: int = 5,
+    runs: Sequence[Run] | None = None, seed: int = 0, kinds: Sequence[str] = tuple(CANDIDATES), folds: int = 5,
 ) -> tuple[Classifier, list[Compared]]:  # fmt: skip
     """The best kind, fitted to all jobs and calibrated; and the comparison.
+
+    To learn from runs under way, give every job several times, with losses up to other points of its run.
 
     Raises `UserError` for fewer than `MIN_JOBS` jobs, or fewer than ten of either class: nothing can be compared then.
     """
@@ -133,7 +139,7 @@ def fit(
             f"{MIN_JOBS} are needed, and ten of either class"
         )
     tasks = tasks_of(submissions)
-    features = table(submissions, tasks)
+    features = features_of(submissions, tasks, runs)
     splits = grouped(features, labels, seed, folds)
     compared = [cross_validate(name, features, labels, splits, seed) for name in kinds]
     best = max(compared, key=lambda found: found.auc)
@@ -145,12 +151,17 @@ def fit(
     )
 
 
+def features_of(submissions: Sequence[Submission], tasks: Sequence[str], runs: Sequence[Run] | None) -> Floats:
+    """One row a job, one column a name of `FEATURES`."""
+    return np.hstack((table(submissions, tasks), run_table(runs if runs is not None else [()] * len(submissions))))
+
+
 Splits = list[tuple[Ints, Ints]]
 
 
 def grouped(features: Floats, labels: Ints, seed: int = 0, folds: int = 5) -> Splits:
-    """Folds that no submission is on both sides of: rows of equal features stay together."""
-    filled = np.nan_to_num(features, nan=-1e9)
+    """Folds that no submission is on both sides of: rows that agree in all of it stay together."""
+    filled = np.nan_to_num(features[:, : len(NAMES)], nan=-1e9)
     group = np.unique(filled, axis=0, return_inverse=True)[1].ravel()
     return list(StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(filled, labels, group))
 

@@ -13,8 +13,7 @@ from typing import Any
 import skops.io
 
 from elastic_core.errors import UserError
-from elastic_core.predict.predictability import Classifier
-from elastic_core.predict.submission import NAMES
+from elastic_core.predict.predictability import FEATURES, Classifier
 
 FORMAT = 1
 # Beyond what skops trusts by itself: numpy's and scikit-learn's own data. A `functools.partial` may only wrap what is
@@ -53,7 +52,7 @@ def load(path: Path) -> Classifier:
     content = _read(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} is no predictability classifier of format {FORMAT}; fit a new one")
-    if tuple(content["names"]) != NAMES:
+    if tuple(content["names"]) != FEATURES:
         raise UserError(f"{path} was learnt from other features than this version has; fit a new one")
     scores, probabilities = content["calibration"]
     return Classifier(
