@@ -94,9 +94,8 @@ class ServerSizes:
     def speed(self, size: Size) -> float:
         shape = self.shape(size)
         batch = usual_batch(self.job, shape.workers)
-        return self.model.samples_per_second(
-            shape.workers, shape.servers, batch, shape.gpus / shape.workers, server_speed(shape.server_cores)
-        )
+        servers = shape.servers * server_speed(shape.server_cores)
+        return self.model.samples_per_second(shape.workers, servers, batch, shape.gpus / shape.workers)
 
     def held(self) -> Size | None:
         allocation = self.job.allocation
@@ -118,7 +117,8 @@ def shape_of(counts: Sequence[tuple[str, int]], roles: Roles, limits: ServerLimi
 
 
 def server_speed(cores: float) -> float:
-    return 1.0 - exp(-_CURVE * cores)
+    """Of a server, relative to one on a single core: push, pull and update all go through its CPUs."""
+    return (1.0 - exp(-_CURVE * cores)) / (1.0 - exp(-_CURVE))
 
 
 @lru_cache(maxsize=4096)
@@ -131,11 +131,10 @@ def _ps_point(point: ProfilePoint) -> PsPoint:
     processes = dict(point.roles)
     return PsPoint(
         workers=processes["worker"],
-        servers=processes["server"],
+        servers=processes["server"] * server_speed(point.server_cores),
         global_batch=point.global_batch,
         step_seconds=point.step_seconds,
         worker_speed=point.num_slots / processes["worker"],
-        server_speed=server_speed(point.server_cores),
         compute_seconds=point.step_seconds - point.sync_seconds,
         count=point.count,
     )

@@ -19,7 +19,7 @@ from elastic_core.policy.contract import Law, Policy
 from elastic_core.policy.optimus import Predicted
 from elastic_core.policy.queue import usual_batch
 from elastic_core.policy.scalability import Pool
-from elastic_core.policy.server_sizes import ServerSizes, Shape, step_time
+from elastic_core.policy.server_sizes import ServerSizes, Shape, server_speed, step_time
 
 LEAST_GAIN = 0.02  # relative: of the speed of a job, that a further server must bring
 
@@ -136,10 +136,10 @@ def _target(job: JobView, target: Target, shape: Shape | None) -> Target:
 class ServerKnowledge(Predicted):
     """What Optimus knows of jobs over parameter servers: its own form of the step time, with the best servers."""
 
-    def __init__(self, max_servers: int) -> None:
-        self._max_servers = max_servers
+    def __init__(self, max_servers: int, server_cores: int) -> None:
+        self._max_servers, self._cores = max_servers, server_cores
 
     def seconds(self, job: JobView, kind: str, counts: Sequence[int], pool: Pool, batch: int) -> Sequence[float]:  # noqa: ARG002
         model = step_time(job.profile)
-        servers = range(1, self._max_servers + 1)
+        servers = [number * server_speed(self._cores) for number in range(1, self._max_servers + 1)]
         return [min(model.seconds(workers, number, batch) for number in servers) for workers in counts]

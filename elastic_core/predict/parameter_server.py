@@ -38,7 +38,7 @@ class PsPoint:
     """One measured configuration. Speeds are relative to any common reference, as in `ParameterServerTime`."""
 
     workers: int
-    servers: int
+    servers: float  # a caller whose servers' cores differ may count a faster one as more than one
     global_batch: float  # samples of all workers in one step
     step_seconds: float
     worker_speed: float = 1.0
