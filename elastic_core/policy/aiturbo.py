@@ -2,9 +2,9 @@
 
 Who is served first is decided by feedback queues and a Borda count (`policy.borda`), how much a job gets unit by unit
 (`policy.marginal`), in one currency for CPUs and GPUs (`policy.sizes`). A job counts as predictable when the
-classifier gives it `CERTAIN` or more and its remaining work is known; where no classifier was asked, declared work is
-believed. Sizes are decided again every `INTERVAL`, and when a job comes, goes or changes its class, or the pool does;
-a decision in between repeats the last one.
+classifier gives it `CERTAIN` or more, its remaining work is known, and it or its kin was measured (`policy.kin`);
+where no classifier was asked, declared work is believed. Sizes are decided again every `INTERVAL`, and when a job
+comes, goes or changes its class, or the pool does; a decision in between repeats the last one.
 
 The batch is what the user asked for: AITurbo allots resources, it does not tune. Ours beside the paper: all units that
 pay are taken in one decision instead of one an interval, and what is left idle goes to whom it helps most.
@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
 from elastic_core.policy.borda import Standing, in_service_order, next_queue_at
 from elastic_core.policy.contract import Law
+from elastic_core.policy.kin import Kin
 from elastic_core.policy.marginal import Claim, allot
 from elastic_core.policy.queue import queue_of, usual_batch, why_waiting
 from elastic_core.policy.scalability import Pool
@@ -37,7 +38,8 @@ class AITurbo:
     laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING, Law.BOUNDED_RESIZES})
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
-        jobs = queue_of(snapshot)
+        kin = Kin.of(snapshot.policy_state, snapshot.jobs)
+        jobs = [kin.teach(job) for job in queue_of(snapshot)]
         attained = {job.job_id: attained_service(job, snapshot) for job in jobs}
         occasion = _occasion(jobs, snapshot)
         last = _last_decision(snapshot.policy_state, occasion, snapshot.now)
@@ -50,6 +52,7 @@ class AITurbo:
             targets={job_id: _target(fields) for job_id, fields in targets.items()},
             state={
                 "service": {job_id: [service, snapshot.now] for job_id, service in attained.items()},
+                "kin": kin.to_state(),
                 "last": {"occasion": occasion, "targets": targets, "again_at": again_at},
             },
             wake_at=again_at if jobs else None,
@@ -109,8 +112,10 @@ def _claim(job: JobView, attained: float, capacity: Mapping[str, int], pool: Poo
 
 
 def is_predictable(job: JobView) -> bool:
-    """The classifier's word where there is one; never without a known amount of work."""
-    return isfinite(job.remaining_samples) and (job.predictable is None or job.predictable >= CERTAIN)
+    """The classifier's word where there is one; never without a known amount of work and a measured speed."""
+    measured = job.throughput is not None or any(point.roles for point in job.profile)
+    believed = job.predictable is None or job.predictable >= CERTAIN
+    return measured and believed and isfinite(job.remaining_samples)
 
 
 def _occasion(jobs: Sequence[JobView], snapshot: Snapshot) -> dict[str, Any]:

@@ -13,13 +13,14 @@ demoted a few times in its life and two jobs do not overtake each other at every
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf, log
 
-FIRST_QUEUE = 900.0  # units of service: a minute of one worker on one GPU
+FIRST_QUEUE = 3600.0  # units of service: four minutes of one worker on one GPU
 QUEUE_FACTOR = 4.0
-LAST_QUEUE = 9  # half a year of one worker on one GPU
+LAST_QUEUE = 9  # more than half a year of one worker on one GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +49,26 @@ def next_queue_at(service: float) -> float:
     return inf if queue == LAST_QUEUE else FIRST_QUEUE * QUEUE_FACTOR**queue
 
 
-def positions(ranked: Sequence[str]) -> Mapping[str, float]:
-    """Each one's place in its ranking, from 0 (first) to 1 (last)."""
-    return {name: (place + 0.5) / len(ranked) for place, name in enumerate(ranked)}
+def positions(values: Mapping[str, float]) -> dict[str, float]:
+    """Each one's place when ranked by its value, from 0 (least) to 1; those that tie share the middle of theirs."""
+    ranked = sorted(values.values())
+    return {
+        name: (bisect_left(ranked, value) + bisect_right(ranked, value)) / (2 * len(ranked))
+        for name, value in values.items()
+    }
 
 
 def scores(jobs: Sequence[Standing]) -> dict[str, float]:
     """The Borda count of each job, the sum of its two places: the lower, the sooner it is served.
 
-    `jobs` are in the order of arrival, which decides ties. Attained service is compared by feedback queues, as in
-    Tiresias: exact seconds would let two jobs take turns.
+    Attained service is compared by feedback queues, as in Tiresias: exact seconds would let two jobs take turns.
     """
-    by_service = positions([job.job_id for job in sorted(jobs, key=lambda job: queue_of_service(job.attained))])
-    predictable = [job for job in jobs if job.remaining is not None]
-    by_gain = positions([job.job_id for job in sorted(predictable, key=lambda job: job.remaining or 0.0)])
+    by_service = positions({job.job_id: queue_of_service(job.attained) for job in jobs})
+    by_gain = positions({job.job_id: job.remaining for job in jobs if job.remaining is not None})
     return {job.job_id: by_service[job.job_id] + by_gain.get(job.job_id, by_service[job.job_id]) for job in jobs}
 
 
 def in_service_order(jobs: Sequence[Standing]) -> list[Standing]:
-    """By feedback queue, in it by Borda count, among equals by arrival."""
+    """By feedback queue, in it by Borda count, among equals in the order given: that of arrival."""
     count = scores(jobs)
     return sorted(jobs, key=lambda job: (job.queue, count[job.job_id]))

@@ -44,16 +44,11 @@ class Claim:
                 sizes=sizes, predictable=predictable, work=0.0, wanted=None, remaining_service=attained, held=None
             )
         held = sizes.held()
-        wanted = cheapest(sizes, asked) if predictable else asked
-        if predictable and held is not None and _not_worth_a_restart(sizes, held, wanted):
+        wanted = cheapest(sizes, asked)
+        work = sizes.job.remaining_samples if predictable else max(attained, FIRST_QUEUE) / _cost(sizes, wanted)
+        if held is not None and _not_worth_a_restart(sizes, held, wanted, work):
             wanted = held
-        per_service = sizes.speed(wanted) / wanted.service_rate
-        if predictable:
-            work = sizes.job.remaining_samples
-            service = work / per_service
-        else:
-            service = max(attained, FIRST_QUEUE)
-            work = service * per_service
+        service = work * _cost(sizes, wanted) if predictable else max(attained, FIRST_QUEUE)
         return Claim(
             sizes=sizes, predictable=predictable, work=work, wanted=wanted, remaining_service=service,
             held=held,
@@ -102,9 +97,9 @@ def cheapest(sizes: Sizes, start: Size) -> Size:
     return now
 
 
-def _not_worth_a_restart(sizes: Sizes, held: Size, cheaper: Size) -> bool:
+def _not_worth_a_restart(sizes: Sizes, held: Size, cheaper: Size, work: float) -> bool:
     """Whether the service that the other size saves is less than what restarts waste."""
-    saved = (_cost(sizes, held) - _cost(sizes, cheaper)) * sizes.job.remaining_samples
+    saved = (_cost(sizes, held) - _cost(sizes, cheaper)) * work
     return saved < RESTARTS_WON * max(sizes.job.resize_seconds, 0.0) * cheaper.service_rate
 
 
@@ -144,7 +139,7 @@ def _starts(claim: Claim, room: Mapping[str, int]) -> Iterator[Size]:
     if claim.wanted is not None and claim.wanted == claim.held:
         yield claim.wanted
     for asked in claim.sizes.starts(room):
-        yield cheapest(claim.sizes, asked) if claim.predictable else asked
+        yield cheapest(claim.sizes, asked)
 
 
 def _shrunk(sizes: Sizes, size: Size, room: Mapping[str, int]) -> Size | None:

@@ -25,37 +25,40 @@ class Tiresias:
     name: ClassVar[str] = "tiresias"
     laws: ClassVar[frozenset[Law]] = frozenset({Law.BOUNDED_RESIZES})
 
+    def __init__(self, threshold: float = THRESHOLD) -> None:
+        self._threshold = threshold  # slot-seconds
+
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
-        jobs = queue_of(snapshot)
-        second = _second_queue(jobs, snapshot)
+        jobs, threshold = queue_of(snapshot), self._threshold
+        second = _second_queue(jobs, snapshot, threshold)
         rank = {job_id: place for place, job_id in enumerate(second)}
         ordered = sorted(jobs, key=lambda job: rank.get(job.job_id, -1))
-        targets = serve(ordered, snapshot, lambda job: _place(job, second))
+        targets = serve(ordered, snapshot, lambda job: _place(job, second, threshold))
         running = [job for job in jobs if job.job_id not in rank and targets[job.job_id].num_slots]
         return Plan(
             policy=self.name,
             targets=targets,
             state={"second_queue": second},
-            wake_at=_next_demotion(running, snapshot.now),
+            wake_at=_next_demotion(running, snapshot.now, threshold),
         )
 
 
-def _second_queue(jobs: Sequence[JobView], snapshot: Snapshot) -> list[str]:
+def _second_queue(jobs: Sequence[JobView], snapshot: Snapshot, threshold: float) -> list[str]:
     """In the order of demotion: those of the last plan first, then who crossed the threshold since."""
-    over = [job.job_id for job in jobs if job.attained_slot_seconds >= THRESHOLD]
+    over = [job.job_id for job in jobs if job.attained_slot_seconds >= threshold]
     known = snapshot.policy_state.get("second_queue", ())
     before = [job_id for job_id in known if job_id in over] if isinstance(known, (list, tuple)) else []
     return before + [job_id for job_id in over if job_id not in before]
 
 
-def _place(job: JobView, second: Sequence[str]) -> str:
+def _place(job: JobView, second: Sequence[str], threshold: float) -> str:
     hours = job.attained_slot_seconds / 3600
     if job.job_id in second:
         return f"second queue, {hours:.1f} slot-hours attained"
-    return f"first queue, {hours:.1f} of {THRESHOLD / 3600:.0f} slot-hours attained"
+    return f"first queue, {hours:.1f} of {threshold / 3600:g} slot-hours attained"
 
 
-def _next_demotion(running: Sequence[JobView], now: float) -> float | None:
+def _next_demotion(running: Sequence[JobView], now: float, threshold: float) -> float | None:
     """When the first of the running jobs would reach the threshold with what it holds now."""
-    waits = [(THRESHOLD - job.attained_slot_seconds) / held_count(job) for job in running if job.allocation is not None]
+    waits = [(threshold - job.attained_slot_seconds) / held_count(job) for job in running if job.allocation is not None]
     return now + max(min(waits), _SOON) if waits else None

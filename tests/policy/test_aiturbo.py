@@ -76,9 +76,17 @@ def test_a_unit_is_added_where_it_saves_service() -> None:
     assert cheapest(found, slots(1)) == slots(2)
 
 
-def test_only_a_predictable_job_is_resized_by_its_remaining_service() -> None:
+def test_a_claim_is_the_cheapest_size_whether_the_end_can_be_predicted_or_not() -> None:
+    """What cannot be predicted is how long a job is, not how fast."""
     assert claim(a_job("a", asks=3)).wanted == slots(1)
-    assert claim(a_job("a", asks=3), predictable=False).wanted == slots(3)
+    assert claim(a_job("a", asks=3), predictable=False).wanted == slots(1)
+
+
+def test_a_running_job_keeps_its_size_unless_another_saves_more_than_the_restart() -> None:
+    """On two slots it needs 30 units of service a step of 0.9 s, on one 15 units a second."""
+    on_two = holding(a_job("a", total_samples=16 * 10, resize_seconds=20.0), *FOUR[0].slots()[:2])
+    assert claim(on_two).wanted == slots(2)
+    assert claim(replace(on_two, total_samples=16 * 1000)).wanted == slots(1)
 
 
 def test_the_gain_of_a_unit_is_jobs_completed_per_service() -> None:
@@ -117,7 +125,10 @@ def test_what_is_left_goes_where_the_gain_is_largest() -> None:
 
 
 def test_a_claim_that_does_not_fit_shrinks_and_then_waits() -> None:
-    claims = [claim(a_job(name, asks=3), predictable=False) for name in ("first", "second", "third")]
+    running = holding(a_job("first", scales=True, total_samples=1600), *FOUR[0].slots()[:3])
+    also = holding(a_job("second", scales=True, total_samples=1600), *FOUR[0].slots()[:3])
+    claims = [claim(running), claim(also), claim(a_job("third"))]
+    assert [found.wanted for found in claims] == [slots(3), slots(3), slots(1)]
     assert allot(claims, {"h200": 4}) == {"first": slots(3), "second": slots(1)}
 
 
@@ -125,13 +136,14 @@ def test_a_claim_that_does_not_fit_shrinks_and_then_waits() -> None:
 
 
 def test_short_predictable_jobs_and_newcomers_overtake_what_has_run_for_long() -> None:
+    """`known-short` and `fresh` are in the first queue; both have attained nothing, and a gain beats no gain."""
     old = holding(a_job("old", -9000, attained_slot_seconds=9000.0, total_samples=None), *FOUR[0].slots()[:1])
     known_long = a_job("known-long", total_samples=10**6)
     known_short = a_job("known-short", total_samples=160)
     fresh = a_job("fresh", total_samples=None)
     plan = decide(AITurbo(), snapshot(nodes(2, kind="h200"), old, known_long, known_short, fresh))
     assert counts(plan) == {"old": 0, "known-long": 0, "known-short": 1, "fresh": 1}
-    assert "queue 1, place 2 of 4: 0 units of service attained, 14" in plan.targets["known-short"].reason
+    assert "queue 1, place 1 of 4: 0 units of service attained, 14" in plan.targets["known-short"].reason
     assert "what it still needs cannot be predicted" in plan.targets["old"].reason
     assert plan.targets["old"].reason.startswith("waits")
 
@@ -158,31 +170,55 @@ def test_attained_service_follows_what_is_held() -> None:
 
 
 def test_a_running_job_is_demoted_when_it_has_used_up_its_queue_and_the_policy_wakes_for_it() -> None:
-    running = holding(a_job("running", -50, total_samples=None, attained_slot_seconds=50.0), FOUR[0].slots()[0])
+    attained = FIRST_QUEUE / SLOT - 30.0  # seconds, half a minute before it is demoted
+    running = a_job("running", -50, total_samples=None, attained_slot_seconds=attained)
+    running = holding(running, FOUR[0].slots()[0])
     waiting = a_job("waiting", total_samples=None)
     picture = snapshot(nodes(1, kind="h200"), running, waiting)
     plan = decide(AITurbo(), picture)
     assert counts(plan) == {"running": 1, "waiting": 0}
-    assert plan.wake_at == pytest.approx(picture.now + FIRST_QUEUE / SLOT - 50.0)
-    demoted = decide(AITurbo(), later(apply(plan, picture), 10.0))
+    assert plan.wake_at == pytest.approx(picture.now + 30.0)
+    demoted = decide(AITurbo(), later(apply(plan, picture), 30.0))
     assert counts(demoted) == {"running": 0, "waiting": 1}
 
 
 def test_sizes_are_kept_for_an_interval_and_decided_again_when_somebody_comes() -> None:
     """A job that could grow does not, until the interval is over: the plan in force is repeated, to the word."""
-    picture = snapshot(nodes(4, kind="h200"), a_job("a", total_samples=None, asks=2, scales=True))
+    picture = snapshot(nodes(4, kind="h200"), a_job("a", total_samples=None, scales=True))
     plan = decide(AITurbo(), picture)
     running = apply(plan, picture)
     before = later(running, INTERVAL / 8)
     assert decide(AITurbo(), before).targets == plan.targets
     assert decide(AITurbo(), before).wake_at == plan.wake_at
     joined = decide(AITurbo(), later(running, INTERVAL / 8, a_job("b", total_samples=None)))
-    assert joined.targets["b"].num_slots >= 1
+    assert "of 2" in joined.targets["a"].reason
     classified = replace(before, jobs=tuple(replace(v, total_samples=10**6, predictable=0.9) for v in before.jobs))
     assert "to go" in decide(AITurbo(), classified).targets["a"].reason
 
 
+def test_a_job_that_nobody_measured_is_tried_before_its_amount_of_work_is_believed() -> None:
+    unknown = replace(a_job("unknown", total_samples=10**8), throughput=None, profile=())
+    assert counts(decide(AITurbo(), snapshot(nodes(1, kind="h200"), a_job("long", total_samples=10**5), unknown))) == {
+        "long": 0,
+        "unknown": 1,
+    }
+
+
+def test_one_measured_job_of_a_task_speaks_for_the_others_even_after_it_has_ended() -> None:
+    seen = a_job("seen", task="digits")
+    plan = decide(AITurbo(), snapshot(FOUR, seen))
+    unknown = replace(a_job("unknown", task="digits", total_samples=1600), throughput=None, profile=())
+    after = decide(AITurbo(), replace(snapshot(FOUR, unknown), policy_state=plan.state))
+    assert "to go" in after.targets["unknown"].reason
+    stranger = replace(unknown, task="other")
+    assert "cannot be predicted" in decide(AITurbo(), snapshot(FOUR, seen, stranger)).targets["unknown"].reason
+
+
 def test_what_another_version_left_in_the_state_is_forgotten() -> None:
     picture = snapshot(FOUR, a_job("a"))
-    for odd in ({"last": 3, "service": []}, {"last": {"occasion": 1}, "service": {"a": "x"}}):
+    odd_ones: tuple[dict[str, Any], ...] = (
+        {"last": 3, "service": [], "kin": 7},
+        {"last": {"occasion": 1}, "service": {"a": "x"}, "kin": {"models": {"t": 1}, "points": {}}},
+    )
+    for odd in odd_ones:
         assert decide(AITurbo(), replace(picture, policy_state=odd)).targets == decide(AITurbo(), picture).targets

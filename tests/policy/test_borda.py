@@ -47,13 +47,14 @@ def test_the_next_demotion_is_where_the_queue_changes(service: float) -> None:
 def test_the_count_by_hand() -> None:
     """Four jobs; by attained service b, c, d, a; by gain (least to go first) c, a. Two cannot be predicted.
 
-    Places among four: 1/8, 3/8, 5/8, 7/8; among two: 1/4, 3/4. a: 7/8 + 3/4, b: 1/8 twice, c: 3/8 + 1/4, d: 5/8 twice.
+    Places among four: 1/8, 3/8, 5/8, 7/8; among two: 1/4, 3/4. So a: 7/8 + 3/4, b: twice 1/8, c: 3/8 + 1/4,
+    d: twice 5/8.
     """
     jobs = [
-        standing("a", attained=1e6, remaining=500.0),
+        standing("a", attained=1e7, remaining=500.0),
         standing("b", attained=0.0),
         standing("c", attained=2 * FIRST_QUEUE, remaining=100.0),
-        standing("d", attained=9 * FIRST_QUEUE),
+        standing("d", attained=QUEUE_FACTOR * 2 * FIRST_QUEUE),
     ]
     assert scores(jobs) == pytest.approx({"a": 1.625, "b": 0.25, "c": 0.625, "d": 1.25})
 
@@ -61,7 +62,14 @@ def test_the_count_by_hand() -> None:
 def test_a_short_ranking_gives_no_advantage() -> None:
     """The only predictable job is in the middle of its ranking, not at the head of everything."""
     jobs = [standing("a"), standing("b"), standing("c", remaining=5.0)]
-    assert scores(jobs)["c"] == pytest.approx(5 / 6 + 1 / 2)
+    assert scores(jobs)["c"] == scores(jobs)["a"]
+
+
+def test_those_that_tie_share_the_middle_of_their_places() -> None:
+    """Nobody has attained anything: a, b and c share 1/2; among the two that can be predicted the shorter is at 1/4."""
+    jobs = [standing("a"), standing("b", remaining=9.0), standing("c", remaining=5.0)]
+    assert scores(jobs) == pytest.approx({"a": 1.0, "b": 0.5 + 0.75, "c": 0.5 + 0.25})
+    assert order(*jobs) == ["c", "a", "b"]
 
 
 def test_queues_come_before_the_count() -> None:
