@@ -19,7 +19,9 @@ from elastic_core.domain import Roles
 from elastic_core.errors import UserError
 from elastic_core.sim.physics import Nodes, Physics
 
-_LEAST = 0.05  # of any efficiency: the published curves fall below nothing outside what was measured
+# The published curves fall below nothing outside what was measured: a server's speed is at least this share of its
+# best, the time on a whole GPU at least this share of that on a hundredth of one.
+_LEAST_SPEED, _LEAST_TIME = 0.05, 0.01
 
 
 @runtime_checkable
@@ -43,7 +45,7 @@ class CpuEfficiency:
         return self._at(reference) / self._at(cores)
 
     def _at(self, cores: float) -> float:
-        return max(self.a * exp(-self.b * cores) + self.d, _LEAST * self.d)
+        return max(self.a * exp(-self.b * cores) + self.d, _LEAST_SPEED * self.d)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class GpuShare:
 
     def slowdown(self, percent: float) -> float:
         """Relative to a whole GPU; a smaller share is never faster."""
-        whole = max(self._at(100.0), _LEAST * self._at(1.0))
+        whole = max(self._at(100.0), _LEAST_TIME * self._at(1.0))
         return max(1.0, self._at(percent) / whole)
 
     def _at(self, percent: float) -> float:
