@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from math import inf
 from typing import Any, TypeVar
 
@@ -62,7 +63,12 @@ class Node:
     present: bool = True
 
     def slots(self) -> tuple[Slot, ...]:
-        return tuple(Slot(self.name, i, self.type) for i in range(self.num_slots))
+        return _slots_of(self.name, self.type, self.num_slots)
+
+
+@lru_cache(maxsize=16384)  # every decision asks for all of them
+def _slots_of(node: str, kind: str, count: int) -> tuple[Slot, ...]:
+    return tuple(Slot(node, index, kind) for index in range(count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +234,8 @@ class Snapshot:
 
     def slots(self) -> tuple[Slot, ...]:
         """Slots of the nodes that are present, sorted."""
-        return tuple(sorted(slot for node in self.nodes if node.present for slot in node.slots()))
+        present = sorted((node for node in self.nodes if node.present), key=lambda node: node.name)
+        return tuple(slot for node in present for slot in node.slots())
 
     def capacity(self) -> dict[str, int]:
         """Slots by resource type, held or not."""

@@ -22,6 +22,8 @@ from elastic_core.policy.rigid import serve
 from elastic_core.policy.scalability import Pool
 from elastic_core.predict.throughput import StepTime
 
+StepSeconds = dict[tuple[int, int, str, int, int], float]
+
 
 class Srtf:
     name: ClassVar[str] = "srtf"
@@ -30,23 +32,26 @@ class Srtf:
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
         pool, capacity = Pool.of(snapshot), snapshot.capacity()
         jobs = queue_of(snapshot)
-        needs = {job.job_id: seconds_needed(job, capacity, pool) for job in jobs}
+        known: StepSeconds = {}
+        needs = {job.job_id: seconds_needed(job, capacity, pool, known) for job in jobs}
         ordered = sorted(jobs, key=lambda job: needs[job.job_id])
         targets = serve(ordered, snapshot, lambda job: f"about {needs[job.job_id]:.0f} s of training left")
         return Plan(policy=self.name, targets=targets)
 
 
-def seconds_needed(job: JobView, capacity: Mapping[str, int], pool: Pool) -> float:
+def seconds_needed(job: JobView, capacity: Mapping[str, int], pool: Pool, known: StepSeconds | None = None) -> float:
     """At the count it asks for, on its fastest type; infinite where no type of the pool has as many."""
     kinds, count = what_it_asks(job, capacity)
     batch = usual_batch(job, count)
-    steps = remaining_steps(job, batch)
-    model = StepTime.of(job.throughput, job.limits)
-    slots, batches = np.asarray([count]), np.asarray([batch])
-    return min(
-        (
-            steps * float(model.seconds(slots, pool.nodes_for(kind, slots), kind, batches, job.limits)[0])
-            for kind in kinds
-        ),
-        default=float("inf"),
-    )
+    steps, known = remaining_steps(job, batch), {} if known is None else known
+    return min((steps * _step_seconds(job, kind, count, batch, pool, known) for kind in kinds), default=float("inf"))
+
+
+def _step_seconds(job: JobView, kind: str, count: int, batch: int, pool: Pool, known: StepSeconds) -> float:
+    """`known` lives as long as one decision: jobs that share a model and limits are asked for once."""
+    key = (id(job.throughput), id(job.limits), kind, count, batch)
+    if key not in known:
+        slots, batches = np.asarray([count]), np.asarray([batch])
+        model = StepTime.of(job.throughput, job.limits)
+        known[key] = float(model.seconds(slots, pool.nodes_for(kind, slots), kind, batches, job.limits)[0])
+    return known[key]

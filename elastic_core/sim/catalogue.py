@@ -8,6 +8,7 @@ from functools import partial
 
 from elastic_core.sim.generated import generated
 from elastic_core.sim.names import look_up
+from elastic_core.sim.philly import philly_workload
 from elastic_core.sim.traces import data_folder, pollux_workload, sia_workload
 from elastic_core.sim.workload import Workload
 
@@ -31,6 +32,10 @@ def _pollux(path: str, seed: int) -> Workload:  # noqa: ARG001 - nothing is draw
 def _sia(path: str, seed: int) -> Workload:  # noqa: ARG001 - nothing is drawn
     data = data_folder()
     return sia_workload(data, data / "sia-sosp23" / "workloads" / path)
+
+
+def _philly(seed: int) -> Workload:
+    return philly_workload(data_folder(), seed)
 
 
 def _entries() -> dict[str, Entry]:
@@ -60,6 +65,10 @@ def _entries() -> dict[str, Entry]:
         times = name.removeprefix("scale_") if name.startswith("scale_") else ""
         cluster = f"sia-heterogeneous-{times}" if times else "sia-heterogeneous"
         found[f"sia-{name.replace('_', '-')}"] = Entry(f"Sia (SOSP 2023), scale/{name}", cluster, load)
+    found["philly"] = Entry(
+        "Philly (ATC 2019): 82,247 jobs in 108 days, models drawn by the seed", "philly-1024", _philly,
+        round_seconds=600.0,
+    )  # fmt: skip
     return found
 
 

@@ -1,0 +1,92 @@
+"""Replays Microsoft's whole Philly trace: `python -m benchmarks.philly [--quick] [--policy NAME ...]`.
+
+82,247 jobs of autumn 2017 on 1,024 a100 (128 nodes of 8), one decision per 10 simulated minutes. The trace names no
+models: they are drawn at random by the seed among Sia's measured ones (see `elastic_core.sim.philly`). Bars are on
+processor time, so that what else the machine does is not measured, and on the peak of the process's memory. `--quick`
+replays the first 6,000 jobs, with bars in proportion to the simulated time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from typing import Any
+
+from benchmarks.report import Report
+from elastic_core.errors import UserError
+from elastic_core.policy import registry
+from elastic_core.sim import catalogue, clusters
+from elastic_core.sim.engine import Options, simulate
+from elastic_core.sim.workload import Workload
+
+ROUND_SECONDS = 600.0
+QUICK_JOBS = 6000
+LIMIT_SECONDS = {"horizon": 600.0, "srtf": 120.0}  # of the whole trace
+OTHERS_SECONDS = 600.0
+MEMORY_GIB = 2.0
+DEFAULT = ("horizon", "srtf")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_JOBS} jobs")
+    parser.add_argument("--policy", action="append", help=f"default: {', '.join(DEFAULT)}, those that exist")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    names = given.policy or [name for name in DEFAULT if name in registry.names()]
+    policies = [registry.get(name) for name in names]
+    report = Report("philly", quick=given.quick)
+    try:
+        whole = catalogue.entry("philly").load(given.seed)
+    except UserError as error:
+        print(f"philly: not run: {error}")
+        return 2
+    loaded = catalogue.first(whole, QUICK_JOBS) if given.quick else whole
+    part = _span(loaded) / _span(whole)
+    rows = []
+    for policy in policies:
+        figures = _replay(loaded, policy, given.seed)
+        report.figure(policy.name, figures)
+        rows.append([policy.name, *(figures[key] for key in _COLUMNS)])
+        limit = LIMIT_SECONDS.get(policy.name, OTHERS_SECONDS) * part
+        seconds = figures["processor_seconds"]
+        report.bar(
+            f"{policy.name}, processor time", want=f"<= {limit:.0f} s", got=round(seconds, 1), ok=seconds <= limit
+        )
+        done = figures["completed"] + figures["turned_away"]
+        report.bar(f"{policy.name}, jobs ended", want=str(len(loaded.jobs)), got=done, ok=done == len(loaded.jobs))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    report.figure("peak_memory_gib", memory)
+    report.bar("peak memory", want=f"< {MEMORY_GIB:.0f} GiB", got=f"{memory:.2f} GiB", ok=memory < MEMORY_GIB)
+    cluster = clusters.describe(clusters.preset("philly-1024"))
+    report.table(f"{loaded.name}: {len(loaded.jobs):,} jobs on {cluster}", ["policy", *_COLUMNS], rows)
+    for note in loaded.notes:
+        print(f"note: {note}")
+    return report.finish()
+
+
+_COLUMNS = (
+    "processor_seconds", "wall_seconds", "decisions", "mean_completion", "p99_completion", "utilisation",
+    "resizes_per_job", "decision_median",
+)  # fmt: skip
+
+
+def _span(loaded: Workload) -> float:
+    return loaded.jobs[-1].submitted_at - loaded.jobs[0].submitted_at
+
+
+def _replay(loaded: Workload, policy: Any, seed: int) -> dict[str, Any]:
+    options = Options(seed=seed, round_seconds=ROUND_SECONDS, timeline=False)
+    processor, wall = time.process_time(), time.perf_counter()
+    result = simulate(loaded, clusters.preset("philly-1024"), policy, options)
+    return {
+        **result.figures(),
+        "processor_seconds": time.process_time() - processor,
+        "wall_seconds": time.perf_counter() - wall,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
