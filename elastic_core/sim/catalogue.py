@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from elastic_core.sim.gavel import gavel_workload
 from elastic_core.sim.generated import generated
 from elastic_core.sim.names import look_up
 from elastic_core.sim.philly import philly_workload
+from elastic_core.sim.tiresias import tiresias_workload
 from elastic_core.sim.traces import data_folder, pollux_workload, sia_workload
 from elastic_core.sim.workload import Workload
 
@@ -36,6 +38,14 @@ def _sia(path: str, seed: int) -> Workload:  # noqa: ARG001 - nothing is drawn
 
 def _philly(seed: int) -> Workload:
     return philly_workload(data_folder(), seed)
+
+
+def _gavel(seed: int) -> Workload:
+    return gavel_workload(data_folder(), seed)
+
+
+def _tiresias(seed: int) -> Workload:  # noqa: ARG001 - nothing is drawn
+    return tiresias_workload(data_folder())
 
 
 def _entries() -> dict[str, Entry]:
@@ -69,6 +79,8 @@ def _entries() -> dict[str, Entry]:
         "Philly (ATC 2019): 82,247 jobs in 108 days, models drawn by the seed", "philly-1024", _philly,
         round_seconds=600.0,
     )  # fmt: skip
+    found["gavel"] = Entry("Gavel (OSDI 2020): 200 jobs with its measured throughputs, drawn", "gavel-108", _gavel)
+    found["tiresias"] = Entry("Tiresias (NSDI 2019): its testbed's 60 jobs", "tiresias-64", _tiresias)
     return found
 
 
