@@ -1,30 +1,19 @@
-"""Goodput of a job by configuration: the best batch on each count of slots, as Pollux and Sia see it.
+"""The best batch of a job on each count of slots, as Pollux and Sia see it, remembered.
 
-Goodput = throughput x statistical efficiency (Pollux, OSDI 2021, section 3), the largest over 50 batches in geometric
-steps between the smallest and the largest that the job may use, each cut into equal micro-batches that fit a slot.
-Evaluated at once for all configurations and remembered, since most jobs have learnt nothing between two rounds.
+The search is `predict.goodput.best`; most jobs have learnt nothing between two rounds, so that answers are kept by the
+model's value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from elastic_core.domain import JobView, Limits, ThroughputModel
-from elastic_core.predict.throughput import Floats, Ints, StepTime, split
-
-_NUM_BATCHES = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The best batch of each configuration, and its goodput in base-batch samples a second (0: cannot run)."""
-
-    goodputs: Floats
-    batches: Ints
+from elastic_core.predict.goodput import Best, best
+from elastic_core.predict.throughput import StepTime
 
 
 def best_goodputs(job: JobView, kind: str, counts: Sequence[int], num_nodes: Sequence[int]) -> Best:
@@ -57,30 +46,5 @@ def _step_time(model: _Model, limits: Limits) -> StepTime:
 def _best(
     model: _Model, limits: Limits, noise: float | None, kind: str, counts: tuple[int, ...], num_nodes: tuple[int, ...]
 ) -> Best:
-    batches, slots = _grid(limits, counts)
-    local, accumulation = split(batches, slots, limits.max_local(kind))
-    run = np.minimum(local * accumulation * slots, limits.max_batch)
-    nodes = np.repeat(np.asarray(num_nodes)[:, None], _NUM_BATCHES, axis=1)
-    seconds = _step_time(model, limits).seconds(slots, nodes, kind, run, limits)
-    goodputs = run / seconds * _worth(run, limits.min_batch, noise)
-    goodputs = np.where((run >= slots) & (local >= limits.min_local_batch), goodputs, 0.0)
-    at = np.argmax(goodputs, axis=1)
-    rows = np.arange(len(counts))
-    return Best(goodputs[rows, at], run[rows, at])
-
-
-@lru_cache(maxsize=1024)
-def _grid(limits: Limits, counts: tuple[int, ...]) -> tuple[Ints, Ints]:
-    """Batches and slots, one row a count. A count whose smallest batch is over the largest has only that."""
-    slots = np.asarray(counts, dtype=np.int64)
-    low = np.clip(limits.min_local_batch * slots, limits.min_batch, limits.max_batch)
-    steps = np.linspace(0.0, 1.0, _NUM_BATCHES)
-    points = low[:, None] * (limits.max_batch / low[:, None]) ** steps
-    return np.round(points).astype(np.int64), np.repeat(slots[:, None], _NUM_BATCHES, axis=1)
-
-
-def _worth(batches: Ints, base: int, noise: float | None) -> Floats:
-    """`predict.efficiency` over an array."""
-    if noise is None or not np.isfinite(noise) or noise < 0:
-        return np.ones(batches.shape)
-    return np.asarray((noise + base) / (noise + batches))
+    slots, nodes = np.asarray(counts, dtype=np.int64), np.asarray(num_nodes, dtype=np.int64)
+    return best(_step_time(model, limits), limits, kind, slots, nodes, noise)

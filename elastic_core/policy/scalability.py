@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from elastic_core.domain import JobView, Limits, Snapshot, ThroughputModel
 from elastic_core.predict.efficiency import efficiencies
+from elastic_core.predict.goodput import filling_batches
 from elastic_core.predict.throughput import Floats, Ints, StepTime
 
 BATCH_TOLERANCE = 0.05
-_BATCH_STEP = 2**0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _table(times: StepSeconds, limits: Limits, kind: str, sizes: tuple[int, ...]
     pool = Pool({kind: sizes})
     largest = min(pool.capacity(kind), limits.max_batch)
     counts = [1, *(n for n in limits.slot_counts if 1 < n <= largest)]
-    grids = [_batches(limits.min_batch, limits.max_batch, limits.max_local(kind), count) for count in counts]
+    grids = [filling_batches(limits.min_batch, limits.max_batch, limits.max_local(kind), count) for count in counts]
     lengths = [len(grid) for grid in grids]
     batches, slots = np.concatenate(grids), np.repeat(np.asarray(counts), lengths)
     samples = batches / times.seconds(slots, kind, batches, pool, limits)
@@ -194,19 +194,3 @@ def _keep_batch(job: JobView, found: Mapping[str, _Analysis]) -> tuple[str, Choi
     there = found[kind].choices.get(count) if kind in found else None
     rate = found[kind].rate(count, job.last_batch) if there is not None else None
     return None if there is None or rate is None else (kind, Choice(count, job.last_batch, rate, there.speedup))
-
-
-@lru_cache(maxsize=65536)
-def _batches(min_batch: int, max_batch: int, max_local: int | None, num_slots: int) -> Ints:
-    """Batches to try, ascending: a geometric grid over the user's range, and beside each point the multiples of what
-    the slots take: one sample each, and as many as fit each at once."""
-    low, high = max(min_batch, num_slots), max_batch
-    if high <= low:
-        return np.asarray([max(high, num_slots)])
-    grid = low * _BATCH_STEP ** np.arange(int(np.log(high / low) / np.log(_BATCH_STEP)) + 1)
-    points = np.append(grid, high).astype(np.int64)
-    tried = [points]
-    for unit in (num_slots, num_slots * (max_local or 1)):
-        tried += [points // unit * unit, -(-points // unit) * unit]
-    every = np.unique(np.concatenate(tried))
-    return every[(every >= low) & (every <= high)]

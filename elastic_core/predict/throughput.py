@@ -64,17 +64,15 @@ class StepTime:
 
     def seconds(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Floats:
         """Step seconds of global batches on slots of one type; the arrays have one shape, the answer too."""
-        known = self._with(kind)
-        seconds: Floats = np.exp(
-            evaluate(known.theta, known.shapes(num_slots, num_nodes, kind, batches, limits)).log_step
-        )
-        return seconds
+        local, accumulation = split(batches, num_slots, limits.max_local(kind))
+        return self.seconds_of(num_slots, num_nodes, kind, local, accumulation)
 
-    def compute_seconds(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Floats:
-        """Of one micro-batch of such a step, without any exchange."""
+    def seconds_of(self, num_slots: Ints, num_nodes: Ints, kind: str, local: Ints, accumulation: Ints) -> Floats:
+        """The same for batches that are split already."""
         known = self._with(kind)
+        index = np.full(num_slots.shape, known.types.index(kind))
         seconds: Floats = np.exp(
-            evaluate(known.theta, known.shapes(num_slots, num_nodes, kind, batches, limits)).log_grad
+            evaluate(known.theta, Shapes(num_slots, num_nodes, local, accumulation, index)).log_step
         )
         return seconds
 
@@ -82,7 +80,9 @@ class StepTime:
         """One standard deviation of the predicted step time, relative to it: 0.1 means give or take a tenth."""
         known = self._with(kind)
         slots, nodes, batch = np.asarray([[num_slots], [num_nodes], [global_batch]])
-        slope = slopes(known.theta, known.shapes(slots, nodes, kind, batch, limits))[2][0]
+        local, accumulation = split(batch, slots, limits.max_local(kind))
+        index = np.asarray([known.types.index(kind)])
+        slope = slopes(known.theta, Shapes(slots, nodes, local, accumulation, index))[2][0]
         return float(np.sqrt(slope @ known.covariance @ slope + _MODEL_ERROR**2))
 
     def _with(self, kind: str) -> StepTime:
@@ -94,10 +94,6 @@ class StepTime:
         covariance[:size, :size] = self.covariance
         covariance[size:, size:] = np.diag(NOTHING.spread_of(kind) ** 2)
         return StepTime(np.append(self.theta, NOTHING.mean_of(kind)), covariance, (*self.types, kind), self.source)
-
-    def shapes(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Shapes:
-        local, accumulation = split(batches, num_slots, limits.max_local(kind))
-        return Shapes(num_slots, num_nodes, local, accumulation, np.full(num_slots.shape, self.types.index(kind)))
 
 
 def fit(points: Sequence[ProfilePoint], limits: Limits, experience: Experience = NOTHING) -> ThroughputModel:

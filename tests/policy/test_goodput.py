@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from elastic_core.domain import JobView
@@ -30,6 +30,7 @@ def exhaustive(view: JobView, kind: str, count: int, nodes: int) -> float:
 @settings(BUSY, max_examples=60)
 @given(view=job_views(0), count=st.integers(1, 8), nodes=st.integers(1, 2))
 def test_close_to_the_best_of_every_batch_and_never_above_it(view: JobView, count: int, nodes: int) -> None:
+    assume(view.limits.max_batch >= count * view.limits.min_local_batch)
     nodes = min(nodes, count)
     found = best_goodputs(view, "cpu", [count], [nodes])
     best = exhaustive(view, "cpu", count, nodes)
