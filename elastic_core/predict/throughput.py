@@ -28,7 +28,7 @@ import numpy as np
 from elastic_core.domain import Limits, ProfilePoint, ThroughputModel
 from elastic_core.predict.experience import NOTHING, SHARED, Experience, common_prior
 from elastic_core.predict.least_squares import Floats, Hypothesis, minimise, soften
-from elastic_core.predict.step_form import BY_TYPE, COMMON, Ints, Shapes, evaluate, slopes, split
+from elastic_core.predict.step_form import BY_TYPE, COMMON, Ints, Parts, Shapes, evaluate, slopes, split
 
 __all__ = ["Floats", "Ints", "StepTime", "fit", "split"]
 
@@ -69,12 +69,19 @@ class StepTime:
 
     def seconds_of(self, num_slots: Ints, num_nodes: Ints, kind: str, local: Ints, accumulation: Ints) -> Floats:
         """The same for batches that are split already."""
+        seconds: Floats = np.exp(self._parts(num_slots, num_nodes, kind, local, accumulation).log_step)
+        return seconds
+
+    def compute_seconds(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Floats:
+        """Of one micro-batch of such a step, without any exchange."""
+        local, accumulation = split(batches, num_slots, limits.max_local(kind))
+        seconds: Floats = np.exp(self._parts(num_slots, num_nodes, kind, local, accumulation).log_grad)
+        return seconds
+
+    def _parts(self, num_slots: Ints, num_nodes: Ints, kind: str, local: Ints, accumulation: Ints) -> Parts:
         known = self._with(kind)
         index = np.full(num_slots.shape, known.types.index(kind))
-        seconds: Floats = np.exp(
-            evaluate(known.theta, Shapes(num_slots, num_nodes, local, accumulation, index)).log_step
-        )
-        return seconds
+        return evaluate(known.theta, Shapes(num_slots, num_nodes, local, accumulation, index))
 
     def relative_error(self, num_slots: int, num_nodes: int, kind: str, global_batch: int, limits: Limits) -> float:
         """One standard deviation of the predicted step time, relative to it: 0.1 means give or take a tenth."""

@@ -188,3 +188,14 @@ def test_parameters_of_another_version_give_the_prior(params: dict[str, float]) 
     strange = ThroughputModel(params=params, source="fitted", num_points=3)
     assert ask(strange, 2, 64) == ask(job_models((), LIMITS), 2, 64)
     assert StepTime.of(None, LIMITS).source == "prior"
+
+
+def test_a_step_is_its_micro_batches_and_the_exchange_that_does_not_hide() -> None:
+    """128 samples on one slot in two micro-batches of 64: no exchange, so twice the computation."""
+    model = StepTime.of(job_models((point(1, 64), point(2, 64), point(4, 64)), LIMITS), LIMITS)
+    small, one = replace(LIMITS, max_local_batch=64), np.asarray([1])
+    alone = model.compute_seconds(one, one, "cpu", one * 128, small)
+    assert model.seconds(one, one, "cpu", one * 128, small) == pytest.approx(2 * alone)
+    assert model.seconds_of(one, one, "cpu", one * 64, one * 2) == pytest.approx(2 * alone)
+    apart = model.seconds(one * 4, one * 2, "cpu", one * 128, small)
+    assert apart > model.compute_seconds(one * 4, one * 2, "cpu", one * 128, small)
