@@ -68,6 +68,7 @@ class AITurbo:
                 job_id=job_id,
                 attained=attained[job_id],
                 remaining=claim.remaining_service if claim.predictable else None,
+                running=claim.held is not None,
             )
             for job_id, claim in claims.items()
         ]

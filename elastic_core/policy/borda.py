@@ -30,6 +30,7 @@ class Standing:
     job_id: str
     attained: float
     remaining: float | None  # None: cannot be predicted
+    running: bool = False
 
     @property
     def queue(self) -> int:
@@ -69,6 +70,10 @@ def scores(jobs: Sequence[Standing]) -> dict[str, float]:
 
 
 def in_service_order(jobs: Sequence[Standing]) -> list[Standing]:
-    """By feedback queue, in it by Borda count, among equals in the order given: that of arrival."""
+    """By feedback queue, in it by Borda count, among equals in the order given: that of arrival.
+
+    In a queue whoever runs goes on: the count says who is next, a queue before this one who is preempted. By the count
+    alone a newcomer would push out a job of the same queue for having run, and lose what it had nearly done.
+    """
     count = scores(jobs)
-    return sorted(jobs, key=lambda job: (job.queue, count[job.job_id]))
+    return sorted(jobs, key=lambda job: (job.queue, not job.running, count[job.job_id]))

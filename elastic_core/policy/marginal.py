@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from elastic_core.policy.borda import FIRST_QUEUE
 from elastic_core.policy.sizes import Size, Sizes
 
-LEAST_GAIN = 0.02  # relative: a unit that changes less is noise
+LEAST_GAIN = 0.01  # relative: a unit that changes less is noise
 RESTARTS_WON = 2.0  # what a change saves, in restarts, before a running job is restarted for it
 _MOST_UNITS = 10_000  # of one climb; sizes are finite, so this is never reached
 
