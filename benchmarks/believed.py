@@ -146,16 +146,17 @@ def sia_with_its_authors_beliefs(report: Report) -> None:
 
 def optimistic(points: tuple[ProfilePoint, ...], limits: Limits) -> ThroughputModel:
     """The model with what Pollux's and Sia's fits assume where they have seen nothing: an exchange costs next to
-    nothing, and between nodes a tenth more than inside one."""
+    nothing, does not grow with the slots, and between nodes costs a tenth more than inside one."""
     model = job_models(points, limits)
     params = dict(model.params)
-    if not any(point.num_nodes == 1 and point.num_slots > 1 for point in points):
-        params["sync_local"] = params["sync_local_per_slot"] = 1e-9
+    for kind in [name.removeprefix("exchange.") for name in params if name.startswith("exchange.")]:
+        mine = [point for point in points if point.type == kind]
+        if not any(point.num_slots > 1 for point in mine):
+            params[f"exchange.{kind}"] = 1e-6
+        if not any(point.num_nodes > 1 for point in mine):
+            params[f"between.{kind}"] = 1.1
     if not any(point.num_slots > 2 for point in points):
-        params["sync_local_per_slot"] = params["sync_node_per_slot"] = 1e-9
-    if not any(point.num_nodes > 1 for point in points):
-        params["sync_node"] = 1.1 * params["sync_local"]
-        params["sync_node_per_slot"] = 1.1 * params["sync_local_per_slot"]
+        params["growth_inside"] = params["growth_between"] = 1e-9
     return replace(model, params=params)
 
 
