@@ -119,6 +119,18 @@ def test_within_a_round_nobody_is_moved_and_a_free_slot_is_filled() -> None:
     assert again.wake_at == plan.wake_at
 
 
+def test_time_is_counted_by_job_and_by_type_from_half_a_round_on() -> None:
+    policy = Gavel(knowledge=Told(a={"cpu": 1.0, "h200": 0.1}, b={"cpu": 1.0, "h200": 1.0}))
+    picture = snapshot(POOL, asks("a"), asks("b", 1))
+    plan = decide(policy, picture)
+    half = ROUND / 2
+    assert plan.state["type_time"] == {"cpu": 2 * half, "h200": 2 * half}
+    later = replace(apply(plan, picture), now=picture.now + 100.0)
+    state = decide(policy, later).state
+    assert state["type_time"] == {"cpu": 2 * half + 100.0, "h200": 2 * half + 100.0}
+    assert state["job_time"] == {"a": {"cpu": half, "h200": half + 100.0}, "b": {"cpu": half + 100.0, "h200": half}}
+
+
 def test_an_objective_of_another_name_is_refused() -> None:
     with pytest.raises(ValueError, match="'max' is none of max_min, max_sum"):
         Gavel("max")

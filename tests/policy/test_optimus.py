@@ -65,6 +65,17 @@ def test_a_slot_that_slows_the_job_down_stays_free() -> None:
     assert counts_of(Worse(a=(0, 0, 10.0)), 4) == {"a": 1}
 
 
+def test_a_large_step_competes_by_what_it_saves_for_each_slot() -> None:
+    class Steps(Told):
+        def seconds(self, job: JobView, kind: str, counts: Sequence[int], pool: Pool, batch: int) -> list[float]:
+            return [{1: 9.0, 4: 6.0}[n] for n in counts] if job.job_id == "a" else [9.0 - 1.5 * n for n in counts]
+
+    told = Steps(a=(0, 0, 1.0), b=(0, 0, 1.0))
+    picture = snapshot(nodes(5), job("a", lim=limits((1, 4))), job("b", 1, lim=limits((1, 2, 3, 4))))
+    plan = decide(Optimus(told), picture)
+    assert {name: target.num_slots for name, target in plan.targets.items()} == {"a": 1, "b": 4}
+
+
 def test_never_more_slots_than_its_smallest_local_batch_allows() -> None:
     view = job("a", lim=limits((1, 2, 3, 4), (16, 64), requested_batch=32, min_local_batch=16))
     plan = decide(Optimus(Told(a=(0.0, 1.0, 1.0))), snapshot(nodes(4), view))

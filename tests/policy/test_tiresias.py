@@ -38,8 +38,9 @@ def test_the_second_queue_is_served_in_the_order_of_demotion_not_of_arrival() ->
     a, b = asks("a", 0, attained=THRESHOLD + 9), asks("b", 1, attained=THRESHOLD)
     assert running(a, b) == {"a": 4}
     assert running(a, b, state={"second_queue": ["b"]}) == {"b": 4}
-    plan = decide(Tiresias(), snapshot(POOL, a, b, state={"second_queue": ["gone", "b"]}))
-    assert plan.state == {"second_queue": ["b", "a"]}
+    c = asks("c", 2, attained=THRESHOLD)
+    plan = decide(Tiresias(), snapshot(POOL, a, b, c, state={"second_queue": ["gone", "c", "b"]}))
+    assert plan.state == {"second_queue": ["c", "b", "a"]}
 
 
 @pytest.mark.parametrize("state", [{"second_queue": 3}, {"second_queue": None}, {"other": []}])
