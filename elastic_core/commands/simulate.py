@@ -39,7 +39,10 @@ _err = Console(highlight=False, stderr=True)
 
 INTERRUPTED = 130  # what shells say of a process that Ctrl-C ended
 MOST_PAST_JOBS = 2000
-DEFAULT_POLICIES = ("fixed", "fair_share", "elastic_batch")
+# What people do today, what needs no model, and what decides by models.
+DEFAULT_POLICIES = tuple(
+    name for name in ("fixed", "fair_share", "elastic_batch", "horizon") if name in registry.names()
+)
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 

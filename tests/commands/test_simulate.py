@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -124,21 +122,23 @@ def test_the_list_names_workloads_clusters_and_policies() -> None:
 
 
 def test_ctrl_c_prints_what_was_computed_and_exits_with_130() -> None:
-    """A real process and a real signal, in the middle of a workload that would take much longer."""
+    """A real process and a real signal, in the middle of the first policy's run."""
     code = (
-        "import sys; from elastic_core.sim import catalogue; from functools import partial\n"
-        "from dataclasses import replace\n"
-        "entry = catalogue.ENTRIES['generated']\n"
-        "catalogue.ENTRIES['generated'] = replace(entry, load=lambda seed: entry.load(seed, num_jobs=20000))\n"
-        "from elastic_core.cli import build; print('ready', flush=True); build()(sys.argv[1:])\n"
+        "import os, signal, sys\n"
+        "from elastic_core.commands import simulate as command\n"
+        "run = command.simulate\n"
+        "def interrupted(*given, progress):\n"
+        "    def tell(ended, total, now):\n"
+        "        if ended == 5:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "        progress(ended, total, now)\n"
+        "    return run(*given, progress=tell)\n"
+        "command.simulate = interrupted\n"
+        "from elastic_core.cli import build; build()(sys.argv[1:])\n"
     )
     command = [sys.executable, "-c", code, "simulate", "--policy", "fixed", "--policy", "fair_share"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(2.0)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
-    assert "PARTIAL: fixed stopped (interrupted)" in " ".join(out.split())
-    assert "fair_share" not in out  # not begun
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 130, done.stderr
+    assert "PARTIAL: fixed stopped (interrupted)" in " ".join(done.stdout.split())
+    assert "5 of 60 jobs ended" in " ".join(done.stdout.split())
+    assert "fair_share" not in done.stdout, "it was not begun"
