@@ -3,23 +3,45 @@
 The analyser gives s_j(k), the best throughput over the user's batches on k slots relative to that on one slot; the
 optimiser gives P(j, k) = max over 1 <= g <= k_max of P(j - 1, k - g) + s_j(g). Nothing else is weighed: no cost of a
 resize, no price of a slot, no limit to what was measured, which is why the paper profiles each job before it runs
-(`profiler` is the place for such a profile; by default it is the job's fitted model). A set of jobs that cannot all
-run queues, or with `saxena_drop` loses its newest. A job stays on one type, the roomiest when it came.
+(`profiler` is the place for such a profile; by default it is the job's fitted model). Batches are run at once, without
+accumulation. A set of jobs that cannot all run queues, or with `saxena_drop` loses its newest. A job stays on one type,
+the roomiest when it came.
+
+Where the gradient noise changes the factors all the time, nothing keeps this program from resizing at every decision.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from elastic_core.domain import Layout, Plan, Snapshot, Target
+import numpy as np
+
+from elastic_core.domain import JobView, Layout, Limits, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law
 from elastic_core.policy.dynamic_program import best_counts
 from elastic_core.policy.infeasible import drop_newest
 from elastic_core.policy.queue import admit, held_count, held_type, plural, queue_of
-from elastic_core.policy.scalability import Choice, Pool, Profiler, analyse, predicted
+from elastic_core.policy.scalability import Choice, Pool, Profiler, StepSeconds, analyse, predicted
+from elastic_core.predict.throughput import Floats, Ints, split
 
 INTERVAL = 600.0  # seconds, of the paper's autoscaler; it is asked at every event besides
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """The same times, but a batch that a slot cannot hold its part of at once takes for ever.
+
+    Where not even the smallest batch is held at once, what needs no more micro-batches than that one is let through.
+    """
+
+    times: StepSeconds
+
+    def seconds(self, num_slots: Ints, kind: str, batches: Ints, pool: Pool, limits: Limits) -> Floats:
+        _, parts = split(batches, num_slots, limits.max_local(kind))
+        _, fewest = split(np.maximum(limits.min_batch, num_slots), num_slots, limits.max_local(kind))
+        return np.where(parts > fewest, np.inf, self.times.seconds(num_slots, kind, batches, pool, limits))
 
 
 class Saxena:
@@ -29,6 +51,9 @@ class Saxena:
 
     def __init__(self, profiler: Profiler = predicted) -> None:
         self._profiler = profiler
+
+    def _profile(self, job: JobView) -> StepSeconds:
+        return AtOnce(self._profiler(job))
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
         capacity, pool = snapshot.capacity(), Pool.of(snapshot)
@@ -40,7 +65,7 @@ class Saxena:
         targets = {**turned_away, **admission.waiting}
         for kind in sorted(set(admission.admitted.values())):
             inside = [job for job in queue if admission.admitted.get(job.job_id) == kind]
-            choices = [analyse(job, (kind,), pool, self._profiler)[kind] for job in inside]
+            choices = [analyse(job, (kind,), pool, self._profile)[kind] for job in inside]
             values = [{count: choice.speedup for count, choice in open_to.items()} for open_to in choices]
             prefer = [held_count(job) if held_type(job) == kind else None for job in inside]
             counts, total = best_counts(values, capacity[kind], prefer)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import JobView, Limits, Snapshot
 from elastic_core.policy.saxena import INTERVAL, Saxena, SaxenaDrop
-from elastic_core.policy.scalability import Floats, Ints, Pool
+from elastic_core.policy.scalability import Pool
+from elastic_core.predict.throughput import Floats, Ints
 from tests.policy.builders import apply, decide, holding, job, limits, nodes, snapshot
 from tests.policy.strategies import BUSY
 
@@ -104,3 +105,15 @@ def test_who_was_turned_away_stays_away_though_there_is_room_again() -> None:
     fewer = replace(after, jobs=tuple(view for view in after.jobs if view.job_id != "j0"))
     assert decide(SaxenaDrop(profiled), fewer).turned_away == ("j4",)
     assert decide(Saxena(profiled), fewer).targets["j4"].num_slots == 1
+
+
+@pytest.mark.parametrize(("most_local", "largest"), [(16, 16), (64, 64), (None, 64)])
+def test_a_batch_is_run_at_once_or_not_at_all(most_local: int | None, largest: int) -> None:
+    view = job("j0", lim=limits((1,), (8, 64), max_local_batch=most_local), name="3")
+    plan = decide(Saxena(profiled), snapshot(nodes(1), view))
+    assert 0.9 * largest <= plan.targets["j0"].global_batch <= largest
+
+
+def test_a_job_whose_smallest_batch_no_slot_holds_runs_all_the_same() -> None:
+    view = job("j0", lim=limits((1, 2), (64, 128), max_local_batch=16), name="0")
+    assert decide(Saxena(profiled), snapshot(nodes(2), view)).targets["j0"].num_slots == 2
