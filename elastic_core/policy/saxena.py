@@ -3,9 +3,9 @@
 The analyser gives s_j(k), the best throughput over the user's batches on k slots relative to that on one slot; the
 optimiser gives P(j, k) = max over 1 <= g <= k_max of P(j - 1, k - g) + s_j(g). Nothing else is weighed: no cost of a
 resize, no price of a slot, no limit to what was measured, which is why the paper profiles each job before it runs
-(`profiler` is the place for such a profile; by default it is the job's fitted model). Batches are run at once, without
-accumulation. A set of jobs that cannot all run queues, or with `saxena_drop` loses its newest. A job stays on one type,
-the roomiest when it came.
+(`profiler` is the place for such a profile; by default it is the job's fitted model). A job's batch is the
+best one at its count, run at once, without accumulation. A set of jobs that cannot all run queues, or with
+`saxena_drop` loses its newest. A job stays on one type, the roomiest when it came.
 
 Where the gradient noise changes the factors all the time, nothing keeps this program from resizing at every decision.
 """
@@ -65,7 +65,7 @@ class Saxena:
         targets = {**turned_away, **admission.waiting}
         for kind in sorted(set(admission.admitted.values())):
             inside = [job for job in queue if admission.admitted.get(job.job_id) == kind]
-            choices = [analyse(job, (kind,), pool, self._profile)[kind] for job in inside]
+            choices = [analyse(job, (kind,), pool, self._profile, tolerance=0.0)[kind] for job in inside]
             values = [{count: choice.speedup for count, choice in open_to.items()} for open_to in choices]
             prefer = [held_count(job) if held_type(job) == kind else None for job in inside]
             counts, total = best_counts(values, capacity[kind], prefer)

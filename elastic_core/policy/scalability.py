@@ -93,14 +93,16 @@ def predicted(job: JobView) -> Predicted:
 
 
 def analyse(
-    job: JobView, kinds: Iterable[str], pool: Pool, profiler: Profiler = predicted
+    job: JobView, kinds: Iterable[str], pool: Pool, profiler: Profiler = predicted, tolerance: float = BATCH_TOLERANCE
 ) -> dict[str, Mapping[int, Choice]]:
     """Choices by type and count: every allowed count that the type's capacity and the largest batch can carry.
+
+    A batch is good enough when it is at most `tolerance` (relative) behind the best one.
 
     The reference, one slot at its best batch, is asked for even where the job may not run on a single slot.
     """
     pools = tuple((kind, pool.sizes.get(kind, ())) for kind in kinds)
-    found = _analyse(profiler(job), job.limits, job.noise_scale, job.scale_invariant, pools)
+    found = _analyse(profiler(job), job.limits, job.noise_scale, job.scale_invariant, pools, tolerance)
     choices = {kind: analysis.choices for kind, analysis in found.items()}
     kept = _keep_batch(job, found)
     if kept is not None:
@@ -115,6 +117,7 @@ class _Table:
 
     counts: Ints
     starts: Ints
+    lengths: Ints
     batches: Ints
     samples: Floats  # a second
 
@@ -129,7 +132,7 @@ def _table(times: StepSeconds, limits: Limits, kind: str, sizes: tuple[int, ...]
     lengths = [len(grid) for grid in grids]
     batches, slots = np.concatenate(grids), np.repeat(np.asarray(counts), lengths)
     samples = batches / times.seconds(slots, kind, batches, pool, limits)
-    return _Table(np.asarray(counts), np.cumsum([0, *lengths[:-1]]), batches, samples)
+    return _Table(np.asarray(counts), np.cumsum([0, *lengths[:-1]]), np.asarray(lengths), batches, samples)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +149,8 @@ class _Analysis:
         at = np.flatnonzero(self.table.counts == count)
         if not len(at):
             return None
-        segment = slice(self.table.starts[at[0]], [*self.table.starts[1:], None][at[0]])
+        start = self.table.starts[at[0]]
+        segment = slice(start, start + self.table.lengths[at[0]])
         found = np.flatnonzero((self.table.batches[segment] == batch) & self.enough[segment])
         return float(self.work[segment][found[0]]) if len(found) else None
 
@@ -154,7 +158,7 @@ class _Analysis:
 @lru_cache(maxsize=2048)
 def _analyse(
     times: StepSeconds, limits: Limits, noise_scale: float | None, scale_invariant: bool,
-    pools: tuple[tuple[str, tuple[int, ...]], ...],
+    pools: tuple[tuple[str, tuple[int, ...]], ...], tolerance: float,
 ) -> dict[str, _Analysis]:  # fmt: skip
     """Remembered between decisions: between two reports of a job nothing of this changes."""
     tables = {kind: _table(times, limits, kind, sizes) for kind, sizes in pools}
@@ -162,22 +166,23 @@ def _analyse(
         kind: table.samples * efficiencies(table.batches, limits.min_batch, noise_scale)
         for kind, table in tables.items()
     }
-    best = {kind: np.maximum.reduceat(scores[kind], table.starts) for kind, table in tables.items()}
-    reference = max((float(found[0]) for found in best.values()), default=1.0)
+    # The first count of a table is one slot, and its batches come first.
+    reference = max((float(scores[kind][: table.lengths[0]].max()) for kind, table in tables.items()), default=1.0)
     return {
-        kind: _choose(table, limits, scores[kind], best[kind], reference, scale_invariant)
+        kind: _choose(
+            table, limits, scores[kind], scores[kind] if scale_invariant else table.samples, reference, tolerance
+        )
         for kind, table in tables.items()
     }
 
 
 def _choose(
-    table: _Table, limits: Limits, scores: Floats, best: Floats, reference: float, scale_invariant: bool
+    table: _Table, limits: Limits, scores: Floats, work: Floats, reference: float, tolerance: float
 ) -> _Analysis:
-    lengths = np.diff(np.append(table.starts, len(scores)))
-    enough = scores >= (1.0 - BATCH_TOLERANCE) * np.repeat(best, lengths)
+    best = np.maximum.reduceat(scores, table.starts)
+    enough = scores >= (1.0 - tolerance) * np.repeat(best, table.lengths)
     good = np.flatnonzero(enough)
     smallest = good[np.searchsorted(good, table.starts)]
-    work = scores if scale_invariant else table.samples
     rows = zip(
         table.counts.tolist(), table.batches[smallest].tolist(), work[smallest].tolist(),
         (best / reference).tolist(), strict=True,
