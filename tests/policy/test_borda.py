@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -79,6 +80,15 @@ def test_queues_come_before_the_count() -> None:
         "known-long",
     ]
     assert order(standing("demoted", attained=1e5), standing("fresh")) == ["fresh", "demoted"]
+
+
+def test_in_a_queue_whoever_runs_goes_on_but_a_queue_before_it_overtakes() -> None:
+    """By the count alone the newcomer would push it out: it has run for long, and has only a little less to do."""
+    running = replace(standing("running", attained=1e6, remaining=3000.0), running=True)
+    assert order(standing("newcomer", remaining=3100.0), running) == ["running", "newcomer"]
+    assert order(standing("newcomer", remaining=3100.0), replace(running, running=False)) == ["newcomer", "running"]
+    far = replace(running, remaining=2 * FIRST_QUEUE)
+    assert order(standing("newcomer", remaining=3100.0), far) == ["newcomer", "running"]
 
 
 def test_among_equals_the_first_to_arrive_goes_first() -> None:

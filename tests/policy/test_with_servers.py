@@ -12,7 +12,7 @@ from elastic_core.policy import registry
 from elastic_core.policy.aiturbo import AITurbo, attained_service, held_rate
 from elastic_core.policy.check import violations
 from elastic_core.policy.kin import Kin
-from elastic_core.policy.marginal import cheapest
+from elastic_core.policy.marginal import Claim, allot, cheapest
 from elastic_core.policy.optimus import Optimus
 from elastic_core.policy.server_sizes import ServerSizes, Shape, server_speed
 from elastic_core.policy.with_servers import ServerKnowledge, WithServers
@@ -117,6 +117,16 @@ def test_kin_measured_over_servers_speaks_for_a_job_never_measured() -> None:
 
 
 # AITurbo on them
+
+
+def test_where_cores_are_scarce_a_claim_goes_without_the_units_that_it_misses_least() -> None:
+    """It would have several servers; of what the room leaves it keeps the worker, and one server less at a time."""
+    found = Claim.of(ServerSizes(a_job("a", exchange=0.8)), {"gpu": 4, "cpu": 40}, predictable=True, attained=0.0)
+    assert found.wanted is not None
+    assert found.wanted.count("cpu") > 7
+    granted = allot([found], {"gpu": 4, "cpu": 7})["a"]
+    assert ServerSizes(a_job("a")).shape(granted) == Shape(1, 2, 1, 1)
+    assert allot([found], {"gpu": 4, "cpu": 5}) == {}
 
 
 def test_aiturbo_gives_valid_plans_and_repeats_the_one_in_force() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
@@ -148,6 +148,8 @@ def test_what_a_policy_sees_of_it_is_workers_servers_cores_and_measured_times() 
     [
         (Target(counts={"gpu": 2}, global_batch=8, layout=Layout(data=2), reason="r"), "where it needs workers"),
         (a_target(5, 1), "5 workers and 1 servers, allowed are 1 to 4 and 1 to 10"),
+        (replace(a_target(2, 2), counts={"gpu": 2, "cpu": 11}), "11 slots of 'cpu', its processes need 12 at least"),
+        (replace(a_target(2, 2), counts={"gpu": 3, "cpu": 20}), "2 workers run on 1 to 2 slots of 'gpu'"),
         (a_target(2, 1, batch=9), "global batch 9, allowed is 8 to 8"),
     ],
 )  # fmt: skip
