@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,10 @@ def minimise(residuals: Residuals, hypotheses: Sequence[Hypothesis]) -> tuple[Fl
 
     Each search starts at its prior's means. None where nothing finite was found.
     """
-    found = [_descend(residuals, hypothesis) for hypothesis in hypotheses]
-    cost, best, normal = min(found, key=lambda end: end[0])
+    cost, best, normal = inf, hypotheses[0].mean, np.full((1, 1), np.nan)
+    for hypothesis in sorted(hypotheses, key=lambda one: one.cost):
+        if hypothesis.cost < cost:  # else it cannot win: squares are not negative
+            cost, best, normal = min((cost, best, normal), _descend(residuals, hypothesis), key=lambda end: end[0])
     if not (np.isfinite(cost) and np.isfinite(best).all() and np.isfinite(normal).all()):
         return None
     try:

@@ -55,7 +55,7 @@ def _one_hot(category: bool) -> Any:
 
 def _boosting(category: bool, seed: int) -> Any:
     return HistGradientBoostingClassifier(
-        max_iter=200, learning_rate=0.05, max_leaf_nodes=15, min_samples_leaf=10, l2_regularization=1.0,
+        max_iter=400, learning_rate=0.05, max_leaf_nodes=7, min_samples_leaf=10, l2_regularization=1.0,
         categorical_features=[_TASK] if category else None, early_stopping=False, random_state=seed,
     )  # fmt: skip
 
