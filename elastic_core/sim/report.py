@@ -42,7 +42,9 @@ def span(seconds: float) -> str:
         return f"{1000 * seconds:.3g} ms"
     if abs(seconds) < 600.0:
         return f"{seconds:.3g} s"
-    return f"{seconds / 60:.1f} min" if seconds < 3600.0 else f"{seconds / 3600:.2f} h"
+    if seconds < 3600.0:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.2f} h" if seconds < 4 * 86400.0 else f"{seconds / 86400:.2f} d"
 
 
 def _count(value: float) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import isnan
+from random import Random
 from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from elastic_core.domain import Limits
+from elastic_core.domain import Limits, Plan, Snapshot, ThroughputModel
 from elastic_core.policy import registry
 from elastic_core.sim.engine import Options, simulate
 from elastic_core.sim.fairness import Alone
@@ -100,8 +102,8 @@ def test_the_best_of_a_figure_is_by_its_direction() -> None:
 
 
 def test_spans_are_written_with_three_digits() -> None:
-    assert [span(s) for s in (0.0123, 59.91, 1234.0, 7300.0, float("nan"))] == [
-        "12.3 ms", "59.9 s", "20.6 min", "2.03 h", "-",
+    assert [span(s) for s in (0.0123, 59.91, 1234.0, 7300.0, 1e6, float("nan"))] == [
+        "12.3 ms", "59.9 s", "20.6 min", "2.03 h", "11.57 d", "-",
     ]  # fmt: skip
 
 
@@ -156,3 +158,29 @@ def test_no_two_blocks_of_the_gantt_share_a_slot_at_a_time(policy: str) -> None:
     for held in result.held:
         rows = sum(b.rows for b in drawn if b.held is held)
         assert rows == sum(held.nodes.values())
+
+
+def test_a_bound_on_decisions_stops_a_simulation_with_what_there_is() -> None:
+    given = generated(0, num_jobs=10)
+    result = simulate(given, POOL, registry.get("fixed"), Options(max_decisions=5))
+    assert (result.decisions, result.complete, result.interrupted) == (5, False, False)
+    whole = simulate(given, POOL, registry.get("fixed"), Options(max_decisions=10**6))
+    assert whole.complete
+
+
+def test_what_was_learnt_before_is_told_from_the_start_and_not_fitted_again() -> None:
+    learnt = ThroughputModel(params={}, source="fitted")
+    seen = []
+
+    def never(*_: object) -> None:
+        raise AssertionError("a model was fitted")
+
+    class Spy(type(registry.get("fixed"))):  # type: ignore[misc]
+        def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+            seen.extend(view.throughput for view in snapshot.jobs)
+            return super().decide(snapshot, rng)  # type: ignore[no-any-return]
+
+    known = [replace(a_job(name, at, 400), learnt=learnt) for name, at in (("a", 0.0), ("b", 100.0))]
+    simulate(workload("known", known), POOL, Spy(), fit=never)
+    assert seen
+    assert set(map(id, seen)) == {id(learnt)}
