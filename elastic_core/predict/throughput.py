@@ -19,8 +19,9 @@ extrapolation, not a truth: see `StepTime.relative_error`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 
 import numpy as np
@@ -41,17 +42,28 @@ _SHARED_COST = 7.0  # in residuals squared: what the hypothesis of sharing must 
 _LARGEST = 60.0  # of a logarithm
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class StepTime:
     """A fitted model, ready to be asked. Made from the stored parameters, so decisions can be replayed.
 
-    `theta` are logarithms: `COMMON`, then `BY_TYPE` of each type in turn; `covariance` is theirs.
+    `theta` are logarithms: `COMMON`, then `BY_TYPE` of each type in turn; `covariance` is theirs, and is not unpacked
+    from `spread` before somebody asks: a decision over hundreds of jobs asks for few uncertainties.
     """
 
     theta: Floats
-    covariance: Floats
+    spread: Floats | Mapping[str, float]  # the covariance, or the stored parameters that hold it
     types: tuple[str, ...]
     source: str
+
+    @cached_property
+    def covariance(self) -> Floats:
+        if isinstance(self.spread, np.ndarray):
+            return self.spread
+        size = len(self.theta)
+        covariance = np.zeros((size, size))
+        for row, column in zip(*np.tril_indices(size), strict=True):
+            covariance[row, column] = covariance[column, row] = self.spread.get(f"cov.{row}.{column}", 0.0)
+        return covariance
 
     @staticmethod
     def of(model: ThroughputModel | None, limits: Limits) -> StepTime:
@@ -79,28 +91,36 @@ class StepTime:
         return seconds
 
     def _parts(self, num_slots: Ints, num_nodes: Ints, kind: str, local: Ints, accumulation: Ints) -> Parts:
-        known = self._with(kind)
-        index = np.full(num_slots.shape, known.types.index(kind))
-        return evaluate(known.theta, Shapes(num_slots, num_nodes, local, accumulation, index))
+        theta, place = self._theta_with(kind)
+        index = np.full(num_slots.shape, place)
+        return evaluate(theta, Shapes(num_slots, num_nodes, local, accumulation, index))
 
     def relative_error(self, num_slots: int, num_nodes: int, kind: str, global_batch: int, limits: Limits) -> float:
         """One standard deviation of the predicted step time, relative to it: 0.1 means give or take a tenth."""
-        known = self._with(kind)
+        theta, place = self._theta_with(kind)
         slots, nodes, batch = np.asarray([[num_slots], [num_nodes], [global_batch]])
         local, accumulation = split(batch, slots, limits.max_local(kind))
-        index = np.asarray([known.types.index(kind)])
-        slope = slopes(known.theta, Shapes(slots, nodes, local, accumulation, index))[2][0]
-        return float(np.sqrt(slope @ known.covariance @ slope + _MODEL_ERROR**2))
+        index = np.asarray([place])
+        slope = slopes(theta, Shapes(slots, nodes, local, accumulation, index))[2][0]
+        return float(np.sqrt(slope @ self._covariance_with(kind) @ slope + _MODEL_ERROR**2))
 
-    def _with(self, kind: str) -> StepTime:
-        """A type that neither this job nor any other was seen on is as fast as the typical one, give or take."""
+    def _theta_with(self, kind: str) -> tuple[Floats, int]:
+        """The parameters, and where the type's are among them.
+
+        A type that neither this job nor any other was seen on is as fast as the typical one, give or take.
+        """
         if kind in self.types:
-            return self
+            return self.theta, self.types.index(kind)
+        return np.append(self.theta, NOTHING.mean_of(kind)), len(self.types)
+
+    def _covariance_with(self, kind: str) -> Floats:
+        if kind in self.types:
+            return self.covariance
         size, more = len(self.theta), len(BY_TYPE)
         covariance = np.zeros((size + more, size + more))
         covariance[:size, :size] = self.covariance
         covariance[size:, size:] = np.diag(NOTHING.spread_of(kind) ** 2)
-        return StepTime(np.append(self.theta, NOTHING.mean_of(kind)), covariance, (*self.types, kind), self.source)
+        return covariance
 
 
 def fit(points: Sequence[ProfilePoint], limits: Limits, experience: Experience = NOTHING) -> ThroughputModel:
@@ -241,8 +261,4 @@ def _unpack(model: ThroughputModel) -> StepTime | None:
     values = np.asarray([model.params.get(name, np.nan) for name in names], dtype=np.float64)
     if not (np.isfinite(values).all() and (values > 0).all()):
         return None
-    size = len(names)
-    covariance = np.zeros((size, size))
-    for row, column in zip(*np.tril_indices(size), strict=True):
-        covariance[row, column] = covariance[column, row] = model.params.get(f"cov.{row}.{column}", 0.0)
-    return StepTime(np.log(values), covariance, types, model.source)
+    return StepTime(np.log(values), model.params, types, model.source)
