@@ -65,16 +65,16 @@ def main() -> int:
     report.figure("peak_memory_gib", memory)
     report.bar("peak memory", want=f"< {MEMORY_GIB:.0f} GiB", got=f"{memory:.2f} GiB", ok=memory < MEMORY_GIB)
     cluster = clusters.describe(clusters.preset("philly-1024"))
-    report.table(f"{loaded.name}: {len(loaded.jobs):,} jobs on {cluster}", ["policy", *_COLUMNS], rows)
+    report.table(f"{loaded.name}: {len(loaded.jobs):,} jobs on {cluster}", ["policy", *_COLUMNS.values()], rows)
     for note in loaded.notes:
         print(f"note: {note}")
     return report.finish()
 
 
-_COLUMNS = (
-    "processor_seconds", "wall_seconds", "decisions", "mean_completion", "p99_completion", "utilisation",
-    "resizes_per_job", "decision_median",
-)  # fmt: skip
+_COLUMNS = {
+    "processor_seconds": "CPU s", "wall_seconds": "wall s", "decisions": "asked", "mean_completion": "mean s",
+    "p99_completion": "p99 s", "utilisation": "used", "resizes_per_job": "resizes", "decision_median": "decide s",
+}  # fmt: skip
 
 
 def _some_days(whole: Workload) -> Workload:
