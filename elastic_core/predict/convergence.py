@@ -125,7 +125,7 @@ def fit(points: Sequence[tuple[float, float]]) -> LossCurve | None:
     chi = (weights * off**2).sum(axis=1)
     degrees = _EVIDENCE * max(len(x) - 2.0, 0.5)
     likelihood = -0.5 * degrees * np.log1p(chi / max(len(x) - 2.0, 0.5))  # Student's t: the noise itself is not known
-    likelihood -= _FLOOR_DOUBT * floor / max(float(losses[-1]), 1e-300)
+    likelihood -= _FLOOR_DOUBT * floor / max(float(losses[-1]), 1e-6 * float(losses.max()), 1e-12)
     weight = np.exp(likelihood - likelihood.max())
     weight = weight / weight.sum()
     error = float(np.sqrt((weight[:, None] * off**2).sum() / len(x)))
