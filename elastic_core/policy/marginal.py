@@ -117,7 +117,7 @@ def allot(claims: Sequence[Claim], capacity: Mapping[str, int]) -> dict[str, Siz
             _take(room, size)
             granted[claim.sizes.job.job_id] = size
     inside = [claim for claim in claims if claim.sizes.job.job_id in granted]
-    _hand_out_the_rest(inside, granted, room)
+    _hand_out_the_rest(inside, granted, room, moves=len(inside) == len(claims))
     return granted
 
 
@@ -157,35 +157,35 @@ def _shrunk(sizes: Sizes, size: Size, room: Mapping[str, int]) -> Size | None:
     return size
 
 
-def _hand_out_the_rest(inside: Sequence[Claim], granted: dict[str, Size], room: dict[str, int]) -> None:
-    """The unit with the largest gain first, until none is left that fits and pays. Room only shrinks."""
+def _hand_out_the_rest(inside: Sequence[Claim], granted: dict[str, Size], room: dict[str, int], *, moves: bool) -> None:
+    """The unit with the largest gain first, until none is left that fits and pays.
+
+    Where everybody runs, `moves` to a faster type are units too; else what a move leaves would be owed to who waits.
+    """
     heap: list[tuple[float, int]] = []
     for rank, claim in enumerate(inside):
-        _push(heap, rank, claim, granted, room)
+        _push(heap, rank, _best_unit(claim, granted[claim.sizes.job.job_id], room, moves))
     while heap:
         _, rank = heappop(heap)
         claim = inside[rank]
         job_id = claim.sizes.job.job_id
-        found = _best_unit(claim, granted[job_id], room)
+        found = _best_unit(claim, granted[job_id], room, moves)
         if found is not None:
             _give_back(room, granted[job_id])
             granted[job_id] = found[1]
             _take(room, found[1])
-            _push(heap, rank, claim, granted, room)
+            _push(heap, rank, _best_unit(claim, granted[claim.sizes.job.job_id], room, moves))
 
 
-def _push(
-    heap: list[tuple[float, int]], rank: int, claim: Claim, granted: Mapping[str, Size], room: Mapping[str, int]
-) -> None:
-    found = _best_unit(claim, granted[claim.sizes.job.job_id], room)
+def _push(heap: list[tuple[float, int]], rank: int, found: tuple[float, Size] | None) -> None:
     if found is not None:
         heappush(heap, (-found[0], rank))
 
 
-def _best_unit(claim: Claim, now: Size, room: Mapping[str, int]) -> tuple[float, Size] | None:
-    """(gain, size with it) of the best unit that fits beside what it has."""
+def _best_unit(claim: Claim, now: Size, room: Mapping[str, int], moves: bool) -> tuple[float, Size] | None:
+    """(gain, size with it) of the best unit that fits beside what it has, a faster type being one as well."""
     options = []
-    for _, size in claim.sizes.larger(now):
+    for size in (*(size for _, size in claim.sizes.larger(now)), *(claim.sizes.elsewhere(now) if moves else ())):
         more = all(count - now.count(kind) <= room.get(kind, 0) for kind, count in size.counts)
         if more and claim.pays(now, size):
             options.append((claim.gain(now, size), size))

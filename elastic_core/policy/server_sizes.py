@@ -91,6 +91,9 @@ class ServerSizes:
             less.append(("GPU", replace(now, gpus=now.gpus - 1)))
         return [(unit, shape.size(limits)) for unit, shape in less]
 
+    def elsewhere(self, size: Size) -> Sequence[Size]:  # noqa: ARG002 - there is one type of GPU
+        return []
+
     def speed(self, size: Size) -> float:
         shape = self.shape(size)
         batch = usual_batch(self.job, shape.workers)

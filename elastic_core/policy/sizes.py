@@ -72,6 +72,9 @@ class Sizes(Protocol):
     def smaller(self, size: Size) -> Sequence[tuple[str, Size]]:
         """(unit, size without it) for every unit that can be taken."""
 
+    def elsewhere(self, size: Size) -> Sequence[Size]:
+        """As much of the other types that it may use."""
+
     def speed(self, size: Size) -> float:
         """Work a second, in the unit of the job's remaining samples."""
 
@@ -107,6 +110,10 @@ class SlotSizes:
         ((kind, now),) = size.counts
         less = max((n for n in self._counts if n < now), default=None)
         return [] if less is None else [("slot", _of_slots(kind, less))]
+
+    def elsewhere(self, size: Size) -> Sequence[Size]:
+        ((here, count),) = size.counts
+        return [_of_slots(kind, count) for kind in self._kinds if kind != here and count <= self._pool.capacity(kind)]
 
     def speed(self, size: Size) -> float:
         ((kind, count),) = size.counts

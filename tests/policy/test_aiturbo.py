@@ -132,6 +132,20 @@ def test_a_claim_that_does_not_fit_shrinks_and_then_waits() -> None:
     assert allot(claims, {"h200": 4}) == {"first": slots(3), "second": slots(1)}
 
 
+def test_idle_slots_of_a_faster_type_are_a_unit_too() -> None:
+    """A slot of the other type was seen to be four times as fast; what it costs is the restart."""
+    both = (*FOUR, *nodes(4, kind="old"))
+    view = measured(a_job("a", total_samples=10**5), point(1, 16, 4.0, kind="old"))
+    on_old = holding(view, both[1].slots()[0])
+    found = Claim.of(sizes(on_old, both), {"h200": 4, "old": 4}, predictable=True, attained=0.0)
+    assert found.wanted == Size(counts=(("old", 1),), service_rate=SLOT)
+    assert allot([found], {"h200": 1, "old": 1})["a"] == slots(1)
+    assert allot([found], {"h200": 0, "old": 1})["a"] == found.wanted
+    nearly_done = replace(on_old, done_samples=10**5 - 16)
+    found = Claim.of(sizes(nearly_done, both), {"h200": 4, "old": 4}, predictable=True, attained=0.0)
+    assert allot([found], {"h200": 1, "old": 1})["a"] == found.wanted
+
+
 # The whole decision
 
 
