@@ -21,6 +21,7 @@ from elastic_core.policy.fixed_batch import (
     RandomBatchDrop,
 )
 from elastic_core.policy.gavel import Gavel
+from elastic_core.policy.horizon import Horizon
 from elastic_core.policy.optimus import Optimus
 from elastic_core.policy.pollux import Pollux
 from elastic_core.policy.saxena import Saxena, SaxenaDrop
@@ -38,6 +39,7 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
         Fifo,
         Fixed,
         Gavel,
+        Horizon,
         MaxBatch,
         MaxBatchDrop,
         MinBatch,
