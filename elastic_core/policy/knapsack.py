@@ -1,8 +1,8 @@
 """One option a job, the largest sum of values, within the capacity of every type: a multiple-choice knapsack.
 
-Exact by dynamic programming over the free slots of all types at once while that is small; beyond, by prices: each
-type has a price a slot, every job takes the option worth most after paying, and prices rise until demand fits
-(Lagrangian relaxation, subgradient steps), then what is left is filled greedily.
+Exact by dynamic programming over the free slots of all types at once while that is small. Beyond, prices say which
+type a job goes to: each type has a price a slot, every job takes the option worth most after paying, and prices move
+until demand fits (Lagrangian relaxation, subgradient steps). Then each type is shared out exactly among its jobs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from elastic_core.predict.throughput import Floats, Ints
 
 NOTHING = -1
+PRICE_STEPS = 60
+FINISHED = 6  # of the prices tried, the best so many are carried through
 EXACT_WORK = 3e7  # cells x jobs x options up to which the exact program is run
 
 
@@ -53,28 +55,52 @@ def _exact(values: Floats, kind_index: Ints, counts: Ints, capacity: Ints) -> In
     return chosen
 
 
-def _by_prices(values: Floats, kind_index: Ints, counts: Ints, capacity: Ints, rounds: int = 60) -> Ints:
+def _by_prices(values: Floats, kind_index: Ints, counts: Ints, capacity: Ints) -> Ints:
     use = np.zeros((len(capacity), len(counts)))
     use[kind_index, np.arange(len(counts))] = counts
     per_slot = np.where(values > 0, values / counts, 0.0)
     price = np.full(len(capacity), float(np.median(per_slot[per_slot > 0])) if (per_slot > 0).any() else 0.0)
-    best: Ints | None = None
-    best_sum = -np.inf
-    step = 0.5
-    for _ in range(rounds):
+    tried: list[tuple[float, int, Ints, Floats]] = []
+    for number in range(PRICE_STEPS):
         net = values - (price @ use)[None, :]
         option = np.argmax(net, axis=1)
         wanted = np.where(net[np.arange(len(values)), option] > 0, option, NOTHING)
         demand = _demand(wanted, kind_index, counts, len(capacity))
-        repaired = _fill(_shed(wanted, values, kind_index, counts, capacity), values, kind_index, counts, capacity)
-        total = _total(repaired, values)
-        if total > best_sum:
-            best, best_sum = repaired, total
+        kept = _shed(wanted, values, kind_index, counts, capacity)
+        tried.append((_total(kept, values), number, kept, net))
         excess = np.clip((demand - capacity) / np.maximum(capacity, 1), -0.9, 2.0)
-        price = np.maximum(price * (1.0 + step * excess), 1e-12)
-        step *= 0.93
-    assert best is not None
-    return best
+        price = np.maximum(price * (1.0 + 0.5 * 0.93**number * excess), 1e-12)
+    tried.sort(key=lambda one: (-one[0], one[1]))
+    finished = [_finish(kept, net, values, kind_index, counts, capacity) for _, _, kept, net in tried[:FINISHED]]
+    return max(finished, key=lambda chosen: _total(chosen, values))
+
+
+def _finish(kept: Ints, net: Floats, values: Floats, kind_index: Ints, counts: Ints, capacity: Ints) -> Ints:
+    """Fill what is free, and share every type out among those that came to be on it, until that gains nothing."""
+    best = _fill(kept, values, kind_index, counts, capacity)
+    while True:
+        shared = _share_out(_types(best, net, kind_index), values, kind_index, counts, capacity)
+        shared = _fill(shared, values, kind_index, counts, capacity)
+        if _total(shared, values) <= _total(best, values) * (1.0 + 1e-9):
+            return best
+        best = shared
+
+
+def _types(chosen: Ints, net: Floats, kind_index: Ints) -> Ints:
+    """The type that each job is on, or would be on at these prices."""
+    return np.where(chosen != NOTHING, kind_index[chosen], kind_index[np.argmax(net, axis=1)])
+
+
+def _share_out(kinds: Ints, values: Floats, kind_index: Ints, counts: Ints, capacity: Ints) -> Ints:
+    """Every type among the jobs that are on it, exactly."""
+    chosen = np.full(len(values), NOTHING, dtype=np.int64)
+    for kind in range(len(capacity)):
+        rows, columns = np.flatnonzero(kinds == kind), np.flatnonzero(kind_index == kind)
+        if len(rows) and len(columns):
+            inside = values[np.ix_(rows, columns)]
+            found = _exact(inside, np.zeros(len(columns), dtype=np.int64), counts[columns], capacity[kind : kind + 1])
+            chosen[rows] = np.where(found == NOTHING, NOTHING, columns[found])
+    return chosen
 
 
 def _demand(chosen: Ints, kind_index: Ints, counts: Ints, kinds: int) -> Floats:
