@@ -2,7 +2,8 @@
 
 Targets are what the plan wants, leases are what is; both are within capacity, so every step towards the targets is
 safe. The rules:
-1. A waiting job gets its whole target where that is free, on as few nodes as possible, its last slots first.
+1. A waiting job gets its whole target where that is free: on the nodes that the plan wishes, else on as few nodes as
+   possible, its last slots first.
 2. Where it is not, but slots that others are giving up make up for it, the job waits, for at most `grace_seconds`
    after they were asked: starting on one slot to be resized five seconds later helps nobody.
 3. Else it takes the largest allowed count of what is free, never below its minimum. Nothing is held while waiting.
@@ -96,7 +97,7 @@ def _give_whole(asker: Asker, left: set[Slot], targets: Mapping[str, Target], mo
 def _give(
     asker: Asker, target: Target, counts: Mapping[str, int], layout: Layout, reason: str, left: set[Slot], moves: Moves
 ) -> None:
-    slots = choose(sorted(left), counts, [slot for slot in asker.last_slots if slot in left])
+    slots = choose(sorted(left), counts, [slot for slot in asker.last_slots if slot in left], target.nodes)
     left.difference_update(slots)
     allocation = Allocation(slots=slots, global_batch=target.global_batch, layout=layout, comm=target.comm)
     moves.grants.append(Grant(asker, allocation, reason))

@@ -13,14 +13,20 @@ from elastic_core.domain import Slot
 from elastic_core.errors import UserError
 
 
-def choose(free: Sequence[Slot], counts: Mapping[str, int], keep: Sequence[Slot] = ()) -> tuple[Slot, ...]:
+def choose(
+    free: Sequence[Slot], counts: Mapping[str, int], keep: Sequence[Slot] = (), wish: Mapping[str, int] | None = None
+) -> tuple[Slot, ...]:
     """`counts[type]` slots of each type out of `free` and `keep`, sorted by (node, index).
 
     `keep` are the job's own slots, which it may go on with (a slot may be in both). As many of them as possible
-    stay; a job that shrinks keeps those on the fewest nodes. Raises `UserError` when there are too few slots.
+    stay; a job that shrinks keeps those on the fewest nodes. `wish`, slots by node, goes before that where all of it
+    can be had. Raises `UserError` when there are too few slots.
     """
     own = set(keep)
     others = set(free) - own
+    wished = _wished(sorted(own | others), counts, wish or {})
+    if wished:
+        return wished
     chosen: list[Slot] = []
     for kind, count in sorted(counts.items()):
         mine = [slot for slot in own if slot.type == kind]
@@ -32,6 +38,15 @@ def choose(free: Sequence[Slot], counts: Mapping[str, int], keep: Sequence[Slot]
             )
         chosen += _choose_one_type(mine, spare, count)
     return tuple(sorted(chosen))
+
+
+def _wished(slots: Sequence[Slot], counts: Mapping[str, int], wish: Mapping[str, int]) -> tuple[Slot, ...]:
+    """The slots wished for, () unless they are there and make up the counts."""
+    chosen: list[Slot] = []
+    for node, number in wish.items():
+        chosen += [slot for slot in slots if slot.node == node][:number]
+    asked = Counter({kind: count for kind, count in counts.items() if count})
+    return tuple(sorted(chosen)) if Counter(slot.type for slot in chosen) == asked else ()
 
 
 def _choose_one_type(mine: list[Slot], spare: list[Slot], count: int) -> list[Slot]:
