@@ -46,7 +46,8 @@ def _wished(slots: Sequence[Slot], counts: Mapping[str, int], wish: Mapping[str,
     for node, number in wish.items():
         chosen += [slot for slot in slots if slot.node == node][:number]
     asked = Counter({kind: count for kind, count in counts.items() if count})
-    return tuple(sorted(chosen)) if Counter(slot.type for slot in chosen) == asked else ()
+    there = len(chosen) == sum(wish.values()) and Counter(slot.type for slot in chosen) == asked
+    return tuple(sorted(chosen)) if there else ()
 
 
 def _choose_one_type(mine: list[Slot], spare: list[Slot], count: int) -> list[Slot]:
