@@ -226,9 +226,9 @@ def _binned(rows: Floats) -> tuple[Floats, Floats, Floats]:
 def _quantiles(values: Floats, weight: Floats) -> tuple[float, float, float]:
     """(low, median, high) of a weighted set."""
     order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weight[order])
+    reached = np.cumsum(weight[order]) * (1.0 + 1e-9)  # just half is half, in whatever order it was added up
     low, median, high = (
-        float(values[order][min(int(np.searchsorted(reached, q * reached[-1])), len(values) - 1)])
+        float(values[order][min(int(np.searchsorted(reached, q * weight.sum())), len(values) - 1)])
         for q in (INTERVAL[0], 0.5, INTERVAL[1])
     )
     return low, median, high
