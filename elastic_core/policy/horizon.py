@@ -40,7 +40,7 @@ FEW_COUNTS = 8  # a job that lists so few counts has them considered as they are
 
 class Horizon:
     name: ClassVar[str] = "horizon"
-    laws: ClassVar[frozenset[Law]] = frozenset()
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING, Law.BOUNDED_RESIZES})
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
         tasks = memories.recall(snapshot.policy_state)
