@@ -17,7 +17,7 @@ $(STAMP):
 	@touch $@
 
 demo: setup
-	$(BIN)/python -m examples.demo
+	ELASTIC_POLICY=$${ELASTIC_POLICY:-elastic_batch} $(BIN)/python -m examples.demo
 
 up: setup
 	$(BIN)/elastic up
@@ -26,7 +26,7 @@ down: setup
 	$(BIN)/elastic down
 
 test: setup
-	$(BIN)/pytest --ignore=tests/e2e
+	$(BIN)/pytest --ignore=tests/e2e -n 2 --dist loadfile
 
 e2e: setup
 	$(BIN)/pytest tests/e2e

@@ -2,13 +2,15 @@
 
 Offline, on `aiturbo/jobs.csv` (needs `ELASTIC_DATA`): features known at submission only. Every kind of estimator, in
 plain 5-fold cross-validation and with folds grouped by submission, features chosen and probabilities calibrated inside
-the folds.
+the folds. The bars are of gradient boosting under nested cross-validation: its settings are chosen on each training
+part, by grouped folds of it, so that no held-out part has a say in how it is judged. Beside it, with settings fixed
+(those that the product uses; they were once chosen on these very grouped folds) and with scikit-learn's own.
 
 Online: the published jobs come with their final loss only, so the loss curves are GENERATED here. A predictable job
 falls along a power law or an exponential to its published final loss, with noise; an unpredictable one stands still
 and then falls, oscillates, diverges or wanders, and one in three of them looks like a predictable job until a random
 point of its first 60 %. So this part says how well the features of a run tell such curves apart, and how soon; not how
-often real jobs behave so. `--quick` compares the other kinds on a part of the jobs.
+often real jobs behave so. `--quick` compares the other kinds on a part of the jobs, and judges the fixed settings.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from elastic_core.predict.predictability import (
     Splits,
     calibrated,
     cross_validate,
+    cross_validate_nested,
     features_of,
     fit,
     grouped,
@@ -73,14 +76,14 @@ def calibration_error(said: Floats, labels: Ints) -> float:
 
 def offline(report: Report, jobs: list[Submission], labels: Ints, quick: bool) -> None:
     features = features_of(jobs, tasks_of(jobs), None)
-    seeds = (0,) if quick else (0, 1, 2)
+    seeds = (0,) if quick else (0, 1)
     splits = {"plain": [plain(labels, s) for s in seeds], "grouped": [grouped(features, labels, s) for s in seeds]}
     part = np.random.default_rng(0).permutation(len(labels))[: 1500 if quick else len(labels)]
     rows = []
     for name in CANDIDATES:
         rows.append([name, *(other_kind(name, features, labels, part, manner, report) for manner in splits)])
     for manner, repeated in splits.items():
-        judge(report, manner, features, labels, repeated)
+        judge(report, manner, features, labels, repeated, quick)
     report.table(f"area under the ROC curve, {len(part)} jobs", ["kind", *splits], rows)
     known = features[:, : len(NAMES)]
     ranked = score(known, labels, NAMES)[:12]
@@ -99,20 +102,33 @@ def other_kind(name: str, features: Floats, labels: Ints, part: Ints, manner: st
     return found.auc
 
 
-def judge(report: Report, manner: str, features: Floats, labels: Ints, repeated: list[Splits]) -> None:
-    aucs, accuracies, errors = [], [], []
-    for splits in repeated:
-        found = cross_validate(BEST, features, labels, splits)
+def judge(
+    report: Report, manner: str, features: Floats, labels: Ints, repeated: list[Splits], quick: bool
+) -> None:  # fmt: skip
+    aucs, accuracies, errors, chosen = [], [], [], []
+    fixed = [cross_validate(BEST, features, labels, splits) for splits in repeated]
+    how = "settings fixed" if quick else "settings chosen inside the training part"
+    for splits, plainly in zip(repeated, fixed, strict=True):
+        found, settings = (plainly, []) if quick else cross_validate_nested(features, labels, splits)
+        chosen += [str(one) for one in settings]
         said = calibrated(found.scores, labels, splits)
         aucs.append(found.auc)
         accuracies.append(float(((said > 0.5) == labels).mean()))
         errors.append(calibration_error(said, labels))
     report.figure(f"best.{manner}.auc_by_seed", aucs)
+    report.figure(f"best.{manner}.settings_chosen", chosen)
+    report.figure(f"best.{manner}.auc_with_fixed_settings_by_seed", [one.auc for one in fixed])
+    print(f"{manner} folds: AUC of {BEST}, settings fixed: {np.mean([one.auc for one in fixed]):.4f}")
     report.figure(f"best.{manner}.accuracy_by_seed", accuracies)
     majority = float(1 - labels.mean())
     want = 0.94 if manner == "plain" else 0.91
     auc, accuracy, error = np.mean(aucs), np.mean(accuracies), np.mean(errors)
-    report.bar(f"{manner} folds: AUC of {BEST}", want=f">= {want}", got=f"{auc:.4f}", ok=auc >= want)
+    report.bar(
+        f"{manner} folds: AUC of {BEST}, {how}",
+        want=f">= {want}",
+        got=f"{auc:.4f}",
+        ok=auc >= want,
+    )
     report.bar(
         f"{manner} folds: accuracy against the majority class ({majority:.3f})",
         want=f"> {majority + 0.03:.3f}", got=f"{accuracy:.3f}", ok=accuracy > majority + 0.03,

@@ -11,8 +11,10 @@ Tiresias gets the threshold between its queues that is best for the mix in hinds
 step time and the best servers for it. Policies that know only slots are given servers by hand
 (`policy.with_servers`).
 
-Two utilisations, both until the last job ends: GPUs held, and GPUs computing (held, and neither waiting for gradients
-nor restarting).
+Three utilisations, all until the last job ends: GPUs *held*; GPUs *computing* (held, and neither waiting for gradients
+nor restarting); and *useful*: the GPU-seconds that the jobs' computation takes with one worker on a whole GPU, over the
+GPU-seconds there were. Where several workers share a GPU the last one is what counts: they get more done in a second of
+computing, so that computing alone calls it a loss. All jobs being completed, useful is the inverse of the makespan.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import nan
 
 from benchmarks.report import Report
 from elastic_core.domain import Node
 from elastic_core.policy import registry
 from elastic_core.policy.contract import Policy
+from elastic_core.policy.horizon_with_servers import HorizonWithServers
 from elastic_core.policy.optimus import Optimus
 from elastic_core.policy.tiresias import Tiresias
 from elastic_core.policy.with_servers import ServerKnowledge, WithServers
@@ -38,6 +42,7 @@ from elastic_core.sim.clusters import preset
 from elastic_core.sim.engine import Options, simulate
 from elastic_core.sim.mixes import mixed, shuffled
 from elastic_core.sim.result import Result
+from elastic_core.sim.servers import ServerPhysics
 from elastic_core.sim.traces import data_folder
 from elastic_core.sim.vgpu import MAX_SERVERS, load_tables, read_jobs
 from elastic_core.sim.workload import Workload
@@ -60,11 +65,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one seed, three mixes")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ground", choices=["servers", "slots"], help="only this one")
     args = parser.parse_args()
     seeds = range(1 if args.quick else args.seeds)
     mixes = (0.0, 0.5, 1.0) if args.quick else MIXES
     report = Report("predictability", quick=args.quick)
-    grounds = [servers()] if args.quick else [servers(), slots()]
+    only = "servers" if args.quick else args.ground
+    grounds = [make() for name, make in (("servers", servers), ("slots", slots)) if only in (None, name)]
     for ground in grounds:
         found = {share: run_mix(report, ground, share, seeds) for share in mixes}
         show(report, ground, found)
@@ -81,6 +88,7 @@ class Cell:
     completion: list[float]
     held: list[float]
     computing: list[float]
+    useful: list[float]
     makespan: list[float]
     resizes: list[float]
 
@@ -93,7 +101,7 @@ def run_mix(report: Report, ground: Ground, share: float, seeds: Sequence[int]) 
     cells = {}
     for name, make in ground.policies.items():
         results = [run(ground, make(), share, seed) for seed in seeds]
-        cells[name] = cell(results, ground)
+        cells[name] = cell(results, ground, seeds)
         report.figure(f"{ground.name}, {share:.0%} unpredictable, {name}", vars(cells[name]))
     best = min((name for name in cells if name in TIRESIAS), key=lambda name: cells[name].mean("completion"))
     kept = {name: found for name, found in cells.items() if name not in TIRESIAS}
@@ -105,20 +113,34 @@ def run(ground: Ground, policy: Policy, share: float, seed: int) -> Result:
     return simulate(workload, ground.pool, policy, Options(seed=seed, timeline=False))
 
 
-def cell(results: Sequence[Result], ground: Ground) -> Cell:
+def cell(results: Sequence[Result], ground: Ground, seeds: Sequence[int]) -> Cell:
     kinds = {node.type for node in ground.pool} - {"cpu"}
     gpus = sum(node.num_slots for node in ground.pool if node.type in kinds)
-    found: dict[str, list[float]] = {name: [] for name in ("completion", "held", "computing", "makespan", "resizes")}
-    for result in results:
+    found: dict[str, list[float]] = {
+        name: [] for name in ("completion", "held", "computing", "useful", "makespan", "resizes")
+    }
+    for result, seed in zip(results, seeds, strict=True):
         figures = result.figures()
         available = gpus * figures["makespan"]
         held = sum(job.slot_seconds.get(kind, 0.0) for job in result.jobs for kind in kinds)
         found["completion"].append(figures["mean_completion"])
         found["held"].append(held / available)
         found["computing"].append(sum(job.busy_seconds for job in result.jobs) / available)
+        found["useful"].append(needed(ground.workload(seed)) / available)
         found["makespan"].append(figures["makespan"])
         found["resizes"].append(figures["resizes_per_job"])
     return Cell(**found)
+
+
+def needed(workload: Workload) -> float:
+    """GPU-seconds of computation of jobs with servers, with one worker on a whole GPU; NaN for other jobs."""
+    total = 0.0
+    for job in workload.jobs:
+        physics = job.physics
+        if not isinstance(physics, ServerPhysics):
+            return nan
+        total += physics.work / physics.base_batch * (physics.forward * physics.base_batch + physics.backward)
+    return total
 
 
 def show(report: Report, ground: Ground, found: dict[float, dict[str, Cell]]) -> None:
@@ -136,11 +158,12 @@ def show(report: Report, ground: Ground, found: dict[float, dict[str, Cell]]) ->
                     made.mean("makespan"),
                     made.mean("held"),
                     made.mean("computing"),
+                    made.mean("useful"),
                     made.mean("resizes"),
                 )
             )
     columns = ("unpredictable", "policy", "mean completion s", "+-", "/ aiturbo", "makespan s", "GPUs held",
-               "GPUs computing", "resizes a job")  # fmt: skip
+               "GPUs computing", "useful", "resizes a job")  # fmt: skip
     report.table(f"Predictability on {ground.name}: {ground.workload(0).name}", columns, rows)
 
 
@@ -154,13 +177,15 @@ def judge(report: Report, half: dict[str, Cell]) -> None:
             got=round(ratio, 3),
             ok=ratio <= want,
         )
-    better = max(half[rival].mean("computing") for rival in ("tiresias", "optimus"))
-    gain = half["aiturbo"].mean("computing") / better - 1.0
+    gain = {}
+    for kind in ("useful", "computing"):
+        gain[kind] = half["aiturbo"].mean(kind) / max(half[rival].mean(kind) for rival in ("tiresias", "optimus")) - 1.0
+    print(f"aiturbo: GPUs computing at 50 %, above the better of tiresias and optimus: {gain['computing']:+.1%}")
     report.bar(
-        "aiturbo: GPUs computing at 50 %, above the better of tiresias and optimus",
+        "aiturbo: useful GPU time at 50 %, above the better of tiresias and optimus",
         want=">= 15 %",
-        got=f"{gain:+.1%}",
-        ok=gain >= 0.15,
+        got=f"{gain['useful']:+.1%}",
+        ok=gain["useful"] >= 0.15,
     )
 
 
@@ -186,7 +211,7 @@ def servers() -> Ground:
         "optimus": lambda: WithServers(Optimus(ServerKnowledge(MAX_SERVERS, _SERVER_CORES)), "best"),
     }
     if _there("horizon"):
-        policies["horizon"] = lambda: WithServers(registry.get("horizon"), "best")
+        policies["horizon"] = lambda: HorizonWithServers(registry.get("horizon"))
     return Ground("servers", server_jobs.TESTBED, _sixty_jobs, policies)
 
 

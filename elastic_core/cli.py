@@ -11,7 +11,14 @@ from rich.console import Console
 from elastic_core.errors import ElasticError
 
 # Module of `elastic_core.commands` -> the name of its group; None: subcommands of their own (`elastic up`).
-PARTS = {"services": None, "jobs": "jobs", "checkpoints": "checkpoint", "tracker": "tracker", "simulate": None}
+PARTS = {
+    "services": None,
+    "jobs": "jobs",
+    "checkpoints": "checkpoint",
+    "tracker": "tracker",
+    "simulate": None,
+    "files": None,
+}
 
 
 def build() -> typer.Typer:

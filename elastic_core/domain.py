@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from math import inf
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 T = TypeVar("T")
 
@@ -72,16 +72,42 @@ def _slots_of(node: str, kind: str, count: int) -> tuple[Slot, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A named share of the pool: `guaranteed` slots by resource type. What it leaves unused, others may borrow."""
+
+    name: str
+    guaranteed: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Parallel sizes along the three mesh axes; their product is the world size."""
+    """Parallel sizes along the three mesh axes; their product is the world size.
+
+    `sharded`: data-parallel ranks hold shards of the state instead of replicas of it (ZeRO stage 3, FSDP2). It says
+    nothing where there is one data-parallel rank. JSON leaves it out where it is False.
+    """
 
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
+    sharded: Annotated[bool, Field(exclude_if=lambda sharded: not sharded)] = False
 
     @property
     def world_size(self) -> int:
         return self.data * self.tensor * self.pipeline
+
+    @property
+    def model_size(self) -> int:
+        """Ranks that together run one replica of the model: they read the same samples."""
+        return self.tensor * self.pipeline
+
+    def over(self, data: int) -> Layout:
+        """The same cut of the model over another number of data-parallel ranks."""
+        return Layout(data=data, tensor=self.tensor, pipeline=self.pipeline, sharded=self.sharded and data > 1)
+
+    def __str__(self) -> str:
+        shards = " sharded" if self.sharded else ""
+        return f"data {self.data}{shards} x tensor {self.tensor} x pipeline {self.pipeline}"
 
 
 # Processes by role, sorted by name, such as (("server", 1), ("worker", 2)). Empty for the jobs that the runtime runs:
@@ -143,6 +169,22 @@ class Limits:
     min_local_batch: int = 1  # samples that a slot takes at least
     servers: ServerLimits | None = None  # of a job over parameter servers, whose slot counts are numbers of workers
     max_local_by_type: tuple[tuple[str, int], ...] = ()  # where a type takes another number than `max_local_batch`
+    # How the model may be cut, each as the layout of one replica of it, the simplest first; with `sharded` the replicas
+    # hold shards of its state. (): data-parallel replicas only.
+    cuts: tuple[Layout, ...] = ()
+
+    def layouts(self, num_slots: int) -> tuple[Layout, ...]:
+        """The layouts of so many slots that the job admits, the simplest first; () where it admits none."""
+        fitting = [cut.over(num_slots // cut.model_size) for cut in self.cuts or (Layout(),)
+                   if num_slots >= 1 and num_slots % cut.model_size == 0]  # fmt: skip
+        return tuple(dict.fromkeys(fitting))
+
+    def layout(self, num_slots: int) -> Layout:
+        """The simplest layout of so many slots, for who does not weigh layouts. Raises `ValueError` for none."""
+        layouts = self.layouts(num_slots)
+        if not layouts:
+            raise ValueError(f"no admitted layout has {num_slots} ranks; the model may be cut as {self.cuts}")
+        return layouts[0]
 
     @property
     def min_slots(self) -> int:
@@ -159,7 +201,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilePoint:
-    """Observations of one job under one configuration, summarised (medians over `count` reports)."""
+    """Observations of one job under one configuration: `count` reports, as fast as a quarter of them."""
 
     num_slots: int
     num_nodes: int
@@ -172,6 +214,7 @@ class ProfilePoint:
     count: int
     roles: Roles = ()  # of a job over parameter servers, whose slots here are its GPUs
     server_cores: float = 0.0  # of each of its servers
+    layout: Layout | None = None  # None: data-parallel replicas, one a slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +255,7 @@ class JobView:
     noise_scale: float | None = None  # gradient noise scale in samples (McCandlish et al. 2018)
     task: str = ""  # its entry point: jobs of one task resemble each other
     predictable: float | None = None  # probability that its progress can be predicted (AITurbo), None if never asked
+    expected_samples: float | None = None  # all of its work as its loss curve says, where no amount is declared
     # How both sample counts above are meant. False: samples read. True: what they were worth at the smallest batch
     # (AdaScale's scale-invariant steps x min_batch), so that work is done at the rate of the goodput.
     scale_invariant: bool = False
@@ -231,6 +275,7 @@ class Snapshot:
     nodes: tuple[Node, ...]
     jobs: tuple[JobView, ...]  # active jobs that hold or want slots, by (submitted_at, job_id)
     policy_state: Mapping[str, Any] = field(default_factory=dict)
+    queues: tuple[Queue, ...] = ()  # those with a guaranteed share, by name; the jobs of all others only borrow
 
     def slots(self) -> tuple[Slot, ...]:
         """Slots of the nodes that are present, sorted."""
@@ -302,6 +347,7 @@ class Observation:
     grad_var: float | None = None  # estimate of tr(cov g) for one sample
     memory_bytes: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    layout: Layout | None = None  # None: data-parallel replicas, one a slot
 
 
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}

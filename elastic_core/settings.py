@@ -57,7 +57,15 @@ class Settings(BaseSettings):
         default="examples.*",
         description="comma-separated module patterns that a job's entry point may name",
     )
-    policy: str = "elastic_batch"
+    policy: str = Field(default="horizon", description="who decides; `elastic simulate --list` names all policies")
+    decide_seconds: float = Field(
+        default=60.0, gt=0, description="how long a slow policy, asked in a process of its own, may take to decide"
+    )
+    predictors: Path | None = Field(
+        default=None,
+        description="folder of what was learnt from the ledger, written by elastic_reconcile and read by the control "
+        "plane; absent: <home>/predictors",
+    )
     lease_seconds: float = Field(default=90.0, gt=0, description="life of a lease without a heartbeat")
     heartbeat_seconds: float = 2.0
     grace_seconds: float = 60.0
@@ -65,6 +73,10 @@ class Settings(BaseSettings):
 
     def store_url(self) -> str:
         return self.store or str(self.home.absolute() / "store")
+
+    def predictability_file(self) -> Path:
+        """The classifier of which jobs' progress can be predicted. Absent until enough jobs have finished."""
+        return (self.predictors or self.home.absolute() / "predictors") / "predictability.skops"
 
     def api_url(self) -> str:
         return self.control_url or f"http://{self.host}:{self.airflow_port}/elastic"

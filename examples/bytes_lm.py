@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import math
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from elastic_core.train.layouts import local
 from elastic_core.train.task import Task
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 
 class BytesParams(BaseModel):
@@ -48,6 +52,24 @@ class BytesLM(Task):
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters(), lr=self.params.learning_rate, weight_decay=0.01)
+
+    def tensor_plan(self, model: nn.Module) -> Mapping[str, ParallelStyle]:  # noqa: ARG002 - the same for any size
+        """Attention by heads, the MLP by its hidden units; neither need divide by the ranks, hence DTensors between."""
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+        from elastic_core.train.styles import SumOfParts
+
+        return {
+            "blocks.*.attention": SumOfParts({"qkv": 0, "qkv_bias": 0, "out": 0}),
+            "blocks.*.mlp.0": ColwiseParallel(use_local_output=False),
+            "blocks.*.mlp.2": RowwiseParallel(),
+        }
+
+    def tensor_sizes(self) -> Sequence[int]:
+        return range(1, self.params.heads + 1)
+
+    def pipeline_units(self, model: nn.Module) -> Sequence[str]:  # noqa: ARG002 - known from the parameters
+        return ("embed", *(f"blocks.{i}" for i in range(self.params.depth)), "head")
 
     def learning_rate_factor(self, progress: float) -> float:
         return min(1.0, progress / 0.05) * (0.55 + 0.45 * math.cos(math.pi * progress))
@@ -85,21 +107,47 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
         return window[:-1], window[1:]
 
 
+class Attention(nn.Module):
+    """Causal self-attention as a sum over heads, of which this rank may hold some, or none."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        size, bound = width // heads, width**-0.5
+        self.qkv = nn.Parameter(torch.empty(heads, 3, size, width).uniform_(-bound, bound))
+        self.qkv_bias = nn.Parameter(torch.zeros(heads, 3, size))
+        self.out = nn.Parameter(torch.empty(heads, size, width).uniform_(-bound, bound))
+
+    def forward(self, x_btw: Tensor) -> Tensor:
+        qkv, bias, out = local(self.qkv), local(self.qkv_bias), local(self.out)
+        heads, _, size, _ = qkv.shape
+        mixed = nn.functional.linear(x_btw, qkv.flatten(0, 2), bias.flatten()).unflatten(-1, (heads, 3, size))
+        q, k, v = (part.transpose(1, 2) for part in mixed.unbind(-2))
+        weighed_bthd = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        return weighed_bthd.flatten(2) @ out.flatten(0, 1)
+
+
 class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.attention = Attention(width, heads)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x_btw: Tensor) -> Tensor:
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.norm_1(x_btw)).chunk(3, -1)
-        )
-        mixed_btw = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-        x_btw = x_btw + self.out(mixed_btw)
-        return x_btw + self.mlp(self.norm_2(x_btw))
+        x_btw = x_btw + self.attention(self.norm_1(x_btw))
+        mixed_btw: Tensor = x_btw + self.mlp(self.norm_2(x_btw))
+        return mixed_btw
+
+
+class Embed(nn.Module):
+    def __init__(self, width: int, context: int) -> None:
+        super().__init__()
+        self.token = nn.Embedding(256, width)
+        self.position = nn.Parameter(0.02 * torch.randn(context, width))
+
+    def forward(self, bytes_bt: Tensor) -> Tensor:
+        embedded: Tensor = self.token(bytes_bt) + self.position[: bytes_bt.shape[1]]
+        return embedded
 
 
 class Transformer(nn.Module):
@@ -107,14 +155,12 @@ class Transformer(nn.Module):
 
     def __init__(self, params: BytesParams) -> None:
         super().__init__()
-        self.embed = nn.Embedding(256, params.width)
-        self.position = nn.Parameter(0.02 * torch.randn(params.context, params.width))
+        self.embed = Embed(params.width, params.context)
         self.blocks = nn.Sequential(*(Block(params.width, params.heads) for _ in range(params.depth)))
-        self.norm, self.head = nn.LayerNorm(params.width), nn.Linear(params.width, 256)
+        self.head = nn.Sequential(nn.LayerNorm(params.width), nn.Linear(params.width, 256))
 
     def forward(self, bytes_bt: Tensor) -> Tensor:
-        x_btw = self.embed(bytes_bt) + self.position[: bytes_bt.shape[1]]
-        logits: Tensor = self.head(self.norm(self.blocks(x_btw)))
+        logits: Tensor = self.head(self.blocks(self.embed(bytes_bt)))
         return logits
 
 

@@ -48,14 +48,14 @@ class OrderedAllReduce(HookedAlgorithm):
     def _gather_whole(self, buffer: Tensor) -> Tensor:
         parts = buffer.new_empty(self._world, buffer.numel())
         dist.all_gather_single(parts.view(-1), buffer, group=self._group)
-        return buffer.copy_(_sum_in_order(parts))
+        return buffer.copy_(sum_in_order(parts))
 
     def _swap_chunks(self, buffer: Tensor) -> Tensor:
         chunk = -(-buffer.numel() // self._world)
         padded, received = self._buffers(chunk, buffer)
         padded[: buffer.numel()].copy_(buffer)
         dist.all_to_all_single(received, padded, group=self._group)
-        dist.all_gather_single(padded, _sum_in_order(received.view(self._world, chunk)), group=self._group)
+        dist.all_gather_single(padded, sum_in_order(received.view(self._world, chunk)), group=self._group)
         return buffer.copy_(padded[: buffer.numel()])
 
     def _buffers(self, chunk: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,7 +66,7 @@ class OrderedAllReduce(HookedAlgorithm):
         return self._scratch[key]
 
 
-def _sum_in_order(parts: Tensor) -> Tensor:
+def sum_in_order(parts: Tensor) -> Tensor:
     """Row 0 + row 1 + ..., in place. Not `sum(0)`: its order of additions depends on the column."""
     total = parts[0]
     for part in parts[1:]:

@@ -1,4 +1,5 @@
-"""`elastic checkpoint ls | show | verify | export | diff`: works on a plain folder or bucket, without any service.
+"""`elastic checkpoint ls | show | verify | export | diff | plan | reshard`: works on a plain folder or bucket, without
+any service.
 
 A checkpoint is named by its folder (`/data/store/job/lineage-0/step-...`), its address (`s3://bucket/job/...`), or its
 uri below the configured store, as `ls` prints it.
@@ -7,31 +8,31 @@ uri below the configured store, as `ls` prints it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from elastic_core.commands.changing import plan, reshard
+from elastic_core.commands.opening import Json, Store, locate, open_checkpoint, print_json, print_table, size_text
 from elastic_core.control.client import HttpControl
 from elastic_core.domain import to_json
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.settings import Settings
-from elastic_core.state.paths import MANIFEST
 from elastic_core.state.stores import open_store
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
-    from elastic_core.state.contract import CheckpointStore
     from elastic_core.state.manifest import Manifest
 
-app = typer.Typer(help="Look at checkpoints: list, show, verify, export, compare.", no_args_is_help=True)
+app = typer.Typer(help="Checkpoints: list, show, verify, export, compare, reshard.", no_args_is_help=True)
 _out = Console(highlight=False, soft_wrap=True)
 
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-Store = Annotated[str, typer.Option(help="folder or s3://bucket/prefix that the uri is below; the configured store")]
+app.command()(plan)
+app.command()(reshard)
+
 Sha256 = Annotated[str, typer.Option(help="the manifest's SHA-256, as the ledger holds it")]
 
 
@@ -55,33 +56,33 @@ def ls(
     control = HttpControl(settings.api_url(), secret.read_text().strip().encode(), patience_seconds=5.0)
     records = control.checkpoints(job)
     if as_json:
-        _print_json([to_json(record) for record in records])
+        print_json([to_json(record) for record in records])
         return
     rows = (
-        (r.checkpoint_id, r.lineage, r.step, r.samples, _size(r.size_bytes), _time(r.committed_at), _metrics(r.metrics),
-         " ".join(word for word, holds in (("final", r.final), ("BAD", r.bad)) if holds), r.uri)
+        (r.checkpoint_id, r.lineage, r.step, r.samples, size_text(r.size_bytes), _time(r.committed_at),
+         _metrics(r.metrics), " ".join(word for word, holds in (("final", r.final), ("BAD", r.bad)) if holds), r.uri)
         for r in records
     )  # fmt: skip
-    _print_table(("id", "lineage", "step", "samples", "size", "committed", "metrics", "", "uri"), rows)
+    print_table(("id", "lineage", "step", "samples", "size", "committed", "metrics", "", "uri"), rows)
 
 
 @app.command()
 def show(uri: str, store: Store = "", sha256: Sha256 = "", as_json: Json = False) -> None:
     """What a checkpoint holds: whose it is, its scalars and its tensors."""
-    _, manifest = _open(uri, store, sha256)
+    _, manifest = open_checkpoint(uri, store, sha256)
     if as_json:
-        _print_json(to_json(manifest))
+        print_json(_manifest_json(manifest))
         return
     for name, value in to_json(manifest.header).items():
         _out.print(f"{name:11} {value}", markup=False)
-    _out.print(f"sha256      {manifest.sha256}\nsize        {_size(manifest.size_bytes)}", markup=False)
+    _out.print(f"sha256      {manifest.sha256}\nsize        {size_text(manifest.size_bytes)}", markup=False)
     _out.print(f"scalars     {json.dumps(manifest.scalars, sort_keys=True)}", markup=False)
     rows = (
-        (t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar", len(t.tiles), _size(sum(p.length for p in t.tiles)),
-         ", ".join(sorted({p.file for p in t.tiles})))
+        (t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar", len(t.tiles),
+         size_text(sum(p.length for p in t.tiles)), ", ".join(sorted({p.file for p in t.tiles})))
         for t in manifest.tensors.values()
     )  # fmt: skip
-    _print_table(("tensor", "type", "shape", "tiles", "size", "in"), rows)
+    print_table(("tensor", "type", "shape", "tiles", "size", "in"), rows)
 
 
 @app.command()
@@ -89,21 +90,21 @@ def verify(uri: str, store: Store = "", sha256: Sha256 = "", as_json: Json = Fal
     """Read every byte and hold it against its checksums. Exit code 1: corrupt."""
     from elastic_core.state.reading import verify as verify_bytes
 
-    place, relative = _locate(uri, store)
+    place, relative = locate(uri, store)
     try:
         found = verify_bytes(place, relative, sha256 or None)
     except CorruptCheckpoint as error:
         if as_json:
-            _print_json({"ok": False, "fault": str(error)})
+            print_json({"ok": False, "fault": str(error)})
         else:
             _out.print(f"corrupt: {error}", markup=False)
         raise typer.Exit(1) from error
     if as_json:
-        _print_json({"ok": True, **to_json(found)})
+        print_json({"ok": True, **to_json(found)})
     else:
         _out.print(
             f"ok: {found.num_tensors} tensors in {found.num_tiles} tiles of {found.num_files} files, "
-            f"{_size(found.size_bytes)}, manifest {found.sha256}",
+            f"{size_text(found.size_bytes)}, manifest {found.sha256}",
             markup=False,
         )
 
@@ -120,13 +121,13 @@ def export(
     """The model's weights as one plain safetensors file."""
     from elastic_core.state.inspecting import export as export_tensors
 
-    place, manifest = _open(uri, store, sha256)
+    place, manifest = open_checkpoint(uri, store, sha256)
     names = export_tensors(place, manifest, out, prefix)
     size = out.stat().st_size
     if as_json:
-        _print_json({"out": str(out), "size_bytes": size, "tensors": names})
+        print_json({"out": str(out), "size_bytes": size, "tensors": names})
     else:
-        _out.print(f"{len(names)} tensors, {_size(size)}, in {out}", markup=False)
+        _out.print(f"{len(names)} tensors, {size_text(size)}, in {out}", markup=False)
 
 
 @app.command()
@@ -134,16 +135,16 @@ def diff(first: str, second: str, store: Store = "", as_json: Json = False) -> N
     """How two checkpoints differ, tensor by tensor. Exit code 1: tensors or scalars differ."""
     from elastic_core.state.inspecting import compare
 
-    store_a, a = _open(first, store, "")
-    store_b, b = _open(second, store, "")
+    store_a, a = open_checkpoint(first, store, "")
+    store_b, b = open_checkpoint(second, store, "")
     found = compare(store_a, a, store_b, b)
     if as_json:
-        _print_json({"same": found.same, **to_json(found)})
+        print_json({"same": found.same, **to_json(found)})
     else:
         for path, (one, other) in found.values.items():
             _out.print(f"{path}: {json.dumps(one)} -> {json.dumps(other)}", markup=False)
         rows = ((t.name, t.what, _number(t.num_different), _number(t.max_abs)) for t in found.tensors)
-        _print_table(("tensor", "differs in", "elements", "by at most"), rows)
+        print_table(("tensor", "differs in", "elements", "by at most"), rows)
         _out.print(f"{found.num_equal} tensors are equal bit for bit, {len(found.tensors)} differ")
     if not found.same:
         raise typer.Exit(1)
@@ -154,53 +155,19 @@ def _list_store(job: str, store: str, as_json: bool) -> None:
 
     found = find(open_store(store, endpoint=Settings().s3_endpoint), job)
     if as_json:
-        _print_json([to_json(one) for one in found])
+        print_json([to_json(one) for one in found])
         return
-    rows = ((f.header.lineage, f.header.step, f.header.samples, _size(f.size_bytes), f.uri, "") if f.header
-            else ("", "", "", _size(f.size_bytes), f.uri, f.fault) for f in found)  # fmt: skip
-    _print_table(("lineage", "step", "samples", "size", "uri", "fault"), rows)
+    rows = ((f.header.lineage, f.header.step, f.header.samples, size_text(f.size_bytes), f.uri, "") if f.header
+            else ("", "", "", size_text(f.size_bytes), f.uri, f.fault) for f in found)  # fmt: skip
+    print_table(("lineage", "step", "samples", "size", "uri", "fault"), rows)
 
 
-def _locate(uri: str, store: str) -> tuple[CheckpointStore, str]:
-    """The store that holds a checkpoint, and its uri in there."""
-    settings = Settings()
-    folder = Path(uri)
-    if uri.startswith("s3://"):
-        above, _, name = uri.rstrip("/").rpartition("/")
-        return open_store(above, endpoint=settings.s3_endpoint), name
-    if not store and (folder / MANIFEST).is_file():
-        return open_store(str(folder.resolve().parent)), folder.resolve().name
-    return open_store(store or settings.store_url(), endpoint=settings.s3_endpoint), uri
+def _manifest_json(manifest: Manifest) -> dict[str, Any]:
+    """As the file has it: a layout's placements once each."""
+    from elastic_core.state.layout import layout_to_json
 
-
-def _open(uri: str, store: str, sha256: str) -> tuple[CheckpointStore, Manifest]:
-    from elastic_core.state.manifest import read_manifest
-
-    place, relative = _locate(uri, store)
-    return place, read_manifest(place, relative, sha256 or None)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1))
-
-
-def _print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """One line a row, however long: a uri that is cut in two cannot be copied."""
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    for row in rows:
-        table.add_row(*map(str, row))
-    Console(highlight=False, width=Console(width=10_000).measure(table).maximum).print(table)
-
-
-def _size(num_bytes: int) -> str:
-    size = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    layout = None if manifest.layout is None else layout_to_json(manifest.layout)
+    return {**to_json(replace(manifest, layout=None)), "layout": layout}
 
 
 def _time(at: float) -> str:

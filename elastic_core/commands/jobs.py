@@ -203,6 +203,7 @@ def _print_facts(job: JobStatus) -> None:
         "left": _left(job) or "unknown",
         "segment": f"{job.segment_id} ({job.segment_state}), lineage {job.lineage}",
         "holds": f"{_places(job.allocation) or 'no slots'}, global batch {_batch(job.allocation) or '-'}",
+        "layout": str(job.allocation.layout) if job.allocation is not None else "",
         "why": job.target_reason,
         "submitted": _time(job.submitted_at),
         "finished": _time(job.finished_at),
@@ -226,7 +227,9 @@ def _counts(counts: Mapping[str, int]) -> str:
 def _again(today: Any, recorded: Any) -> str:
     if today is None:
         return "not in the plan"
-    return "the same" if today == recorded else f"{_counts(today.counts)}, batch {today.global_batch}"
+    if today == recorded:
+        return "the same"
+    return f"{_counts(today.counts)}, batch {today.global_batch}, {today.layout}"
 
 
 def _places(allocation: Allocation | None) -> str:

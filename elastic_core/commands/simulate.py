@@ -112,7 +112,9 @@ def _replay(
     finally:
         control.close()
     pool = _cluster(cluster) if cluster else tuple(node for node in snapshot.nodes if node.present)
-    return compared_with_past(past, pool, snapshot.now, lambda loaded: _run(loaded, pool, policies, options), **more)
+    return compared_with_past(
+        past, pool, snapshot.now, lambda loaded: _run(loaded, pool, policies, options), queues=snapshot.queues, **more
+    )
 
 
 def _show(found: Comparison, out: Path | None, as_json: bool) -> None:

@@ -3,28 +3,36 @@
 Read a snapshot and its version; run the policy outside any lock; then, under the scheduling lock, write the plan if
 the version is still the same, and do at once what it allows. One decision is in flight at a time, over all
 processes; events that come meanwhile raise the version, and whoever decides goes on until nothing is left undecided.
+
+Slow policies are asked in a process of their own. Where that gives no answer the last plan stays, once; where a policy
+fails, gives an invalid plan, or is silent again, the pool is shared out fairly. The record of the decision says which.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
+from sqlalchemy import select
+
 from elastic_core.control import enforce, snapshots
+from elastic_core.control.apart import Apart, NoAnswer
 from elastic_core.control.database import Ledger, Tx
 from elastic_core.control.encoding import dumps, loads
+from elastic_core.control.learnt import STALE_SECONDS, Learnt
 from elastic_core.control.tables import DecisionRow
-from elastic_core.domain import Plan, Snapshot, from_json, to_json
+from elastic_core.domain import Plan, Snapshot, Target, from_json, to_json
 from elastic_core.errors import ElasticError, NotFound
 from elastic_core.policy import registry
 from elastic_core.policy.check import violations
-from elastic_core.policy.contract import Policy
-from elastic_core.predict.fit import job_models
+from elastic_core.policy.contract import Policy, is_slow
 from elastic_core.settings import Settings
 
 FALL_BACK = "fair_share"
+KEPT = "last plan"  # where a policy's name stands in the record
+AGAIN_SECONDS = 60.0
 MAX_ROUNDS = 50  # decisions in one go; what is left then, the next event or reconcile takes up
 log = logging.getLogger(__name__)
 
@@ -55,14 +63,20 @@ class Replay:
 class Allocator:
     """Makes decisions for one ledger. Any number of processes may have one."""
 
-    def __init__(self, ledger: Ledger, settings: Settings, fit: snapshots.Fit = job_models) -> None:
+    def __init__(
+        self, ledger: Ledger, settings: Settings, fit: snapshots.Fit | None = None, apart: Apart | None = None
+    ) -> None:
         self._ledger = ledger
         self._settings = settings
-        self._fit = fit
+        self._apart = apart or Apart(settings.decide_seconds)
+        self.learnt = Learnt(ledger, settings)
+        self._fit = fit or self.learnt.model
 
     def snapshot(self) -> Snapshot:
         policy = self._settings.policy
-        return snapshots.with_models(self._ledger.read(lambda tx: snapshots.build(tx, policy)), self._fit)
+        self.learnt.refresh(STALE_SECONDS)
+        built = self._ledger.read(lambda tx: snapshots.build(tx, policy))
+        return self.learnt.classify(snapshots.with_models(built, self._fit))
 
     def settle(self) -> None:
         """Decide until no scheduling event is left undecided, or leave it to the process that is at it."""
@@ -89,22 +103,54 @@ class Allocator:
         decided = Decided(plan, self._settings.policy, failure, time.perf_counter() - started)
         return self._ledger.change(lambda tx: _write(tx, snapshot, decided))
 
+    def close(self) -> None:
+        self._apart.close()
+
     def _plan(self, snapshot: Snapshot) -> tuple[Plan, str | None]:
+        wanted = self._settings.policy
         try:
-            return ask(registry.get(self._settings.policy), snapshot), None
+            return self._ask(wanted, snapshot), None
         except Exception as error:
-            log.exception("policy %s failed on version %d", self._settings.policy, snapshot.version)
+            log.exception("policy %s failed on version %d", wanted, snapshot.version)
             failure = f"{type(error).__name__}: {error}"
-            return ask(registry.get(FALL_BACK), snapshot), failure
+            kept = self._kept(snapshot, str(error)) if isinstance(error, NoAnswer) else None
+            return kept or ask(registry.get(FALL_BACK), snapshot), failure
+
+    def _ask(self, name: str, snapshot: Snapshot) -> Plan:
+        policy = registry.get(name)
+        if not is_slow(policy):
+            return ask(policy, snapshot)
+        return valid(self._apart.decide(name, snapshot), snapshot)
+
+    def _kept(self, snapshot: Snapshot, why: str) -> Plan | None:
+        """The last plan for the jobs of now; None where it does not fit them, or stayed already the last time."""
+        last = self._ledger.read(_last_plan)
+        if last is None or violations(plan := kept(last, snapshot, why), snapshot):
+            return None
+        return plan
 
 
 def ask(policy: Policy, snapshot: Snapshot) -> Plan:
     """The policy's valid plan. Raises `InvalidPlan`, or whatever the policy raises."""
-    plan = policy.decide(snapshot, Random(snapshot.version))
+    return valid(policy.decide(snapshot, Random(snapshot.version)), snapshot)
+
+
+def valid(plan: Plan, snapshot: Snapshot) -> Plan:
     wrong = violations(plan, snapshot)
     if wrong:
-        raise InvalidPlan(f"the plan of {policy.name} is refused: {'; '.join(wrong)}")
+        raise InvalidPlan(f"the plan of {plan.policy} is refused: {'; '.join(wrong)}")
     return plan
+
+
+def kept(last: Plan, snapshot: Snapshot, why: str) -> Plan:
+    """The last plan's targets for the jobs that are still there; who is new waits. To be asked again soon."""
+    targets = {
+        job.job_id: replace(target, reason=f"{target.reason} (kept: {why})")
+        if (target := last.targets.get(job.job_id)) is not None
+        else Target.nothing(f"waits: {why}, and the last plan, which stays, does not know it")
+        for job in snapshot.jobs
+    }
+    return Plan(policy=KEPT, targets=targets, wake_at=snapshot.now + AGAIN_SECONDS, notes=(why,))
 
 
 class InvalidPlan(ElasticError):
@@ -165,7 +211,25 @@ def replay(tx: Tx, decision_id: int) -> Replay:
     if row is None:
         raise NotFound(f"there is no decision {decision_id}; `elastic jobs explain JOB` names the last one of a job")
     snapshot = from_json(Snapshot, row.snapshot)
-    again = ask(registry.get(row.policy), snapshot)
+    again = _kept_again(tx, row, snapshot) if row.policy == KEPT else ask(registry.get(row.policy), snapshot)
     return Replay(
         decision_id, row.trigger, snapshot, from_json(Plan, row.plan), from_json(Plan, loads(dumps(to_json(again))))
     )
+
+
+def _kept_again(tx: Tx, row: DecisionRow, snapshot: Snapshot) -> Plan:
+    before = _last_decision(tx, before=row.id)
+    if before is None:
+        raise NotFound(f"decision {row.id} kept the plan before it, which is not in the ledger any more")
+    return kept(from_json(Plan, before.plan), snapshot, row.plan["notes"][0])
+
+
+def _last_plan(tx: Tx) -> Plan | None:
+    """None after a decision that failed: what stays stays once."""
+    last = _last_decision(tx)
+    return None if last is None or last.failure is not None else from_json(Plan, last.plan)
+
+
+def _last_decision(tx: Tx, before: int | None = None) -> DecisionRow | None:
+    chosen = select(DecisionRow).order_by(DecisionRow.id.desc()).limit(1)
+    return tx.session.scalar(chosen if before is None else chosen.where(DecisionRow.id < before))

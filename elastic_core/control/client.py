@@ -19,6 +19,7 @@ from elastic_core.control.contract import (
     CommitAnswer,
     ExitReport,
     Explanation,
+    FinishedRun,
     Heartbeat,
     HeartbeatAnswer,
     JobFacts,
@@ -197,6 +198,10 @@ class HttpControl:
     def explain(self, job_id: str) -> Explanation:
         explanation: Explanation = self._channel.call("explain", job_id=job_id)
         return explanation
+
+    def finished_runs(self, limit: int) -> list[FinishedRun]:
+        found: list[FinishedRun] = self._channel.call("finished_runs", limit=limit)
+        return found
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         found: list[Mapping[str, Any]] = self._channel.call("reads", job_id=job_id)

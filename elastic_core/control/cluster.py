@@ -1,16 +1,16 @@
-"""The pool in the ledger: nodes and slots come and go; a spec that the pool can never run is refused."""
+"""The pool in the ledger: nodes, slots, queues come and go; a spec that the pool can never run is refused."""
 
 from __future__ import annotations
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from elastic_core.control import leases
 from elastic_core.control.database import Tx
 from elastic_core.control.endings import lose_attempt
-from elastic_core.control.tables import LeaseRow, LeaseSlotRow, NodeRow, SegmentRow, SlotRow
-from elastic_core.domain import Node
+from elastic_core.control.tables import LeaseRow, LeaseSlotRow, NodeRow, QueueRow, SegmentRow, SlotRow
+from elastic_core.domain import Node, Queue
 from elastic_core.errors import UserError
-from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec
+from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec, QueueSpec
 from elastic_core.spec.check import check_against
 
 
@@ -28,7 +28,13 @@ def nodes(tx: Tx) -> tuple[Node, ...]:
     )
 
 
+def queues(tx: Tx) -> tuple[Queue, ...]:
+    rows = tx.session.scalars(select(QueueRow).order_by(QueueRow.name))
+    return tuple(Queue(name=row.name, guaranteed=row.guaranteed) for row in rows)
+
+
 def set_cluster(tx: Tx, cluster: ClusterSpec) -> None:
+    _set_queues(tx, cluster.domain_queues())
     wanted = {node.name: node for node in cluster.domain_nodes()}
     before = nodes(tx)
     for node in wanted.values():
@@ -40,6 +46,15 @@ def set_cluster(tx: Tx, cluster: ClusterSpec) -> None:
     if nodes(tx) != before:
         tx.trigger = "the cluster changed"
         _end_leases_on_missing_slots(tx)
+
+
+def _set_queues(tx: Tx, wanted: tuple[Queue, ...]) -> None:
+    if queues(tx) == wanted:
+        return
+    tx.session.execute(delete(QueueRow))
+    tx.session.add_all(QueueRow(name=queue.name, guaranteed=dict(queue.guaranteed)) for queue in wanted)
+    tx.session.flush()
+    tx.trigger = "the queues' guaranteed shares changed"
 
 
 def _put(tx: Tx, node: Node) -> None:
@@ -94,4 +109,6 @@ def check_feasible(tx: Tx, spec: JobSpec) -> None:
     )
     if not present:
         raise UserError("the cluster has no nodes yet, so no job can be admitted: `elastic up` registers them")
-    check_against(spec, ClusterSpec(nodes=present))
+    shares = tuple(QueueSpec(name=queue.name, guaranteed=dict(queue.guaranteed)) for queue in queues(tx))
+    # Not validated: while a node is away more may be guaranteed than there is.
+    check_against(spec, ClusterSpec.model_construct(nodes=present, queues=shares))

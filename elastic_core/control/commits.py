@@ -157,7 +157,7 @@ def _hand_over_target(tx: Tx, job: JobRow, segment: SegmentRow, lease: LeaseRow)
     target, held = from_json(Target, row.target), leases.allocation(lease)
     missing = {kind: count - held.counts().get(kind, 0) for kind, count in target.counts.items()}
     if all(count == 0 for count in missing.values()) and held.counts().keys() <= target.counts.keys():
-        return target if target.layout.world_size == held.num_slots else None
+        return target if target.layout == held.layout else None  # another layout needs other process groups
     grows = held.counts().keys() <= target.counts.keys() and min(missing.values()) >= 0
     if not grows or covers(leases.free_slots(tx), missing):
         return None

@@ -24,6 +24,7 @@ from elastic_core.domain import (
     Snapshot,
 )
 from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.spec.layouts import Admitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class JobFacts:
     metric: str = "loss"  # ranks checkpoints and models
     metric_mode: str = "min"  # or "max"
     num_parameters: int = 0
+    layouts: Admitted = field(default_factory=Admitted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +262,18 @@ class PastJob:
     leases: tuple[PastLease, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """What can be learnt from a job that trained to its end about how its loss fell."""
+
+    job_id: str
+    finished_at: float
+    spec: JobSpec
+    facts: JobFacts
+    resubmitted: bool  # the same task with the same parameters had been submitted before
+    losses: tuple[tuple[int, float], ...]  # (samples trained on, loss), evenly spread reports of its current lineage
+
+
 class TrainerControl(Protocol):
     """For the processes of one segment; bound to their token."""
 
@@ -316,5 +330,8 @@ class ServiceControl(Protocol):
     def snapshot(self) -> Snapshot: ...
     def last_plan(self) -> Plan | None: ...
     def explain(self, job_id: str) -> Explanation: ...
+    def finished_runs(self, limit: int) -> list[FinishedRun]:
+        """The last `limit` jobs that trained to their end, the oldest first."""
+
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         """The `fingerprints` of every commit of the job's current lineage, in order of step."""

@@ -146,9 +146,9 @@ def _gives(holder: Holder, target: Target | None, asks: bool) -> Counter[str]:
 def _take_part(asker: Asker, target: Target, left: set[Slot], moves: Moves) -> None:
     have = Counter(slot.type for slot in left)
     usable = {kind: min(count, have[kind]) for kind, count in target.counts.items()}
-    unit = target.layout.tensor * target.layout.pipeline
+    layouts = {n: _closest(asker.limits.layouts(n), target.layout) for n in asker.limits.slot_counts}
     fitting = [n for n in asker.limits.slot_counts
-               if n <= sum(usable.values()) and n <= target.global_batch and n % unit == 0]  # fmt: skip
+               if n <= sum(usable.values()) and n <= target.global_batch and layouts[n] is not None]  # fmt: skip
     if not fitting:
         need, free = asker.limits.min_slots, sum(usable.values())
         are = "is" if free == 1 else "are"
@@ -161,19 +161,30 @@ def _take_part(asker: Asker, target: Target, left: set[Slot], moves: Moves) -> N
     counts: dict[str, int] = {}
     for kind, most in usable.items():
         counts[kind] = min(most, count - sum(counts.values()))
-    layout = Layout(data=count // unit, tensor=target.layout.tensor, pipeline=target.layout.pipeline)
+    layout = layouts[count]
+    assert layout is not None
     reason = f"{count} of {target.num_slots} slots, the others are not free; {target.reason}"
     _give(asker, target, {kind: n for kind, n in counts.items() if n}, layout, reason, left, moves)
+
+
+def _closest(layouts: Sequence[Layout], wanted: Layout) -> Layout | None:
+    """The same cut of the model over fewer replicas where that is admitted; no other cut: the plan chose this one."""
+    same = [layout for layout in layouts if (layout.tensor, layout.pipeline) == (wanted.tensor, wanted.pipeline)]
+    return next((layout for layout in same if layout.sharded == wanted.sharded), same[0] if same else None)
 
 
 def _resize(holder: Holder, target: Target, left: set[Slot], moves: Moves) -> None:
     held = Counter(holder.allocation.counts())
     wanted = Counter({kind: count for kind, count in target.counts.items() if count})
-    if wanted == held:
+    if wanted == held and target.layout == holder.allocation.layout:
         if holder.revoked_by == "plan":
             moves.withdrawals.append(holder.segment_id)
         return
     if holder.revoked_by is not None:
+        return
+    if wanted == held:
+        change = f"{holder.allocation.layout} -> {target.layout}"
+        moves.revocations[holder.segment_id] = f"another layout, {change}: {target.reason}"
         return
     missing = wanted - held
     fits = covers(left, missing)

@@ -26,6 +26,8 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
     found = []
     for job in rows:
         spec, own = from_json(JobSpec, job.spec), past.get(job.id, Past())
+        done = committed.get(job.head_id or -1, 0)
+        reached = spec.work.target_loss is not None and job.state == JobState.FINISHED  # what it took is what it was
         found.append(
             PastJob(
                 job_id=job.id,
@@ -38,8 +40,8 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
                 state=JobState(job.state),
                 deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
                 limits=spec.limits(),
-                total_samples=job.total_samples,
-                done_samples=committed.get(job.head_id or -1, 0),
+                total_samples=done if reached else job.total_samples,
+                done_samples=done,
                 profile=points.get(job.id, ()),
                 noise_scale=noise.get(job.id),
                 resize_seconds=own.resize_seconds,

@@ -19,10 +19,11 @@ from elastic_core.control.events import EventKind
 from elastic_core.control.feed import emit
 from elastic_core.control.tables import CheckpointRow, JobRow, SegmentRow
 from elastic_core.control.views import last_segments
-from elastic_core.domain import JobState, SegmentState, to_json
+from elastic_core.domain import JobState, SegmentState, from_json, to_json
 from elastic_core.errors import Conflict, UserError
 from elastic_core.spec import JobSpec, entry_points
 from elastic_core.spec.job import total_samples
+from elastic_core.spec.layouts import check_layouts
 
 
 def submit(tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None) -> None:
@@ -34,6 +35,7 @@ def submit(tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str 
     if facts.dataset_samples < 1:
         raise UserError(f"the data set of {job_id!r} has {facts.dataset_samples} samples; at least one is needed")
     entry_points.check(spec.entry_point, tx.settings.tasks)
+    check_layouts(spec, facts.layouts)
     check_feasible(tx, spec)
     job = JobRow(
         id=job_id,
@@ -64,8 +66,8 @@ def check_job_id(job_id: str) -> None:
 
 
 def _check_same(job: JobRow, spec: JobSpec, warm_start: str | None) -> None:
-    wanted = to_json(spec)
-    differing = sorted(key for key in wanted if job.spec.get(key) != wanted[key])
+    wanted, known = to_json(spec), to_json(from_json(JobSpec, job.spec))  # what an older release stored lacks new keys
+    differing = sorted(key for key in wanted if known[key] != wanted[key])
     if job.warm_start != warm_start:
         differing.append("warm_start")
     if differing:

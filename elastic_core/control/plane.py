@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import select
 
 from elastic_core.control import cluster as pool
-from elastic_core.control import endings, history, lifecycle, progress, reads, reconcile, sweep, views
+from elastic_core.control import endings, finished, history, lifecycle, progress, reads, reconcile, sweep, views
 from elastic_core.control.allocator import Allocator, Replay, replay
 from elastic_core.control.commits import commit as make_commit
 from elastic_core.control.contract import (
@@ -23,6 +23,7 @@ from elastic_core.control.contract import (
     CommitAnswer,
     ExitReport,
     Explanation,
+    FinishedRun,
     Heartbeat,
     HeartbeatAnswer,
     JobFacts,
@@ -57,6 +58,7 @@ class LedgerControl:
         self.feed = LedgerFeed(ledger)
 
     def close(self) -> None:
+        self.allocator.close()
         self._ledger.close()
 
     def trainer(self, token: str) -> LedgerTrainer:
@@ -139,6 +141,7 @@ class LedgerControl:
 
     def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
         righted = self._ledger.change(lambda tx: reconcile.put_right(tx, groups, self._started_at))
+        self.allocator.learnt.refresh()
         self.allocator.wake()
         return self._ledger.read(
             lambda tx: ReconcileAnswer(
@@ -179,6 +182,9 @@ class LedgerControl:
     def history(self, limit: int) -> list[PastJob]:
         """The last `limit` jobs to be submitted, whatever became of them, the oldest first."""
         return self._ledger.read(lambda tx: history.past_jobs(tx, limit))
+
+    def finished_runs(self, limit: int) -> list[FinishedRun]:
+        return self._ledger.read(lambda tx: finished.finished_runs(tx, limit))
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         return self._ledger.read(lambda tx: reads.reads(tx, job_id))

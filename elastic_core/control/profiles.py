@@ -1,4 +1,7 @@
-"""What a decision may know from measurements: medians per configuration, gradient noise, times and resizes so far.
+"""What a decision may know from measurements: step times per configuration, gradient noise, times and resizes so far.
+
+A step is slowed by whatever else runs on its hosts and by nothing made faster, so that a configuration's time is the
+lower quartile of its reports: a job measured beside a busy neighbour is not taken for one that scales badly.
 
 All of it is summed up in SQL, over the latest observations only, so that a long job costs no more than a short one.
 """
@@ -11,23 +14,24 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from elastic_core.control.database import Tx
-from elastic_core.domain import ProfilePoint
+from elastic_core.domain import Layout, ProfilePoint, from_json
 
 RECENT = 3000  # observations of a job that its profile is made of
 NOISE_WINDOW = 50  # observations that the gradient noise scale is averaged over
 
 PROFILE = text("""
     SELECT o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation,
-           percentile_cont(0.5) WITHIN GROUP (ORDER BY o.step_seconds) AS step_seconds,
-           percentile_cont(0.5) WITHIN GROUP (ORDER BY o.sync_seconds) AS sync_seconds,
+           o.layout,
+           percentile_cont(0.25) WITHIN GROUP (ORDER BY o.step_seconds) AS step_seconds,
+           percentile_cont(0.25) WITHIN GROUP (ORDER BY o.sync_seconds) AS sync_seconds,
            count(*) AS count
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     CROSS JOIN LATERAL (
         SELECT * FROM observations WHERE job_id = wanted.id AND step_seconds > 0 AND step_seconds < 'Infinity'
         ORDER BY id DESC LIMIT :recent
     ) AS o
-    GROUP BY o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation
-    ORDER BY 1, 2, 3, 4, 5, 6, 7
+    GROUP BY o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout
+    ORDER BY 1, 2, 3, 4, 5, 6, 7, o.layout NULLS FIRST
 """)
 
 # B_simple = tr(cov g) / |E g|^2, both averaged before dividing (McCandlish et al. 2018, appendix A). NaN is dropped:
@@ -77,7 +81,8 @@ class Past:
 def profiles(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, tuple[ProfilePoint, ...]]:
     found: dict[str, list[ProfilePoint]] = {}
     for row in tx.session.execute(PROFILE, {"jobs": list(job_ids), "recent": RECENT}).mappings():
-        point = {key: value for key, value in row.items() if key != "job_id"}
+        point = {key: value for key, value in row.items() if key not in ("job_id", "layout")}
+        point["layout"] = None if row["layout"] is None else from_json(Layout, row["layout"])
         found.setdefault(row["job_id"], []).append(ProfilePoint(**point))
     return {job_id: tuple(points) for job_id, points in found.items()}
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control import leases
-from elastic_core.control.cluster import nodes
+from elastic_core.control.cluster import nodes, queues
 from elastic_core.control.database import Tx
 from elastic_core.control.profiles import Past, noise_scales, pasts, profiles
 from elastic_core.control.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
@@ -82,6 +82,7 @@ def build(tx: Tx, policy: str) -> Snapshot:
         nodes=nodes(tx),
         jobs=tuple(views),
         policy_state=scheduling.policy_state if scheduling.policy == policy else {},
+        queues=queues(tx),
     )
 
 
@@ -124,7 +125,7 @@ def _view(job: JobRow, segment: SegmentRow, last: LeaseRow | None, live: LeaseRo
         submitted_at=job.submitted_at,
         deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
         limits=spec.limits(),
-        total_samples=job.total_samples,
+        total_samples=job.total_samples if spec.work.target_loss is None else None,
         done_samples=0,
         segment_id=segment.id,
         segment_state=SegmentState(segment.state),

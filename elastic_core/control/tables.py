@@ -99,6 +99,13 @@ class NodeRow(Base):
     present: Mapped[bool]
 
 
+class QueueRow(Base):
+    __tablename__ = "queues"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    guaranteed: Mapped[Json]
+
+
 class SlotRow(Base):
     __tablename__ = "slots"
     __table_args__ = (UniqueConstraint("node", "index"),)
@@ -191,6 +198,7 @@ class ObservationRow(Base):
     grad_var: Mapped[float | None]
     memory_bytes: Mapped[int] = _big()
     metrics: Mapped[Json]
+    layout: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))  # NULL: data-parallel replicas
 
 
 class CheckpointRow(Base):

@@ -35,8 +35,9 @@ def what_if(control: LedgerControl, policy: str, jobs: int = MAX_JOBS) -> dict[s
         pool = [node for node in snapshot.nodes if node.present]
         past = control.history(jobs)
         found = compared_with_past(
-            past, pool, snapshot.now, lambda loaded: [simulate(loaded, pool, chosen, options)], settings={"jobs": jobs}
-        )
+            past, pool, snapshot.now, lambda loaded: [simulate(loaded, pool, chosen, options)],
+            queues=snapshot.queues, settings={"jobs": jobs},
+        )  # fmt: skip
         return found.to_json(timeline=False)
     finally:
         _asked.release()

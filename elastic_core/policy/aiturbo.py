@@ -23,6 +23,7 @@ from elastic_core.policy.contract import Law
 from elastic_core.policy.kin import Kin
 from elastic_core.policy.marginal import Claim, allot
 from elastic_core.policy.queue import queue_of, usual_batch, why_waiting
+from elastic_core.policy.remaining import known_remaining
 from elastic_core.policy.scalability import Pool
 from elastic_core.policy.server_sizes import ServerSizes, service_rate_of_cores
 from elastic_core.policy.sizes import Size, Sizes, SlotSizes, service_rate
@@ -113,10 +114,14 @@ def _claim(job: JobView, attained: float, capacity: Mapping[str, int], pool: Poo
 
 
 def is_predictable(job: JobView) -> bool:
-    """The classifier's word where there is one; never without a known amount of work and a measured speed."""
+    """The classifier's word where there is one; never without a known amount of work and a measured speed.
+
+    Without that word declared work is believed, and a loss curve is not.
+    """
     measured = job.throughput is not None or any(point.roles for point in job.profile)
-    believed = job.predictable is None or job.predictable >= CERTAIN
-    return measured and believed and isfinite(job.remaining_samples)
+    declared = job.total_samples is not None
+    believed = declared if job.predictable is None else job.predictable >= CERTAIN
+    return measured and believed and isfinite(known_remaining(job))
 
 
 def _occasion(jobs: Sequence[JobView], snapshot: Snapshot) -> dict[str, Any]:

@@ -73,6 +73,9 @@ def _of_slots(target: Target, job: JobView) -> Iterator[str]:
         yield f"slots of {sorted(kinds - set(limits.types))}, allowed types are {list(limits.types)}"
     if target.layout.world_size != target.num_slots:
         yield f"a layout for {target.layout.world_size} ranks on {target.num_slots} slots"
+    elif target.layout not in limits.layouts(target.num_slots):
+        admitted = "; ".join(map(str, limits.layouts(target.num_slots))) or "none of that size"
+        yield f"the layout {target.layout}, which the job does not admit; admitted: {admitted}"
 
 
 def _of_batch(target: Target, job: JobView, ranks: int) -> Iterator[str]:

@@ -20,6 +20,11 @@ class Law(StrEnum):
     MONOTONE_IN_CAPACITY = "monotone in capacity"  # more slots: no fewer jobs run
     NO_STARVATION = "no starvation"  # every admitted job gets slots in bounded time
     BOUNDED_RESIZES = "bounded resizes"  # an unchanged snapshot causes no resize
+    PRIORITY = "priority"  # a lower priority holds nothing that would start a waiting job of a higher one
+    DEADLINES = "deadlines"  # met where more slots meet them, by the fewest; one that nobody can meet changes nothing
+    GUARANTEED_SHARES = "guaranteed shares"  # a job waits only where its queue, with it, is beyond its guarantee
+    NO_FLAPPING = "no flapping"  # measurements alone move no running job back to what it just left
+    PLACED_TOGETHER = "placed together"  # wishes for nodes can all be met at once, none on more nodes than it needs
 
 
 class Policy(Protocol):
@@ -28,3 +33,9 @@ class Policy(Protocol):
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
         """A target for every job of the snapshot: within its limits, together within the capacity by type."""
+
+
+def is_slow(policy: Policy) -> bool:
+    """Whether a decision may take longer than a server's thread should: the policy says `slow = True`. It is then asked
+    in a process of its own."""
+    return bool(getattr(policy, "slow", False))

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar
 
-from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Plan, Snapshot, Target
 from elastic_core.policy import reasons
 from elastic_core.policy.contract import Law
 from elastic_core.policy.dynamic_program import best_counts
@@ -58,8 +58,8 @@ class ElasticBatch:
             why = reasons.explain(
                 prospect, kind, count, len(kinds), idle[kind], exploring=job_id in explored, batch_rule=self._batch_rule
             )
-            batch = prospect.choices[kind][count].batch
-            targets[job_id] = Target(counts={kind: count}, global_batch=batch, layout=Layout(data=count), reason=why)
+            batch, limits = prospect.choices[kind][count].batch, prospect.job.limits
+            targets[job_id] = Target(counts={kind: count}, global_batch=batch, layout=limits.layout(count), reason=why)
         return Plan(
             policy=self.name,
             targets=targets,

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import ClassVar
 
-from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law
 from elastic_core.policy.queue import admit, fitting_counts, held_count, plural, queue_of, usual_batch
 
@@ -65,6 +65,6 @@ def _target(job: JobView, kind: str, count: int, num_running: int) -> Target:
     return Target(
         counts={kind: count},
         global_batch=usual_batch(job, count),
-        layout=Layout(data=count),
+        layout=job.limits.layout(count),
         reason=f"{plural(count, 'slot')} of {kind}{change}: {why}",
     )

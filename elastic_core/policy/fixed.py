@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import ClassVar
 
-from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law
 from elastic_core.policy.queue import fitting_counts, held_count, held_type, plural, queue_of, usual_batch
 
@@ -81,6 +81,6 @@ def _target(job: JobView, kind: str, count: int) -> Target:
     return Target(
         counts={kind: count},
         global_batch=usual_batch(job, count),
-        layout=Layout(data=count),
+        layout=job.limits.layout(count),
         reason=f"the {plural(count, 'slot')} of {kind} that it asked for",
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar
 
-from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law
 from elastic_core.policy.fixed import what_it_asks
 from elastic_core.policy.optimus import Knowledge, Predicted
@@ -31,6 +31,7 @@ ROUND = 360.0  # seconds
 class Gavel:
     name: ClassVar[str] = "gavel"
     laws: ClassVar[frozenset[Law]] = frozenset({Law.BOUNDED_RESIZES})
+    slow: ClassVar[bool] = True  # linear programs
 
     def __init__(self, objective: str = "max_min", knowledge: Knowledge | None = None) -> None:
         if objective not in PROGRAMS:
@@ -174,7 +175,7 @@ def _target(one: Asked, grant: tuple[str, int] | None, share: str, nodes: Mappin
     return Target(
         counts={kind: count},
         global_batch=one.batch,
-        layout=Layout(data=count),
+        layout=one.job.limits.layout(count),
         reason=f"the {slots} that it asked for on {kind} this round; its share of time is {share}",
         nodes=nodes,
     )

@@ -4,54 +4,74 @@ The value of an option to a job is the rate at which it takes time off the sum o
 times the price of its work. Work of a job delays the job itself, and every longer one that competes for the part of
 the pool it uses (the shorter ones are done by then), so at goodput g on that part of the pool the price is
 
-    p = min over options of (1 + longer jobs * part) / g
+    p = min over options of (1 + RENT * longer jobs * part) / g
 
-which is shortest-remaining-first under load, relative speed without it, and for speed-ups that are powers of the slots
-the optimum of heSRPT (Berg, Vesilo and Harchol-Balter 2020). What changes slots pays for its restart out of the time
-until the job ends or is expected to be moved again; growing pays more, since what others leave they soon want back.
-A new job starts on what its task's earlier jobs have shown (`policy.memory`), not blind on one slot.
+which is shortest-remaining-first under load and relative speed without it. With RENT = 1 and speed-ups that are powers
+of the slots it is the optimum of heSRPT (Berg, Vesilo and Harchol-Balter 2020); but longer jobs are not held up
+altogether while shorter ones run, and where many are they are last, so less is better for both mean and tail. What
+changes slots pays for its restart (`policy.restarts`). A new job starts on what its task's earlier jobs have shown
+(`policy.memory`), with the noise that is to come (`policy.ahead`), not blind on one slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import ClassVar
 
 import numpy as np
 
 from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.policy import flapping, starvation, work_left
 from elastic_core.policy import memory as memories
+from elastic_core.policy.claims import Case, Settled
 from elastic_core.policy.contract import Law
-from elastic_core.policy.knapsack import NOTHING, best_choices
-from elastic_core.policy.outlook import Options, Outlook, outlooks
-from elastic_core.policy.packing import place
-from elastic_core.predict import work
+from elastic_core.policy.knapsack import NOTHING
+from elastic_core.policy.layouts import with_layouts
+from elastic_core.policy.outlook import Lessons, Options, doubts, outlooks
+from elastic_core.policy.packing import Room
+from elastic_core.policy.restarts import charged, slots_back, stays
+from elastic_core.policy.rules import share_out
+from elastic_core.policy.words import span
 from elastic_core.predict.throughput import Floats, Ints
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
-STAY = 1200.0  # seconds that an allocation is expected to last at most
-GROW = 1.5  # restarts that a growth is charged, for the shrinking that follows it
-STOP = 2.0  # restarts that a stop is charged
-LEAST_KEEP = 0.05  # of an option's value that a start keeps, however long its restart: idle slots serve nobody
+LOOK_AHEAD = 1200.0  # seconds over which an option's goodput is taken
+RENT = 0.25  # of a longer job's time that the part of the pool a job uses is charged for
 FEW_COUNTS = 8  # a job that lists so few counts has them considered as they are
 
 
 class Horizon:
     name: ClassVar[str] = "horizon"
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING, Law.BOUNDED_RESIZES})
+    laws: ClassVar[frozenset[Law]] = frozenset(Law) - {Law.MONOTONE_IN_CAPACITY, Law.NO_STARVATION}
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
-        tasks = memories.recall(snapshot.policy_state)
-        memories.learn(tasks, snapshot.jobs)
-        options = _options(snapshot)
-        if options is None or not snapshot.jobs:
-            targets = {job.job_id: Target.nothing("waits: the pool has no slots") for job in snapshot.jobs}
+        moves, turns = flapping.recall(snapshot), starvation.recall(snapshot)
+        tasks, lessons = _recall(snapshot)
+        shared = _problem(snapshot, tasks, lessons)
+        if shared is None:
+            targets = {
+                job.job_id: Target.nothing("waits: the pool has no number of slots that it may have")
+                for job in snapshot.jobs
+            }
         else:
-            targets = _place(snapshot, _decide(snapshot, tasks, options))
+            caution = partial(_caution, problem=shared, tasks=tasks, lessons=lessons)
+            settled = share_out(snapshot, partial(_case, snapshot, shared), shared.held, moves, turns, caution)
+            targets = _place(snapshot, _targets(shared, settled))
+        state = {
+            "tasks": memories.store(tasks), "types": lessons.to_json(),
+            "moves": moves.store(targets, snapshot.now), "turns": turns,
+        }  # fmt: skip
         wake_at = snapshot.now + INTERVAL if snapshot.jobs else None
-        return Plan(policy=self.name, targets=targets, state={"tasks": memories.store(tasks)}, wake_at=wake_at)
+        return Plan(policy=self.name, targets=with_layouts(targets, snapshot), state=state, wake_at=wake_at)
+
+
+def _recall(snapshot: Snapshot) -> tuple[dict[str, memories.TaskMemory], Lessons]:
+    tasks = memories.recall(snapshot.policy_state)
+    memories.learn(tasks, snapshot.jobs)
+    return tasks, Lessons.of(snapshot.policy_state.get("types")).refreshed(tasks)
 
 
 def _options(snapshot: Snapshot) -> Options | None:
@@ -60,41 +80,74 @@ def _options(snapshot: Snapshot) -> Options | None:
         if node.present and node.num_slots:
             sizes.setdefault(node.type, []).append(node.num_slots)
     wanted: set[int] = set()
-    for job in snapshot.jobs:
-        counts = job.limits.slot_counts
+    allowed = {job.allocation.num_slots for job in snapshot.jobs if job.allocation is not None}
+    for counts in {job.limits.slot_counts for job in snapshot.jobs}:
         wanted |= set(counts) if len(counts) <= FEW_COUNTS else {counts[0]}
-    return Options.of(sizes, sorted(wanted)) if sizes else None
+        allowed |= set(counts)
+    return Options.of(sizes, sorted(wanted), allowed) if sizes else None
 
 
-def _decide(snapshot: Snapshot, tasks: Mapping[str, memories.TaskMemory], options: Options) -> dict[str, Target]:
-    looks = outlooks(snapshot.jobs, tasks, options)
-    remaining = _remaining(snapshot.jobs, tasks)
-    goodput = np.asarray([look.goodput for look in looks])
-    with np.errstate(divide="ignore"):
-        need = np.where(goodput > 0, remaining[:, None] / goodput, np.inf)
+@dataclass(frozen=True)
+class Problem:
+    """What a decision maximises: the sum of one value a job, within the capacity of every type."""
+
+    jobs: tuple[JobView, ...]
+    options: Options
+    values: Floats  # of each option (columns) to each job (rows); 0 where it may not run
+    batches: Ints  # of the same shape, like
+    need: Floats  # seconds
+    longer: Ints  # jobs that need longer, by job
+    held: Ints  # option that each job holds
+    pause: Floats  # seconds of a restart of each
+    values_at: Callable[[Ints], Floats]  # the values as if other options were held
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        return tuple(job.job_id for job in self.jobs)
+
+
+def problem(snapshot: Snapshot) -> Problem | None:
+    """The problem that `Horizon` solves for this snapshot; None where there is nothing to share out."""
+    return _problem(snapshot, *_recall(snapshot))
+
+
+def _problem(snapshot: Snapshot, tasks: Mapping[str, memories.TaskMemory], lessons: Lessons) -> Problem | None:
+    options = _options(snapshot)
+    if options is None or not len(options.counts):
+        return None
+    left = work_left.remaining(snapshot.jobs, tasks)
+    looks = outlooks(snapshot.jobs, tasks, options, lessons, left, LOOK_AHEAD)
+    goodput, need = looks.goodput, looks.need
     held = np.asarray([_held(job, options) for job in snapshot.jobs])
     pause = np.asarray([max(job.resize_seconds, 0.0) for job in snapshot.jobs])
     price, longer = _prices(goodput, need, options)
-    values = _values(price, goodput, need, held, pause)
-    chosen = best_choices(values, options.kind_index, options.counts, options.capacity)
-    return {
-        job.job_id: _target(options, looks[row], int(chosen[row]), float(need[row, chosen[row]]), int(longer[row]))
-        for row, job in enumerate(snapshot.jobs)
-    }
+    back = slots_back(need, _parts(goodput, options))
+    values_at = partial(charged, price, goodput, need, pause=pause, stay=stays(snapshot), back=back)
+    return Problem(snapshot.jobs, options, values_at(held), looks.batches, need, longer, held, pause, values_at)
 
 
-def _remaining(jobs: Sequence[JobView], tasks: Mapping[str, memories.TaskMemory]) -> Floats:
-    """Work left: declared, or expected from what the jobs of its task, and all others, turned out to be."""
-    every = [done for memory in tasks.values() for done in memory.works]
-    left = []
-    for job in jobs:
-        if job.total_samples is not None:
-            left.append(max(float(job.remaining_samples), 1.0))
-        else:
-            own = tasks[job.task].works
-            expected = work.estimate(own, every, job.done_samples, scale=1000.0 * job.limits.min_batch)
-            left.append(max(expected.mean_remaining, 1.0))
-    return np.asarray(left)
+def _case(snapshot: Snapshot, problem: Problem, held: Ints) -> Case:
+    """As if the jobs held those options."""
+    values = problem.values if held is problem.held else problem.values_at(held)
+    return Case(problem.jobs, problem.options, snapshot.now, values, problem.need, held, problem.pause)
+
+
+def _caution(row: int, problem: Problem, tasks: Mapping[str, memories.TaskMemory], lessons: Lessons) -> Floats:
+    """By how much each option may take longer than predicted: slower steps, and more work than expected."""
+    job = problem.jobs[row]
+    slower = doubts(job, problem.batches[row], tasks, problem.options, lessons)
+    return (1.0 + slower) * work_left.most_relative(job, tasks) - 1.0
+
+
+def _targets(problem: Problem, settled: Settled) -> dict[str, Target]:
+    found = {}
+    for row, job in enumerate(problem.jobs):
+        option = int(settled.chosen[row])
+        need, longer = float(problem.need[row, option]), int(problem.longer[row])
+        target = _target(problem.options, option, int(problem.batches[row, option]), need, longer)
+        note = settled.notes.get(row)
+        found[job.job_id] = replace(target, reason=f"{target.reason}; {note}") if note else target
+    return found
 
 
 def _held(job: JobView, options: Options) -> int:
@@ -109,10 +162,11 @@ def _held(job: JobView, options: Options) -> int:
 def _prices(goodput: Floats, need: Floats, options: Options) -> tuple[Floats, Ints]:
     """(price of a unit of each job's work, number of jobs that need longer than it)."""
     shortest = need.min(axis=1)
-    longer = (shortest[None, :] > shortest[:, None]).sum(axis=1)
+    no_longer = np.searchsorted(np.sort(shortest), shortest, side="right")
+    longer = np.asarray(len(shortest) - no_longer, dtype=np.int64)
     part = _parts(goodput, options)
     with np.errstate(divide="ignore"):
-        costs = np.where(goodput > 0, (1.0 + longer[:, None] * part[None, :]) / goodput, np.inf)
+        costs = np.where(goodput > 0, (1.0 + RENT * longer[:, None] * part[None, :]) / goodput, np.inf)
     price = costs.min(axis=1)
     return np.where(np.isfinite(price), price, 0.0), longer
 
@@ -123,7 +177,7 @@ def _parts(goodput: Floats, options: Options) -> Floats:
     most = per_slot.max(axis=1)
     power = np.ones(len(options.kinds))
     for kind in range(len(options.kinds)):
-        best = per_slot[:, options.kind_index == kind].max(axis=1)
+        best = per_slot[:, options.kind_index == kind].max(axis=1, initial=0.0)
         usable = best > 0
         if usable.any():
             power[kind] = np.exp(np.mean(np.log(best[usable] / most[usable])))
@@ -131,37 +185,13 @@ def _parts(goodput: Floats, options: Options) -> Floats:
     return parts
 
 
-def _values(price: Floats, goodput: Floats, need: Floats, held: Ints, pause: Floats) -> Floats:
-    """Value of each option to each job: the rate at which completion times fall, less restarts."""
-    rows = np.arange(len(goodput))
-    runs = held != NOTHING
-    now_at = np.where(runs, goodput[rows, held], 0.0)
-    cost = pause[:, None] / np.maximum(np.minimum(need + pause[:, None], STAY), 1e-9)
-    cost = np.where(runs[:, None] & (goodput > now_at[:, None]), cost * GROW, cost)
-    keep = np.maximum(1.0 - cost, np.where(runs, 0.0, LEAST_KEEP)[:, None])
-    keep[rows[runs], held[runs]] = 1.0
-    values = price[:, None] * goodput * keep
-    again = STOP * pause / STAY * price * now_at  # who is stopped pays for another start
-    return np.where(goodput > 0, values + again[:, None], 0.0)
-
-
-def _target(options: Options, look: Outlook, option: int, need: float, longer: int) -> Target:
+def _target(options: Options, option: int, batch: int, need: float, longer: int) -> Target:
     if option == NOTHING:
         return Target.nothing("waits: the slots take more off the sum of completion times where they are")
-    kind, count, batch = options.kinds[options.kind_index[option]], int(options.counts[option]), look.batches[option]
+    kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
     rank = "no job needs longer" if not longer else f"{longer} job{'s' * (longer > 1)} need{'s' * (longer == 1)} longer"
-    reason = f"{count} of {kind} at batch {batch}: done in about {_span(need)}, {rank}"
-    return Target(counts={kind: count}, global_batch=int(batch), layout=Layout(data=count), reason=reason)
-
-
-def _span(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
+    reason = f"{count} of {kind} at batch {batch}: done in about {span(need)}, {rank}"
+    return Target(counts={kind: count}, global_batch=batch, layout=Layout(data=count), reason=reason)
 
 
 def _place(snapshot: Snapshot, targets: Mapping[str, Target]) -> dict[str, Target]:
@@ -176,12 +206,13 @@ def _place(snapshot: Snapshot, targets: Mapping[str, Target]) -> dict[str, Targe
                 free[slot.node] = free.get(slot.node, 0) - 1
         elif target.num_slots:
             moving.append(job.job_id)
+    rooms = {
+        kind: Room({name: number for name, number in free.items() if number > 0 and kinds[name] == kind})
+        for kind in set(kinds.values())
+    }
     placed = dict(targets)
     for job_id in sorted(moving, key=lambda job_id: (-targets[job_id].num_slots, job_id)):
         ((kind, count),) = targets[job_id].counts.items()
-        here = {name: number for name, number in free.items() if number > 0 and kinds[name] == kind}
-        if sum(here.values()) >= count:
-            nodes = place(here, count)
-            free = {name: number - nodes.get(name, 0) for name, number in free.items()}
-            placed[job_id] = replace(targets[job_id], nodes=nodes)
+        if count <= rooms[kind].total:
+            placed[job_id] = replace(targets[job_id], nodes=rooms[kind].take(count))
     return placed

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from elastic_core.policy.borda import FIRST_QUEUE
+from elastic_core.policy.remaining import known_remaining
 from elastic_core.policy.sizes import Size, Sizes
 
 LEAST_GAIN = 0.01  # relative: a unit that changes less is noise
@@ -45,7 +46,7 @@ class Claim:
             )
         held = sizes.held()
         wanted = cheapest(sizes, asked)
-        work = sizes.job.remaining_samples if predictable else max(attained, FIRST_QUEUE) / _cost(sizes, wanted)
+        work = known_remaining(sizes.job) if predictable else max(attained, FIRST_QUEUE) / _cost(sizes, wanted)
         if held is not None and _not_worth_a_restart(sizes, held, wanted, work):
             wanted = held
         service = work * _cost(sizes, wanted) if predictable else max(attained, FIRST_QUEUE)

@@ -2,7 +2,7 @@
 
 Jobs of one task (one entry point) resemble each other, so a job that has just arrived need not start blind on one
 slot: step times by configuration, gradient noise by progress, and the work of those that are no longer there. Another
-model size under the same entry point shows as another scale: `scale_of` compares what a job measured itself.
+model size under the same entry point shows as another scale: `scales_of` compares what a job measured itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from elastic_core.domain import JobView, Limits, ProfilePoint
+from elastic_core.domain import JobView, Layout, Limits, ProfilePoint, to_json
+from elastic_core.policy.corrected import Corrected
+from elastic_core.predict.layouts import factor, is_plain, name_of
 from elastic_core.predict.throughput import StepTime
 
 MOST_POINTS = 48  # of one task
@@ -24,7 +26,7 @@ MOST_COUNT = 4096  # reports behind one point
 _LEAST = 1e-9  # seconds
 _POINT_FIELDS = tuple(one.name for one in fields(ProfilePoint))
 
-Key = tuple[int, int, str, int, int]  # slots, nodes, type, local batch, accumulation
+Key = tuple[int, int, str, int, int, str]  # slots, nodes, type, local batch, accumulation, cut of the model
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ def _learn_one(memory: TaskMemory, job: JobView, before: Told | None) -> Told:
     while len(memory.seen) > MOST_POINTS:
         del memory.seen[next(iter(memory.seen))]
     if job.noise_scale is not None and 0 < job.noise_scale < inf:
-        memory.noise[_stage(job.done_samples)] = job.noise_scale
+        memory.noise[stage_of(job.done_samples)] = job.noise_scale
     return Told(job.done_samples, tuple(_name(key(point)) for point in usable))
 
 
@@ -121,11 +123,17 @@ def store(memories: Mapping[str, TaskMemory]) -> dict[str, Any]:
 
 
 def _plain(point: ProfilePoint) -> dict[str, Any]:
-    return {name: getattr(point, name) for name in _POINT_FIELDS if name != "roles"}
+    plain = {name: getattr(point, name) for name in _POINT_FIELDS if name not in ("roles", "layout")}
+    return plain if point.layout is None else {**plain, "layout": to_json(point.layout)}
+
+
+def _point(raw: Mapping[str, Any]) -> ProfilePoint:
+    layout = raw.get("layout")
+    return ProfilePoint(**{**raw, "layout": None if layout is None else Layout(**layout)})
 
 
 def _from_json(raw: Mapping[str, Any]) -> TaskMemory:
-    seen = [Seen(ProfilePoint(**point), jobs, step, sync) for point, jobs, step, sync in raw["seen"]]
+    seen = [Seen(_point(point), jobs, step, sync) for point, jobs, step, sync in raw["seen"]]
     return TaskMemory(
         {key(one.point): one for one in seen},
         {int(stage): value for stage, value in raw["noise"]},
@@ -135,11 +143,12 @@ def _from_json(raw: Mapping[str, Any]) -> TaskMemory:
 
 
 def _name(parts: Key) -> str:
-    return "/".join(map(str, parts))
+    return "/".join(map(str, parts)).removesuffix("/")
 
 
 def key(point: ProfilePoint) -> Key:
-    return point.num_slots, point.num_nodes, point.type, point.local_batch, point.accumulation
+    cut = "" if point.layout is None or is_plain(point.layout) else name_of(point.layout)
+    return point.num_slots, point.num_nodes, point.type, point.local_batch, point.accumulation, cut
 
 
 def noise_of(job: JobView, memory: TaskMemory) -> float | None:
@@ -148,25 +157,24 @@ def noise_of(job: JobView, memory: TaskMemory) -> float | None:
         return job.noise_scale
     if not memory.noise:
         return None
-    stage = _stage(job.done_samples)
+    stage = stage_of(job.done_samples)
     return memory.noise[min(memory.noise, key=lambda known: (abs(known - stage), known))]
 
 
-def scale_of(job: JobView, model: StepTime, limits: Limits) -> float:
-    """How much slower this job is than its task's model says: the median over what it measured itself."""
-    if not job.profile:
-        return 1.0
-    slots, nodes, batches, measured = (
-        np.asarray([getattr(point, name) for point in job.profile])
-        for name in ("num_slots", "num_nodes", "global_batch", "step_seconds")
-    )
-    ratios = []
-    for kind in {point.type for point in job.profile}:
-        here = np.asarray([point.type == kind for point in job.profile])
-        predicted = model.seconds(slots[here], nodes[here], kind, batches[here], limits)
-        ratios += [log(m / p) for m, p in zip(measured[here], predicted, strict=True) if m > 0 and p > 0]
-    return exp(median(ratios)) if ratios else 1.0
+def scales_of(jobs: Sequence[JobView], model: StepTime | Corrected, limits: Limits) -> list[float]:
+    """How much slower each job is than its task's model says: the median over what it measured itself."""
+    ratios: list[list[float]] = [[] for _ in jobs]
+    measured = [(row, point) for row, job in enumerate(jobs) for point in job.profile if point.step_seconds > 0]
+    for kind in sorted({point.type for _, point in measured}):
+        here = [(row, point) for row, point in measured if point.type == kind]
+        slots, nodes, batches = np.asarray([(p.num_slots, p.num_nodes, p.global_batch) for _, p in here]).T
+        predicted = model.seconds(slots, nodes, kind, batches, limits).tolist()
+        for (row, point), expected in zip(here, predicted, strict=True):
+            if expected > 0:
+                cut = 1.0 if point.layout is None else factor(model.factors, point.layout)
+                ratios[row].append(log(point.step_seconds / (expected * cut)))
+    return [exp(median(own)) if own else 1.0 for own in ratios]
 
 
-def _stage(done: float) -> int:
+def stage_of(done: float) -> int:
     return int(np.log2(done + 1.0))

@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law
 from elastic_core.policy.queue import admit, fitting_counts, held_count, held_type, plural, queue_of, usual_batch
 from elastic_core.policy.remaining import remaining_steps
@@ -74,7 +74,7 @@ class Optimus:
             targets[job.job_id] = Target(
                 counts={kind: count},
                 global_batch=_batch(job),
-                layout=Layout(data=count),
+                layout=job.limits.layout(count),
                 reason=_reason(kind, ladder, at),
                 nodes=wishes.get(job.job_id),
             )

@@ -6,6 +6,7 @@ everything) because it leaves large nodes whole for the next job. Deterministic:
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -91,3 +92,26 @@ def _fewest_nodes(available: Mapping[str, int], count: int) -> dict[str, int]:
         chosen[node] = min(left.pop(node), count)
         count -= chosen[node]
     return chosen
+
+
+class Room:
+    """What is free on the nodes of one type, for placing many jobs one after the other by the rule of `place`."""
+
+    def __init__(self, free: Mapping[str, int]) -> None:
+        self.total = sum(free.values())
+        self._by_size: dict[int, list[str]] = {}  # heaps of names
+        for node in sorted(free):
+            self._by_size.setdefault(free[node], []).append(node)
+
+    def take(self, count: int) -> dict[str, int]:
+        """`count` slots, at most `total`, by node."""
+        self.total -= count
+        chosen: dict[str, int] = {}
+        while count > 0:
+            sizes = [size for size, nodes in self._by_size.items() if nodes and size]
+            size = min((size for size in sizes if size >= count), default=None) or max(sizes)
+            node = heapq.heappop(self._by_size[size])
+            chosen[node] = min(size, count)
+            heapq.heappush(self._by_size.setdefault(size - chosen[node], []), node)
+            count -= chosen[node]
+        return chosen

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from elastic_core.domain import JobView, Layout, Node, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Node, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law
 from elastic_core.policy.genetic import Fitness, Problem, States, search
 from elastic_core.policy.goodput import best_goodputs
@@ -35,6 +35,7 @@ _SEEDS = 10  # solutions that are remembered
 class Pollux:
     name: ClassVar[str] = "pollux"
     laws: ClassVar[frozenset[Law]] = frozenset()  # a random search promises none
+    slow: ClassVar[bool] = True  # half a second at 50 jobs
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
         jobs = sorted(queue_of(snapshot), key=lambda job: job.attained_slot_seconds)
@@ -165,7 +166,7 @@ def _target(
     return Target(
         counts={kind: count},
         global_batch=int(max(table.batches[at], count, job.limits.min_batch)),
-        layout=Layout(data=count),
+        layout=job.limits.layout(count),
         reason=f"{plural(count, 'slot')} of {kind} on {plural(len(where), 'node')}: {table.speedups[at]:.2f} x the "
         "goodput of a fair share of the pool",
         nodes=where,

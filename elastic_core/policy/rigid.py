@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from elastic_core.domain import JobView, Layout, Snapshot, Target
+from elastic_core.domain import JobView, Snapshot, Target
 from elastic_core.policy.fixed import what_it_asks
 from elastic_core.policy.queue import held_count, held_type, plural, usual_batch
 
@@ -32,7 +32,7 @@ def serve(ordered: Sequence[JobView], snapshot: Snapshot, why: Why) -> dict[str,
             targets[job.job_id] = Target(
                 counts={kind: count},
                 global_batch=usual_batch(job, count),
-                layout=Layout(data=count),
+                layout=job.limits.layout(count),
                 reason=f"the {plural(count, 'slot')} of {kind} that it asked for: {why(job)}",
                 nodes=wishes.get(job.job_id),
             )

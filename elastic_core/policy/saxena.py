@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from elastic_core.domain import JobView, Layout, Limits, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Limits, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law
 from elastic_core.policy.dynamic_program import best_counts
 from elastic_core.policy.infeasible import drop_newest
@@ -70,7 +70,7 @@ class Saxena:
             prefer = [held_count(job) if held_type(job) == kind else None for job in inside]
             counts, total = best_counts(values, capacity[kind], prefer)
             for job, open_to, count in zip(inside, choices, counts, strict=True):
-                targets[job.job_id] = _target(kind, open_to[count], len(inside), total)
+                targets[job.job_id] = _target(job, kind, open_to[count], len(inside), total)
         return Plan(
             policy=self.name,
             targets=targets,
@@ -86,11 +86,11 @@ class SaxenaDrop(Saxena):
     drops: ClassVar[bool] = True
 
 
-def _target(kind: str, choice: Choice, num_jobs: int, total: float) -> Target:
+def _target(job: JobView, kind: str, choice: Choice, num_jobs: int, total: float) -> Target:
     return Target(
         counts={kind: choice.num_slots},
         global_batch=choice.batch,
-        layout=Layout(data=choice.num_slots),
+        layout=job.limits.layout(choice.num_slots),
         reason=(
             f"{plural(choice.num_slots, 'slot')} of {kind}: {choice.speedup:.2f} x one slot; the largest sum over "
             f"{plural(num_jobs, 'job')} is {total:.2f}"

@@ -21,6 +21,10 @@ from elastic_core.predict.parameter_server import ParameterServerTime, PsPoint, 
 CORE_SERVICE = PROCESS_SERVICE / 5.0  # a process has five cores, unless its share is changed
 # AITurbo measured a server's speed on x cores as a exp(-b x) + d, with b between 1.4 and 4.3 and a near -d.
 _CURVE = 2.0
+# A worker on the share u of a GPU runs at u^x. AITurbo measured passes that hardly suffer (x = 0.25: a step waits for
+# other things than the GPU) and passes that suffer more than their share (1.8); in the middle two workers do more.
+SHARING = 0.75
+_SHARINGS = (0.25, 0.5, 0.75, 1.0, 1.4, 1.8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class ServerSizes:
         assert job.limits.servers is not None
         self.job = job
         self.limits = job.limits.servers
-        self.model = step_time(job.profile)
+        self.model, self._sharing = shared_step_time(job.profile)
 
     def starts(self, room: Room) -> Iterator[Size]:
         if room.get("gpu", 0) and room.get("cpu", 0):
@@ -70,6 +74,7 @@ class ServerSizes:
         more = []
         if now.workers < limits.max_workers:
             more.append(("worker", replace(now, workers=now.workers + 1, gpus=now.gpus + 1)))
+            more.append(("worker on the same GPUs", replace(now, workers=now.workers + 1)))
         if now.servers < limits.max_servers:
             more.append(("server", replace(now, servers=now.servers + 1)))
         if now.server_cores < limits.max_server_cores:
@@ -83,6 +88,8 @@ class ServerSizes:
         less = []
         if now.workers > 1:
             less.append(("worker", replace(now, workers=now.workers - 1, gpus=max(1, now.gpus - 1))))
+        if now.workers > now.gpus:
+            less.append(("worker on the same GPUs", replace(now, workers=now.workers - 1)))
         if now.servers > 1:
             less.append(("server", replace(now, servers=now.servers - 1)))
         if now.server_cores > 1:
@@ -98,7 +105,8 @@ class ServerSizes:
         shape = self.shape(size)
         batch = usual_batch(self.job, shape.workers)
         servers = shape.servers * server_speed(shape.server_cores)
-        return self.model.samples_per_second(shape.workers, servers, batch, shape.gpus / shape.workers)
+        speed = worker_speed(shape.gpus / shape.workers, self._sharing)
+        return self.model.samples_per_second(shape.workers, servers, batch, speed)
 
     def held(self) -> Size | None:
         allocation = self.job.allocation
@@ -124,20 +132,35 @@ def server_speed(cores: float) -> float:
     return (1.0 - exp(-_CURVE * cores)) / (1.0 - exp(-_CURVE))
 
 
-@lru_cache(maxsize=4096)
+def worker_speed(share: float, sharing: float) -> float:
+    """Of a worker on this share of a GPU, relative to one that has it for itself."""
+    return float(share**sharing)
+
+
 def step_time(profile: tuple[ProfilePoint, ...]) -> ParameterServerTime:
     """Fitted to those of the points that were measured over parameter servers; the prior where there are none."""
-    return fit([_ps_point(point) for point in profile if point.roles])
+    return shared_step_time(profile)[0]
 
 
-def _ps_point(point: ProfilePoint) -> PsPoint:
+@lru_cache(maxsize=4096)
+def shared_step_time(profile: tuple[ProfilePoint, ...]) -> tuple[ParameterServerTime, float]:
+    """(step time, how its workers share a GPU): the exponent that explains the points best, the usual one where
+    nobody shared."""
+    points = [point for point in profile if point.roles]
+    if all(point.num_slots >= dict(point.roles)["worker"] for point in points):
+        return fit([_ps_point(point, SHARING) for point in points]), SHARING
+    tried = [(fit([_ps_point(point, sharing) for point in points]), sharing) for sharing in _SHARINGS]
+    return min(tried, key=lambda found: (found[0].relative_error, abs(found[1] - SHARING)))
+
+
+def _ps_point(point: ProfilePoint, sharing: float) -> PsPoint:
     processes = dict(point.roles)
     return PsPoint(
         workers=processes["worker"],
         servers=processes["server"] * server_speed(point.server_cores),
         global_batch=point.global_batch,
         step_seconds=point.step_seconds,
-        worker_speed=point.num_slots / processes["worker"],
+        worker_speed=worker_speed(point.num_slots / processes["worker"], sharing),
         compute_seconds=point.step_seconds - point.sync_seconds,
         count=point.count,
     )

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law
 from elastic_core.policy.goodput import best_goodputs
 from elastic_core.policy.pick_one import pick_one
@@ -50,6 +50,7 @@ class Options:
 class Sia:
     name: ClassVar[str] = "sia"
     laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING})
+    slow: ClassVar[bool] = True  # an integer program
 
     def __init__(self, speeds: Speeds | None = None, delays: Mapping[str, float] | None = None) -> None:
         """`delays`: of a restart by task, in the place of the measured ones."""
@@ -70,7 +71,7 @@ class Sia:
         targets = {
             job.job_id: Target.nothing(why_waiting(job, capacity, len(grants)))
             if at is None
-            else _target(found, at, places.get(job.job_id))
+            else _target(job, found, at, places.get(job.job_id))
             for job, found, at in zip(jobs, options, chosen, strict=True)
         }
         return Plan(policy=self.name, targets=targets, state={"speeds": learnt}, wake_at=snapshot.now + ROUND)
@@ -186,12 +187,12 @@ def restart_factor(job: JobView, now: float, delay: float) -> float:
     return max(age - job.num_resizes * delay, 0.0) / (age + delay)
 
 
-def _target(options: Options, at: int, nodes: Mapping[str, int] | None) -> Target:
+def _target(job: JobView, options: Options, at: int, nodes: Mapping[str, int] | None) -> Target:
     kind, count = options.kinds[at], int(options.counts[at])
     return Target(
         counts={kind: count},
         global_batch=int(options.batches[at]),
-        layout=Layout(data=count),
+        layout=job.limits.layout(count),
         reason=f"{plural(count, 'slot')} of {kind}: {options.goodputs[at]:.2f} x its worst configuration, "
         f"the best sum of all jobs' goodputs to the power {FAIRNESS}",
         nodes=nodes,

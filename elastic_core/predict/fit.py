@@ -21,9 +21,14 @@ def job_models(points: tuple[ProfilePoint, ...], limits: Limits, experience: Exp
 
 def experience_of(jobs: Sequence[JobView]) -> Experience:
     """What the jobs that were measured on several types tell about the others."""
+    return experience_from([(job.profile, job.limits) for job in jobs])
+
+
+def experience_from(measured: Sequence[tuple[tuple[ProfilePoint, ...], Limits]]) -> Experience:
+    """The same from their measurements; who was measured on one type only has nothing to tell."""
     models = [
-        throughput.StepTime.of(job_models(job.profile, job.limits), job.limits)
-        for job in jobs
-        if len({point.type for point in job.profile}) > 1
+        throughput.StepTime.of(job_models(points, limits), limits)
+        for points, limits in measured
+        if len({point.type for point in points}) > 1
     ]
     return learn(models) if models else NOTHING

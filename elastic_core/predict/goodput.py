@@ -1,9 +1,9 @@
 """Goodput, and the batch that makes it largest: the one place that knows how a job's batch is searched.
 
 Goodput = samples a second x what a sample is worth at that batch (Pollux, OSDI 2021, section 3): work a second in
-samples at the base batch. For many configurations at once, `best` tries a grid of global batches, each cut into equal
-micro-batches that fit a slot, and answers with (batch, local batch, accumulation) of the best. Two grids: Pollux's
-fixed number of geometric steps, and a finer one that also tries what fills the slots exactly.
+samples at the base batch. `Speeds` holds the samples a second of a grid of global batches for many configurations at
+once, and answers with the best of each for any gradient noise. Three grids: Pollux's fixed number of geometric steps
+(`best`), one that also tries what fills the slots exactly, and a coarser one of that kind for many types at once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,28 @@ class Best:
 
     goodputs: Floats  # base-batch samples a second
     samples: Floats  # a second
-    batches: Ints  # as really run: local x accumulation x slots, at most the largest allowed
+    batches: Ints  # of `best` as really run: local x accumulation x slots, at most the largest allowed
     local: Ints
     accumulation: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Speeds:
+    """Every batch that is tried (columns, ascending) on every configuration (rows)."""
+
+    samples: Floats  # a second; 0: it cannot run there
+    batches: Ints
+    local: Ints
+    accumulation: Ints
+
+    def goodputs(self, base_batch: int, noise_scale: float | None) -> Floats:
+        return self.samples * efficiencies(self.batches, base_batch, noise_scale)
+
+    def best(self, base_batch: int, noise_scale: float | None) -> Best:
+        goodputs = self.goodputs(base_batch, noise_scale)
+        at = np.argmax(goodputs, axis=1)  # of equals the smallest
+        rows = np.arange(len(at))
+        return Best(*(of[rows, at] for of in (goodputs, self.samples, self.batches, self.local, self.accumulation)))
 
 
 def best(
@@ -50,11 +69,8 @@ def best(
         local, accumulation = np.where(alone, -(-local // 2), local), np.where(alone, 2, accumulation)
     run = np.minimum(local * accumulation * slots, limits.max_batch)
     samples = run / times.seconds_of(slots, nodes, kind, local, accumulation)
-    goodputs = samples * efficiencies(run, limits.min_batch, noise_scale)
-    goodputs = np.where((run >= slots) & (local >= limits.min_local_batch), goodputs, 0.0)
-    at = np.argmax(goodputs, axis=1)
-    rows = np.arange(len(num_slots))
-    return Best(goodputs[rows, at], samples[rows, at], run[rows, at], local[rows, at], accumulation[rows, at])
+    samples = np.where((run >= slots) & (local >= limits.min_local_batch), samples, 0.0)
+    return Speeds(samples, run, local, accumulation).best(limits.min_batch, noise_scale)
 
 
 @lru_cache(maxsize=1024)
@@ -81,3 +97,23 @@ def filling_batches(min_batch: int, max_batch: int, max_local: int | None, num_s
         tried += [points // unit * unit, -(-points // unit) * unit]
     every = np.unique(np.concatenate(tried))
     return every[(every >= low) & (every <= high)]
+
+
+@lru_cache(maxsize=4096)
+def coarse_batches(limits: Limits, kind: str, counts: tuple[int, ...]) -> Ints:
+    """Batches to try on each count (rows), ascending, the last one repeated to the end: a geometric grid from the
+    smallest batch that feeds every slot, its multiples of the count, and once, twice, four times what fits all slots.
+    """
+    rows = [_coarse(limits, count, count * (limits.max_local(kind) or 1)) for count in counts]
+    width = max(map(len, rows), default=0)
+    return np.asarray([row + row[-1:] * (width - len(row)) for row in rows], dtype=np.int64).reshape(len(rows), width)
+
+
+def _coarse(limits: Limits, count: int, full: int) -> list[int]:
+    low, high = max(limits.min_batch, count * limits.min_local_batch), limits.max_batch
+    if low >= high:
+        return [max(high, count)]
+    grid = low * _FILLING_STEP ** np.arange(int(np.log(high / low) / np.log(_FILLING_STEP)) + 1)
+    tried = {int(point) for point in np.append(grid, high)}
+    tried |= {point // count * count for point in tried} | {full * times for times in (1, 2, 4)}
+    return sorted(batch for batch in tried if low <= batch <= high)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ Residuals = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
 
 _MAX_STEPS = 60
 _CLOSE = 1e-5  # relative fall of the cost that ends the search
+_DAMPING = 0.1  # of the first step
 _LONGEST = 2.0  # of a step in one parameter: they are logarithms
 
 
@@ -43,12 +43,15 @@ def soften(scaled: Floats) -> tuple[Floats, Floats]:
 def minimise(residuals: Residuals, hypotheses: Sequence[Hypothesis]) -> tuple[Floats, Floats] | None:
     """(the best point under the best hypothesis, the inverse of its normal matrix: the covariance).
 
-    Each search starts at its prior's means. None where nothing finite was found.
+    The first search starts at its prior's means, the others where the best so far ended, but for what their priors say
+    otherwise. None where nothing finite was found.
     """
-    cost, best, normal = inf, hypotheses[0].mean, np.full((1, 1), np.nan)
-    for hypothesis in sorted(hypotheses, key=lambda one: one.cost):
-        if hypothesis.cost < cost:  # else it cannot win: squares are not negative
-            cost, best, normal = min((cost, best, normal), _descend(residuals, hypothesis), key=lambda end: end[0])
+    first, *others = sorted(hypotheses, key=lambda one: one.cost)
+    cost, best, normal = _descend(residuals, first, first.mean)
+    for other in others:
+        if other.cost < cost:  # else it cannot win: squares are not negative
+            start = np.where(other.mean == first.mean, best, other.mean)
+            cost, best, normal = min((cost, best, normal), _descend(residuals, other, start), key=lambda end: end[0])
     if not (np.isfinite(cost) and np.isfinite(best).all() and np.isfinite(normal).all()):
         return None
     try:
@@ -58,27 +61,32 @@ def minimise(residuals: Residuals, hypotheses: Sequence[Hypothesis]) -> tuple[Fl
     return (best, covariance) if np.isfinite(covariance).all() else None
 
 
-def _descend(residuals: Residuals, prior: Hypothesis) -> tuple[float, Floats, Floats]:
-    """(cost, point, normal matrix) where no step lowers the sum of squares any more."""
-    at, damping = prior.mean, 1e-3
+def _descend(residuals: Residuals, prior: Hypothesis, start: Floats) -> tuple[float, Floats, Floats]:
+    """(cost, point, normal matrix) where no step lowers the sum of squares any more. Damping after Nielsen 1999."""
+    at, damping, harder = start, _DAMPING, 2.0
     off, slope = residuals(at, prior.mean, prior.spread)
     cost, normal, downhill = float(off @ off), slope.T @ slope, -(slope.T @ off)
     for _ in range(_MAX_STEPS):
+        damped = normal.copy()
+        damped.flat[:: len(at) + 1] *= 1.0 + damping
         try:
-            step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), downhill)
+            step = np.linalg.solve(damped, downhill)
         except np.linalg.LinAlgError:
             break
-        there = at + np.clip(step, -_LONGEST, _LONGEST)
-        off, slope = residuals(there, prior.mean, prior.spread)
+        step = np.minimum(np.maximum(step, -_LONGEST), _LONGEST)
+        off, slope = residuals(at + step, prior.mean, prior.spread)
         lower = float(off @ off)
         if lower < cost:
+            expected = float(step @ (2.0 * downhill - normal @ step))
             small = cost - lower < _CLOSE * cost
-            at, cost, damping = there, lower, max(damping / 5.0, 1e-9)
+            ratio = (cost - lower) / expected if expected > 0 else 0.0
+            damping, harder = max(damping * max(1 / 5, 1.0 - (2.0 * ratio - 1.0) ** 3), 1e-9), 2.0
+            at, cost = at + step, lower
             normal, downhill = slope.T @ slope, -(slope.T @ off)
             if small:
                 break
         else:
-            damping *= 8.0
+            damping, harder = damping * harder, harder * 2.0
             if damping > 1e8 or not np.isfinite(step).all():
                 break
     return (cost + prior.cost if np.isfinite(cost) else np.inf), at, normal

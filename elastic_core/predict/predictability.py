@@ -1,9 +1,10 @@
 """Can a job's progress be predicted? AITurbo's (HPDC 2021) classifier, told by its submission and its losses so far.
 
 Six kinds of estimator are compared by cross-validation with folds grouped by submission, since a user submits the same
-job again and again and a plain fold would be asked what it was told; features are chosen anew in each fold. The kind
-with the largest area under the ROC curve is fitted to all jobs; its out-of-fold answers calibrate its probabilities
-(isotonic regression). A stored classifier is plain data and scikit-learn objects (`predict.stored`), never a pickle.
+job again and again and a plain fold would be asked what it was told (an installation that submits hardly anything else
+has its folds made of jobs); features are chosen anew in each fold. The kind with the largest area under the ROC curve
+is fitted to all jobs; its out-of-fold answers calibrate its probabilities (isotonic regression). A stored classifier
+is plain data and scikit-learn objects (`predict.stored`), never a pickle.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
+from threadpoolctl import threadpool_limits
 
 from elastic_core.errors import UserError
 from elastic_core.predict.feature_choice import choose
@@ -37,6 +39,8 @@ Ints = NDArray[np.int64]
 FEATURES = (*NAMES, *RUN_NAMES)
 KEPT_FEATURES = 24  # of `FEATURES` that differ between jobs
 MIN_JOBS = 50
+LEAST_OF_A_CLASS = 10
+SUBMISSIONS_A_FOLD = 3  # that differ, else folds are made of jobs
 _TASK = 0  # column of the category
 Run = Sequence[float]  # the losses that a job has reported so far
 Calibration = tuple[tuple[float, ...], tuple[float, ...]]  # scores, ascending, and the probability at each
@@ -53,9 +57,27 @@ def _one_hot(category: bool) -> Any:
     return ColumnTransformer([("task", tasks, [_TASK])], remainder=numbers)
 
 
-def _boosting(category: bool, seed: int) -> Any:
+@dataclass(frozen=True, slots=True)
+class BoostingSettings:
+    trees: int
+    learning_rate: float
+    leaves: int
+    least_in_leaf: int
+    l2: float
+
+
+# What may be chosen from; the first is used where nothing is chosen, the second is scikit-learn's own.
+SETTINGS = (
+    BoostingSettings(400, 0.05, 7, 10, 1.0),
+    BoostingSettings(100, 0.1, 31, 20, 0.0),
+    BoostingSettings(200, 0.1, 7, 20, 1.0),
+)
+
+
+def _boosting(category: bool, seed: int, settings: BoostingSettings = SETTINGS[0]) -> Any:
     return HistGradientBoostingClassifier(
-        max_iter=400, learning_rate=0.05, max_leaf_nodes=7, min_samples_leaf=10, l2_regularization=1.0,
+        max_iter=settings.trees, learning_rate=settings.learning_rate, max_leaf_nodes=settings.leaves,
+        min_samples_leaf=settings.least_in_leaf, l2_regularization=settings.l2,
         categorical_features=[_TASK] if category else None, early_stopping=False, random_state=seed,
     )  # fmt: skip
 
@@ -119,34 +141,41 @@ class Classifier:
         if not submissions:
             return np.empty(0)
         features = features_of(submissions, self.tasks, runs)[:, list(self.columns)]
-        return 1.0 - _apply(self.calibration, _scores(self.estimator, features))
+        with threadpool_limits(limits=1):
+            return 1.0 - _apply(self.calibration, _scores(self.estimator, features))
 
 
 def fit(
     submissions: Sequence[Submission], unpredictable: Sequence[bool], *,
-    runs: Sequence[Run] | None = None, seed: int = 0, kinds: Sequence[str] = tuple(CANDIDATES), folds: int = 5,
+    runs: Sequence[Run] | None = None, jobs: Sequence[int] | None = None, seed: int = 0,
+    kinds: Sequence[str] = tuple(CANDIDATES), folds: int = 5,
 ) -> tuple[Classifier, list[Compared]]:  # fmt: skip
     """The best kind, fitted to all jobs and calibrated; and the comparison.
 
-    To learn from runs under way, give every job several times, with losses up to other points of its run.
+    To learn from runs under way, give every job several times, with losses up to other points of its run, and say by
+    `jobs` which rows are one job. Folds are grouped by submission, or by job where hardly two submissions differ.
 
     Raises `UserError` for fewer than `MIN_JOBS` jobs, or fewer than ten of either class: nothing can be compared then.
     """
     labels = np.asarray(unpredictable, dtype=np.int64)
-    if len(labels) < MIN_JOBS or min(labels.sum(), len(labels) - labels.sum()) < 10:
+    owner = np.arange(len(labels)) if jobs is None else np.asarray(jobs, dtype=np.int64)
+    once = np.unique(owner, return_index=True)[1]
+    num_jobs, num_unpredictable = len(once), int(labels[once].sum())
+    if num_jobs < MIN_JOBS or min(num_unpredictable, num_jobs - num_unpredictable) < LEAST_OF_A_CLASS:
         raise UserError(
-            f"{len(labels)} jobs, {int(labels.sum())} of them unpredictable, are too few to learn from: at least "
-            f"{MIN_JOBS} are needed, and ten of either class"
+            f"{num_jobs} jobs, {num_unpredictable} of them unpredictable, are too few to learn from: at least "
+            f"{MIN_JOBS} are needed, and {LEAST_OF_A_CLASS} of either class"
         )
     tasks = tasks_of(submissions)
     features = features_of(submissions, tasks, runs)
-    splits = grouped(features, labels, seed, folds)
+    splits = _folds(features, labels, owner, seed, folds)
     compared = [cross_validate(name, features, labels, splits, seed) for name in kinds]
     best = max(compared, key=lambda found: found.auc)
     columns = choose(features, labels, KEPT_FEATURES, seed)
-    estimator = CANDIDATES[best.name](_TASK in columns, seed).fit(features[:, columns], labels)
+    with threadpool_limits(limits=1):
+        estimator = CANDIDATES[best.name](_TASK in columns, seed).fit(features[:, columns], labels)
     return (
-        Classifier(best.name, estimator, tuple(columns), tasks, _calibrate(best.scores, labels), best.auc, len(labels)),
+        Classifier(best.name, estimator, tuple(columns), tasks, _calibrate(best.scores, labels), best.auc, num_jobs),
         compared,
     )
 
@@ -161,9 +190,28 @@ Splits = list[tuple[Ints, Ints]]
 
 def grouped(features: Floats, labels: Ints, seed: int = 0, folds: int = 5) -> Splits:
     """Folds that no submission is on both sides of: rows that agree in all of it stay together."""
+    return _by_group(submission_groups(features), labels, seed, folds)
+
+
+def submission_groups(features: Floats) -> Ints:
+    """The same number for rows that agree in all of their submission."""
     filled = np.nan_to_num(features[:, : len(NAMES)], nan=-1e9)
-    group = np.unique(filled, axis=0, return_inverse=True)[1].ravel()
-    return list(StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(filled, labels, group))
+    return np.unique(filled, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
+
+
+def _by_group(group: Ints, labels: Ints, seed: int, folds: int) -> Splits:
+    splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    return list(splitter.split(np.zeros(len(labels)), labels, group))
+
+
+def _folds(features: Floats, labels: Ints, owner: Ints, seed: int, folds: int) -> Splits:
+    """By submission, as long as each fold can be given several and learn both classes from the others."""
+    group = submission_groups(features)
+    if len(np.unique(group)) >= SUBMISSIONS_A_FOLD * folds:
+        splits = _by_group(group, labels, seed, folds)
+        if all(len(test) and np.ptp(labels[train]) for train, test in splits):
+            return splits
+    return _by_group(owner, labels, seed, folds)
 
 
 def plain(labels: Ints, seed: int = 0, folds: int = 5) -> Splits:
@@ -172,6 +220,11 @@ def plain(labels: Ints, seed: int = 0, folds: int = 5) -> Splits:
 
 def cross_validate(name: str, features: Floats, labels: Ints, splits: Splits, seed: int = 0) -> Compared:
     """Choose features and fit on each training part; score its held-out part."""
+    with threadpool_limits(limits=1):  # beside training jobs more threads wait for cores, and spin while they do
+        return _cross_validated(name, features, labels, splits, seed)
+
+
+def _cross_validated(name: str, features: Floats, labels: Ints, splits: Splits, seed: int) -> Compared:
     scores = np.zeros(len(labels))
     aucs = []
     for train, test in splits:
@@ -181,6 +234,38 @@ def cross_validate(name: str, features: Floats, labels: Ints, splits: Splits, se
         if np.ptp(labels[test]):
             aucs.append(float(roc_auc_score(labels[test], scores[test])))
     return Compared(name, float(np.mean(aucs)) if aucs else 0.5, tuple(aucs), scores)
+
+
+def cross_validate_nested(
+    features: Floats, labels: Ints, splits: Splits, seed: int = 0, inner: int = 3
+) -> tuple[Compared, list[BoostingSettings]]:
+    """Gradient boosting whose settings are chosen anew on each training part, by folds of it grouped by submission:
+    no held-out part has a say in how it is judged. Also the settings chosen, by fold."""
+    scores = np.zeros(len(labels))
+    aucs: list[float] = []
+    chosen: list[BoostingSettings] = []
+    with threadpool_limits(limits=1):
+        for train, test in splits:
+            columns = choose(features[train], labels[train], KEPT_FEATURES, seed)
+            kept, truth = features[train][:, columns], labels[train]
+            folds = grouped(features[train], truth, seed, inner)
+            inside = [_mean_auc(settings, _TASK in columns, kept, truth, folds, seed) for settings in SETTINGS]
+            best = SETTINGS[int(np.argmax(inside))]
+            estimator = _boosting(_TASK in columns, seed, best).fit(kept, truth)
+            scores[test] = _scores(estimator, features[test][:, columns])
+            aucs.append(float(roc_auc_score(labels[test], scores[test])))
+            chosen.append(best)
+    return Compared("gradient boosting", float(np.mean(aucs)), tuple(aucs), scores), chosen
+
+
+def _mean_auc(
+    settings: BoostingSettings, category: bool, features: Floats, labels: Ints, splits: Splits, seed: int
+) -> float:
+    found = []
+    for train, test in splits:
+        estimator = _boosting(category, seed, settings).fit(features[train], labels[train])
+        found.append(float(roc_auc_score(labels[test], _scores(estimator, features[test]))))
+    return float(np.mean(found))
 
 
 def _scores(estimator: Any, features: Floats) -> Floats:

@@ -7,6 +7,8 @@ written out because a policy fits thousands of models.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +30,7 @@ def split(global_batch: Ints, num_slots: Ints, max_local: int | None) -> tuple[I
     return -(-share // accumulation), accumulation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shapes:
     """Configurations as parallel arrays, one entry each. `type_index` counts the types of the parameters."""
 
@@ -37,6 +39,30 @@ class Shapes:
     local_batch: Ints
     accumulation: Ints
     type_index: Ints
+
+    # What a search of the parameters asks for again and again:
+
+    @cached_property
+    def several(self) -> NDArray[np.bool_]:
+        return self.num_slots > 1
+
+    @cached_property
+    def far(self) -> NDArray[np.bool_]:
+        return self.num_nodes > 1
+
+    @cached_property
+    def beyond_two(self) -> Floats:
+        slots: Floats = np.maximum(self.num_slots - 2.0, 0.0)
+        return slots
+
+    @cached_property
+    def more(self) -> Floats:
+        return np.asarray(self.accumulation - 1.0, dtype=np.float64)
+
+    @cached_property
+    def places(self) -> tuple[Ints, Ints]:
+        """Rows, and the first parameter of each row's type."""
+        return np.arange(len(self.num_slots)), len(COMMON) + len(BY_TYPE) * self.type_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +80,24 @@ class Parts:
 
 
 def evaluate(theta: Floats, shapes: Shapes) -> Parts:
-    theta = np.clip(theta, -_LIMIT, _LIMIT)
-    fixed, per_sample, sync, inside, outside, overlap, share = np.exp(theta[: len(COMMON)])
-    by_type = theta[len(COMMON) :].reshape(-1, len(BY_TYPE))[shapes.type_index]
-    several, far = shapes.num_slots > 1, shapes.num_nodes > 1
+    theta = np.minimum(np.maximum(theta, -_LIMIT), _LIMIT)
+    fixed, per_sample, sync, inside, outside, overlap, share = np.exp(theta[: len(COMMON)]).tolist()
+    slowness, exchange, between = theta[len(COMMON) :].reshape(-1, len(BY_TYPE)).T[:, shapes.type_index]
 
     compute = fixed + per_sample * shapes.local_batch
     crowd = np.minimum((share * shapes.num_slots) ** SHARING_POWER, 1e200)
-    log_grad = np.log(compute) + by_type[..., 0] + np.log1p(crowd) / SHARING_POWER
+    log_grad = np.log(compute) + slowness + np.log1p(crowd) / SHARING_POWER
 
-    grown = np.where(far, outside, inside) * np.maximum(shapes.num_slots - 2.0, 0.0)
-    log_sync = np.log(sync) + by_type[..., 1] + np.where(far, by_type[..., 2], 0.0) + np.log1p(grown)
+    grown = np.where(shapes.far, outside, inside) * shapes.beyond_two
+    log_sync = log(sync) + exchange + np.where(shapes.far, between, 0.0) + np.log1p(grown)
 
     gamma = 1.0 + min(overlap, _MAX_OVERLAP)
-    gap = np.where(several, np.clip(log_sync - log_grad, -200.0, 200.0), -200.0)
+    gap = np.where(shapes.several, np.minimum(np.maximum(log_sync - log_grad, -200.0), 200.0), -200.0)
     both = np.logaddexp(0.0, gamma * gap)  # no overflow in the power: everything is relative to the gradients
-    log_together = log_grad + both / gamma
+    hidden = both / gamma
+    log_together = log_grad + hidden
     sync_weight = np.exp(gamma * gap - both)
-    more = shapes.accumulation - 1.0
-    whole = np.log1p(more * np.exp(-both / gamma))
+    whole = np.log1p(shapes.more * np.exp(-hidden))
     active = overlap if overlap < _MAX_OVERLAP else 0.0
     return Parts(
         log_grad=log_grad,
@@ -81,7 +106,7 @@ def evaluate(theta: Floats, shapes: Shapes) -> Parts:
         sharing_share=crowd / (1.0 + crowd),
         growth=grown / (1.0 + grown),
         grad_weight=1.0 - sync_weight,
-        overlap_slope=active * (sync_weight * gap - both / gamma) / gamma,
+        overlap_slope=active * (sync_weight * gap - hidden) / gamma,
         together_share=np.exp(-whole),
     )
 
@@ -89,8 +114,7 @@ def evaluate(theta: Floats, shapes: Shapes) -> Parts:
 def slopes(theta: Floats, shapes: Shapes) -> tuple[Parts, Floats, Floats]:
     """The parts, and the derivatives of `log_grad` and `log_step` by each parameter: (configurations, parameters)."""
     parts = evaluate(theta, shapes)
-    rows = np.arange(len(parts.log_grad))
-    own = len(COMMON) + len(BY_TYPE) * shapes.type_index
+    rows, own = shapes.places
     grad = np.zeros((len(rows), len(theta)))
     grad[:, 0], grad[:, 1] = parts.fixed_share, 1.0 - parts.fixed_share
     grad[:, 6] = parts.sharing_share
@@ -98,11 +122,11 @@ def slopes(theta: Floats, shapes: Shapes) -> tuple[Parts, Floats, Floats]:
 
     exchanged = (1.0 - parts.grad_weight) * parts.together_share
     step = grad * (1.0 - exchanged)[:, None]
-    far = shapes.num_nodes > 1
     step[:, 2] = exchanged
-    step[:, 3] = exchanged * np.where(far, 0.0, parts.growth)
-    step[:, 4] = exchanged * np.where(far, parts.growth, 0.0)
+    growth = exchanged * parts.growth
+    step[:, 3] = np.where(shapes.far, 0.0, growth)
+    step[:, 4] = np.where(shapes.far, growth, 0.0)
     step[:, 5] = parts.overlap_slope * parts.together_share
     step[rows, own + 1] = exchanged
-    step[rows, own + 2] = np.where(far, exchanged, 0.0)
+    step[rows, own + 2] = np.where(shapes.far, exchanged, 0.0)
     return parts, grad, step

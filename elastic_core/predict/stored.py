@@ -10,12 +10,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import sklearn
 import skops.io
 
 from elastic_core.errors import UserError
 from elastic_core.predict.predictability import FEATURES, Classifier
 
-FORMAT = 1
+FORMAT = 2
 # Beyond what skops trusts by itself: numpy's and scikit-learn's own data. A `functools.partial` may only wrap what is
 # trusted too, and is how histogram boosting keeps its check of the category's column.
 _TRUSTED = (
@@ -32,6 +33,7 @@ def save(classifier: Classifier, path: Path) -> None:
     """Whole or not at all: written beside and renamed."""
     content = {
         "format": FORMAT,
+        "scikit_learn": sklearn.__version__,
         "kind": classifier.kind,
         "estimator": classifier.estimator,
         "columns": list(classifier.columns),
@@ -52,6 +54,11 @@ def load(path: Path) -> Classifier:
     content = _read(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} is no predictability classifier of format {FORMAT}; fit a new one")
+    if content["scikit_learn"] != sklearn.__version__:  # an estimator of another version may load and answer wrongly
+        raise UserError(
+            f"{path} was written with scikit-learn {content['scikit_learn']}, this is {sklearn.__version__}; "
+            "fit a new one"
+        )
     if tuple(content["names"]) != FEATURES:
         raise UserError(f"{path} was learnt from other features than this version has; fit a new one")
     scores, probabilities = content["calibration"]
@@ -73,4 +80,7 @@ def _read(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as a skops file: {error}") from error
     if unknown:
         raise UserError(f"{path} holds types that are not trusted and was not loaded: {', '.join(unknown)}")
-    return skops.io.load(path, trusted=list(_TRUSTED))
+    try:
+        return skops.io.load(path, trusted=list(_TRUSTED))
+    except Exception as error:  # a damaged member of an intact zip
+        raise UserError(f"{path} cannot be loaded: {error}") from error

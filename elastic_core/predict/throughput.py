@@ -8,8 +8,8 @@ The form is Pollux's (Qiao et al., OSDI 2021, section 3.2): a step of `a` micro-
              between[type], and with a growth of its own
 
 that is its seven parameters (two for the gradients, two for the exchange inside a node, two between nodes, the
-overlap), and what differs between types as factors. `sharing` is ours: slots may share what they compute with (four
-CPU slots on two cores): (1 + (share * slots)^8)^(1/8) is 1 for few slots and grows with the slots once they share all.
+overlap), and what differs between types as factors. `sharing` is ours: CPU slots may share what they compute with (four
+of them on two cores): (1 + (share * slots)^8)^(1/8) is 1 for few slots and grows with the slots once they share all.
 
 The fit is a maximum a posteriori estimate over the logarithms: non-negative by construction, a sensible answer from
 no point at all, and a covariance for the uncertainty. `Experience` of other jobs sharpens the prior: how fast types
@@ -20,13 +20,14 @@ extrapolation, not a truth: see `StepTime.relative_error`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
 
 import numpy as np
 
-from elastic_core.domain import Limits, ProfilePoint, ThroughputModel
+from elastic_core.domain import Layout, Limits, ProfilePoint, ThroughputModel
+from elastic_core.predict import layouts
 from elastic_core.predict.experience import NOTHING, SHARED, Experience, common_prior
 from elastic_core.predict.least_squares import Floats, Hypothesis, minimise, soften
 from elastic_core.predict.step_form import BY_TYPE, COMMON, Ints, Parts, Shapes, evaluate, slopes, split
@@ -39,6 +40,7 @@ _POINT_ERROR = 0.10  # relative, of one report
 _COMPUTE_ERROR = 0.15  # relative, of a step's time without its wait for gradients
 _SYNC_ERROR, _SYNC_SHARE = 0.25, 0.03  # of that wait: relative to it, and to the step
 _SHARED_COST = 7.0  # in residuals squared: what the hypothesis of sharing must explain better
+_SHARING = "cpu"  # the type whose slots may share what they compute with; an accelerator computes for itself
 _LARGEST = 60.0  # of a logarithm
 
 
@@ -54,6 +56,7 @@ class StepTime:
     spread: Floats | Mapping[str, float]  # the covariance, or the stored parameters that hold it
     types: tuple[str, ...]
     source: str
+    factors: Mapping[str, float] = field(default_factory=dict)  # of layouts (`predict.layouts`)
 
     @cached_property
     def covariance(self) -> Floats:
@@ -79,6 +82,11 @@ class StepTime:
         local, accumulation = split(batches, num_slots, limits.max_local(kind))
         return self.seconds_of(num_slots, num_nodes, kind, local, accumulation)
 
+    def seconds_in(self, layout: Layout, num_nodes: int, kind: str, global_batch: int, limits: Limits) -> float:
+        """Step seconds in a layout, which fills as many slots as it has ranks."""
+        slots, nodes, batch = np.asarray([[layout.world_size], [num_nodes], [global_batch]])
+        return layouts.factor(self.factors, layout) * float(self.seconds(slots, nodes, kind, batch, limits)[0])
+
     def seconds_of(self, num_slots: Ints, num_nodes: Ints, kind: str, local: Ints, accumulation: Ints) -> Floats:
         """The same for batches that are split already."""
         seconds: Floats = np.exp(self._parts(num_slots, num_nodes, kind, local, accumulation).log_step)
@@ -89,6 +97,11 @@ class StepTime:
         local, accumulation = split(batches, num_slots, limits.max_local(kind))
         seconds: Floats = np.exp(self._parts(num_slots, num_nodes, kind, local, accumulation).log_grad)
         return seconds
+
+    def of_point(self, point: ProfilePoint, limits: Limits) -> float:
+        """What replicas would take where a point was measured."""
+        layout = Layout(data=point.num_slots)
+        return self.seconds_in(layout, point.num_nodes, point.type, point.global_batch, limits)
 
     def _parts(self, num_slots: Ints, num_nodes: Ints, kind: str, local: Ints, accumulation: Ints) -> Parts:
         theta, place = self._theta_with(kind)
@@ -130,14 +143,18 @@ def fit(points: Sequence[ProfilePoint], limits: Limits, experience: Experience =
     at the scale of the one configuration measured if there is one. `num_points` counts the points that were used.
     Types that only `experience` knows are in the model too, projected from those that were measured.
     """
-    usable = [point for point in points if _sane(point)]
+    measured = [point for point in points if _sane(point)]
+    usable = layouts.as_replicas(measured, limits)
     fitted = _maximum_a_posteriori(usable, _types(usable, limits, experience), experience) if usable else None
     if fitted is None:  # nothing measured, or no finite optimum
         return _pack(_prior(limits, experience), 0)
     configurations = {(p.num_slots, p.num_nodes, p.type, p.local_batch, p.accumulation) for p in usable}
     theta, covariance, types = fitted
     source = "fitted" if len(configurations) > 1 else "prior"
-    return _pack(StepTime(theta, covariance, types, source), len(usable))
+    times = StepTime(theta, covariance, types, source)
+    if any(not layouts.is_plain(point.layout) for point in measured):
+        times = replace(times, factors=layouts.learn(measured, lambda point: times.of_point(point, limits)))
+    return _pack(times, len(usable))
 
 
 def _types(points: Sequence[ProfilePoint], limits: Limits, experience: Experience) -> tuple[str, ...]:
@@ -179,27 +196,31 @@ def _maximum_a_posteriori(
     waited = np.asarray([points[i].sync_seconds for i in rows])
     unsure = _SYNC_SHARE * np.exp(measured[rows]) + _SYNC_ERROR * waited
 
+    repeated = shapes.accumulation[rows]
+    noise_of_row, unsure_of_row = noise[:, None], unsure[:, None]
+    steps, waits, all_rows = len(points), len(points) + len(rows), len(points) + 2 * len(rows)
+
     def residuals(theta: Floats, mean: Floats, spread: Floats) -> tuple[Floats, Floats]:
         parts, grad_slope, step_slope = slopes(theta, shapes)
+        log_grad, grad_slope = parts.log_grad[rows], grad_slope[rows]
         step = np.exp(np.minimum(parts.log_step[rows], _LARGEST))
-        grad = np.exp(np.minimum(parts.log_grad[rows], _LARGEST)) * shapes.accumulation[rows]
-        off = (
-            (parts.log_step - measured) / noise,
-            (parts.log_grad[rows] - computed) / _COMPUTE_ERROR,
-            (step - grad - waited) / unsure,
-        )
-        slope = (
-            step_slope / noise[:, None],
-            grad_slope[rows] / _COMPUTE_ERROR,
-            (step[:, None] * step_slope[rows] - grad[:, None] * grad_slope[rows]) / unsure[:, None],
-        )
-        softened, factor = soften(np.concatenate(off))
-        return (
-            np.concatenate((softened, (theta - mean) / spread)),
-            np.concatenate((np.concatenate(slope) * factor[:, None], np.diag(1.0 / spread))),
-        )
+        grad = np.exp(np.minimum(log_grad, _LARGEST)) * repeated
+        off = np.empty(all_rows + len(theta))
+        off[:steps] = (parts.log_step - measured) / noise
+        off[steps:waits] = (log_grad - computed) / _COMPUTE_ERROR
+        off[waits:all_rows] = (step - grad - waited) / unsure
+        off[:all_rows], factor = soften(off[:all_rows])
+        off[all_rows:] = (theta - mean) / spread
+        slope = np.zeros((len(off), len(theta)))
+        slope[:steps] = step_slope / noise_of_row
+        slope[steps:waits] = grad_slope / _COMPUTE_ERROR
+        slope[waits:all_rows] = (step[:, None] * step_slope[rows] - grad[:, None] * grad_slope) / unsure_of_row
+        slope[:all_rows] *= factor[:, None]
+        slope[all_rows:].flat[:: len(theta) + 1] = 1.0 / spread
+        return off, slope
 
-    found = minimise(residuals, _hypotheses(mean, spread, shapes))
+    cores = any(point.type == _SHARING for point in points)
+    found = minimise(residuals, _hypotheses(mean, spread, shapes) if cores else [Hypothesis(mean, spread)])
     return None if found is None else (*found, types)
 
 
@@ -251,6 +272,7 @@ def _pack(fitted: StepTime, num_points: int) -> ThroughputModel:
     rows, columns = np.tril_indices(len(names))
     for row, column in zip(rows, columns, strict=True):
         params[f"cov.{row}.{column}"] = float(fitted.covariance[row, column])
+    params.update(fitted.factors)
     return ThroughputModel(params=params, source=fitted.source, num_points=num_points)
 
 
@@ -261,4 +283,4 @@ def _unpack(model: ThroughputModel) -> StepTime | None:
     values = np.asarray([model.params.get(name, np.nan) for name in names], dtype=np.float64)
     if not (np.isfinite(values).all() and (values > 0).all()):
         return None
-    return StepTime(np.log(values), model.params, types, model.source)
+    return StepTime(np.log(values), model.params, types, model.source, layouts.stored(model.params))

@@ -154,7 +154,10 @@ class _Simulation:
     def _snapshot(self) -> Snapshot:
         declared = self.options.declared_work
         views = tuple(running.view(declared=declared, fit=self.fit) for running in self.active.values())
-        return Snapshot(version=self.version, now=self.now, nodes=self.pool.nodes, jobs=views, policy_state=self.state)
+        return Snapshot(
+            version=self.version, now=self.now, nodes=self.pool.nodes, jobs=views, policy_state=self.state,
+            queues=self.workload.queues,
+        )  # fmt: skip
 
     def _enforce(self, plan: Plan) -> None:
         """Everyone whose slots change lets go; then the largest are placed first. The others only take their batch."""

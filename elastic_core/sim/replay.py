@@ -9,13 +9,13 @@ samples read, as in production; the measured gradient noise is told to policies 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from elastic_core.control.contract import PastJob
-from elastic_core.domain import JobState, Limits, Node
+from elastic_core.domain import JobState, Limits, Node, Queue
 from elastic_core.errors import UserError
 from elastic_core.predict.fit import job_models
 from elastic_core.predict.throughput import StepTime
@@ -65,12 +65,13 @@ class FittedPhysics:
 
 
 def compared_with_past(
-    past: Sequence[PastJob], pool: Sequence[Node], now: float, run: Callable[[Workload], Sequence[Result]], **more: Any
-) -> Comparison:
+    past: Sequence[PastJob], pool: Sequence[Node], now: float, run: Callable[[Workload], Sequence[Result]],
+    queues: tuple[Queue, ...] = (), **more: Any,
+) -> Comparison:  # fmt: skip
     """How the jobs ran, and what `run` makes of them; with notes on what that rests on. `more`: of the comparison."""
     if not past:
         raise UserError("the ledger holds no jobs yet: there is nothing to replay")
-    loaded = ledger_workload(past)
+    loaded = replace(ledger_workload(past), queues=queues)
     results = run(loaded)
     rests = [
         f"{result.policy}: {extrapolated(result, past):.0%} of its slot-hours are on types and counts of slots "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastic_core.domain import Limits, Node, ProfilePoint, ThroughputModel
+from elastic_core.domain import Limits, Node, ProfilePoint, Queue, ThroughputModel
 from elastic_core.sim.physics import Physics
 
 
@@ -37,6 +37,7 @@ class Workload:
     name: str
     jobs: tuple[SimJob, ...]  # by submission
     notes: tuple[str, ...] = ()  # what a reader of its results has to know: what was drawn, assumed, extrapolated
+    queues: tuple[Queue, ...] = ()  # with their guaranteed shares
 
 
 def nodes(kind: str, count: int, slots: int, prefix: str | None = None) -> tuple[Node, ...]:

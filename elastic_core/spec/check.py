@@ -10,13 +10,15 @@ from elastic_core.spec.cluster import ClusterSpec
 from elastic_core.spec.job import JobSpec
 from elastic_core.spec.problems import refuse
 
+NO_SHARE = "default"  # the queue of a job that names none
+
 
 def check_against(spec: JobSpec, cluster: ClusterSpec, now: float | None = None) -> None:
     """Raises `UserError` with every reason why the job could never run there, and what would be possible.
 
     `now` (Unix seconds) also refuses a deadline that has passed.
     """
-    problems = [*_types(spec, cluster), *_deadline(spec, now)]
+    problems = [*_types(spec, cluster), *_queue(spec, cluster), *_deadline(spec, now)]
     if problems:
         raise refuse("job spec", problems)
 
@@ -31,11 +33,23 @@ def _types(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
         yield f"slots.types: the cluster has no type {kind!r}{hint} It has {have}"
     allowed = [kind for kind in spec.slots.types or capacity if kind in capacity]
     largest = max((capacity[kind] for kind in allowed), default=0)
-    fewest = spec.slots.counts()[0]
+    fewest = spec.limits().slot_counts[0]
     if allowed and fewest > largest:
         yield (
             f"slots.min: the job needs at least {fewest} slots of one type, and the cluster has {have}; "
             f"possible are at most {largest}"
+        )
+
+
+def _queue(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
+    """Where shares are guaranteed a misspelt queue would silently be one without any."""
+    known = [queue.name for queue in cluster.queues]
+    if known and spec.queue not in (*known, NO_SHARE):
+        near = get_close_matches(spec.queue, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        yield (
+            f"queue: the cluster has no queue {spec.queue!r}{hint} It has {', '.join(known)}; jobs of {NO_SHARE!r} use "
+            "what those leave"
         )
 
 

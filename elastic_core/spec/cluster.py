@@ -1,13 +1,17 @@
-"""The pool: nodes, their slots, resource types and prices."""
+"""The pool: nodes, their slots, resource types and prices; and the queues that have a share of it for certain."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
-from elastic_core.domain import Node
+from elastic_core.domain import Node, Queue
 from elastic_core.spec.problems import parse
+
+QUEUE_NAME = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 
 
 class NodeSpec(BaseModel):
@@ -27,10 +31,28 @@ class NodeSpec(BaseModel):
     price_per_slot_hour: float = Field(default=0.0, ge=0, description="what an hour of one slot costs, in any currency")
 
 
+class QueueSpec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        pattern=QUEUE_NAME,
+        description="what a job names as its queue: lower-case letters, digits, '_' and '-', at most 32 characters",
+        examples=["research"],
+    )
+    guaranteed: dict[str, PositiveInt] = Field(
+        min_length=1,
+        description="slots by resource type that the queue's jobs get before all others; what they leave is lent out",
+        examples=[{"h200": 4}],
+    )
+
+
 class ClusterSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     nodes: tuple[NodeSpec, ...] = Field(min_length=1, description="every node, each with slots of one type")
+    queues: tuple[QueueSpec, ...] = Field(
+        default=(), description="queues with a guaranteed share; jobs of any other queue use what is left"
+    )
 
     @field_validator("nodes")
     @classmethod
@@ -40,6 +62,36 @@ class ClusterSpec(BaseModel):
         if twice:
             raise ValueError(f"node names must differ, and {twice} are given more than once")
         return nodes
+
+    @model_validator(mode="after")
+    def _shares_exist(self) -> Self:
+        names = [queue.name for queue in self.queues]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        problems = [f"queue names must differ, and {twice} are given more than once"] if twice else []
+        problems += [*self._unknown_types(), *self._too_much()]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _unknown_types(self) -> Iterator[str]:
+        capacity = self.capacity()
+        have = ", ".join(f"{count} of {kind}" for kind, count in sorted(capacity.items()))
+        for queue in self.queues:
+            for kind in sorted(queue.guaranteed.keys() - capacity.keys()):
+                near = get_close_matches(kind, capacity, n=1, cutoff=0.5)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                yield f"queue {queue.name!r} is guaranteed slots of {kind!r}, which no node has{hint} There are {have}"
+
+    def _too_much(self) -> Iterator[str]:
+        for kind, count in sorted(self.capacity().items()):
+            shares = {queue.name: queue.guaranteed[kind] for queue in self.queues if kind in queue.guaranteed}
+            if sum(shares.values()) > count:
+                told = " + ".join(f"{share} ({name})" for name, share in shares.items())
+                yield f"the queues are guaranteed {told} slots of {kind!r}, and the nodes have {count} in all"
+
+    def domain_queues(self) -> tuple[Queue, ...]:
+        ordered = sorted(self.queues, key=lambda queue: queue.name)
+        return tuple(Queue(name=queue.name, guaranteed=dict(queue.guaranteed)) for queue in ordered)
 
     def domain_nodes(self) -> tuple[Node, ...]:
         return tuple(

@@ -14,12 +14,13 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from elastic_core.domain import Limits
+from elastic_core.domain import Layout, Limits
+from elastic_core.spec.cluster import QUEUE_NAME
 from elastic_core.spec.problems import parse
 
 
 class Work(BaseModel):
-    """Amount of work: exactly one of the two."""
+    """Amount of work: exactly one of epochs and samples. With a target loss nobody knows it: they are a limit then."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,6 +38,15 @@ class Work(BaseModel):
         title="Samples",
         description="samples to train on in all, a sample read twice counts twice; give this or epochs",
         examples=[100_000],
+    )
+    target_loss: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        title="Target loss",
+        description="end as soon as the training loss, averaged over 20 steps, is at most this; epochs or samples are "
+        "then the most that the job may take",
+        examples=[0.1],
     )
 
     @model_validator(mode="after")
@@ -181,6 +191,47 @@ class Slots(BaseModel):
         return tuple(sorted(set(self.allowed))) if self.allowed else tuple(range(self.min, self.max + 1))
 
 
+class Layouts(BaseModel):
+    """How the platform may cut the model over the slots; the task must admit it too (`spec.layouts`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tensor: tuple[int, ...] = Field(
+        default=(1,),
+        title="Tensor-parallel sizes",
+        description="slots that may share each layer of one replica of the model, e.g. [1, 2]",
+        examples=[[1, 2]],
+    )
+    pipeline: tuple[int, ...] = Field(
+        default=(1,),
+        title="Pipeline stages",
+        description="numbers of stages that the layers of one replica may be spread over, e.g. [1, 2, 4]",
+        examples=[[1, 2]],
+    )
+    sharded: Literal["never", "either", "always"] = Field(
+        default="never",
+        title="Sharded state",
+        description="whether data-parallel slots hold shards of parameters, gradients and optimizer (FSDP) instead of "
+        "whole replicas: saves memory, costs exchange; either lets the platform choose",
+    )
+
+    @field_validator("tensor", "pipeline")
+    @classmethod
+    def _sizes(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if not sizes or min(sizes) < 1:
+            raise ValueError(f"{list(sizes)} are no sizes; give at least one, each 1 or more, e.g. [1, 2]")
+        return tuple(sorted(set(sizes)))
+
+    def cuts(self) -> tuple[Layout, ...]:
+        """As `Limits.cuts`, the simplest first: replicas before shards, then the fewest slots for a replica."""
+        shards = {"never": (False,), "either": (False, True), "always": (True,)}[self.sharded]
+        found = [
+            Layout(tensor=tensor, pipeline=pipeline, sharded=sharded)
+            for sharded in shards for tensor in self.tensor for pipeline in self.pipeline
+        ]  # fmt: skip
+        return tuple(sorted(found, key=lambda cut: (cut.sharded, cut.model_size, cut.pipeline)))
+
+
 class SegmentLength(BaseModel):
     """A segment ends at whichever comes first."""
 
@@ -251,6 +302,7 @@ class JobSpec(BaseModel):
     work: Work
     batch: Batch
     slots: Slots = Slots()
+    layouts: Layouts = Layouts()
     segment: SegmentLength = SegmentLength()
     checkpoints: Checkpoints = Checkpoints()
     priority: int = Field(
@@ -258,13 +310,15 @@ class JobSpec(BaseModel):
         ge=-100,
         le=100,
         title="Priority",
-        description="higher goes first: a point counts as having been submitted a minute earlier",
+        description="higher goes first: under horizon lower ones make room for its start, under other policies a point "
+        "counts as having been submitted a minute earlier",
     )
     queue: str = Field(
         default="default",
-        pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$",
+        pattern=QUEUE_NAME,
         title="Queue",
-        description="label that policies may weigh by: lower-case letters, digits, '_' and '-', at most 32 characters",
+        description="one of the cluster's queues, whose guaranteed share the job uses; 'default' has none: lower-case "
+        "letters, digits, '_' and '-', at most 32 characters",
     )
     deadline: datetime | None = Field(
         default=None,
@@ -301,10 +355,29 @@ class JobSpec(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _layouts_fill_slots(self) -> Self:
+        counts, admitted = self.slots.counts(), self._counts()
+        units = sorted({cut.model_size for cut in self.layouts.cuts()})
+        possible = f"layouts give multiples of {', '.join(map(str, units))} (tensor x pipeline)"
+        if not admitted:
+            raise ValueError(f"slots may be {_few(counts)}, but no such count is possible: {possible}")
+        if self.slots.requested is not None and self.slots.requested not in admitted:
+            raise ValueError(f"slots.requested {self.slots.requested} is not possible: {possible}")
+        if self.slots.allowed is not None and admitted != counts:
+            raise ValueError(f"slots.allowed {sorted(set(counts) - set(admitted))} are not possible: {possible}")
+        return self
+
+    def _counts(self) -> tuple[int, ...]:
+        """The counts that some layout fills."""
+        units = {cut.model_size for cut in self.layouts.cuts()}
+        return tuple(count for count in self.slots.counts() if any(count % unit == 0 for unit in units))
+
     def limits(self) -> Limits:
-        counts = self.slots.counts()
+        counts = self._counts()
         return Limits(
             slot_counts=counts,
+            cuts=self.layouts.cuts() if self.layouts != Layouts() else (),
             types=self.slots.types,
             min_batch=self.batch.min,
             max_batch=self.batch.max,

@@ -52,17 +52,6 @@ class Box:
         base = origin or (0,) * len(self.start)
         return tuple(slice(a - o, a - o + n) for a, n, o in zip(self.start, self.shape, base, strict=True))
 
-    def offset_in(self, outer: Box) -> int | None:
-        """Elements before this box in row-major `outer`, None unless it is one contiguous run there."""
-        cut = [mine != whole for mine, whole in zip(self.shape, outer.shape, strict=True)]
-        last_cut = max((i for i, is_cut in enumerate(cut) if is_cut), default=0)
-        if any(n != 1 for n in self.shape[:last_cut]):
-            return None
-        offset = 0
-        for a, o, n in zip(self.start, outer.start, outer.shape, strict=True):
-            offset = offset * n + (a - o)
-        return offset
-
     def __str__(self) -> str:
         return "[" + ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.end, strict=True)) + "]"
 
@@ -100,7 +89,7 @@ def tiling_fault(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
     cuts = [sorted({0, size} | {b.start[d] for b in boxes} | {b.end[d] for b in boxes}) for d, size in enumerate(shape)]
     count = np.zeros([len(c) - 1 for c in cuts], dtype=np.int32)
     for box in boxes:
-        count[_cells(cuts, box)] += 1
+        count[grid_index(cuts, box)] += 1
     wrong = np.argwhere(count != 1)
     if len(wrong) == 0:
         return None
@@ -113,13 +102,14 @@ def tiling_fault(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
     return f"part {cell} is held {count[index]} times, by tiles " + " and ".join(holders)
 
 
+def grid_index(cuts: Sequence[list[int]], box: Box) -> tuple[slice, ...]:
+    """The cells of a box in the grid that cuts each dim at the sorted `cuts[dim]`; the box's ends are among them."""
+    return tuple(slice(bisect_left(c, a), bisect_left(c, b)) for c, a, b in zip(cuts, box.start, box.end, strict=True))
+
+
 def _num_columns(box: Box, itemsize: int, limit: int) -> int:
     needed = -(-box.volume * itemsize // limit)
     columns = 1
     while columns < _MAX_COLUMNS and columns * columns * 4 <= needed and box.shape[1] % (columns * 2) == 0:
         columns *= 2
     return columns
-
-
-def _cells(cuts: Sequence[list[int]], box: Box) -> tuple[slice, ...]:
-    return tuple(slice(bisect_left(c, a), bisect_left(c, b)) for c, a, b in zip(cuts, box.start, box.end, strict=True))

@@ -7,11 +7,20 @@
 
 A shard is a plain safetensors file: any reader of that format opens it, nothing in it can run code. A tensor that
 fits one tile lies there under its own name, a larger one as tiles named `<tensor>#<row0>,<col0>`.
+
+Ranks that each hold a part of the tensors (`state.layout`) write and read by the boxes of their layout:
+
+    mine = plan_shards(layout, metas)[rank]                    # what this rank writes: name -> box of the whole
+    write_shard(store, uri, rank, {name: local[name] for name in mine}, mine, shapes)
+    write_manifest(store, uri, infos, header, {}, layout)
+    boxes = partition(layout, manifest.metas)[rank]            # what this rank needs, of any layout
+    tensors = read_tensors(store, manifest, boxes, boxes)
 """
 
 from __future__ import annotations
 
 from elastic_core.state.boxes import Box
+from elastic_core.state.layout import StateLayout, TensorMeta, partition
 from elastic_core.state.manifest import (
     CheckpointHeader,
     Manifest,
@@ -22,16 +31,20 @@ from elastic_core.state.manifest import (
     write_manifest,
 )
 from elastic_core.state.reading import Verified, read_tensors, verify
-from elastic_core.state.writing import plan_writers, write_shard
+from elastic_core.state.writing import plan_shards, plan_writers, write_shard
 
 __all__ = [
     "Box",
     "CheckpointHeader",
     "Manifest",
     "ShardInfo",
+    "StateLayout",
+    "TensorMeta",
     "Verified",
     "Written",
     "checkpoint_uri",
+    "partition",
+    "plan_shards",
     "plan_writers",
     "read_manifest",
     "read_tensors",

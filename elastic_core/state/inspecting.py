@@ -1,4 +1,4 @@
-"""What a person wants to know of checkpoints: which there are, how two differ, the weights of one as one file."""
+"""What a person wants of checkpoints: which there are, how two differ, the weights as one file, another layout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from torch import Tensor
 from elastic_core.domain import to_json
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.manifest import CheckpointHeader, Manifest, read_manifest
+from elastic_core.state.layout import StateLayout
+from elastic_core.state.manifest import CheckpointHeader, Manifest, Written, read_manifest, write_manifest
 from elastic_core.state.paths import MANIFEST, CheckpointPath
 from elastic_core.state.reading import read_tensors
+from elastic_core.state.writing import plan_shards, write_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,25 @@ def export(store: CheckpointStore, manifest: Manifest, out: Path, prefix: str) -
         save_file(tensors, Path(folder) / "export", metadata)
         os.replace(Path(folder) / "export", out)
     return tuple(sorted(tensors))
+
+
+def reshard(store: CheckpointStore, manifest: Manifest, layout: StateLayout, out: CheckpointStore) -> Written:
+    """Write a checkpoint into another store as the ranks of `layout` would have; one rank's part in memory at a time.
+
+    Tensors that the layout does not place (what belongs to single ranks) stay with the first rank. The header's
+    layout is the new one, all else of header and scalars is kept. Raises `UserError` when there is a checkpoint of that
+    name already.
+    """
+    if out.size(f"{manifest.uri}/{MANIFEST}") is not None:
+        raise UserError(f"{out.url} holds {manifest.uri} already: give a folder or prefix where it is not.")
+    metas = {name: meta for name, meta in manifest.metas.items() if name in layout.placements}
+    shapes = {name: meta.shape for name, meta in manifest.metas.items()}
+    infos = []
+    for rank, boxes in enumerate(plan_shards(layout, metas)):
+        names = [*boxes, *(name for name in manifest.tensors if rank == 0 and name not in metas)]
+        infos.append(write_shard(out, manifest.uri, rank, read_tensors(store, manifest, names, boxes), boxes, shapes))
+    header = replace(manifest.header, layout=layout.mesh.parallel)
+    return write_manifest(out, manifest.uri, infos, header, manifest.scalars, layout)
 
 
 def _found(store: CheckpointStore, uri: str, size: int, complete: bool) -> Found:

@@ -3,7 +3,8 @@
 A checkpoint is one directory `<job>/lineage-<l>/step-<step>-epoch-<epoch>-<nonce>` with one `shard-<rank>.safetensors`
 for each writer and one `manifest.json`, written last: a directory without it is litter. Tensor names are global
 and layer-absolute, shapes are those of the whole tensor whatever layout wrote it, and each tile has its place in
-the tensor, its bytes in its file (little-endian, row-major) and their CRC-32C.
+the tensor, its bytes in its file (little-endian, row-major) and their CRC-32C. `layout` says how the ranks that wrote
+it held it (`state.layout`); reading does not need it, planning a resize does.
 
 The manifest guards itself twice: `crc32c` inside it, for a reader who has nothing but the directory, and the
 SHA-256 of its bytes, which the ledger keeps.
@@ -27,6 +28,7 @@ from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.state.boxes import Box, tiling_fault
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.dtypes import itemsize
+from elastic_core.state.layout import StateLayout, TensorMeta, layout_from_json, layout_to_json, partition
 from elastic_core.state.paths import MANIFEST, CheckpointPath
 
 FORMAT = "elastic-checkpoint"
@@ -103,6 +105,11 @@ class Manifest:
     tensors: Mapping[str, TensorEntry]
     sha256: str
     size_bytes: int
+    layout: StateLayout | None = None  # of the writers; None: not told, every rank held all
+
+    @property
+    def metas(self) -> dict[str, TensorMeta]:
+        return {tensor.name: TensorMeta(tensor.dtype, tensor.shape) for tensor in self.tensors.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +122,7 @@ class _Document:
     scalars: dict[str, Any]
     files: tuple[ShardFile, ...]
     tensors: tuple[TensorEntry, ...]
+    layout: dict[str, Any] | None = None  # not written where it is None
 
 
 def checkpoint_uri(header: CheckpointHeader, nonce: str) -> str:
@@ -133,8 +141,11 @@ def write_manifest(
     shards: Sequence[ShardInfo],
     header: CheckpointHeader,
     scalars: Mapping[str, Any],
+    layout: StateLayout | None = None,
 ) -> Written:
     """Complete a checkpoint whose shards are all written. `scalars` is anything that JSON holds (no NaN, no infinity).
+
+    `layout` may leave out tensors of which nobody asks where they were; it may not name others.
 
     Raises `CorruptCheckpoint` when the shards do not make up their tensors exactly or one is not in the store,
     `UserError` for scalars that JSON cannot hold.
@@ -146,8 +157,10 @@ def write_manifest(
         scalars={},
         files=tuple(sorted((shard.file for shard in shards), key=lambda file: file.name)),
         tensors=_merge(uri, shards),
+        layout=None if layout is None else layout_to_json(layout),
     )
     _check(uri, document)
+    _layout_of(uri, document)
     for file in document.files:
         size = store.size(f"{uri}/{file.name}")
         if size != file.size:
@@ -155,7 +168,7 @@ def write_manifest(
             raise CorruptCheckpoint(f"Checkpoint {uri}: {file.name} of {file.size} bytes was written but {found}.")
     try:
         # The scalars as they are: pydantic would turn sets, bytes and NaN into something else without a word.
-        content = _encode({**to_json(document), "scalars": dict(scalars)})
+        content = _encode({**_without_none(to_json(document)), "scalars": dict(scalars)})
     except (TypeError, ValueError) as error:
         raise UserError(f"Checkpoint {uri}: its scalars must be plain JSON without NaN or infinity: {error}") from error
     store.put(f"{uri}/{MANIFEST}", content)
@@ -188,7 +201,28 @@ def read_manifest(store: CheckpointStore, uri: str, sha256: str | None = None) -
         tensors={tensor.name: tensor for tensor in document.tensors},
         sha256=digest,
         size_bytes=len(content) + sum(file.size for file in document.files),
+        layout=_layout_of(uri, document),
     )
+
+
+def _without_none(body: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if value is not None}
+
+
+def _layout_of(uri: str, document: _Document) -> StateLayout | None:
+    """The layout, if there is one, of tensors that are there and can be cut as it says."""
+    if document.layout is None:
+        return None
+    metas = {tensor.name: TensorMeta(tensor.dtype, tensor.shape) for tensor in document.tensors}
+    try:
+        layout = layout_from_json(document.layout)
+        unknown = sorted(set(layout.placements) - set(metas))
+        if unknown:
+            raise UserError(f"it places {unknown[:5]}, which are not among the tensors.")
+        partition(layout, {name: metas[name] for name in layout.placements})
+    except UserError as error:
+        raise CorruptCheckpoint(f"Checkpoint {uri}: its layout is wrong: {error}") from error
+    return layout
 
 
 def _encode(body: dict[str, Any]) -> bytes:

@@ -7,7 +7,8 @@ Large data sets: a Feistel network over 2^k >= n numbers (Luby and Rackoff 1988)
 Rogaway 2002), that is, positions that land outside [0, n) are permuted again. Small ones: the positions sorted
 by a keyed hash, which is uniform over all permutations where a small Feistel network is not. Both use the
 64-bit finaliser of SplitMix64 (Steele et al. 2014) and nothing of numpy's generators, whose streams may change.
-The order belongs to the checkpoint format: `ORDER_VERSION` changes with any change of it.
+The order belongs to the checkpoint format: `ORDER_VERSION` changes with any change of it. Data that is read in blocks
+has an order of its own, with a version of its own (`state.block_order`).
 """
 
 from __future__ import annotations
@@ -85,6 +86,11 @@ def micro_batches(length: int, max_local: int | None) -> tuple[int, ...]:
         return ()
     num = 1 if max_local is None else -(-length // max_local)
     return tuple(rank_share(length, i, num)[1] for i in range(num))
+
+
+def derived_seed(seed: int, salt: int) -> int:
+    """A seed for another permutation of the same job, unrelated to its own."""
+    return _mix_int(_mix_int(seed) ^ _mix_int((salt + 1) * _GOLDEN))
 
 
 def _require(holds: bool, message: str) -> None:

@@ -20,12 +20,22 @@ from elastic_core.state.dtypes import dtype_of
 from elastic_core.state.manifest import Manifest, TensorEntry, Tile, crc32c, read_manifest
 
 _RUN_BYTES = 16 << 20  # neighbouring tiles are fetched by one request of at most this
+_SCRATCH_BYTES = 4 << 20  # and of no more than this, or one tile, that does not go straight to its place
 _GAP_BYTES = 128 << 10  # and so are tiles with less than this between them
 _READERS = 8
 
 _ALIGNMENT = 64  # of tiles in scratch memory, as their elements need
 
 _Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Memory on the CPU, of any strides, for the part `box` of a tensor."""
+
+    name: str
+    box: Box
+    tensor: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,16 @@ class _Extent:
     crc32c: str
     what: str
     target: _Bytes | None = None
-    scatter: tuple[Tensor, tuple[slice, ...], Box, Box, str] | None = None  # destination, its index, tile, part, dtype
+    copies: tuple[_Copy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """Where a part of a tile goes that is not read into place."""
+
+    out: Tensor
+    index: tuple[slice, ...]  # of the part in the tile
+    shape: tuple[int, ...]  # of the tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +81,27 @@ def read_tensors(
     wanted = list(manifest.tensors) if names is None else list(names)
     outer = {name: _wanted_box(manifest, name, (boxes or {}).get(name)) for name in wanted}
     found = {name: torch.empty(box.shape, dtype=dtype_of(manifest.tensors[name].dtype)) for name, box in outer.items()}
-    extents: dict[str, list[_Extent]] = {}
-    for name, box in outer.items():
-        for tile in manifest.tensors[name].tiles:
-            part = tile.box.intersect(box)
-            if part is not None:
-                extent = _extent_into(found[name], box, tile, part, manifest.tensors[name])
-                extents.setdefault(tile.file, []).append(extent)
-    _fetch(store, manifest, extents)
+    fill(store, manifest, [Destination(name, box, found[name]) for name, box in outer.items()])
     return found
+
+
+def fill(store: CheckpointStore, manifest: Manifest, destinations: Iterable[Destination]) -> int:
+    """Fill memory with parts of tensors, each tile read once however many want of it; the bytes read from the store.
+
+    Raises as `read_tensors`; then the memory holds anything.
+    """
+    wanted: dict[str, list[Destination]] = {}
+    for destination in destinations:
+        _wanted_box(manifest, destination.name, destination.box)
+        _require_fit(destination, manifest.tensors[destination.name])
+        wanted.setdefault(destination.name, []).append(destination)
+    extents: dict[str, list[_Extent]] = {}
+    for name, places in wanted.items():
+        for tile in manifest.tensors[name].tiles:
+            extent = _extent_into(places, tile, manifest.tensors[name])
+            if extent is not None:
+                extents.setdefault(tile.file, []).append(extent)
+    return _fetch(store, manifest, extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +147,33 @@ def _wanted_box(manifest: Manifest, name: str, box: Box | None) -> Box:
     return box
 
 
-def _extent_into(out: Tensor, outer: Box, tile: Tile, part: Box, entry: TensorEntry) -> _Extent:
-    what = f"tile {tile.box} of {entry.name}"
-    start = part.offset_in(outer) if part == tile.box else None
-    if start is None:
-        place = (out, part.slices(outer.start), tile.box, part, entry.dtype)
-        return _Extent(tile.offset, tile.length, tile.crc32c, what, scatter=place)
-    first = start * out.element_size()
-    memory: _Bytes = out.reshape(-1).view(torch.uint8).numpy()[first : first + tile.length]
-    return _Extent(tile.offset, tile.length, tile.crc32c, what, target=memory)
+def _require_fit(place: Destination, entry: TensorEntry) -> None:
+    given, needed = (place.tensor.dtype, tuple(place.tensor.shape)), (dtype_of(entry.dtype), place.box.shape)
+    if given != needed or place.tensor.device.type != "cpu":
+        raise UserError(
+            f"{place.box} of {entry.name} needs memory of {needed[0]} {list(needed[1])} on the CPU, not of {given[0]} "
+            f"{list(given[1])} on {place.tensor.device}."
+        )
 
 
-def _fetch(store: CheckpointStore, manifest: Manifest, extents: Mapping[str, list[_Extent]]) -> None:
+def _extent_into(places: Iterable[Destination], tile: Tile, entry: TensorEntry) -> _Extent | None:
+    target: _Bytes | None = None
+    copies = []
+    for place in places:
+        part = tile.box.intersect(place.box)
+        if part is None:
+            continue
+        out = place.tensor[part.slices(place.box.start)]
+        if target is None and part == tile.box and out.is_contiguous():
+            target = out.as_strided((out.numel(),), (1,)).view(torch.uint8).numpy()
+        else:
+            copies.append(_Copy(out, part.slices(tile.box.start), tile.box.shape))
+    if target is None and not copies:
+        return None
+    return _Extent(tile.offset, tile.length, tile.crc32c, f"tile {tile.box} of {entry.name}", target, tuple(copies))
+
+
+def _fetch(store: CheckpointStore, manifest: Manifest, extents: Mapping[str, list[_Extent]]) -> int:
     runs: list[_Run] = []
     for name, parts in extents.items():
         file = manifest.files[name]
@@ -135,19 +181,22 @@ def _fetch(store: CheckpointStore, manifest: Manifest, extents: Mapping[str, lis
         runs.extend(_Run(name, run) for run in _coalesce([head, *parts]))
     scratch = _Scratch()
     with ThreadPoolExecutor(min(_READERS, len(runs)) or 1, thread_name_prefix="read-tensors") as pool:
-        for _ in pool.map(lambda run: _read_run(store, manifest.uri, run, scratch), runs):
-            pass
+        return sum(pool.map(lambda run: _read_run(store, manifest.uri, run, scratch), runs))
 
 
 def _coalesce(extents: list[_Extent]) -> Iterator[tuple[_Extent, ...]]:
     run: list[_Extent] = []
+    scratch = 0
     for extent in sorted(extents, key=lambda e: (e.offset, e.length)):
+        aside = extent.length if extent.target is None else 0
         if run:
+            end = extent.offset + extent.length
             gap = extent.offset - (run[-1].offset + run[-1].length)
-            if gap > _GAP_BYTES or extent.offset + extent.length - run[0].offset > _RUN_BYTES:
+            if gap > _GAP_BYTES or end - run[0].offset > _RUN_BYTES or scratch + aside > _SCRATCH_BYTES:
                 yield tuple(run)
-                run = []
+                run, scratch = [], 0
         run.append(extent)
+        scratch += aside
     if run:
         yield tuple(run)
 
@@ -172,7 +221,7 @@ class _Scratch(threading.local):
         return taken
 
 
-def _read_run(store: CheckpointStore, uri: str, run: _Run, scratch: _Scratch) -> None:
+def _read_run(store: CheckpointStore, uri: str, run: _Run, scratch: _Scratch) -> int:
     start, last = run.extents[0].offset, run.extents[-1]
     scratch.start(last.offset + last.length - start + 2 * _ALIGNMENT * len(run.extents))
     buffers: list[_Bytes] = []
@@ -199,15 +248,10 @@ def _read_run(store: CheckpointStore, uri: str, run: _Run, scratch: _Scratch) ->
             raise CorruptCheckpoint(
                 f"Checkpoint {uri}: {run.file}: {extent.what} has CRC-32C {seen}, written was {extent.crc32c}."
             )
-        _scatter(extent, data)
-
-
-def _scatter(extent: _Extent, data: _Bytes) -> None:
-    if extent.scatter is None:
-        return
-    out, index, tile, part, dtype = extent.scatter
-    source = torch.from_numpy(data).view(dtype_of(dtype)).reshape(tile.shape)
-    out[index] = source[part.slices(tile.start)]
+        for copy in extent.copies:
+            tile = torch.from_numpy(data).view(copy.out.dtype).reshape(copy.shape)
+            copy.out.copy_(tile[copy.index])
+    return num
 
 
 def _some(names: Iterable[str], limit: int = 8) -> str:

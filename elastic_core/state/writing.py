@@ -12,29 +12,63 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elastic_core.errors import UserError
-from elastic_core.state.boxes import TILE_BYTES, Box, tiles
+from elastic_core.state.boxes import TILE_BYTES, Box, tiles, tiling_fault
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.dtypes import dtype_of, name_of, safetensors_name
+from elastic_core.state.layout import StateLayout, TensorMeta, partition
 from elastic_core.state.manifest import ShardFile, ShardInfo, TensorEntry, Tile, crc32c
 
 _Bytes = NDArray[np.uint8]
 
 
 def plan_writers(sizes: Mapping[str, int], world: int) -> tuple[tuple[str, ...], ...]:
-    """Which rank writes which of the tensors that every rank holds: the names of each rank, sizes in bytes.
-
-    Largest first to the least loaded rank (Graham 1969: at most 4/3 of the best maximum), so every rank that
-    knows the sizes finds the same plan.
-    """
+    """Which rank writes which of the tensors that every rank holds: the names of each rank, sizes in bytes."""
     if world < 1:
         raise UserError(f"A world has at least 1 rank, not {world}.")
-    loads = [0] * world
+    order = sorted(sizes, key=lambda name: (-sizes[name], name))
+    writers = _least_loaded([(sizes[name], range(world)) for name in order], world)
     names: list[list[str]] = [[] for _ in range(world)]
-    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        rank = min(range(world), key=lambda r: (loads[r], len(names[r]), r))
-        loads[rank] += sizes[name]
+    for name, rank in zip(order, writers, strict=True):
         names[rank].append(name)
     return tuple(tuple(sorted(part)) for part in names)
+
+
+def plan_shards(layout: StateLayout, metas: Mapping[str, TensorMeta]) -> tuple[dict[str, Box], ...]:
+    """Which part of which tensor each rank writes: every part that some rank holds, by exactly one that holds it.
+
+    Raises `UserError` when the parts that the ranks hold do not make up a tensor.
+    """
+    holders: dict[str, dict[Box, list[int]]] = {name: {} for name in metas}
+    for rank, boxes in enumerate(partition(layout, metas)):
+        for name, box in boxes.items():
+            holders[name].setdefault(box, []).append(rank)
+    for name, parts in holders.items():
+        fault = tiling_fault(metas[name].shape, list(parts))
+        if fault is not None:
+            raise UserError(f"The layout does not place tensor {name} of shape {list(metas[name].shape)}: {fault}.")
+    bytes_of = {name: dtype_of(meta.dtype).itemsize for name, meta in metas.items()}
+    items = [(box.volume * bytes_of[name], name, box) for name, parts in holders.items() for box in parts]
+    items.sort(key=lambda item: (-item[0], item[1], item[2].start))
+    writers = _least_loaded([(size, holders[name][box]) for size, name, box in items], layout.world)
+    shards: list[dict[str, Box]] = [{} for _ in range(layout.world)]
+    for (_, name, box), rank in zip(items, writers, strict=True):
+        shards[rank][name] = box
+    return tuple(shards)
+
+
+def _least_loaded(items: Sequence[tuple[int, Sequence[int]]], world: int) -> list[int]:
+    """A rank for each (bytes, ranks that could), in their order: that with the least bytes so far.
+
+    Largest first this is Graham's rule (1969: at most 4/3 of the best maximum where every rank could), and every rank
+    that knows the sizes finds the same plan.
+    """
+    loads, counts, chosen = [0] * world, [0] * world, []
+    for size, ranks in items:
+        rank = min(ranks, key=lambda r: (loads[r], counts[r], r))
+        loads[rank] += size
+        counts[rank] += 1
+        chosen.append(rank)
+    return chosen
 
 
 def write_shard(

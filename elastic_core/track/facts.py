@@ -90,7 +90,8 @@ def spec_params(spec: JobSpec) -> dict[str, Any]:
 
 
 def layout_text(layout: Layout) -> str:
-    return f"data={layout.data} tensor={layout.tensor} pipeline={layout.pipeline}"
+    shards = " sharded" if layout.sharded else ""
+    return f"data={layout.data} tensor={layout.tensor} pipeline={layout.pipeline}{shards}"
 
 
 def allocation_params(allocation: Allocation) -> dict[str, Any]:

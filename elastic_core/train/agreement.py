@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
+from elastic_core.domain import Layout
+from elastic_core.state.layout import DATA, Mesh
 from elastic_core.train.group import Group
 from elastic_core.train.heartbeat import Wish
 from elastic_core.train.noise import Part
@@ -21,9 +23,10 @@ class StepMessage:
     wish: float  # a `Wish`
     segment_over: float  # rank 0's clock: the segment has lasted as long as it should
     checkpoint_due: float  # rank 0's: an interval checkpoint is due
+    save_ready: float  # this rank has done its part of the checkpoint under way
     loss: float  # share of the batch's mean loss
     samples: float
-    sqr_norm: float  # of the mean gradient over this rank's samples
+    sqr_norm: float  # of the mean gradient over this rank's samples, as far as this rank holds it
     buffers_changed: float
     memory_bytes: float
 
@@ -33,27 +36,43 @@ class Agreement:
     wish: Wish
     segment_over: bool
     checkpoint_due: bool
+    save_ready: bool
     loss: float
     parts: tuple[Part, ...]
     buffers_changed: bool
     memory_bytes: int
 
 
-def agree(group: Group, mine: StepMessage) -> Agreement:
+def agree(group: Group, mine: StepMessage, layout: Layout) -> Agreement:
     """One collective. Sums run in the order of ranks, so every rank gets the same bits."""
-    return conclude([StepMessage(**dict(zip(_NAMES, row, strict=True))) for row in group.gather_vectors(astuple(mine))])
+    rows = [StepMessage(**dict(zip(_NAMES, row, strict=True))) for row in group.gather_vectors(astuple(mine))]
+    return conclude(rows, layout)
 
 
-def conclude(rows: Sequence[StepMessage]) -> Agreement:
+def conclude(rows: Sequence[StepMessage], layout: Layout) -> Agreement:
+    """`rows` by rank. The ranks of one replica say each their share of its gradient, and one of them its samples."""
     return Agreement(
         wish=Wish(int(max(row.wish for row in rows))),
         segment_over=rows[0].segment_over > 0,
         checkpoint_due=rows[0].checkpoint_due > 0,
+        save_ready=all(row.save_ready > 0 for row in rows),
         loss=sum(row.loss for row in rows),
-        parts=tuple(Part(int(row.samples), row.sqr_norm) for row in rows),
+        parts=tuple(_part(replica) for replica in _replicas(rows, layout)),
         buffers_changed=any(row.buffers_changed for row in rows),
         memory_bytes=int(max(row.memory_bytes for row in rows)),
     )
+
+
+def _replicas(rows: Sequence[StepMessage], layout: Layout) -> list[list[StepMessage]]:
+    mesh = Mesh.of(layout)
+    replicas: list[list[StepMessage]] = [[] for _ in range(layout.data)]
+    for rank, row in enumerate(rows):
+        replicas[mesh.coordinates(rank)[DATA]].append(row)
+    return replicas
+
+
+def _part(replica: Sequence[StepMessage]) -> Part:
+    return Part(int(sum(row.samples for row in replica)), sum(row.sqr_norm for row in replica))
 
 
 _NAMES = [field.name for field in fields(StepMessage)]

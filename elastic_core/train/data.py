@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from elastic_core.state.block_order import Blocks
 from elastic_core.state.order import batch_indices, micro_batches, rank_share
 
 Collate = Callable[[list[Any]], Any]
@@ -31,6 +32,13 @@ class DataPlan:
     dataset_samples: int
     total_samples: int
     max_local: int | None
+    blocks: Blocks | None = None  # of data that is read in blocks
+
+    def batch(self, cursor: int, count: int, offset: int, length: int) -> NDArray[np.int64]:
+        """Of the batch of `count` samples at `cursor`, the indices of `length` from the `offset`-th on."""
+        if self.blocks is None:
+            return batch_indices(self.seed, self.dataset_samples, cursor + offset, length)
+        return self.blocks.batch(self.seed, cursor, count)[offset : offset + length]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,16 +76,27 @@ class StepPlan:
     micro: tuple[MicroBatch, ...]
 
 
-def plan_step(plan: DataPlan, cursor: int, global_batch: int, rank: int, world: int) -> StepPlan:
-    """A rank's part of the step that starts at `cursor`; the job's last batch is what is left of the work."""
+def plan_step(
+    plan: DataPlan, cursor: int, global_batch: int, rank: int, world: int, *, alike: bool = False
+) -> StepPlan:
+    """A data rank's part of the step that starts at `cursor`; the job's last batch is what is left of the work.
+
+    `alike`: every rank takes as many micro-batches as any other, which some make up with stand-ins: for models whose
+    forward pass is an exchange.
+    """
     batch = min(global_batch, plan.total_samples - cursor)
     offset, length = rank_share(batch, rank, world)
-    if length == 0:
-        stand_in = batch_indices(plan.seed, plan.dataset_samples, cursor, 1)
-        return StepPlan(cursor, batch, (MicroBatch(cursor, stand_in, 0.0, True),))
-    indices = batch_indices(plan.seed, plan.dataset_samples, cursor + offset, length)
+    most = max(1, len(micro_batches(rank_share(batch, 0, world)[1], plan.max_local)))  # the first share is the largest
     sizes = micro_batches(length, plan.max_local)
+    num_stand_ins = most - len(sizes) if alike else int(length == 0)
     micro = []
+    if num_stand_ins:
+        stand_in = plan.batch(cursor, batch, 0, 1)
+        lasts = [length == 0 and i == num_stand_ins - 1 for i in range(num_stand_ins)]
+        micro = [MicroBatch(cursor, stand_in, 0.0, last) for last in lasts]
+    if length == 0:
+        return StepPlan(cursor, batch, tuple(micro))
+    indices = plan.batch(cursor, batch, offset, length)
     done = 0
     for i, size in enumerate(sizes):
         part = indices[done : done + size]

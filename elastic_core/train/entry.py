@@ -18,8 +18,11 @@ from torch import nn
 from elastic_core.control.contract import JobFacts
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec
+from elastic_core.spec.layouts import Admitted
 from elastic_core.train.evaluating import Evaluate
+from elastic_core.train.layouts import Declared, resolve
 from elastic_core.train.session import Session
+from elastic_core.train.stages import check_units
 from elastic_core.train.task import Task
 
 F = TypeVar("F", bound=Callable[[Session], None])
@@ -37,6 +40,7 @@ class FunctionFacts:
     params: type[BaseModel] | None
     model: Callable[[Mapping[str, Any]], nn.Module] | None
     evaluate: Callable[[nn.Module, Mapping[str, Any]], Mapping[str, float]] | None
+    shardable: bool
 
 
 def session_task(
@@ -47,11 +51,13 @@ def session_task(
     params: type[BaseModel] | None = None,
     model: Callable[[Mapping[str, Any]], nn.Module] | None = None,
     evaluate: Callable[[nn.Module, Mapping[str, Any]], Mapping[str, float]] | None = None,
+    shardable: bool = False,
 ) -> Callable[[F], F]:
     """Make `train(session)` an entry point. All but `dataset_samples` (samples of one epoch) may be left out.
 
     `params` validates the spec's parameters. `model` and `evaluate` (given the parameters) let the platform load a
-    checkpoint and measure it on held-out data after training.
+    checkpoint and measure it on held-out data after training. `shardable`: data-parallel ranks may hold shards of the
+    state (FSDP2); the loop must then call the model that `prepare` gives, and reach into no parameter of it.
     """
 
     def mark(function: F) -> F:
@@ -62,6 +68,7 @@ def session_task(
             params=params,
             model=model,
             evaluate=evaluate,
+            shardable=shardable,
         )
         setattr(function, _ATTRIBUTE, facts)
         return function
@@ -87,11 +94,13 @@ def job_facts(entry: Any, spec: JobSpec) -> JobFacts:
     """What the ledger must know before the job runs. Builds the data set, and the model to count its parameters."""
     if is_task(entry):
         task = make_task(entry, spec)
+        model = task.model()
         return JobFacts(
             dataset_samples=len(task.dataset()),  # type: ignore[arg-type]
             metric=task.metric,
             metric_mode=task.metric_mode,
-            num_parameters=_count(task.model()),
+            num_parameters=_count(model),
+            layouts=admitted(task, model),
         )
     facts = function_facts(entry, spec)
     samples = facts.dataset_samples
@@ -100,7 +109,21 @@ def job_facts(entry: Any, spec: JobSpec) -> JobFacts:
         metric=facts.metric,
         metric_mode=facts.metric_mode,
         num_parameters=_count(facts.model(spec.params)) if facts.model is not None else 0,
+        layouts=Admitted(sharded=facts.shardable),
     )
+
+
+def admitted(task: Task, model: nn.Module) -> Admitted:
+    """The layouts that a task declares. Raises `UserError` for units or a plan that do not fit its model."""
+    units = tuple(task.pipeline_units(model))
+    if units:
+        check_units(model, units)
+    sizes = tuple(sorted({1, *task.tensor_sizes()}))
+    if len(sizes) > 1 and not resolve(task.tensor_plan(model), model):
+        raise UserError(
+            f"{type(task).__name__}.tensor_sizes() gives {list(sizes)}, but tensor_plan() names no module of the model."
+        )
+    return Admitted(tensor=sizes, max_pipeline=max(1, len(units)), sharded=task.shardable)
 
 
 def model_and_evaluate(entry: Any, spec: JobSpec) -> tuple[nn.Module | None, Evaluate | None]:
@@ -142,9 +165,8 @@ def function_facts(entry: Any, spec: JobSpec) -> FunctionFacts:
 
 def _run_task(task: Task, session: Session) -> None:
     model = task.model()
-    model.to(session.device)
     own_collate = type(task).collate is not Task.collate
-    wrapped, _ = session.prepare(
+    session.prepare(
         model,
         task.optimizer(model),
         task.dataset(),
@@ -152,9 +174,9 @@ def _run_task(task: Task, session: Session) -> None:
         learning_rate_factor=task.learning_rate_factor,
         evaluate=_own_evaluate(task),
         clip_grad_norm=task.clip_grad_norm,
+        declared=Declared(task.tensor_plan, task.pipeline_units),
     )
-    for batch in session.batches():
-        session.step(task.loss(wrapped, batch))
+    session.train(task.loss)
 
 
 def _own_evaluate(task: Task) -> Evaluate | None:

@@ -85,7 +85,7 @@ class Gradients:
         weight = sum(micro.weight for micro in self._micro)
         part = None
         if self._ddp is not None:
-            sqr = _sqr_sum([self._norms[id(p)] for p in self.parameters if id(p) in self._norms])
+            sqr = sqr_sum([self._norms[id(p)] for p in self.parameters if id(p) in self._norms])
             part = Part(samples, sqr / weight**2 if weight > 0 else 0.0)
         local = LocalGradients(
             loss=float(torch.stack([loss.double() for loss in self._losses]).sum()),
@@ -100,7 +100,7 @@ class Gradients:
     def sqr_norm(self) -> float:
         """|g|^2 of the exchanged gradient."""
         grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        return _sqr_sum(torch._foreach_norm(grads)) if grads else 0.0
+        return sqr_sum(torch._foreach_norm(grads)) if grads else 0.0
 
     def clip(self, max_norm: float, sqr_norm: float) -> None:
         """Scale the exchanged gradient to at most `max_norm`."""
@@ -138,5 +138,5 @@ def _added(totals: Sequence[Tensor | None], grads: Sequence[Tensor | None]) -> l
     return [total if total is not None else grad for total, grad in zip(totals, grads, strict=True)]
 
 
-def _sqr_sum(norms: Sequence[Tensor]) -> float:
+def sqr_sum(norms: Sequence[Tensor]) -> float:
     return float(torch.stack([norm.double() for norm in norms]).square().sum()) if norms else 0.0

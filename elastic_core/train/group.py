@@ -78,11 +78,11 @@ class Group:
         """Rank 0's message on every rank; what the others give does not matter."""
         return self.gather_bytes(data if self.rank == 0 else b"")[0]
 
-    def broadcast_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Overwrite every rank's tensors with rank 0's."""
+    def broadcast_tensors(self, tensors: Sequence[torch.Tensor], among: dist.ProcessGroup | None = None) -> None:
+        """Overwrite every rank's tensors with those of the first rank of `among`: of all ranks, if that is None."""
         if self.world > 1 and tensors:
             with talking("a broadcast of buffers"):
-                for work in [dist.broadcast(tensor, src=0, async_op=True) for tensor in tensors]:
+                for work in [dist.broadcast(tensor, group=among, group_src=0, async_op=True) for tensor in tensors]:
                     assert work is not None
                     work.wait()
 
@@ -106,11 +106,14 @@ def talking(what: str) -> Iterator[None]:
 def lost_peer(error: BaseException) -> bool:
     """Whether this is torch's word for a connection to another rank that broke, wherever it was raised.
 
-    DDP exchanges messages within a user's own forward pass too (when it lays out its buckets).
+    DDP exchanges messages within a user's own forward pass too (when it lays out its buckets), and so does a model that
+    is cut; a pipeline stage raises its own error from what broke in its forward pass.
     """
     if isinstance(error, dist.DistError):
         return True
-    return isinstance(error, RuntimeError) and any(mark in str(error) for mark in ("gloo/transport", "NCCL error"))
+    if isinstance(error, RuntimeError) and any(mark in str(error) for mark in ("gloo/transport", "NCCL error")):
+        return True
+    return error.__cause__ is not None and lost_peer(error.__cause__)
 
 
 def _open_store(run_dir: RunDir, rank: int, generation: int) -> TCPStore:

@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 import torch
 
-from elastic_core.domain import Allocation, Observation
+from elastic_core.domain import Allocation, Layout, Observation
 from elastic_core.train.noise import NoiseEstimate
 
 EVERY_SECONDS = 2.0
@@ -98,6 +98,7 @@ def summarise(
         grad_var=fmean(estimate.var for estimate in noise) if noise else None,
         memory_bytes=max(facts.memory_bytes for facts in steps),
         metrics=dict(metrics),
+        layout=None if allocation.layout == Layout(data=allocation.num_slots) else allocation.layout,
     )
 
 

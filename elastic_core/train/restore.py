@@ -17,11 +17,12 @@ from torch import Tensor
 from elastic_core.control.contract import CheckpointRecord
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.format import read_manifest, read_tensors
+from elastic_core.state.format import Box, Manifest, read_manifest, read_tensors
 from elastic_core.train.group import Group
 from elastic_core.train.training_state import MODEL
 
 MarkBad = Callable[[int, str], None]
+Boxes = Callable[[Manifest], Mapping[str, Box] | None]
 
 _TRIES = 3
 
@@ -37,16 +38,22 @@ class Restored:
 
 
 def restore(
-    candidates: tuple[CheckpointRecord, ...], store: CheckpointStore, group: Group, mark_bad: MarkBad | None
+    candidates: tuple[CheckpointRecord, ...],
+    store: CheckpointStore,
+    group: Group,
+    mark_bad: MarkBad | None,
+    boxes: Boxes | None = None,
 ) -> Restored:
     """Read the newest good candidate, the same on every rank. `mark_bad` is rank 0's.
+
+    `boxes`: the parts of the model's and the optimizer's tensors that this rank needs; whole ones, if that is None.
 
     Raises `InfrastructureError` when there are candidates and all are corrupt, or the store does not answer.
     """
     started = time.perf_counter()
     faults = []
     for record in candidates:
-        loaded, fault = _read(record, store, group)
+        loaded, fault = _read(record, store, group, boxes)
         if loaded is not None:
             return Restored(record, loaded[0], loaded[1], time.perf_counter() - started)
         print(f"elastic: checkpoint {record.uri} is passed over: {fault}", file=sys.stderr, flush=True)
@@ -61,21 +68,26 @@ def restore(
     return Restored(None, {}, {}, time.perf_counter() - started)
 
 
-def read_weights(store: CheckpointStore, uri: str, sha256: str | None = None) -> dict[str, Tensor]:
-    """The model's tensors of a checkpoint, nothing else of it."""
+def read_weights(
+    store: CheckpointStore, uri: str, sha256: str | None = None, boxes: Boxes | None = None
+) -> dict[str, Tensor]:
+    """The model's tensors of a checkpoint, or this rank's parts of them, nothing else of it."""
     manifest = read_manifest(store, uri, sha256)
-    return read_tensors(store, manifest, [name for name in manifest.tensors if name.startswith(MODEL)])
+    parts = boxes(manifest) if boxes is not None else None
+    names = [name for name in (manifest.tensors if parts is None else parts) if name.startswith(MODEL)]
+    return read_tensors(store, manifest, names, parts)
 
 
 def _read(
-    record: CheckpointRecord, store: CheckpointStore, group: Group
+    record: CheckpointRecord, store: CheckpointStore, group: Group, boxes: Boxes | None
 ) -> tuple[tuple[dict[str, Tensor], Mapping[str, Any]] | None, str]:
     """(tensors, scalars) if every rank could read them, else None and the first rank's fault."""
     loaded, fault = None, ""
     try:
         manifest = read_manifest(store, record.uri, record.manifest_sha256)
-        mine = [name for name in manifest.tensors if _concerns(name, group.rank)]
-        loaded = (read_tensors(store, manifest, mine), manifest.scalars)
+        parts = boxes(manifest) if boxes is not None else None
+        mine = [name for name in manifest.tensors if _concerns(name, group.rank, parts)]
+        loaded = (read_tensors(store, manifest, mine, parts), manifest.scalars)
     except CorruptCheckpoint as error:
         fault = str(error)
     faults = [data.decode() for data in group.gather_bytes(fault.encode())]
@@ -84,14 +96,14 @@ def _read(
     return loaded, ""
 
 
-def _concerns(name: str, rank: int) -> bool:
+def _concerns(name: str, rank: int, parts: Mapping[str, Box] | None) -> bool:
     """Every rank's own tensors end in, or hold, its number."""
     kind, _, rest = name.partition("/")
     if kind == "rng":
         return rest.rpartition("/")[2] == str(rank)
     if kind == "comm":
         return rest.partition("/")[0] == str(rank)
-    return True
+    return parts is None or name in parts
 
 
 def _tell(mark_bad: MarkBad, record: CheckpointRecord, fault: str) -> None:

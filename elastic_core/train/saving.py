@@ -2,6 +2,10 @@
 
 Ranks agree after writing: one that could not write makes the save fail on all. A directory that never gets its
 manifest, or whose manifest is never committed, is litter that the sweeper finds.
+
+An interval checkpoint is written behind the steps, in two stages that all ranks end together: the parts, then the
+manifest. A rank says in each step's message whether its work of the stage is done (`Saver.ready`), and after the step
+at which all have said so, all of them `advance`. There is never more than one under way.
 """
 
 from __future__ import annotations
@@ -9,9 +13,9 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import Tensor
 
@@ -19,12 +23,25 @@ from elastic_core.control.contract import Commit, CommitAnswer, LaunchOrder
 from elastic_core.domain import from_json, to_json
 from elastic_core.errors import BY_CODE, ElasticError, InfrastructureError
 from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.format import CheckpointHeader, ShardInfo, plan_writers, write_manifest, write_shard
+from elastic_core.state.format import (
+    Box,
+    CheckpointHeader,
+    ShardInfo,
+    Written,
+    plan_writers,
+    write_manifest,
+    write_shard,
+)
 from elastic_core.state.manifest import checkpoint_uri
-from elastic_core.train.audit import ReadLog, Reads, dump_indices, to_fingerprints
+from elastic_core.train.audit import Indices, ReadLog, Reads, dump_indices, to_fingerprints
+from elastic_core.train.behind import Behind, Staging
 from elastic_core.train.committing import Committer
 from elastic_core.train.exits import Stopped
 from elastic_core.train.group import Group
+from elastic_core.train.places import Places
+
+if TYPE_CHECKING:
+    from elastic_core.train.cut_state import Collection
 
 
 class SaveFailed(InfrastructureError):
@@ -33,17 +50,47 @@ class SaveFailed(InfrastructureError):
     code = "save_failed"
 
 
+Measure = Callable[[str], Mapping[str, float]]
+"""Metrics of a complete checkpoint, by its uri."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """One rank's view of what to save. `scalars`, `metrics` and `timings` matter on rank 0 only."""
+    """One rank's view of what to save. `metrics` and `timings` matter on rank 0 only, `scalars` on the first rank of
+    each stage."""
 
     step: int
     samples: int
-    shared: Mapping[str, Tensor]  # every rank holds them alike
+    shared: Mapping[str, Tensor]  # the model's and the optimizer's: alike on every rank, or its parts of them
     own: Mapping[str, Tensor]  # this rank's
     scalars: Mapping[str, Any]
     metrics: Mapping[str, float]
     timings: Mapping[str, float]
+    measure: Measure | None = None  # rank 0's: more metrics, of the checkpoint as it lies in the store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Save:
+    """One checkpoint on its way, as this rank sees it."""
+
+    order: LaunchOrder
+    content: Content
+    header: CheckpointHeader
+    uri: str
+    reads: Reads
+    indices: Mapping[int, Indices]
+    started: float  # perf_counter
+    collection: Collection | None = None  # None: every rank holds the whole state
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An interval checkpoint under way: first its `part`, then, once `parts` are known, on rank 0 its manifest."""
+
+    save: _Save
+    part: Behind[_Part]
+    parts: Sequence[_Part] = ()
+    manifest: Behind[Written] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +100,7 @@ class _Part:
     shard: ShardInfo | None
     reads: Reads
     error: str = ""
+    scalars: dict[str, Any] | None = None  # of the stages after the first, which rank 0 does not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +115,72 @@ class _Outcome:
 class Saver:
     """Saves and commits for one process group. `committer` is rank 0's."""
 
-    def __init__(self, group: Group, store: CheckpointStore, reads: ReadLog, committer: Committer | None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        store: CheckpointStore,
+        reads: ReadLog,
+        committer: Committer | None,
+        places: Places,
+        groups: Sequence[Sequence[str]] = (),
+    ) -> None:
+        """`groups`: the parameters in each group of the whole model's optimizer, where the model has stages."""
         self._group = group
+        self._places, self._groups = places, groups
         self._store = store
         self._reads = reads
         self._committer = committer
         # One nonce a process group and a number a save: unique without asking for it each time.
         self._nonce = group.from_first(uuid.uuid4().hex[:8].encode()).decode()
         self._count = 0
+        self._staging = Staging()
+        self._pending: _Pending | None = None
+
+    @property
+    def pending(self) -> bool:
+        """An interval checkpoint is under way; the same on every rank."""
+        return self._pending is not None
+
+    @property
+    def ready(self) -> bool:
+        """This rank has done its part of the stage that the pending checkpoint is in."""
+        if self._pending is None:
+            return False
+        stage = self._pending.manifest if self._pending.parts else self._pending.part
+        return stage is None or stage.done
 
     def interval(self, order: LaunchOrder, content: Content) -> None:
-        """Save; the commit goes on in the background. Raises `SaveFailed` on every rank alike."""
-        commit = self._write(order, content, final=False, finished=False)
+        """Begin a checkpoint and return as soon as its content is copied aside. None may be pending."""
+        assert self._pending is None, "one checkpoint at a time"
+        save = self._begin(order, content)
+        tensors = self._staging.copy(self._mine(save))
+        self._pending = _Pending(save, Behind("save", lambda: self._write_part(save, tensors)))
+
+    def advance(self) -> None:
+        """Go on with the pending checkpoint, on every rank alike; waits for what is not `ready`.
+
+        Raises `SaveFailed` on every rank alike: then it is given up, and its reads go with the next one.
+        """
+        pending = self._pending
+        assert pending is not None
+        if not pending.parts:
+            self._pending = None
+            parts = self._agreed_parts(pending.save, pending.part.result())
+            pending.parts = parts
+            if self._group.rank == 0:
+                pending.manifest = Behind("manifest", lambda: self._write_manifest(pending.save, parts))
+            self._pending = pending
+            return
+        self._pending = None
+        manifest = pending.manifest
+        commit = self._concluded(pending.save, pending.parts, manifest.result if manifest is not None else None)
         if self._committer is not None:
             self._committer.start(commit)
+
+    def settle(self) -> None:
+        """Wait for the pending checkpoint, if there is one. Raises as `advance` does."""
+        while self._pending is not None:
+            self.advance()
 
     def final(
         self, order: LaunchOrder, content: Content, finished: bool, leaving: bool = False
@@ -91,7 +191,11 @@ class Saver:
 
         Raises `SaveFailed`, or what the commit raised (`Stopped`, `Fenced`, ...), on every rank alike.
         """
-        commit = replace(self._write(order, content, final=True, finished=finished), leaving=leaving)
+        assert self._pending is None, "settled first"
+        save = self._begin(order, content)
+        parts = self._agreed_parts(save, self._write_part(save, self._mine(save)))
+        commit = self._concluded(save, parts, lambda: self._write_manifest(save, parts))
+        commit = replace(commit, final=True, finished=finished, leaving=leaving)
         outcome, full, sent = _Outcome(None), None, time.monotonic()
         if self._committer is not None:
             try:
@@ -105,8 +209,7 @@ class Saver:
             raise {**BY_CODE, Stopped.code: Stopped}.get(told.code, InfrastructureError)(told.error)
         return full or told.answer, sent
 
-    def _write(self, order: LaunchOrder, content: Content, *, final: bool, finished: bool) -> Commit:
-        started = time.perf_counter()
+    def _begin(self, order: LaunchOrder, content: Content) -> _Save:
         header = CheckpointHeader(
             job_id=order.job_id, step=content.step, samples=content.samples, lineage=order.lineage,
             segment_id=order.segment_id, epoch=order.epoch, layout=order.allocation.layout, written_at=time.time(),
@@ -114,47 +217,94 @@ class Saver:
         self._count += 1
         uri = checkpoint_uri(header, f"{self._nonce}{self._count:04d}")
         reads, indices = self._reads.take()
+        collection = None
+        if not self._places.replicated:
+            from elastic_core.train.cut_state import collect
+
+            collection = collect(content.shared, self._group, self._places, order.allocation.slots)
+        return _Save(
+            order=order, content=content, header=header, uri=uri, reads=reads, indices=indices,
+            started=time.perf_counter(), collection=collection,
+        )  # fmt: skip
+
+    def _mine(self, save: _Save) -> dict[str, Tensor]:
+        """What this rank writes: its share of what all hold alike, or of its parts, and what only it holds."""
+        content = save.content
+        if save.collection is not None:
+            return {**{name: save.collection.parts[name] for name in save.collection.boxes}, **content.own}
+        sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in content.shared.items()}
+        mine = plan_writers(sizes, self._group.world)[self._group.rank]
+        return {**{name: content.shared[name] for name in mine}, **content.own}
+
+    def _write_part(self, save: _Save, tensors: Mapping[str, Tensor]) -> _Part:
+        boxes: Mapping[str, Box] = save.collection.boxes if save.collection is not None else {}
+        shapes = {name: save.collection.metas[name].shape for name in boxes} if save.collection is not None else {}
         try:
-            part = _Part(self._write_shard(uri, content), self._keep_indices(uri, reads, indices))
+            shard = write_shard(self._store, save.uri, self._group.rank, tensors, boxes, shapes)
+            indices = self._keep_indices(save.uri, save.reads, save.indices)
+            return _Part(shard, indices, scalars=self._stage_scalars(save.content))
         except ElasticError as error:
-            part = _Part(None, Reads(), f"rank {self._group.rank}: {error}")
+            return _Part(None, Reads(), f"rank {self._group.rank}: {error}")
+
+    def _agreed_parts(self, save: _Save, part: _Part) -> Sequence[_Part]:
         parts = self._exchange(part)
         failures = [part.error for part in parts if part.error]
-        written = None
-        if not failures and self._group.rank == 0:
+        if failures:
+            self._give_up(save, failures)
+        return parts
+
+    def _write_manifest(self, save: _Save, parts: Sequence[_Part]) -> Written:
+        shards = [part.shard for part in parts if part.shard is not None]
+        scalars = self._whole_scalars(save.content, [part.scalars for part in parts if part.scalars is not None])
+        layout = save.collection.layout if save.collection is not None else None
+        return write_manifest(self._store, save.uri, shards, save.header, scalars, layout)
+
+    def _concluded(self, save: _Save, parts: Sequence[_Part], manifest: Callable[[], Written] | None) -> Commit:
+        """What to commit, once rank 0 has written the manifest; the others' copy of it lacks the hash."""
+        written, failures = None, []
+        if manifest is not None and self._group.rank == 0:
             try:
-                shards = [part.shard for part in parts if part.shard is not None]
-                written = write_manifest(self._store, uri, shards, header, content.scalars)
+                written = manifest()
             except ElasticError as error:
                 failures = [f"the manifest: {error}"]
         failures = json.loads(self._group.from_first(json.dumps(failures).encode()))
         if failures:
-            self._reads.put_back(reads, indices)
-            raise SaveFailed(f"The checkpoint of step {content.step} could not be written: {'; '.join(failures)}")
+            self._give_up(save, failures)
+        content = save.content
+        measured = content.measure(save.uri) if content.measure is not None else {}
         everything = Reads()
         for part in parts:
             everything = everything.merged(part.reads)
         return Commit(
             step=content.step,
             samples=content.samples,
-            uri=uri,
+            uri=save.uri,
             manifest_sha256=written.sha256 if written else "",
             size_bytes=written.size_bytes if written else 0,
-            layout=order.allocation.layout,
-            metrics=content.metrics,
-            final=final,
-            finished=finished,
+            layout=save.order.allocation.layout,
+            metrics={**content.metrics, **measured},
+            final=False,
+            finished=False,
             fingerprints=to_fingerprints(everything),
-            timings={**content.timings, "save": time.perf_counter() - started},
+            timings={**content.timings, "save": time.perf_counter() - save.started},
         )
 
-    def _write_shard(self, uri: str, content: Content) -> ShardInfo:
-        sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in content.shared.items()}
-        mine = plan_writers(sizes, self._group.world)[self._group.rank]
-        tensors = {**{name: content.shared[name] for name in mine}, **content.own}
-        return write_shard(self._store, uri, self._group.rank, tensors)
+    def _give_up(self, save: _Save, failures: Sequence[str]) -> NoReturn:
+        self._reads.put_back(save.reads, save.indices)
+        raise SaveFailed(f"The checkpoint of step {save.content.step} could not be written: {'; '.join(failures)}")
 
-    def _keep_indices(self, uri: str, reads: Reads, indices: Mapping[int, Any]) -> Reads:
+    def _whole_scalars(self, content: Content, others: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        if not others:
+            return content.scalars
+        from elastic_core.train.cut_state import merged_scalars
+
+        return merged_scalars([content.scalars, *others], self._groups)
+
+    def _stage_scalars(self, content: Content) -> dict[str, Any] | None:
+        places = self._places
+        return dict(content.scalars) if places.stage > 0 and places.data == 0 and places.tensor == 0 else None
+
+    def _keep_indices(self, uri: str, reads: Reads, indices: Mapping[int, Indices]) -> Reads:
         """Write what was read index by index (audit: full), beside the checkpoints, and name it in the fingerprint."""
         job, lineage, name = uri.rsplit("/", 2)
         kept = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -20,6 +21,7 @@ from elastic_core.train.observe import Observer, StepFacts
 from elastic_core.train.saving import Content, SaveFailed, Saver
 from elastic_core.train.stepping import Outside, StepResult
 
+TARGET_STEPS = 20  # whose mean loss is compared with the job's target: one step's is noise
 _SAVE_TRIES = 3
 _FLUSH_SECONDS = 2.0
 
@@ -55,8 +57,10 @@ class Segments:
         self._logged: dict[str, float] = {}
         self.timings: dict[str, float] = {}  # since the last checkpoint: spans in seconds, `..._at` in Unix time
         self._losses: list[float] = []
+        self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
         self._committer: Committer | None = None
         self._saver: Saver | None = None
+        self._late = False
         self._begin_segment()
 
     def attach(self, saver: Saver, committer: Committer | None) -> None:
@@ -90,9 +94,14 @@ class Segments:
 
     def outside(self) -> Outside:
         """What this rank has to say about going on, at this moment."""
+        assert self._saver is not None
         wish, _ = self._around.wishes.current
-        busy = self._committer is None or self._committer.busy
-        return Outside(wish, self._clock.time_is_up(), not busy and self._clock.checkpoint_due())
+        due = self._committer is not None and self._clock.checkpoint_due()
+        busy = self._saver.pending or (self._committer is not None and self._committer.busy)
+        if due and busy and not self._late:
+            self._late = True
+            _say(self._around.group, "a checkpoint is due, and waits until the one before it is written and committed")
+        return Outside(wish, self._clock.time_is_up(), due and not busy, self._saver.ready)
 
     def stepped(self, result: StepResult) -> None:
         """A step was taken: count it, report it when a report is due."""
@@ -103,6 +112,7 @@ class Segments:
         self.start_at(self.step + 1, self.samples + result.batch_samples)
         self.loss = result.agreed.loss
         self._losses.append(self.loss)
+        self._latest.append(self.loss)
         self._clock.stepped()
         self._agreed = result
         self._observer.add(
@@ -129,7 +139,7 @@ class Segments:
         Sets `over` when this process should end. Raises `Stopped` when it should end without a commit.
         """
         result, self._agreed = self._agreed, None
-        done = self.samples >= self.order.total_samples
+        done = self.samples >= self.order.total_samples or self._target_reached()
         if result is None:
             assert done, "a segment proceeds after a step, or when there is none left"
             self._boundary(describe, done, leaving=False)
@@ -142,31 +152,46 @@ class Segments:
         if done or asked or agreed.segment_over or self._clock.steps_are_up():
             self._boundary(describe, done, leaving)
         elif agreed.checkpoint_due:
-            self._interval(describe)
+            self._begin_interval(describe)
+        elif agreed.save_ready:
+            self._saver_does(Saver.advance)
+
+    def _target_reached(self) -> bool:
+        """The same on every rank: all of them know the agreed losses. A restart begins a new mean."""
+        target = self.order.spec.work.target_loss
+        return target is not None and len(self._latest) == TARGET_STEPS and fmean(self._latest) <= target
 
     def _begin_segment(self) -> None:
         self._clock = SegmentClock(self.order)
         self._observer = Observer(self.order.allocation, self.order.facts.dataset_samples)
         self._first = True
+        self._late = False  # said once a segment
+        self.began = self.step, self.samples
 
     def _report(self) -> None:
         observation = self._observer.take()
         if observation is not None and self._around.heart is not None:
             self._around.heart.observe(observation)
 
-    def _interval(self, describe: Describe) -> None:
+    def _begin_interval(self, describe: Describe) -> None:
+        assert self._saver is not None
+        started = time.perf_counter()
+        self._saver.interval(self.order, describe(False))
+        self._saved()
+        self.time("stall", time.perf_counter() - started)  # of the steps; reported with the next checkpoint
+        self._clock.saved()
+
+    def _saver_does(self, what: Callable[[Saver], None]) -> None:
         assert self._saver is not None
         try:
-            self._saver.interval(self.order, describe(False))
+            what(self._saver)
         except SaveFailed as error:
             _say(self._around.group, f"training goes on without an interval checkpoint: {error}")
-        else:
-            self._saved()
-        self._clock.saved()
 
     def _boundary(self, describe: Describe, finished: bool, leaving: bool) -> None:
         self.timings["last_step_at"] = time.time()
         self._report()
+        self._saver_does(Saver.settle)
         heart = self._around.heart
         if heart is not None:
             heart.flush(_FLUSH_SECONDS)

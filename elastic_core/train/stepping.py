@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
 
 from torch.optim import Optimizer
 
@@ -18,19 +20,24 @@ from elastic_core.train.heartbeat import Wish
 from elastic_core.train.learning_rate import noise_decay
 from elastic_core.train.noise import NoiseEstimate, estimate
 from elastic_core.train.observe import peak_memory_bytes
+from elastic_core.train.places import Places
 from elastic_core.train.rates import Rates
 from elastic_core.train.training_state import TrainingState
+
+if TYPE_CHECKING:
+    from elastic_core.train.cut_gradients import CutGradients
 
 NOISE_EVERY = 4  # steps between noise estimates that only observations use; norms cost two passes over the gradient
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a rank knows at a step besides its gradients; the last two are rank 0's."""
+    """What a rank knows at a step besides its gradients."""
 
     wish: Wish
-    segment_over: bool
-    checkpoint_due: bool
+    segment_over: bool  # rank 0's
+    checkpoint_due: bool  # rank 0's
+    save_ready: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +58,8 @@ class Stepper:
         group: Group,
         spec: JobSpec,
         state: TrainingState,
-        gradients: Gradients,
+        gradients: Gradients | CutGradients,
+        places: Places,
         rates: Rates,
         clip_grad_norm: float | None,
     ) -> None:
@@ -61,7 +69,7 @@ class Stepper:
         self._gradients = gradients
         self._rates = rates
         self._clip = clip_grad_norm
-        self._buffers = Buffers(state.model, group)
+        self._buffers = Buffers(state.model, group, places)
         self._adascale = spec.batch.learning_rate_rule == "adascale"
 
     def starts(self, step: int) -> None:
@@ -73,7 +81,7 @@ class Stepper:
     ) -> StepResult:
         """`started`: `time.perf_counter` before the step's first sample was read. `progress` is before the step."""
         local = self._gradients.finish()
-        agreed = agree(self._group, self._message(local, outside))
+        agreed = agree(self._group, self._message(local, outside), allocation.layout)
         noise = self._judge(agreed, local, allocation)
         optimizer: Optimizer = self._state.optimizer
         with self._rates.applied(allocation.global_batch, progress, self._state.noise.mean()) as rate:
@@ -98,6 +106,7 @@ class Stepper:
             wish=float(outside.wish),
             segment_over=float(outside.segment_over),
             checkpoint_due=float(outside.checkpoint_due),
+            save_ready=float(outside.save_ready),
             loss=local.loss,
             samples=float(part.samples) if part is not None else 0.0,
             sqr_norm=part.sqr_norm if part is not None else 0.0,
@@ -108,7 +117,7 @@ class Stepper:
     def _judge(self, agreed: Agreement, local: LocalGradients, allocation: Allocation) -> NoiseEstimate | None:
         """This step's noise estimate, if it was measured; clips, and keeps AdaScale's means."""
         parts = local.micro_parts or agreed.parts
-        measured = self._gradients.measure_norms and len(parts) > 1
+        measured = self._gradients.measure_norms and len(parts) > 1 and all(isfinite(part.sqr_norm) for part in parts)
         if not measured and self._clip is None:
             return None
         sqr_norm = self._gradients.sqr_norm()

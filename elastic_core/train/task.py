@@ -6,13 +6,16 @@ An ordinary PyTorch loop is possible too: a function `train(session)`; see `elas
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 
 class NoParams(BaseModel):
@@ -28,6 +31,7 @@ class Task(ABC):
     Params: ClassVar[type[BaseModel]] = NoParams
     metric: ClassVar[str] = "loss"
     metric_mode: ClassVar[Literal["min", "max"]] = "min"
+    shardable: ClassVar[bool] = True  # replicas may hold shards of the state (FSDP2), as long as loss() calls the model
     clip_grad_norm: ClassVar[float | None] = None  # scale gradients down to at most this norm
 
     def __init__(self, params: Any) -> None:
@@ -48,6 +52,26 @@ class Task(ABC):
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Mean loss over the micro-batch, a scalar. `model` may be wrapped: call it, do not reach into it."""
+
+    def tensor_plan(self, model: nn.Module) -> Mapping[str, ParallelStyle]:  # noqa: ARG002 - the default cuts no layer
+        """How layers are cut over tensor-parallel ranks: names of modules ('blocks.*.mlp.0') to torch's styles.
+
+        As `torch.distributed.tensor.parallel.parallelize_module` takes it. What it leaves out every rank holds whole.
+        Import torch's styles inside: they take a second to load, and other layouts do not need them.
+        """
+        return {}
+
+    def tensor_sizes(self) -> Sequence[int]:
+        """The numbers of ranks that `tensor_plan` works for, with these parameters."""
+        return (1,)
+
+    def pipeline_units(self, model: nn.Module) -> Sequence[str]:  # noqa: ARG002 - the default has one stage
+        """Names of the submodules that the model runs one after another: where a pipeline may cut it.
+
+        model(x) is last(... second(first(x))), each on the output of the one before (a tuple is several arguments), and
+        every parameter lies in one of them. In a pipeline `loss` calls the model once, with tensors.
+        """
+        return ()
 
     def learning_rate_factor(self, progress: float) -> float:  # noqa: ARG002 - the default is a constant
         """Schedule: factor on the learning rates at `progress` in [0, 1] of the job's work."""

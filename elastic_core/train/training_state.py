@@ -20,13 +20,15 @@ from torch.optim import Optimizer
 from elastic_core.comm.contract import CommAlgorithm
 from elastic_core.domain import from_json, to_json
 from elastic_core.errors import UserError
+from elastic_core.state import scalars as packing
+from elastic_core.state.block_order import BLOCK_ORDER_VERSION
+from elastic_core.state.format import Box, Manifest
 from elastic_core.state.optim import flatten_optimizer, load_optimizer
 from elastic_core.state.order import ORDER_VERSION
 from elastic_core.state.rng import capture_rng, restore_rng
-from elastic_core.train import scalars as packing
 from elastic_core.train.noise import NoiseState
 
-MODEL = "model/"
+MODEL, OPTIM = "model/", "optim/"
 
 
 @dataclass
@@ -55,20 +57,43 @@ class TrainingState:
 
     def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
         """Raises `UserError` when the checkpoint is of another model, optimizer, scheduler or data order."""
-        if scalars["order"] != ORDER_VERSION:
+        self.check_order(scalars)
+        self.load_weights(tensors)
+        load_optimizer(self.optimizer, self.model.named_parameters(), tensors, scalars["optimizer"])
+        load_scheduler_and_noise(self, scalars)
+
+    def boxes(self, manifest: Manifest) -> Mapping[str, Box] | None:  # noqa: ARG002 - parts of a cut model depend on it
+        """The parts of a checkpoint that this rank needs; None for all of it."""
+        return None
+
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        load_weights(self.model, tensors)
+
+    def check_order(self, scalars: Mapping[str, Any]) -> None:
+        """Raises `UserError` for a checkpoint of another data order."""
+        if scalars["order"] not in (ORDER_VERSION, BLOCK_ORDER_VERSION):
             raise UserError(
                 f"The checkpoint was written with version {scalars['order']} of the data order and this release reads "
-                f"in version {ORDER_VERSION}: going on would read samples twice or not at all. Finish the job with the "
-                f"release that began it, or start a new job from its weights (a warm start)."
+                f"in versions {ORDER_VERSION} and {BLOCK_ORDER_VERSION}: going on would read samples twice or not at "
+                f"all. Finish the job with the release that began it, or start a new job from its weights (a warm "
+                f"start)."
             )
-        load_weights(self.model, tensors)
-        load_optimizer(self.optimizer, self.model.named_parameters(), tensors, scalars["optimizer"])
-        if (self.scheduler is None) != (scalars["scheduler"] is None):
-            has, had = ("no", "one") if self.scheduler is None else ("a", "none")
-            raise UserError(f"The task gives {has} learning-rate scheduler, but the checkpoint holds {had}.")
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(packing.unpack(scalars["scheduler"]))
-        self.noise = from_json(NoiseState, scalars["noise"])
+
+
+def load_scheduler_and_noise(state: TrainingState, scalars: Mapping[str, Any]) -> None:
+    if (state.scheduler is None) != (scalars["scheduler"] is None):
+        has, had = ("no", "one") if state.scheduler is None else ("a", "none")
+        raise UserError(f"The task gives {has} learning-rate scheduler, but the checkpoint holds {had}.")
+    if state.scheduler is not None:
+        state.scheduler.load_state_dict(packing.unpack(scalars["scheduler"]))
+    state.noise = from_json(NoiseState, scalars["noise"])
+
+
+def another_model(why: str) -> UserError:
+    return UserError(
+        f"The checkpoint is of another model: {why} If the model has changed, start a new job; a warm start takes the "
+        f"weights of an equal model."
+    )
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -77,10 +102,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise UserError(
-            f"The checkpoint is of another model: {error} If the model has changed, start a new job; a warm start "
-            f"takes the weights of an equal model."
-        ) from error
+        raise another_model(str(error)) from error
 
 
 def rank_tensors(rank: int, comm: CommAlgorithm | None) -> dict[str, Tensor]:
@@ -91,11 +113,9 @@ def rank_tensors(rank: int, comm: CommAlgorithm | None) -> dict[str, Tensor]:
     return tensors
 
 
-def restore_rank(
-    tensors: Mapping[str, Tensor], saved_world: int, rank: int, world: int, comm: CommAlgorithm | None
-) -> bool:
-    """Put back what only this rank holds, if as many ranks wrote it as run now; whether that was so."""
-    if saved_world != world:
+def restore_rank(tensors: Mapping[str, Tensor], same_layout: bool, rank: int, comm: CommAlgorithm | None) -> bool:
+    """Put back what only this rank holds, if ranks of the same layout wrote it; whether that was so."""
+    if not same_layout:
         return False
     restore_rng(tensors, rank)
     prefix = f"comm/{rank}/"

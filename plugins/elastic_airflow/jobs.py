@@ -144,7 +144,20 @@ class ReconcileOperator(ElasticOperator):
         for action in done:
             self.log.info("%s", action)
         sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
+        self._refit(control, settings)
         return done
+
+    def _refit(self, control: HttpControl, settings: Settings) -> None:
+        """Predictors may fail: what has to agree again does so without them."""
+        from elastic_core.control.refit import refit_if_due
+
+        try:
+            done = refit_if_due(control, settings, time.time())
+        except Exception:
+            self.log.exception("the predictability classifier could not be fitted; the one before stays in force")
+        else:
+            if done:
+                self.log.info("%s", done)
 
     def _jobs(self, control: HttpControl, job_ids: Sequence[str]) -> list[str]:
         """Active jobs that no task drives: that of a task that was marked is cancelled, the others get a new run."""

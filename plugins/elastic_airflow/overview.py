@@ -202,13 +202,14 @@ def hold_shown(segment: SegmentStatus) -> HoldShown:
 
 
 def _layout(job: JobStatus) -> str:
-    """E.g. "2 data x 2 tensor"; empty for plain data parallelism, which needs no words."""
+    """E.g. "2 data x 2 tensor, sharded"; empty for data-parallel replicas, which need no words."""
     if job.allocation is None:
         return ""
     layout = job.allocation.layout
     axes = [("data", layout.data), ("tensor", layout.tensor), ("pipeline", layout.pipeline)]
     wide = [f"{size} {name}" for name, size in axes if size > 1]
-    return " x ".join(wide) if layout.tensor * layout.pipeline > 1 else ""
+    shards = ", sharded" if layout.sharded else ""
+    return " x ".join(wide) + shards if layout.model_size > 1 or layout.sharded else ""
 
 
 def _resizes(segments: Sequence[SegmentStatus]) -> int:

@@ -11,6 +11,7 @@ from elastic_airflow.jobs import ReconcileOperator
 from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
+from elastic_core.settings import Settings
 from tests.airflow.doubles import FakeSupervisor, a_context
 from tests.builders import FACTS, Life, a_spec
 
@@ -71,6 +72,25 @@ def test_a_job_that_a_script_drives_is_left_to_it(job: str, airflow: FakeSupervi
     plane.submit("script-1", a_spec("script"), FACTS)
     reconcile()
     assert (JOB_DAG, "script-1__resumed") not in airflow.runs
+
+
+def test_it_has_the_classifier_fitted_anew_and_does_not_depend_on_it(
+    job: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Path] = []
+
+    def fails(control: Any, settings: Settings, now: float) -> str:
+        asked.append(settings.predictability_file())
+        raise FloatingPointError("singular")
+
+    monkeypatch.setattr("elastic_core.control.refit.refit_if_due", fails)
+    assert "had lost its run" in reconcile()[0]
+    assert asked == [tmp_path / "predictors" / "predictability.skops"]
+
+
+def test_the_ledger_is_asked_for_finished_jobs_over_http(job: str, airflow: FakeSupervisor, tmp_path: Path) -> None:
+    reconcile()
+    assert [file.name for file in (tmp_path / "predictors").iterdir()] == ["predictability.skops.asked"]
 
 
 def test_a_segment_without_a_run_gets_one(job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import ClassVar
@@ -13,12 +14,16 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from elastic_core.control.allocator import Allocator
+from elastic_core.control.contract import Directive
 from elastic_core.control.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Limits, Plan, ProfilePoint, SegmentState, Snapshot, Target, ThroughputModel
+from elastic_core.errors import NotFound
 from elastic_core.policy import registry
 from elastic_core.policy.contract import Law
 from elastic_core.policy.fair_share import FairShare
+from elastic_core.settings import Settings
+from elastic_core.spec import parse_cluster_spec
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_control, a_spec, settings
 
 
@@ -260,3 +265,30 @@ def test_a_decision_in_flight_is_left_alone(control: LedgerControl, clock: FakeC
         assert control.acquire("job-a__seg_0").state is SegmentState.WAITING
     assert control.acquire("job-a__seg_0").state is SegmentState.GRANTED
     other.close()
+
+
+def test_horizon_decides_by_default_and_keeps_priorities_and_shares_in_a_real_ledger(
+    ledger_url: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    """Four slots; the low job may only have all of them, a higher one and its queue's owner each ask for theirs."""
+    assert Settings().policy == "horizon"
+    plane = a_control(ledger_url, tmp_path, clock, policy="horizon")
+    nodes = a_cluster().model_dump(mode="json")["nodes"]
+    plane.set_cluster(parse_cluster_spec({"nodes": nodes, "queues": [{"name": "prod", "guaranteed": {"cpu": 2}}]}))
+    low = Life(plane, plane.trainer, "low")
+    plane.submit("low", a_spec(slots=(4, 4)), FACTS)
+    order = low.start()
+    plane.submit("owner", a_spec(slots=(2, 2), queue="prod"), FACTS)
+    plane.acquire("owner__seg_0")
+    beat = plane.trainer(order.token).heartbeat(a_beat(1))
+    assert beat.directive is Directive.BOUNDARY
+    assert "within the guaranteed share of queue prod" in plane.explain("owner").reason
+    plane.submit("high", a_spec(slots=(2, 2), priority=5), FACTS)
+    plane.acquire("high__seg_0")
+    plan = plane.last_plan()
+    assert plan is not None
+    assert {name: target.num_slots for name, target in plan.targets.items()} == {"low": 0, "owner": 2, "high": 2}
+    for number in range(1, 20):
+        with suppress(NotFound):
+            assert plane.replay(number).same
+    plane.close()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from elastic_core.control.contract import Directive, ExitReport, Heartbeat, ProcessGroup
-from elastic_core.domain import JobState, SegmentState
+from elastic_core.domain import JobState, Layout, Queue, SegmentState
 from elastic_core.errors import Conflict, Fenced, NotFound, Unauthorized, UserError
+from elastic_core.spec import parse_cluster_spec
+from elastic_core.spec.layouts import Admitted
 from tests.builders import FACTS, a_beat, a_cluster, a_commit, a_spec, an_observation
 from tests.control.conftest import Plane
 
@@ -73,10 +76,10 @@ def test_a_token_that_is_not_ours_is_refused(plane: Plane) -> None:
         plane.trainer("not.a.token").heartbeat(a_beat(0))
 
 
-def test_observations_reach_the_snapshot_as_medians(plane: Plane) -> None:
+def test_a_configuration_is_as_fast_as_a_quarter_of_its_reports(plane: Plane) -> None:
     life = plane.life()
     order = life.start()
-    seconds = [0.1, 0.3, 9.0]
+    seconds = [0.1, 0.3, 0.5, 4.0, 9.0]  # the slow ones beside a busy neighbour
     noise = {"grad_sqr": 2.0, "grad_var": 64.0}
     reports = [an_observation(i, order, step_seconds=s, **noise) for i, s in enumerate(seconds)]
     trainer = plane.trainer(order.token)
@@ -84,8 +87,27 @@ def test_observations_reach_the_snapshot_as_medians(plane: Plane) -> None:
     trainer.observe(reports)  # the first answer was lost
     (view,) = plane.service.snapshot().jobs
     (point,) = view.profile
-    assert (point.step_seconds, point.count, point.num_slots) == (0.3, 3, 4)
+    assert (point.step_seconds, point.count, point.num_slots) == (0.3, 5, 4)
     assert view.noise_scale == 32.0
+
+
+def test_what_was_measured_in_another_layout_is_another_configuration(plane: Plane) -> None:
+    order = plane.life().start()
+    sliced = Layout(data=2, tensor=2, sharded=True)
+    plane.trainer(order.token).observe(
+        [an_observation(1, order, step_seconds=0.1), an_observation(2, order, step_seconds=0.5, layout=sliced)]
+    )
+    (view,) = plane.service.snapshot().jobs
+    assert [(point.layout, point.step_seconds) for point in view.profile] == [(None, 0.1), (sliced, 0.5)]
+
+
+def test_a_layout_that_the_task_does_not_admit_is_refused_at_submission(plane: Plane) -> None:
+    spec, facts = a_spec(layouts={"tensor": [2]}), FACTS
+    with pytest.raises(UserError, match="cannot be tensor-parallel over 2 slots; possible with these parameters: 1"):
+        plane.service.submit("job-x", spec, facts)
+    admitted = replace(facts, layouts=Admitted(tensor=(1, 2)))
+    plane.service.submit("job-x", spec, admitted)
+    assert plane.service.job("job-x").facts == admitted
 
 
 def test_a_loss_that_is_not_a_number_travels(plane: Plane) -> None:
@@ -318,3 +340,15 @@ def test_swept_checkpoints_are_no_candidates(plane: Plane) -> None:
     assert [c.step for c in removable] == [1, 2, 3, 4]  # the last three are kept, the best is among them
     plane.service.swept([c.checkpoint_id for c in removable])
     assert [c.step for c in plane.service.checkpoints("job-a")] == [5, 6, 7]
+
+
+def test_guaranteed_shares_reach_the_decision_and_bind_what_is_submitted(plane: Plane) -> None:
+    nodes = a_cluster().model_dump(mode="json")["nodes"]
+    shared = parse_cluster_spec({"nodes": nodes, "queues": [{"name": "research", "guaranteed": {"cpu": 3}}]})
+    plane.service.set_cluster(shared)
+    assert plane.service.snapshot().queues == (Queue(name="research", guaranteed={"cpu": 3}),)
+    with pytest.raises(UserError, match="no queue 'reserch'; did you mean 'research'"):
+        plane.service.submit("job-a", a_spec(queue="reserch"), FACTS)
+    plane.service.submit("job-a", a_spec(queue="research"), FACTS)
+    plane.service.set_cluster(a_cluster())
+    assert plane.service.snapshot().queues == ()

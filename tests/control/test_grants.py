@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,8 +94,18 @@ def test_never_below_the_minimum() -> None:
 
 def test_a_part_keeps_the_inner_parallel_sizes() -> None:
     target = Target(counts={"cpu": 4}, global_batch=64, layout=Layout(data=2, tensor=2), reason="r")
-    moves = settled(POOL[:3], [a_holder("y", POOL[3:])], [an_asker("x")], {"x": target, "y": a_target(1)})
+    asker = an_asker("x")
+    asker = replace(asker, limits=replace(asker.limits, cuts=(Layout(), Layout(tensor=2))))
+    moves = settled(POOL[:3], [a_holder("y", POOL[3:])], [asker], {"x": target, "y": a_target(1)})
     assert moves.grants[0].allocation.layout == Layout(data=1, tensor=2)
+
+
+def test_another_layout_on_the_same_slots_is_a_resize() -> None:
+    target = replace(a_target(4), layout=Layout(data=2, tensor=2))
+    moves = settled((), [a_holder("x", POOL)], [], {"x": target})
+    assert moves.revocations == {
+        "x__seg_0": "another layout, data 4 x tensor 1 x pipeline 1 -> data 2 x tensor 2 x pipeline 1: 4 are fair"
+    }
 
 
 def test_whole_targets_go_before_parts() -> None:

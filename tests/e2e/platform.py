@@ -27,6 +27,7 @@ from elastic_core.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = {"nodes": [{"name": name, "type": "cpu", "slots": 2} for name in ("node-a", "node-b")]}
+POLICY = "elastic_batch"  # what these tests expect of who grows when; they are about the platform, not the policy
 
 
 class Platform:
@@ -38,7 +39,7 @@ class Platform:
         airflow_port, mlflow_port = free_ports(2)
         self.settings = Settings(
             home=home, project=ROOT, cluster=cluster, airflow_port=airflow_port, mlflow_port=mlflow_port,
-            tasks="examples.*,tests.*", **changes,
+            tasks="examples.*,tests.*", **{"policy": POLICY, **changes},
         )  # fmt: skip
         self.home = home
         self.supervisor = Supervisor(home)

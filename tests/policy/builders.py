@@ -105,7 +105,7 @@ def apply(plan: Plan, before: Snapshot) -> Snapshot:
         kept = _kept(target, keeps[view.job_id])
         slots = choose(sorted(free), target.counts, kept)
         free -= set(slots)
-        jobs.append(_moved(view, target, slots))
+        jobs.append(_moved(view, target, slots, before.now))
     ordered = tuple(sorted(jobs, key=lambda view: (view.submitted_at, view.job_id)))
     return replace(before, jobs=ordered, policy_state=plan.state)
 
@@ -123,9 +123,10 @@ def _kept(target: Target, held: tuple[Slot, ...]) -> tuple[Slot, ...]:
     return tuple(kept)
 
 
-def _moved(view: JobView, target: Target, slots: tuple[Slot, ...]) -> JobView:
+def _moved(view: JobView, target: Target, slots: tuple[Slot, ...], now: float) -> JobView:
     if not slots:
-        return replace(view, allocation=None, segment_state=SegmentState.WAITING, waiting_since=NOW)
+        since = now if view.allocation is not None or view.waiting_since is None else view.waiting_since
+        return replace(view, allocation=None, segment_state=SegmentState.WAITING, waiting_since=since)
     changed = view.allocation is not None and view.allocation.counts() != dict(target.counts)
     moved = holding(view, *slots, batch=target.global_batch)
     return replace(moved, num_resizes=view.num_resizes + changed)

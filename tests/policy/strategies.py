@@ -12,13 +12,14 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from elastic_core.domain import JobView, Limits, Node, ProfilePoint, Snapshot
+from elastic_core.domain import JobView, Limits, Node, ProfilePoint, Queue, Snapshot
 from elastic_core.policy.packing import choose
 from elastic_core.predict.fit import job_models
-from tests.policy.builders import holding, job, limits, point, snapshot
+from tests.policy.builders import NOW, holding, job, limits, point, snapshot
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 TYPES = ("cpu", "h200")
+QUEUES = ("default", "prod", "research")
 # Nothing here is about time, and the machine may be busy with other tests.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -66,6 +67,8 @@ def job_views(draw: Draw, index: int) -> JobView:
         resize_seconds=draw(st.sampled_from([0.0, 3.0, 10.0, 60.0])),
         noise_scale=draw(st.sampled_from([None, 0.0, 50.0, 5000.0])),
         num_resizes=draw(st.integers(0, 5)),
+        deadline=draw(st.sampled_from([None, None, None, NOW + 130.0, NOW + 5000.0, NOW + 10**6])),
+        queue=draw(st.sampled_from(QUEUES)),
     )
     profile = draw(st.sampled_from(profiles()))
     return replace(view, profile=profile, throughput=job_models(profile, limits()) if profile else None)
@@ -103,6 +106,24 @@ def snapshots(draw: Draw, types: tuple[str, ...] = TYPES, max_jobs: int = 6) -> 
             view = holding(view, *slots, batch=batch)
         jobs.append(view)
     return snapshot(pool, *jobs)
+
+
+@st.composite
+def shared_snapshots(draw: Draw, max_jobs: int = 6) -> Snapshot:
+    """The same, with guaranteed shares for two of the queues; more than is there where a node is away."""
+    picture = draw(snapshots(max_jobs=max_jobs))
+    left = {node.type: 0 for node in picture.nodes}
+    for node in picture.nodes:
+        left[node.type] += node.num_slots
+    queues = []
+    for name in QUEUES[1:]:
+        guaranteed = {}
+        for kind in sorted(left):
+            share = draw(st.integers(0, left[kind]))
+            left[kind] -= share
+            guaranteed |= {kind: share} if share else {}
+        queues += [Queue(name=name, guaranteed=guaranteed)] if guaranteed else []
+    return replace(picture, queues=tuple(queues))
 
 
 def without_measurements(picture: Snapshot) -> Snapshot:

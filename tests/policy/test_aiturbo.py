@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from elastic_core.domain import JobView, Node, Plan, Snapshot
-from elastic_core.policy.aiturbo import INTERVAL, AITurbo, attained_service
+from elastic_core.policy.aiturbo import INTERVAL, AITurbo, attained_service, is_predictable
 from elastic_core.policy.borda import FIRST_QUEUE
 from elastic_core.policy.marginal import Claim, allot, cheapest
 from elastic_core.policy.scalability import Pool
@@ -170,6 +170,18 @@ def test_the_classifier_is_believed_over_the_declaration() -> None:
     assert counts(plan) == {"boast": 0, "honest": 1}
     trusted = decide(AITurbo(), snapshot(nodes(1, kind="h200"), replace(boast, predictable=0.8), honest))
     assert counts(trusted) == {"boast": 1, "honest": 0}
+
+
+def test_undeclared_work_is_known_from_the_loss_curve_where_the_classifier_says_so() -> None:
+    told = a_job("told", total_samples=None, expected_samples=160.0, predictable=0.9)
+    doubted, unasked = replace(told, predictable=0.2), replace(told, predictable=None)
+    assert [is_predictable(view) for view in (told, doubted, unasked)] == [True, False, False]
+    assert not is_predictable(replace(told, expected_samples=None))
+    declared = a_job("long", total_samples=16_000, attained_slot_seconds=0.0)
+    plan = decide(AITurbo(), snapshot(nodes(1, kind="h200"), declared, told))
+    assert counts(plan) == {"long": 0, "told": 1}
+    plan = decide(AITurbo(), snapshot(nodes(1, kind="h200"), declared, replace(told, expected_samples=10**6)))
+    assert counts(plan) == {"long": 1, "told": 0}
 
 
 def test_attained_service_follows_what_is_held() -> None:

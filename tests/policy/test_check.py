@@ -38,6 +38,11 @@ def test_a_valid_plan_has_no_violations() -> None:
         (replace(GOOD, global_batch=65), "a: global batch 65, allowed is 2 to 64"),
         (replace(GOOD, global_batch=1), "a: global batch 1, allowed is 2 to 64"),
         (replace(GOOD, layout=Layout(data=4)), "a: a layout for 4 ranks on 2 slots"),
+        (
+            replace(GOOD, layout=Layout(tensor=2)),
+            "a: the layout data 1 x tensor 2 x pipeline 1, which the job does not admit; admitted: data 2 x tensor 1 x "
+            "pipeline 1",
+        ),
         (replace(GOOD, counts={"cpu": -1}), "a: negative counts {'cpu': -1}"),
         (
             replace(GOOD, counts={"cpu": 4}, layout=Layout(data=4), global_batch=2),

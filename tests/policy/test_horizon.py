@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from random import Random
 
+import numpy as np
+from hypothesis import given, settings
+
 from elastic_core.domain import JobView, Limits, Plan, ProfilePoint, Slot, Snapshot
-from elastic_core.policy.horizon import Horizon
-from elastic_core.policy.outlook import COLD, Options
+from elastic_core.policy.horizon import Horizon, problem
+from elastic_core.policy.knapsack import best_choices
+from elastic_core.policy.outlook import COLD, Lessons, Options
 from tests.policy.builders import holding, job, limits, measured, nodes, point, snapshot
+from tests.policy.strategies import BUSY, snapshots
 
 WIDE = limits((1, 2, 4, 8), batch=(64, 64))
 FINE = limits(range(1, 9), batch=(64, 64))
@@ -95,6 +101,17 @@ def test_the_faster_type_goes_where_it_takes_off_most() -> None:
     assert plan.targets["easy"].counts == {"cpu": 8}
 
 
+def test_a_type_that_a_task_never_tried_is_as_fast_as_other_tasks_found_it() -> None:
+    """A long job that is alone goes where the others were five times as fast, though it was never there."""
+    both = measured(job("a", lim=WIDE, task="a", total_samples=640), *scaling(), *scaling(0.2, kind="gpu"))
+    pool = (*nodes(8), *nodes(8, kind="gpu"))
+    first = decide(snapshot(pool, both))
+    held = tuple(Slot("cpu-0", i, "cpu") for i in range(8))
+    stays = holding(known("b", work=10**7, resize_seconds=60.0), *held, batch=64)
+    assert decide(snapshot(pool, stays)).targets["b"].counts == {"cpu": 8}
+    assert decide(snapshot(pool, stays, state=first.state)).targets["b"].counts == {"gpu": 8}
+
+
 def test_work_that_nobody_declared_is_estimated_from_the_tasks_finished_jobs() -> None:
     """The same two jobs; only what earlier jobs of their tasks turned out to be tells them apart."""
     state: dict[str, object] = {}
@@ -119,3 +136,55 @@ def test_options_are_powers_of_two_inside_a_node_then_whole_nodes_and_what_jobs_
     assert list(zip(options.counts.tolist(), options.num_nodes.tolist(), strict=True)) == [
         (1, 1), (2, 1), (3, 1), (4, 1), (6, 2), (8, 2), (12, 3),
     ]  # fmt: skip
+
+
+def test_on_many_nodes_not_every_number_of_them_is_a_choice_but_all_of_them_are() -> None:
+    options = Options.of({"gpu": [8] * 500}, wanted=[])
+    counts = options.counts.tolist()
+    assert set(range(8, 129, 8)) < set(counts)
+    assert counts[-1] == 4000
+    assert len(counts) < 45
+    nodes_of = np.asarray(counts[counts.index(128) :]) / 8
+    assert (nodes_of[1:] / nodes_of[:-1]).max() < 1.26
+
+
+def test_a_count_that_no_job_may_have_is_no_choice() -> None:
+    assert Options.of({"gpu": [8, 8]}, wanted=[], allowed={2, 8, 32}).counts.tolist() == [2, 8]
+    plan = decide(snapshot(nodes(4), job("a", lim=limits((8,)))))
+    assert slots_of(plan) == {"a": 0}
+
+
+def test_a_type_on_which_no_job_may_have_any_number_of_slots_is_left_alone() -> None:
+    pool = (*nodes(8), *nodes(3, kind="gpu"))
+    assert slots_of(decide(snapshot(pool, known("a", lim=limits((8,), batch=(64, 64)))))) == {"a": 8}
+
+
+def test_what_is_known_of_types_is_learnt_anew_only_once_there_is_half_as_much_again() -> None:
+    both = [*scaling(), *scaling(0.2, kind="gpu")]
+    pool = (*nodes(8), *nodes(8, kind="gpu"))
+    first = measured(job("a", lim=WIDE, task="a"), *both)
+    state = decide(snapshot(pool, first)).state
+    assert decide(snapshot(pool, replace(first), state=state)).state["types"] == state["types"]
+    one_more = measured(first, point(3, 64, 0.4, sync=0.01))
+    assert decide(snapshot(pool, one_more, state=state)).state["types"] == state["types"]
+    second = measured(job("b", 1.0, WIDE, task="b"), *scaling(), *scaling(0.7, kind="gpu"))
+    again = decide(snapshot(pool, first, second, state=state)).state["types"]
+    assert again != state["types"]
+    assert Lessons.of(json.loads(json.dumps(again))).to_json() == again
+
+
+@settings(BUSY, max_examples=15)
+@given(picture=snapshots())
+def test_where_nobody_claims_anything_the_objective_alone_decides(picture: Snapshot) -> None:
+    plain = tuple(replace(view, priority=3, deadline=None) for view in picture.jobs)
+    bare = replace(picture, jobs=plain)
+    shared = problem(bare)
+    if shared is None:
+        return
+    options = shared.options
+    chosen = best_choices(shared.values, options.kind_index, options.counts, options.capacity)
+    plan = decide(bare)
+    for row, view in enumerate(plain):
+        found = int(chosen[row])
+        wanted = {} if found < 0 else {options.kinds[options.kind_index[found]]: int(options.counts[found])}
+        assert plan.targets[view.job_id].counts == wanted

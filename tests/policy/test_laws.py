@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_core.domain import JobView, Plan, Snapshot
-from elastic_core.policy import registry
-from elastic_core.policy.contract import Law, Policy
+from elastic_core.policy import registry, starvation
+from elastic_core.policy.contract import Law
 from elastic_core.policy.queue import HEAD_START, in_order, usable_types
 from tests.policy.builders import NOW, apply, decide, job, limits
 from tests.policy.strategies import BUSY, snapshots
+
+# How long who was passed over waits, and how long it then runs, where a policy serves them in turns.
+TURNS = {"horizon": (starvation.PATIENCE, starvation.TURN)}
 
 
 def declaring(law: Law) -> pytest.MarkDecorator:
@@ -73,19 +76,28 @@ def test_every_job_that_fits_the_pool_runs_in_bounded_time(name: str, picture: S
     """Against a stream of newcomers of higher priority, one each time that the first running job ends."""
     policy = registry.get(name)
     owed = {view.job_id for view in picture.jobs if usable_types(view, picture.capacity())}
-    overtakers = int((priority + 3) * HEAD_START / 30.0) + 1  # no longer than the head start of their priority
-    for round_number in range(len(picture.jobs) + 2 * overtakers + 2):
+    seconds, rounds = bound(name, priority)
+    for round_number in range(len(picture.jobs) + rounds):
         picture = apply(decide(policy, picture), picture)
         owed -= {view.job_id for view in picture.jobs if view.allocation is not None}
         if not owed:
             return
-        picture = one_ends_one_comes(picture, policy, round_number, priority)
+        picture = one_ends_one_comes(picture, seconds, round_number, priority)
     pytest.fail(f"never ran: {sorted(owed)}")
 
 
-def one_ends_one_comes(picture: Snapshot, policy: Policy, round_number: int, priority: int) -> Snapshot:
+def bound(name: str, priority: int) -> tuple[float, int]:
+    """(seconds a round, rounds besides one for each job that is there) in which everybody has to have run."""
+    if name in TURNS:
+        patience, turn = TURNS[name]
+        return turn, int(patience / turn) + 8  # a turn is counted from when it is seen to run: two rounds for each
+    overtakers = int((priority + 3) * HEAD_START / 30.0) + 1  # no longer than the head start of their priority
+    return 30.0, 2 * overtakers + 2
+
+
+def one_ends_one_comes(picture: Snapshot, seconds: float, round_number: int, priority: int) -> Snapshot:
     running = [view for view in in_order(picture.jobs) if view.allocation is not None]
     staying = [view for view in picture.jobs if view not in running[:1]]
-    at = picture.now - NOW + 30.0
+    at = picture.now - NOW + seconds
     newcomer: JobView = job(f"new-{round_number}", arrived=at, lim=limits((1, 2)), priority=priority)
     return replace(picture, jobs=(*staying, newcomer), now=NOW + at)

@@ -69,7 +69,7 @@ def test_noise_comes_from_the_task_at_the_same_stage_until_the_job_has_its_own()
 def test_a_slower_job_of_a_task_is_known_by_its_scale() -> None:
     usual = a_job("a", 0.1, 0.06)
     model = StepTime.of(throughput.fit(usual.profile, usual.limits), usual.limits)
-    assert memory.scale_of(a_job("b"), model, usual.limits) == 1.0
     thrice = a_job("c", 0.3, 0.18)
-    same, slower = (memory.scale_of(one, model, one.limits) for one in (usual, thrice))
+    same, slower, unknown = memory.scales_of((usual, thrice, a_job("b")), model, usual.limits)
+    assert unknown == 1.0
     assert slower / same == pytest.approx(3.0)

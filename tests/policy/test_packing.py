@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import Slot
 from elastic_core.errors import UserError
-from elastic_core.policy.packing import choose
+from elastic_core.policy.packing import Room, choose, place
 from tests.policy.strategies import BUSY
 
 
@@ -90,3 +90,18 @@ def test_no_other_choice_keeps_more_own_slots_or_needs_fewer_nodes(
 
 def _rank(chosen: list[Slot] | tuple[Slot, ...], keep: list[Slot]) -> tuple[int, int]:
     return (-len(set(chosen) & set(keep)), len({slot.node for slot in chosen}))
+
+
+@settings(BUSY)
+@given(
+    free=st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 8), max_size=8),
+    counts=st.lists(st.integers(1, 20), max_size=8),
+)
+def test_many_jobs_in_a_row_go_where_each_would_go_by_itself(free: dict[str, int], counts: list[int]) -> None:
+    room = Room(free)
+    for count in counts:
+        if count <= room.total:
+            nodes = place({name: number for name, number in free.items() if number}, count)
+            assert room.take(count) == nodes
+            free = {name: number - nodes.get(name, 0) for name, number in free.items()}
+    assert room.total == sum(free.values())

@@ -70,13 +70,14 @@ def test_service_is_ten_a_gpu_and_five_for_a_process_with_five_cores() -> None:
     assert held_rate(holding(a_job("a"), Shape(2, 1, 2, 5))) == 35
 
 
-def test_four_units_can_be_added_and_taken() -> None:
+def test_five_units_can_be_added_and_taken() -> None:
     sizes = ServerSizes(a_job("a"))
     now = Shape(2, 2, 1, 3).size(SERVERS)
     assert shapes(a_job("a"), list(sizes.larger(now))) == {
-        "worker": Shape(3, 2, 2, 3), "server": Shape(2, 3, 1, 3), "CPU share": Shape(2, 2, 1, 4),
-        "GPU": Shape(2, 2, 2, 3),
+        "worker": Shape(3, 2, 2, 3), "worker on the same GPUs": Shape(3, 2, 1, 3), "server": Shape(2, 3, 1, 3),
+        "CPU share": Shape(2, 2, 1, 4), "GPU": Shape(2, 2, 2, 3),
     }  # fmt: skip
+    assert shapes(a_job("a"), list(sizes.smaller(now)))["worker on the same GPUs"] == Shape(1, 2, 1, 3)
     two = Shape(2, 2, 2, 3).size(SERVERS)
     assert shapes(a_job("a"), list(sizes.smaller(two))) == {
         "worker": Shape(1, 2, 1, 3), "server": Shape(2, 1, 2, 3), "CPU share": Shape(2, 2, 2, 2),
@@ -105,6 +106,30 @@ def test_a_server_on_more_cores_counts_as_more_than_one() -> None:
     assert 1.0 < server_speed(2) < server_speed(5) < 1.2
     sizes = ServerSizes(a_job("a"))
     assert sizes.speed(Shape(1, 1, 1, 5).size(SERVERS)) > sizes.speed(Shape(1, 1, 1, 1).size(SERVERS))
+
+
+def sharing_point(workers: int, compute: float) -> ProfilePoint:
+    """On one GPU; the exchange takes no time to speak of."""
+    return ProfilePoint(
+        num_slots=1, num_nodes=1, type="gpu", global_batch=64, local_batch=64 // workers, accumulation=1,
+        step_seconds=compute + 0.01 * workers, sync_seconds=0.01 * workers, count=30, roles=roles(workers, 2),
+        server_cores=1.0,
+    )  # fmt: skip
+
+
+def test_how_workers_share_a_gpu_is_learnt_from_who_did() -> None:
+    """Two workers on one GPU: each has half the samples, and is slowed down by 1.4, or by 2.5."""
+    alone = sharing_point(1, 0.8)
+    well = replace(a_job("a"), profile=(alone, sharing_point(2, 0.4 * 1.4)))
+    badly = replace(a_job("a"), profile=(alone, sharing_point(2, 0.4 * 2.5)))
+    one, two = Shape(1, 2, 1, 1).size(SERVERS), Shape(2, 2, 1, 1).size(SERVERS)
+
+    def gain(view: JobView) -> float:
+        return ServerSizes(view).speed(two) / ServerSizes(view).speed(one)
+
+    assert gain(well) == pytest.approx(0.81 / 0.58, rel=0.1)
+    assert gain(badly) < 1.0
+    assert gain(badly) < gain(replace(a_job("a"), profile=(alone,))) < gain(well)  # nobody shared yet
 
 
 def test_kin_measured_over_servers_speaks_for_a_job_never_measured() -> None:

@@ -132,8 +132,27 @@ def test_too_few_jobs_are_refused_in_words() -> None:
     made, labels = jobs()
     with pytest.raises(UserError, match=r"30 jobs, .* too few to learn from: at least 50"):
         fit(made[:30], labels[:30])
-    with pytest.raises(UserError, match="ten of either class"):
+    with pytest.raises(UserError, match="10 of either class"):
         fit(made, [False] * len(made))
+    with pytest.raises(UserError, match=r"40 jobs, .* too few"):  # of which each is given ten times
+        fit(made[:400], labels[:400], jobs=[i // 10 for i in range(400)])
+
+
+def test_where_everybody_submits_the_same_folds_are_made_of_jobs() -> None:
+    """Told apart by their runs only, each job given with three lengths of it: no job on both sides of a fold."""
+    rng, same = Random(4), [Submission(task="one")] * 240
+    losses, labels, owners = [], [], []
+    for job in range(80):
+        slope = rng.choice([-0.01, 0.01])
+        course = [1.0 + slope * k + rng.gauss(0, 0.01) for k in range(24)]
+        losses += [course[:8], course[:16], course]
+        labels += [slope > 0] * 3
+        owners += [job] * 3
+    found, _ = fit(same, labels, runs=losses, jobs=owners, kinds=["logistic regression"], folds=3)
+    assert found.num_jobs == 80
+    assert found.auc > 0.9
+    chance = [Random(owner).random() < 0.5 for owner in owners]
+    assert fit(same, chance, runs=losses, jobs=owners, kinds=["logistic regression"], folds=3)[0].auc < 0.7
 
 
 # Features
@@ -193,9 +212,17 @@ def test_a_file_with_types_that_are_not_trusted_is_refused_by_name(tmp_path: Pat
         stored.load(tmp_path / "odd.skops")
 
 
+def test_a_file_of_another_scikit_learn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its estimator may load and answer wrongly."""
+    stored.save(learnt(), tmp_path / "one.skops")
+    monkeypatch.setattr("sklearn.__version__", "99.0")
+    with pytest.raises(UserError, match=r"written with scikit-learn .*, this is 99.0; fit a new one"):
+        stored.load(tmp_path / "one.skops")
+
+
 def test_another_format_and_no_file_at_all_are_refused(tmp_path: Path) -> None:
     skops.io.dump({"format": 99}, tmp_path / "new.skops")
     (tmp_path / "text.skops").write_text("no zip")
-    for name, words in (("new", "format 1; fit a new one"), ("text", "cannot be read"), ("none", "cannot be read")):
+    for name, words in (("new", "format 2; fit a new one"), ("text", "cannot be read"), ("none", "cannot be read")):
         with pytest.raises(UserError, match=words):
             stored.load(tmp_path / f"{name}.skops")

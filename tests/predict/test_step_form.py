@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -57,6 +59,6 @@ def test_no_parameters_overflow(extreme: float) -> None:
 
 def test_configurations_may_have_any_shape() -> None:
     flat = shapes(np.random.default_rng(3))
-    square = Shapes(*(getattr(flat, name).reshape(3, 4) for name in Shapes.__slots__))
+    square = Shapes(*(getattr(flat, field.name).reshape(3, 4) for field in fields(Shapes)))
     theta = np.random.default_rng(4).normal(-1.0, 1.0, SIZE)
     assert evaluate(theta, square).log_step.ravel() == pytest.approx(evaluate(theta, flat).log_step)

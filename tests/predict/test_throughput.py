@@ -107,6 +107,17 @@ def test_slots_that_share_cores_gain_nothing_whatever_the_batch() -> None:
     assert ask(model, 4, 512) > 0.8 * ask(model, 2, 512)
 
 
+def test_accelerators_share_nothing_whatever_one_odd_step_says() -> None:
+    """A detector's steps on one, two and four GPUs, the last oddly slow: believed, nobody would ever try eight."""
+    odd = [
+        replace(point(n, n * local), local_batch=local, step_seconds=step, sync_seconds=sync, count=4)
+        for n, local, step, sync in ((1, 8, 0.343, 0.001), (2, 32, 0.736, 0.007), (4, 22, 1.441, 0.049))
+    ]
+    on_cores, on_gpus = (job_models(tuple(replace(p, type=kind) for p in odd), LIMITS) for kind in ("cpu", "h200"))
+    assert ask(on_cores, 8, 256) > ask(on_cores, 4, 256)
+    assert ask(on_gpus, 8, 256, kind="h200") < 0.75 * ask(on_gpus, 4, 256, kind="h200")
+
+
 def test_the_uncertainty_grows_with_the_distance_and_shrinks_with_data() -> None:
     one, three = job_models((point(1, 64),), LIMITS), job_models(tuple(point(n, 64) for n in (1, 2, 4)), LIMITS)
     assert error(one, 1, 64) < 0.1 < error(one, 4, 64)

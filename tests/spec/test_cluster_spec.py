@@ -78,3 +78,47 @@ def test_both_reasons_are_told() -> None:
 @pytest.mark.parametrize("changes", [{}, {"slots": {"min": 8}}, {"slots": {"max": 64, "types": ["h200", "cpu"]}}])
 def test_what_can_run_passes(changes: Any) -> None:
     check(**changes)
+
+
+def with_queues(*queues: Any) -> dict[str, Any]:
+    return {**CLUSTER, "queues": list(queues)}
+
+
+RESEARCH = {"name": "research", "guaranteed": {"h200": 6}}
+
+
+def test_queues_have_guaranteed_shares_by_type() -> None:
+    shares = cluster(with_queues({"name": "prod", "guaranteed": {"h200": 2, "cpu": 1}}, RESEARCH)).domain_queues()
+    assert [(queue.name, queue.guaranteed) for queue in shares] == [
+        ("prod", {"h200": 2, "cpu": 1}),
+        ("research", {"h200": 6}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("queues", "said"),
+    [
+        ([RESEARCH] * 2, "queue names must differ, and ['research'] are given more than once"),
+        ([{"name": "a", "guaranteed": {"h20": 1}}], "of 'h20', which no node has; did you mean 'h200'?"),
+        (
+            [RESEARCH, {"name": "prod", "guaranteed": {"h200": 3}}],
+            "the queues are guaranteed 6 (research) + 3 (prod) slots of 'h200', and the nodes have 8 in all",
+        ),
+        ([{"name": "a", "guaranteed": {"h200": 0}}], "queues.0.guaranteed.h200: input should be greater than 0"),
+        ([{"name": "a", "guaranted": {"h200": 1}}], "there is no such key; did you mean 'guaranteed'?"),
+    ],
+)
+def test_shares_that_cannot_be_kept_are_refused(queues: Any, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        cluster(with_queues(*queues))
+    assert said in str(caught.value)
+
+
+def test_a_misspelt_queue_is_refused_where_queues_have_shares() -> None:
+    job = {"name": "j", "entry_point": "m:C", "work": {"epochs": 1}, "batch": {"min": 1, "max": 64}}
+    shared = cluster(with_queues(RESEARCH))
+    with pytest.raises(UserError, match="no queue 'reserch'; did you mean 'research'"):
+        check_against(parse_job_spec({**job, "queue": "reserch"}), shared)
+    for fine in ("research", "default"):
+        check_against(parse_job_spec({**job, "queue": fine}), shared)
+    check_against(parse_job_spec({**job, "queue": "any-label"}), cluster())

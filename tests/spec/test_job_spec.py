@@ -32,7 +32,10 @@ def refusal(**changes: Any) -> str:
     ("changes", "said"),
     [
         ({"batchs": {}}, "batchs: there is no such key; did you mean 'batch'? Allowed: audit, batch,"),
-        ({"work": {"epoch": 3}}, "work.epoch: there is no such key; did you mean 'epochs'? Allowed: epochs, samples"),
+        (
+            {"work": {"epoch": 3}},
+            "work.epoch: there is no such key; did you mean 'epochs'? Allowed: epochs, samples, target_loss",
+        ),
         ({"slots": {"zzz": 3}}, "slots.zzz: there is no such key. Allowed: allowed, max, min, requested, types"),
         ({"work": {}}, "work: neither epochs nor samples is given; give one of the two"),
         ({"work": {"epochs": 1, "samples": 5}}, "work: both epochs (1) and samples (5) are given; give one of the two"),

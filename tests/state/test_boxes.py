@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -48,20 +47,6 @@ def test_a_large_matrix_is_cut_by_rows_and_by_columns() -> None:
     wide = list(tiles(Box.whole((32_768, 16_384)), 4))
     assert {tile.start[1] for tile in wide} == set(range(0, 16_384, 2048))
     assert len(list(tiles(Box.whole((2048, 2048)), 4))) == 1
-
-
-@given(st.data())
-@settings(deadline=None)
-def test_one_run_in_memory_is_recognised_exactly(data: st.DataObject) -> None:
-    shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=0, max_size=3)))
-    part = data.draw(boxes_in(shape).filter(lambda box: box.volume > 0))
-    array = np.arange(math.prod(shape)).reshape(shape)
-    elements = array[part.slices()].reshape(-1)
-    contiguous = bool((np.diff(elements) == 1).all())
-    offset = part.offset_in(Box.whole(shape))
-    assert (offset is not None) == contiguous
-    if offset is not None:
-        assert elements[0] == offset
 
 
 @given(st.data())

@@ -112,7 +112,9 @@ class FolderLedger:
             return
         if state["epoch"] not in (None, self.epoch):
             raise Fenced(f"epoch {self.epoch} is over")
-        if state["commits"] and commit.step < state["commits"][-1]["step"]:
+        bad = {number for number, _ in state["bad"]}  # what was found corrupt counts for nothing
+        good = [known["step"] for number, known in enumerate(state["commits"]) if number not in bad]
+        if good and commit.step < good[-1]:
             raise Conflict(f"step {commit.step} goes back")
         state["commits"].append(to_json(commit))
 
@@ -152,10 +154,13 @@ def make_order(
     dataset: int,
     segment_steps: int | None = None,
     segment_seconds: float | None = None,
+    layout: Layout | None = None,
     **more: Any,
 ) -> LaunchOrder:
     allocation = Allocation(
-        slots=tuple(Slot("n", i, "cpu") for i in range(slots)), global_batch=batch, layout=Layout(data=slots)
+        slots=tuple(Slot("n", i, "cpu") for i in range(slots)),
+        global_batch=batch,
+        layout=layout or Layout(data=slots),
     )
     values: dict[str, Any] = {
         "segment_id": f"job__seg_{epoch}", "job_id": "job", "index": 0, "lineage": 0, "epoch": epoch,

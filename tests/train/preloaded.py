@@ -9,6 +9,8 @@ for name in (
     "elastic_core.control.client",
     "elastic_core.state.stores_local",
     "elastic_core.train.entry",
+    "elastic_core.train.pipe",  # and with it torch's parallel libraries
+    "elastic_core.train.styles",
     "elastic_core.train.worker",
     "tests.train.job",
     "tests.train.tasks",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from elastic_core.train.entry import session_task
+from elastic_core.train.layouts import Declared
 from elastic_core.train.session import Session
 from elastic_core.train.task import Task
+from examples.bytes_lm import BytesLM
 
 
 def data(rows: int) -> TensorDataset:
@@ -104,7 +106,7 @@ def recorded(session: Session) -> None:
             if session.num_steps > before:
                 file.write(f"{session.num_steps} {session.last_loss.hex()}\n")
                 file.flush()
-                act(session, params)
+                act(params)
     buffers = [buffer.tolist() for buffer in model.buffers()]
     (folder / f"buffers-rank{session.rank}").write_text(json.dumps(buffers))
 
@@ -140,14 +142,50 @@ def leaves_early(session: Session) -> None:
         break
 
 
-def act(session: Session, params: dict[str, Any]) -> None:
+class BytesIn64(BytesLM):
+    """The example transformer, small and in double precision."""
+
+    def model(self) -> nn.Module:
+        return super().model().double()
+
+
+@session_task(dataset_samples=lambda params: len(BytesIn64(_bytes(params)).dataset()), shardable=True)
+def bytes_in_64(session: Session) -> None:
+    """Trains `BytesIn64` in any layout; writes `<step> <loss in hex>` a line from every rank."""
+    task = BytesIn64(_bytes(session.params))
+    model = task.model()
+    session.prepare(
+        model,
+        task.optimizer(model),
+        task.dataset(),
+        evaluate=task.evaluate if session.params.get("evaluate") else None,
+        clip_grad_norm=session.params.get("clip"),
+        declared=Declared(task.tensor_plan, task.pipeline_units),
+    )
+    told = session.num_steps
+    with (Path(session.params["folder"]) / f"losses-rank{session.rank}").open("a") as file:
+
+        def tell() -> None:
+            nonlocal told
+            if session.num_steps > told:
+                told = session.num_steps
+                file.write(f"{told} {session.last_loss.hex()}\n")
+                file.flush()
+
+        def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+            tell()
+            return task.loss(model, batch)
+
+        session.train(loss)
+        tell()
+
+
+def _bytes(params: Mapping[str, Any]) -> BaseModel:
+    return BytesIn64.Params(**{key: params[key] for key in BytesIn64.Params.model_fields if key in params})
+
+
+def act(params: dict[str, Any]) -> None:
     time.sleep(params.get("sleep", 0.0))
-    wanted = params.get("die_at", {})
-    if wanted and session.num_steps == wanted["step"] and session.rank == wanted["rank"]:
-        mark = Path(params["folder"]) / "died"
-        if not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.Signals[wanted["signal"]])
 
 
 def _environment(_params: dict[str, Any]) -> int:

@@ -11,6 +11,7 @@ from elastic_core.domain import from_json
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
+from elastic_core.spec.layouts import Admitted
 from elastic_core.train.evaluate import evaluate_checkpoint
 from elastic_core.train.inspect import _facts, inspect_job
 from tests.train.job import PROJECT
@@ -29,7 +30,9 @@ def inspected(spec: JobSpec, monkeypatch) -> JobFacts:
 
 def test_facts_of_a_task_class_and_of_a_function(new_job, monkeypatch):
     job = new_job(entry="Regression", params={"rows": 50})
-    want = JobFacts(dataset_samples=50, num_parameters=12 * 160 + 160 + 160 * 160 + 160 + 161)
+    want = JobFacts(
+        dataset_samples=50, num_parameters=12 * 160 + 160 + 160 * 160 + 160 + 161, layouts=Admitted(sharded=True)
+    )
     assert inspected(job.job_spec(), monkeypatch) == want
     assert inspect_job(job.job_spec(), settings(job)) == want
     function = new_job("b", entry="recorded", rows=77)

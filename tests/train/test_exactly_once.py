@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_core.state.block_order import Blocks
 from elastic_core.state.order import batch_indices
 from elastic_core.state.stores_local import LocalStore
 from elastic_core.train.audit import prove
 from elastic_core.train.data import DataPlan, plan_step
+from tests.train import forked
 from tests.train.job import Job
 
 
@@ -36,6 +42,36 @@ def test_any_chain_of_batches_and_worlds_consumes_the_order_exactly(dataset, tot
         cursor, step = cursor + parts[0].num_samples, step + 1
     assert cursor == total
     assert seen == batch_indices(seed, dataset, 0, total).tolist()
+
+
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_hundreds_of_random_lives_commit_every_sample_of_every_epoch_once(by_blocks):
+    """Resizes, changes of batch and crashes that lose every step since the last commit, from one random source."""
+    rng = random.Random(3)
+    for _ in range(200):
+        rows = (*(rng.randint(0, 9) for _ in range(rng.randint(1, 9))), 1)
+        dataset, total = sum(rows), rng.randint(1, 3 * sum(rows))
+        blocks = Blocks(rows, rng.randint(1, 4)) if by_blocks else None
+        plan = DataPlan(rng.getrandbits(40), dataset, total, rng.choice([None, 3]), blocks)
+        cursor, committed = 0, []
+        while cursor < total:
+            batch, world, at, read = rng.randint(1, 25), rng.randint(1, 5), cursor, []
+            while at < total and rng.random() < 0.7:
+                parts = [plan_step(plan, at, batch, rank, world) for rank in range(world)]
+                micro = [one for part in parts for one in part.micro]
+                step = [
+                    (epoch, index) for one in micro for epoch, part in one.reads(dataset) for index in part.tolist()
+                ]
+                (alone,) = plan_step(replace(plan, max_local=None), at, batch, 0, 1).micro
+                assert [index for _, index in step] == alone.indices.tolist()  # whatever the number of ranks
+                read += step
+                at += parts[0].num_samples
+            if rng.random() < 0.7:  # else a crash
+                cursor, committed = at, committed + read
+        assert len(committed) == len(set(committed)) == total  # nothing twice
+        whole = {(epoch, index) for epoch in range(total // dataset) for index in range(dataset)}
+        assert whole <= set(committed)  # nothing left out of an epoch that is over
+        assert {epoch for epoch, _ in committed} <= set(range(-(-total // dataset)))
 
 
 def committed_reads(job: Job) -> list[int]:
@@ -72,9 +108,13 @@ def test_real_workers_over_random_resizes_read_each_sample_once_an_epoch(new_job
 
 def test_crash_between_checkpoints_neither_loses_nor_doubles_a_committed_sample(new_job):
     spec = {"checkpoints": {"interval_seconds": None, "interval_steps": 3}}
-    job = new_job(rows=96, total=192, spec=spec, params={"die_at": {"step": 8, "rank": 0, "signal": "SIGKILL"}})
-    assert job.run(2, 10)[0] == -9
-    assert job.ledger.commits()[-1].step in (3, 6)  # the second commit may have been under way
+    job = new_job(rows=96, total=192, spec=spec, params={"sleep": 0.1})
+    workers = job.start(2, 10)
+    while not job.ledger.commits():
+        time.sleep(0.01)
+    os.kill(workers[0].pid, signal.SIGKILL)
+    assert forked.join(workers)[0] == -signal.SIGKILL
+    assert not job.ledger.commits()[-1].finished
     assert job.run(3, 17) == [0, 0, 0]
     verdicts = prove([commit.fingerprints for commit in job.ledger.commits()], 96)
     assert [verdict.proven for verdict in verdicts] == [True, True]

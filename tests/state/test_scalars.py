@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.errors import UserError
-from elastic_core.train.scalars import pack, unpack
+from elastic_core.state.scalars import pack, unpack
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

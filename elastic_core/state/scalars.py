@@ -1,4 +1,5 @@
-"""A learning-rate scheduler's state as plain JSON and back: numbers, strings, lists, tuples, dictionaries, Counters.
+"""Plain values, such as a learning-rate scheduler's state, as JSON and back: numbers, strings, lists, tuples,
+dictionaries, Counters.
 
 JSON has no tuples, no keys but strings, no infinity; so what JSON does not know becomes an object that says what
 it is. Nothing is pickled.

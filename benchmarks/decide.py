@@ -1,0 +1,243 @@
+"""How long one decision takes, how that grows, and how good it is: `python -m benchmarks.decide [--quick]`.
+
+Every policy drives a simulation of its own over the same generated jobs: all there at once, up to 64 slots each, one
+decision a simulated minute, a few jobs ending and coming and new configurations being measured in between. Figures are
+processor time of the decision alone (what else the machine does is not in them); models that a snapshot brings along
+are fitted before, as the control plane does. The first decision knows nothing and is shown by itself; the median of
+the others is judged. `pollux` searches genetically for a second and more: the small size only. Growth is the exponent
+of jobs x types in a least-squares fit.
+
+Quality: 100 small pictures out of simulations, the value of `horizon`'s plan under its own objective against the
+optimum that HiGHS proves for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+from statistics import median
+from typing import Any
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+from benchmarks.report import Report
+from elastic_core.domain import Limits, Node, Plan, ProfilePoint, Snapshot
+from elastic_core.policy import horizon, registry
+from elastic_core.policy.contract import Law, Policy
+from elastic_core.predict.fit import job_models
+from elastic_core.sim.engine import Options, simulate
+from elastic_core.sim.generated import generated
+from elastic_core.sim.workload import Workload, nodes, workload
+
+OURS = "horizon"
+ROUND = 60.0  # simulated seconds
+MOST_SLOTS = 64  # of one job
+NEWCOMERS = 0.05  # of the jobs, each round
+# (slots, jobs): seconds that horizon may take, and who else is timed there
+SIZES = {(64, 40): 0.020, (2048, 500): 0.100, (10_000, 5_000): 1.0}
+RIVALS = {(64, 40): ("sia", "elastic_batch", "pollux"), (2048, 500): ("sia", "elastic_batch")}
+QUICK_SIZES = ((64, 40), (2048, 500))
+QUICK_RIVALS = {(64, 40): ("sia", "elastic_batch")}
+GROWTH_JOBS, QUICK_GROWTH_JOBS = (250, 500, 1000, 2000), (100, 200, 400)
+GROWTH_TYPES = (1, 2, 3)
+WANT_EXPONENT = 1.0
+INSTANCES, QUICK_INSTANCES = 100, 30
+MOST_JOBS, MOST_POOL = 8, 16  # of an instance
+WANT_QUALITY = 0.98
+
+
+@dataclass
+class Observed:
+    """A policy that another one is asked through: keeps how long it took and what it was asked."""
+
+    policy: Policy
+    keep: bool = False
+    seconds: list[float] = field(default_factory=list)
+    pictures: list[tuple[Snapshot, Plan]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return self.policy.laws
+
+    def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+        started = time.process_time()
+        plan = self.policy.decide(snapshot, rng)
+        self.seconds.append(time.process_time() - started)
+        if self.keep:
+            self.pictures.append((snapshot, plan))
+        return plan
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="without the largest size, fewer rounds and instances")
+    quick = parser.parse_args().quick
+    report = Report("decide", quick=quick)
+    time_sizes(report, quick)
+    time_growth(report, quick)
+    judge_quality(report, QUICK_INSTANCES if quick else INSTANCES)
+    return report.finish()
+
+
+def time_sizes(report: Report, quick: bool) -> None:
+    rows = []
+    for slots, jobs in QUICK_SIZES if quick else SIZES:
+        want = SIZES[slots, jobs]
+        rivals = (QUICK_RIVALS if quick else RIVALS).get((slots, jobs), ())
+        for name in (OURS, *rivals):
+            first, *others = decision_seconds(name, pool(slots), jobs, rounds=7 if quick else 14)
+            report.figure(f"{name}_{slots}_slots_{jobs}_jobs_seconds", [first, *others])
+            typical = median(others)
+            rows.append((name, slots, jobs, 1e3 * typical, 1e3 * max(others), 1e3 * first))
+            if name == OURS:
+                report.bar(
+                    f"{name}: {jobs} jobs on {slots} slots of three types, median decision",
+                    want=f"<= {1e3 * want:.0f} ms",
+                    got=f"{1e3 * typical:.1f} ms",
+                    ok=typical <= want,
+                )
+    columns = ("policy", "slots", "jobs", "median ms", "max ms", "first ms")
+    report.table("Processor time of one decision", columns, rows)
+
+
+def time_growth(report: Report, quick: bool) -> None:
+    sizes, seconds, rows = [], [], []
+    for kinds in GROWTH_TYPES:
+        for jobs in QUICK_GROWTH_JOBS if quick else GROWTH_JOBS:
+            _, *others = decision_seconds(OURS, pool(2 * jobs, kinds), jobs, rounds=6)
+            sizes.append(jobs * kinds)
+            seconds.append(median(others))
+            rows.append((jobs, kinds, 1e3 * seconds[-1]))
+    exponent, constant = np.polyfit(np.log(sizes), np.log(seconds), 1)
+    report.figure("growth", {"jobs_x_types": sizes, "seconds": seconds, "exponent": float(exponent)})
+    report.table(f"{OURS}, two slots a job", ("jobs", "types", "median ms"), rows)
+    print(f"fit: {1e6 * np.exp(constant):.3g} us x (jobs x types)^{exponent:.2f}")
+    report.bar(
+        f"{OURS}: growth with jobs x types, exponent",
+        want=f"<= {WANT_EXPONENT:g}",
+        got=f"{exponent:.2f}",
+        ok=exponent <= WANT_EXPONENT,
+    )
+
+
+def decision_seconds(name: str, where: tuple[Node, ...], jobs: int, rounds: int) -> list[float]:
+    asked = Observed(registry.get(name))
+    options = Options(round_seconds=ROUND, timeline=False, max_decisions=rounds)
+    simulate(crowd(jobs, rounds), where, asked, options, fit=_unread if name == OURS else job_models)
+    print(f"{name}, {jobs} jobs: {median(asked.seconds):.3g} s", file=sys.stderr, flush=True)
+    return asked.seconds
+
+
+def _unread(points: tuple[ProfilePoint, ...], limits: Limits) -> None:
+    """`horizon` fits its own models, by task, inside its decision."""
+
+
+def pool(slots: int, kinds: int = 3) -> tuple[Node, ...]:
+    """Sia's proportions (3 t4 : 3 rtx : 2 a100, on nodes of 4, 8 and 8), as near as whole nodes come to them."""
+    if kinds == 1:
+        return nodes("t4", slots // 4, 4)
+    rtx = 8 * -(-slots * 3 // 64)
+    if kinds == 2:
+        return (*nodes("rtx", rtx // 8, 8), *nodes("t4", (slots - rtx) // 4, 4))
+    return (*nodes("t4", rtx // 4, 4), *nodes("rtx", rtx // 8, 8), *nodes("a100", (slots - 2 * rtx) // 8, 8))
+
+
+def crowd(jobs: int, rounds: int) -> Workload:
+    """`jobs` at once, then as many newcomers a round as end in a round or so; one task to 25 jobs, at least five."""
+    coming = max(round(NEWCOMERS * jobs), 1)
+    drawn = generated(jobs, num_jobs=jobs + coming * rounds).jobs
+    tasks = max(jobs // 125, 1)  # of each of the five families
+    return workload(
+        f"{jobs} at once",
+        [
+            replace(
+                job,
+                submitted_at=0.0 if index < jobs else ROUND * ((index - jobs) // coming + 0.5),
+                task=f"{job.task}/{index % tasks}",
+                limits=replace(job.limits, slot_counts=tuple(range(1, MOST_SLOTS + 1))),
+            )
+            for index, job in enumerate(drawn)
+        ],
+    )
+
+
+def judge_quality(report: Report, count: int) -> None:
+    parts = []
+    for picture, plan in small_pictures(count):
+        problem = horizon.problem(picture)
+        assert problem is not None
+        optimum = milp_optimum(problem)
+        parts.append(value_of(plan, problem) / optimum if optimum > 0 else 1.0)
+    report.figure("part_of_the_optimum", parts)
+    report.bar(
+        f"{OURS}: value of its plan against the proven optimum, worst of {count} instances",
+        want=f">= {WANT_QUALITY:.0%}",
+        got=f"{min(parts):.2%} (median {median(parts):.2%})",
+        ok=min(parts) >= WANT_QUALITY,
+    )
+
+
+def small_pictures(count: int) -> Iterator[tuple[Snapshot, Plan]]:
+    """One out of each simulation: at most `MOST_JOBS` jobs on at most `MOST_POOL` slots, one to three types."""
+    for seed in range(count):
+        rng = Random(f"small/{seed}")
+        sizes = {"t4": rng.choice((4, 8)), "rtx": rng.choice((0, 4)), "a100": rng.choice((0, 4))}
+        where = tuple(node for kind, size in sizes.items() for node in nodes(kind, size // 4, 4))
+        jobs = generated(seed, num_jobs=rng.randint(2, MOST_JOBS), mean_gap=1.0).jobs
+        asked = Observed(registry.get(OURS), keep=True)
+        simulate(
+            workload(f"small {seed}", [replace(job, submitted_at=0.0) for job in jobs]), where, asked,
+            Options(seed=seed, round_seconds=ROUND, timeline=False, max_decisions=rng.randint(1, 6)),
+        )  # fmt: skip
+        yield asked.pictures[-1]
+
+
+def value_of(plan: Plan, problem: horizon.Problem) -> float:
+    total = 0.0
+    for row, job_id in enumerate(problem.job_ids):
+        for kind, number in plan.targets[job_id].counts.items():
+            option = problem.options.index(kind, number)
+            assert option is not None, f"{job_id} got {number} of {kind}, which was no option"
+            total += float(problem.values[row, option])
+    return total
+
+
+def milp_optimum(problem: horizon.Problem) -> float:
+    """The most that any choice is worth: a binary for each (job, type, count), at most one a job, every type's slots
+    enough. Solved by HiGHS to a gap of 1e-9, knowing nothing of how the policy searches."""
+    rows, options = np.nonzero(problem.values > 0)
+    if not len(rows):
+        return 0.0
+    kinds, jobs = problem.options.kind_index[options], len(problem.values)
+    columns = np.arange(len(rows))
+    matrix: Any = csr_array(
+        (
+            np.concatenate((np.ones(len(rows)), problem.options.counts[options])),
+            (np.concatenate((rows, jobs + kinds)), np.concatenate((columns, columns))),
+        ),
+        shape=(jobs + len(problem.options.kinds), len(rows)),
+    )
+    most = np.concatenate((np.ones(jobs), problem.options.capacity))
+    found = milp(
+        -problem.values[rows, options],
+        integrality=np.ones(len(rows)),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(matrix, -np.inf, most),
+        options={"mip_rel_gap": 1e-9},
+    )
+    assert found.success, found.message
+    return float(-found.fun)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,361 @@
+"""A state saved by 4 ranks and loaded by 2, 3 and 4, cut by rows and by columns: this format against torch's DCP, DCP
+in safetensors, plain torch.save and what the machine can do at all.
+
+Every rank is a process. What is counted is processor time summed over the ranks, which neighbours on the machine
+disturb least, and bytes read; every method fills memory that is there already, as a model's is, and ends a save with
+the bytes on the disk (fsync). Ours makes and checks checksums, others do not. Methods take turns, the median counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from benchmarks.report import Report
+from elastic_core.domain import Slot, from_json, to_json
+from elastic_core.state.format import ShardInfo, plan_shards, read_manifest, write_manifest, write_shard
+from elastic_core.state.layout import TENSOR, Cut, Mesh, Placement, StateLayout, TensorMeta, partition
+from elastic_core.state.manifest import CheckpointHeader, checkpoint_uri
+from elastic_core.state.reading import fill
+from elastic_core.state.reshard import plan_change
+from elastic_core.state.stores import open_store
+from elastic_core.state.taking_part import Meeting, prepare, take_part
+from elastic_core.train.group import Group
+
+HEADER = CheckpointHeader(job_id="bench", step=1, samples=1)
+URI = checkpoint_uri(HEADER, "x")
+SAVERS = 4
+WIDTH = 1024
+CUTS = {"rows": 0, "columns": 1}
+METHODS = ("ours", "DCP", "DCP safetensors", "torch.save")
+
+
+def metas_of(mib: int) -> dict[str, TensorMeta]:
+    """Weights and Adam's moments of transformer blocks and of one large embedding, about `mib` MiB in all."""
+    block = {"attn.qkv": (3 * WIDTH, WIDTH), "attn.out": (WIDTH, WIDTH), "mlp.up": (4 * WIDTH, WIDTH),
+             "mlp.down": (WIDTH, 4 * WIDTH), "norm.weight": (WIDTH,), "norm.bias": (WIDTH,)}  # fmt: skip
+    shapes = {"embedding": ((mib << 18) // 12 // WIDTH, WIDTH)}
+    layer = 0
+    while sum(int(np.prod(shape)) for shape in shapes.values()) * 12 < mib << 20:
+        shapes.update({f"blocks.{layer}.{name}": shape for name, shape in block.items()})
+        layer += 1
+    kinds = ("model/{}", "optim/{}/exp_avg", "optim/{}/exp_avg_sq")
+    return {kind.format(name): TensorMeta("float32", shape) for name, shape in shapes.items() for kind in kinds}
+
+
+def layout_of(metas: Mapping[str, TensorMeta], world: int, dim: int) -> StateLayout:
+    """Matrices cut along `dim`; vectors along their only one by rows, whole on every rank by columns."""
+    placements = {
+        name: Placement((Cut(TENSOR, dim),)) if dim < len(meta.shape) else Placement() for name, meta in metas.items()
+    }
+    return StateLayout(Mesh((TENSOR,), (world,)), placements, tuple(Slot("here", i, "cpu") for i in range(world)))
+
+
+def whole_state(path: Path, metas: Mapping[str, TensorMeta]) -> dict[str, Tensor]:
+    """The state in a file that all processes map."""
+    size = sum(int(np.prod(meta.shape)) for meta in metas.values())
+    flat = torch.from_file(str(path), shared=True, size=size, dtype=torch.float32)
+    found, offset = {}, 0
+    for name, meta in metas.items():
+        count = int(np.prod(meta.shape))
+        found[name] = flat[offset : offset + count].view(meta.shape)
+        offset += count
+    return found
+
+
+@dataclass
+class Rank:
+    """One process of a world that saves or loads under one cut."""
+
+    group: Group
+    folder: Path
+    metas: dict[str, TensorMeta]
+    state: dict[str, Tensor]
+    dim: int
+    name: str
+
+    def __post_init__(self) -> None:
+        self.layout = layout_of(self.metas, self.group.world, self.dim)
+        self.boxes = partition(self.layout, self.metas)[self.group.rank]
+        self.meeting = Meeting(name=self.name, secret=b"benchmark", exchange=self.group.gather_bytes)
+
+    def mine(self) -> dict[str, Tensor]:
+        return {name: self.state[name][box.slices()].clone() for name, box in self.boxes.items()}
+
+    def as_dtensors(self, local: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        mesh = init_device_mesh("cpu", (self.group.world,))
+        found = {}
+        for name, tensor in local.items():
+            shape = torch.Size(self.metas[name].shape)
+            placement = Shard(self.dim) if self.dim < len(shape) else Replicate()
+            stride = torch.empty(shape, device="meta").stride()
+            found[name] = DTensor.from_local(tensor, mesh, [placement], run_check=False, shape=shape, stride=stride)
+        return found
+
+
+def save(rank: Rank, method: str, local: Mapping[str, Tensor], dtensors: dict[str, Tensor]) -> None:
+    folder = rank.folder / method
+    if method == "ours":
+        store = open_store(str(folder))
+        mine = plan_shards(rank.layout, rank.metas)[rank.group.rank]
+        shapes = {name: meta.shape for name, meta in rank.metas.items()}
+        info = write_shard(store, URI, rank.group.rank, {name: local[name] for name in mine}, mine, shapes)
+        infos = rank.group.gather_bytes(json.dumps(to_json(info)).encode())
+        if rank.group.rank == 0:
+            shards = [from_json(ShardInfo, json.loads(data)) for data in infos]
+            write_manifest(store, URI, shards, HEADER, {}, rank.layout)
+    elif method == "DCP":
+        dcp.save(dtensors, storage_writer=dcp.FileSystemWriter(folder, sync_files=True))
+    elif method == "DCP safetensors":
+        dcp.save(dtensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+        for path in folder.glob(f"*{rank.group.rank + 1:05d}*"):
+            sync(path)
+    else:
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{rank.group.rank}.pt"
+        torch.save(dict(local), path)
+        sync(path)
+
+
+def sync(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def measured(rank: Rank, results: list[dict[str, Any]], **what: Any) -> Iterator[dict[str, Any]]:
+    """Processor time, bytes read and time of all ranks together, from a common start."""
+    rank.group.gather_bytes(b"")
+    cpu, read, started = time.process_time(), bytes_read(), time.perf_counter()
+    found: dict[str, Any] = {}
+    yield found
+    mine = {"cpu": time.process_time() - cpu, "read": bytes_read() - read, "wall": time.perf_counter() - started}
+    everyone = [json.loads(data) for data in rank.group.gather_bytes(json.dumps({**mine, **found}).encode())]
+    results.append(
+        {**what, "cpu": sum(one["cpu"] for one in everyone), "read": sum(one["read"] for one in everyone),
+         "wall": max(one["wall"] for one in everyone), "store": sum(one.get("store", 0) for one in everyone)}
+    )  # fmt: skip
+
+
+def bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def save_all(rank: Rank, rounds: int) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    local = rank.mine()
+    dtensors = rank.as_dtensors(local)
+    for number in range(rounds):
+        for method in METHODS:
+            if rank.group.rank == 0 and (rank.folder / method).exists():
+                os.system(f"rm -r '{rank.folder / method}'")  # noqa: S605 - a folder of ours
+            with measured(rank, results, what="save", method=method, round=number):
+                save(rank, method, local, dtensors)
+    return results
+
+
+def load_all(rank: Rank, rounds: int) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    memory = prepare(rank.layout, rank.group.rank, rank.metas, rank.meeting)
+    plain = {name: torch.zeros(box.shape) for name, box in rank.boxes.items()}
+    dtensors = rank.as_dtensors(plain)
+    for number in range(rounds):
+        with measured(rank, results, what="load", method="ours", round=number) as found:
+            store = open_store(str(rank.folder / "ours"))
+            manifest = read_manifest(store, URI)
+            tiles = {name: [tile.box for tile in entry.tiles] for name, entry in manifest.tensors.items()}
+            plan = plan_change(rank.metas, {}, rank.layout, tiles=tiles, keep_map=True)
+            received = take_part(
+                plan, rank.group.rank, memory, {}, rank.meeting,
+                fill_from_store=lambda places: fill(store, manifest, places),  # noqa: B023 - used at once
+            )  # fmt: skip
+            found["store"] = received.store_bytes
+        if number == 0:
+            check(rank, {name: part.tensor for name, (part,) in memory[rank.group.rank].items()}, "ours")
+        readers = {"DCP": dcp.FileSystemReader, "DCP safetensors": HuggingFaceStorageReader}
+        for method, reader in readers.items():
+            with measured(rank, results, what="load", method=method, round=number):
+                dcp.load(dtensors, storage_reader=reader(str(rank.folder / method)))  # type: ignore[operator]
+            if number == 0:
+                check(rank, plain, method)
+                for tensor in plain.values():
+                    tensor.zero_()
+    return results
+
+
+def check(rank: Rank, found: Mapping[str, Tensor], method: str) -> None:
+    for name, box in rank.boxes.items():
+        assert torch.equal(found[name], rank.state[name][box.slices()]), (method, name)
+
+
+def run_rank(rank: int, world: int, folder: Path, mib: int, rounds: int, answer: Any) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    group_file = f"file://{folder}/group-{world}"
+    dist.init_process_group("gloo", init_method=group_file, rank=rank, world_size=world)
+    metas = metas_of(mib)
+    state = whole_state(folder / "state", metas)
+    results: list[dict[str, Any]] = []
+    for dim in CUTS.values():
+        one = Rank(Group(rank, world), folder, metas, state, dim, f"bench-{os.getppid()}-{world}-{dim}")
+        if world == SAVERS and dim == 0:
+            results += save_all(one, rounds)
+        results += [{**result, "world": world, "dim": dim} for result in load_all(one, rounds)]
+    if rank == 0:
+        answer.send(results)
+    dist.destroy_process_group()
+
+
+def run_world(world: int, folder: Path, mib: int, rounds: int) -> list[dict[str, Any]]:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    processes = [
+        context.Process(target=run_rank, args=(rank, world, folder, mib, rounds, there)) for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    there.close()
+    try:
+        results: list[dict[str, Any]] = here.recv()
+    except EOFError as error:
+        raise RuntimeError(f"a rank of {world} failed; see above") from error
+    finally:
+        for process in processes:
+            process.join()
+    return results
+
+
+def limits(folder: Path, mib: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds for the size of the state; all but the reads from the disk in processor time."""
+    raw = np.ones(mib << 20, dtype=np.uint8)
+    touched = np.zeros_like(raw)
+    path = folder / "limit"
+    found: dict[str, list[float]] = {"memcpy": [], "write": [], "write, wall": [], "read, warm": [], "read, cold": []}
+
+    def read() -> None:
+        with open(path, "rb") as file:
+            for at in range(0, raw.nbytes, 16 << 20):
+                os.preadv(file.fileno(), [touched[at : at + (16 << 20)].data], at)
+
+    def write() -> None:
+        with open(path, "wb") as file:
+            file.write(raw.data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def drop() -> None:
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    for _ in range(rounds):
+        started = time.perf_counter()
+        found["write"].append(cpu_of(write))
+        found["write, wall"].append(time.perf_counter() - started)
+        found["memcpy"].append(cpu_of(lambda: np.copyto(touched, raw)))
+        found["read, warm"].append(cpu_of(read))
+        drop()
+        started = time.perf_counter()
+        read()
+        found["read, cold"].append(time.perf_counter() - started)
+    path.unlink()
+    return found
+
+
+def cpu_of(action: Callable[[], object]) -> float:
+    started = time.process_time()
+    action()
+    return time.process_time() - started
+
+
+def median(results: list[dict[str, Any]], key: str, **which: Any) -> float:
+    """Of the rounds after the first, which warms up imports and allocators."""
+    values = [
+        one[key] for one in results if one["round"] > 0 and all(one.get(name) == value for name, value in which.items())
+    ]
+    return statistics.median(values)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="128 MiB, 2 and 4 ranks, fewer rounds")
+    parser.add_argument("--folder", default=None, help="where to write; a temporary folder by default")
+    arguments = parser.parse_args()
+    mib, rounds, worlds = (128, 3, (4, 2)) if arguments.quick else (1024, 6, (4, 3, 2))
+    report = Report("reshard", quick=arguments.quick)
+    metas = metas_of(mib)
+    size = sum(int(np.prod(meta.shape)) * 4 for meta in metas.values())
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
+        folder = Path(temporary)
+        for tensor in whole_state(folder / "state", metas).values():
+            tensor.normal_()
+        results = [one for world in worlds for one in run_world(world, folder, mib, rounds)]
+        machine = limits(folder, size >> 20, rounds)
+    best = {name: statistics.median(raw) for name, raw in machine.items()}
+    report.figure("state_bytes", size)
+    report.figure("num_tensors", len(metas))
+    report.figure("limits_seconds", machine)
+    report.figure("raw", results)
+    report.table(f"the machine, {size >> 20} MiB: seconds", list(best), [list(best.values())])
+    saves = {m: median(results, "cpu", what="save", method=m) for m in METHODS}
+    report.table(
+        f"save from {SAVERS} ranks: CPU-seconds over all ranks", ("method", "CPU s", "over the limit", "wall s"),
+        [(m, cpu, cpu / best["write"], median(results, "wall", what="save", method=m)) for m, cpu in saves.items()],
+    )  # fmt: skip
+    cases = [(dim, world) for dim in CUTS for world in worlds]
+    of = lambda m, dim, world, key="cpu": median(  # noqa: E731
+        results, key, what="load", method=m, dim=CUTS[dim], world=world
+    )
+    report.table(
+        "load: CPU-seconds over all ranks, bytes read over bytes held",
+        ("case", *METHODS[:3], "over the limit", "bytes"),
+        [(f"{world} ranks by {dim}", *(of(m, dim, world) for m in METHODS[:3]),
+          of("ours", dim, world) / best["read, warm"], of("ours", dim, world, "store") / size) for dim, world in cases],
+    )  # fmt: skip
+    bars(report, results, best, cases, of, size, arguments.quick)
+    return report.finish()
+
+
+def bars(
+    report: Report, results: list[dict[str, Any]], best: Mapping[str, float], cases: list[tuple[str, int]],
+    of: Callable[..., float], size: int, quick: bool,
+) -> None:  # fmt: skip
+    # What does not grow with the state (the manifest, the plan, meeting) weighs eight times as much in --quick.
+    most = {"rows": 5.0, "columns": 7.0} if quick else {"rows": 2.5, "columns": 4.0}
+    for dim, world in cases:
+        ours, rival = of("ours", dim, world), min(of(m, dim, world) for m in METHODS[1:3])
+        ratio = ours / best["read, warm"]
+        case = f"load on {world} ranks by {dim}"
+        report.bar(f"{case}: over a warm copy", want=f"<= {most[dim]}", got=round(ratio, 2), ok=ratio <= most[dim])
+        want = 0.7 if (dim, world) == ("columns", 4) else 1.0
+        report.bar(
+            f"{case}: over the better DCP", want=f"<= {want}", got=round(ours / rival, 2), ok=ours <= want * rival
+        )
+        read = of("ours", dim, world, "store") / size
+        report.bar(f"{case}: bytes read over bytes needed", want="<= 1.02", got=round(read, 4), ok=read <= 1.02)
+    ratio = median(results, "cpu", what="save", method="ours") / best["write"]
+    limit = 3.0 if quick else 2.0
+    report.bar("save: over a plain write with fsync", want=f"<= {limit}", got=round(ratio, 2), ok=ratio <= limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

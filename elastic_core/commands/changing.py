@@ -1,0 +1,161 @@
+"""`elastic checkpoint plan A B`: what a change of layout would move; `reshard`: a checkpoint as ranks of B write it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from elastic_core.commands.opening import Json, Store, open_checkpoint, print_json, print_table, size_text
+from elastic_core.domain import Slot, to_json
+from elastic_core.errors import UserError
+from elastic_core.settings import Settings
+from elastic_core.state.resizing import parse_sizes
+from elastic_core.state.stores import open_store
+
+if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
+    from elastic_core.state.layout import StateLayout
+    from elastic_core.state.manifest import Manifest
+    from elastic_core.state.reshard import Plan
+
+_out = Console(highlight=False, soft_wrap=True)
+
+To = Annotated[
+    str, typer.Argument(metavar="B", help="new layout: data=2,tensor=4 or a JSON file or a checkpoint that has it")
+]
+Slots = Annotated[
+    str, typer.Option(help="slots that the new layout may use, as node:count,node:count; by default those of A")
+]
+
+
+def plan(
+    a: Annotated[str, typer.Argument(metavar="A", help="checkpoint whose ranks still hold their state")],
+    b: To,
+    slots: Slots = "",
+    lost: Annotated[list[str] | None, typer.Option(help="a slot whose memory is gone, as node/index")] = None,
+    from_store: Annotated[bool, typer.Option(help="no process of A lives: all comes from the store")] = False,
+    keep_map: Annotated[bool, typer.Option(help="rank r on the r-th slot, whatever that moves")] = False,
+    store: Store = "",
+    as_json: Json = False,
+) -> None:
+    """What a change of layout would move: bytes by link, the lower bound, which rank goes where.
+
+    By default the new layout takes slots of A, or those that a file or checkpoint B names.
+    """
+    from elastic_core.state.reshard import holdings, plan_change
+
+    _, manifest = open_checkpoint(a, store, "")
+    before = _layout_of(manifest)
+    gone = {_slot(text, before) for text in lost or ()}
+    candidates = _slots(slots) or tuple(sorted(set(before.slots) - gone))
+    after = _target(b, before, candidates, store)
+    if not slots and parse_sizes(b) is None:
+        candidates = after.slots
+    metas = {name: meta for name, meta in manifest.metas.items() if name in after.placements}
+    held = {} if from_store else holdings(before, {n: m for n, m in metas.items() if n in before.placements}, gone)
+    tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in metas}
+    found = plan_change(metas, held, after, candidates=candidates, tiles=tiles, keep_map=keep_map)
+    if as_json:
+        print_json(_plan_json(found))
+    else:
+        _print_plan(found)
+
+
+def reshard(
+    uri: str,
+    b: To,
+    out: Annotated[str, typer.Option(help="folder or s3://bucket/prefix to write below")],
+    store: Store = "",
+    as_json: Json = False,
+) -> None:
+    """Write a checkpoint anew, as the ranks of another layout would have written it; every tensor bit for bit."""
+    from elastic_core.state.inspecting import reshard as reshard_checkpoint
+
+    place, manifest = open_checkpoint(uri, store, "")
+    before = _layout_of(manifest)
+    world = math.prod(
+        {**dict(zip(before.mesh.axes, before.mesh.sizes, strict=True)), **(parse_sizes(b) or {})}.values()
+    )
+    after = _target(b, before, tuple(Slot("local", index, "cpu") for index in range(world)), store)
+    written = reshard_checkpoint(place, manifest, after, open_store(out, endpoint=Settings().s3_endpoint))
+    if as_json:
+        print_json({"uri": manifest.uri, "out": out, **to_json(written)})
+    else:
+        _out.print(f"{size_text(written.size_bytes)} in {out}/{manifest.uri}, manifest {written.sha256}", markup=False)
+
+
+def _layout_of(manifest: Manifest) -> StateLayout:
+    from elastic_core.state.resizing import replicated_layout
+
+    return manifest.layout or replicated_layout(manifest.header.layout, manifest.metas)
+
+
+def _target(text: str, before: StateLayout, slots: tuple[Slot, ...], store: str) -> StateLayout:
+    from elastic_core.state.layout import layout_from_json
+    from elastic_core.state.resizing import resized
+
+    sizes = parse_sizes(text)
+    if sizes is not None:
+        return resized(before, sizes, slots)
+    if text.endswith(".json"):
+        try:
+            return layout_from_json(json.loads(Path(text).read_text()))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{text} cannot be read as a layout: {error}") from error
+    return _layout_of(open_checkpoint(text, store, "")[1])
+
+
+def _slots(text: str) -> tuple[Slot, ...]:
+    found: list[Slot] = []
+    for part in filter(None, text.split(",")):
+        node, _, count = part.rpartition(":")
+        if not node or not count.isdigit():
+            raise UserError(f"{part!r} is not node:count, such as node-1:4.")
+        found.extend(Slot(node, index, "cpu") for index in range(int(count)))
+    return tuple(found)
+
+
+def _slot(text: str, layout: StateLayout) -> Slot:
+    for slot in layout.slots:
+        if f"{slot.node}/{slot.index}" == text:
+            return slot
+    raise UserError(f"{text!r} is none of the slots of A: {', '.join(f'{s.node}/{s.index}' for s in layout.slots)}.")
+
+
+def _plan_json(found: Plan) -> dict[str, Any]:
+    from elastic_core.state.layout import layout_to_json
+
+    return {
+        "bytes": {link.value: size for link, size in found.num_bytes.items()},
+        "moved": to_json(found.moved),
+        "bound": to_json(found.bound),
+        "proven": found.proven,
+        "map": [f"{slot.node}/{slot.index}" for slot in found.target.slots],
+        "released": [f"{slot.node}/{slot.index}" for slot in found.released],
+        "pieces": [to_json(piece) for piece in found.pieces],
+        "layout": layout_to_json(found.target),
+    }
+
+
+def _print_plan(found: Plan) -> None:
+    by_link: Mapping[str, int] = {link.value: size for link, size in found.num_bytes.items()}
+    print_table(("link", "bytes", ""), ((link, size, size_text(size)) for link, size in by_link.items()))
+    rows = (
+        (f"into {what}", moved, bound, size_text(moved))
+        for what, moved, bound in (
+            ("devices", found.moved.device, found.bound.device),
+            ("hosts", found.moved.host, found.bound.host),
+            ("the job, from the store", found.moved.store, found.bound.store),
+        )
+    )
+    print_table(("moved", "bytes", "lower bound", ""), rows)
+    places = ", ".join(f"{rank}: {slot.node}/{slot.index}" for rank, slot in enumerate(found.target.slots))
+    best = "no other map moves less" if found.proven else "not proven to be the best map"
+    _out.print(f"ranks on slots  {places}  ({best})", markup=False)
+    released = ", ".join(f"{slot.node}/{slot.index}" for slot in found.released) or "none"
+    _out.print(f"released        {released}\npieces          {len(found.pieces)}", markup=False)

@@ -1,0 +1,271 @@
+"""The plan of a change of layout: which piece of which tensor goes from where to which ranks.
+
+Every rank computes the same plan from the same inputs, so that nobody coordinates. The ranks of the new layout go to
+devices by `state.assignment`; then each cell of the state that a rank lacks comes from its own host's memory, else
+from the least loaded replica on another host, else from the store. What several ranks of a host lack is fetched once,
+by one of them, and what several hosts lack of the store is read once and passed on (`relay`): so the bytes that move
+are the lower bound of the map, by device, by host and from the store.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from elastic_core.domain import Slot
+from elastic_core.errors import UserError
+from elastic_core.state.assignment import Moved, RankMap, best_map, moved_by
+from elastic_core.state.boxes import Box
+from elastic_core.state.dtypes import itemsize
+from elastic_core.state.layout import StateLayout, TensorMeta, partition
+from elastic_core.state.merging import merged
+from elastic_core.state.overlap import Cell, Held, cells_of, members, needs_of
+
+Tiles = Mapping[str, Sequence[Box]]  # how tensors are cut in the store, where a part of a tile costs the whole tile
+
+
+class Link(StrEnum):
+    LOCAL = "local"  # the device holds it already
+    HOST = "host"  # from another device of its host
+    NETWORK = "network"  # from another host's memory
+    STORE = "store"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a tensor that `fetcher` takes over `link` from `source` (None: the store) and gives to `targets`.
+
+    Fetcher and targets are ranks of the new layout on one host; the fetcher is a target, except of a piece whose tile
+    it reads anyway for another. A `relay` is taken from the new memory of its source, once that has it.
+    """
+
+    tensor: str
+    box: Box
+    num_bytes: int
+    link: Link
+    source: Slot | None
+    fetcher: int
+    targets: tuple[int, ...]
+    relay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`target` is the new layout on the slots of the map; `bound` is what that map cannot avoid moving."""
+
+    target: StateLayout
+    pieces: tuple[Piece, ...]
+    bound: Moved
+    proven: bool  # no map of these ranks to these slots moves less
+    released: tuple[Slot, ...]  # slots of the old layout that the new one does not use
+
+    def pieces_of(self, rank: int) -> Iterator[Piece]:
+        """What a rank fetches."""
+        return (piece for piece in self.pieces if piece.fetcher == rank)
+
+    @property
+    def num_bytes(self) -> dict[Link, int]:
+        """Bytes by link. What a host's ranks share after one fetched it counts as moved within the host."""
+        total = dict.fromkeys(Link, 0)
+        for piece in self.pieces:
+            total[piece.link] += piece.num_bytes
+            total[Link.HOST] += piece.num_bytes * (len(piece.targets) - 1)
+        return total
+
+    @property
+    def by_device(self) -> dict[Slot, int]:
+        """Bytes that each device sends or takes in, whichever is more: the load of its link."""
+        taken: dict[Slot, int] = defaultdict(int)
+        sent: dict[Slot, int] = defaultdict(int)
+        for piece in self.pieces:
+            if piece.link is Link.LOCAL:
+                continue
+            if piece.source is not None:
+                sent[piece.source] += piece.num_bytes
+            fetcher = self.target.slots[piece.fetcher]
+            taken[fetcher] += piece.num_bytes
+            for rank in piece.targets:
+                if rank != piece.fetcher:
+                    sent[fetcher] += piece.num_bytes
+                    taken[self.target.slots[rank]] += piece.num_bytes
+        return {slot: max(taken[slot], sent[slot]) for slot in sorted({*taken, *sent})}
+
+    @property
+    def moved(self) -> Moved:
+        """What the pieces move, in the terms of the bound."""
+        by_link = self.num_bytes
+        into_hosts = by_link[Link.NETWORK] + by_link[Link.STORE]
+        return Moved(into_hosts, into_hosts + by_link[Link.HOST], by_link[Link.STORE])
+
+
+def holdings(layout: StateLayout, metas: Mapping[str, TensorMeta], lost: Collection[Slot] = ()) -> dict[Slot, Held]:
+    """What the surviving devices of a layout hold."""
+    return {
+        slot: {name: (box,) for name, box in boxes.items()}
+        for slot, boxes in zip(layout.slots, partition(layout, metas), strict=True)
+        if slot not in lost
+    }
+
+
+def plan_change(
+    metas: Mapping[str, TensorMeta],
+    held: Mapping[Slot, Held],
+    target: StateLayout,
+    *,
+    candidates: Sequence[Slot] | None = None,
+    tiles: Tiles | None = None,
+    keep_map: bool = False,
+) -> Plan:
+    """From what devices hold to a layout on the best of the candidates (by default the slots that it names).
+
+    With `keep_map`, rank r runs on candidate r whatever that moves. `metas` are the tensors of concern, each placed by
+    the target. Raises `UserError` for too few candidates.
+    """
+    places = list(dict.fromkeys(target.slots if candidates is None else candidates))
+    devices = [*places, *sorted(set(held) - set(places))]
+    contents = [held.get(slot, {}) for slot in devices]
+    wanted = partition(target, metas)
+    hosts = [slot.node for slot in devices]
+    needs = needs_of(metas, contents, wanted)
+    if keep_map:
+        if len(places) < target.world:
+            raise UserError(f"{target.world} ranks do not fit {len(places)} devices.")
+        chosen = RankMap(tuple(range(target.world)), moved_by(needs, hosts, range(target.world)), False)
+    else:
+        chosen = best_map(needs, hosts, range(len(places)), target.world)
+    routing = _Routing(metas, devices, chosen.devices)
+    for name, cells in cells_of(metas, contents, wanted):
+        routing.add(name, cells, (tiles or {}).get(name))
+    used = {devices[d] for d in chosen.devices}
+    return Plan(
+        replace(target, slots=tuple(devices[d] for d in chosen.devices)),
+        routing.pieces(),
+        chosen.moved,
+        chosen.proven,
+        tuple(sorted(set(held) - used)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lack:
+    """Cells to route together: one, or those of one tile of the store."""
+
+    tensor: str
+    num_bytes: int
+    cells: tuple[Cell, ...]
+
+    @property
+    def order(self) -> tuple[int, str, tuple[int, ...]]:
+        return (-self.num_bytes, self.tensor, self.cells[0].box.start)
+
+
+class _Routing:
+    """Chooses sources and fetchers, the largest cells first, each time the least loaded one."""
+
+    def __init__(self, metas: Mapping[str, TensorMeta], devices: Sequence[Slot], rank_map: Sequence[int]) -> None:
+        self._metas = metas
+        self._devices = devices
+        self._device_of = rank_map
+        self._lacks: list[_Lack] = []
+        self._pieces: list[Piece] = []
+        self._sent: dict[Slot, int] = defaultdict(int)
+        self._sent_by_host: dict[str, int] = defaultdict(int)
+        self._fetched: dict[int, int] = defaultdict(int)
+        self._read_by_host: dict[str, int] = defaultdict(int)
+        self._hosts_of: dict[int, dict[str, tuple[int, ...]]] = {}
+
+    def add(self, name: str, cells: Sequence[Cell], tiles: Sequence[Box] | None) -> None:
+        size = itemsize(self._metas[name].dtype)
+        unheld = [cell for cell in cells if not cell.holders]
+        for cell in cells:
+            if cell.holders:
+                self._lacks.append(_Lack(name, cell.box.volume * size, (cell,)))
+        for tile in tiles if tiles is not None else [cell.box for cell in unheld]:
+            parts = [Cell(part, 0, cell.needers) for cell in unheld if (part := cell.box.intersect(tile)) is not None]
+            if parts:
+                self._lacks.append(_Lack(name, sum(part.box.volume for part in parts) * size, tuple(parts)))
+
+    def pieces(self) -> tuple[Piece, ...]:
+        for lack in sorted(self._lacks, key=lambda lack: lack.order):
+            if lack.cells[0].holders:
+                self._from_memory(lack.tensor, lack.cells[0])
+            else:
+                self._from_store(lack)
+        return tuple(merged(self._pieces))
+
+    def _from_memory(self, tensor: str, cell: Cell) -> None:
+        holders = [self._devices[d] for d in members(cell.holders)]
+        for host, ranks in self._by_host(cell.needers).items():
+            near = [slot for slot in holders if slot.node == host]
+            lacking = [rank for rank in ranks if self._slot(rank) not in holders]
+            for rank in (rank for rank in ranks if rank not in lacking):
+                self._take(tensor, cell.box, Link.LOCAL, self._slot(rank), rank, (rank,))
+            if near:
+                for rank in lacking:
+                    self._take(tensor, cell.box, Link.HOST, self._least(near), rank, (rank,))
+            else:
+                self._take(tensor, cell.box, Link.NETWORK, self._least(holders), self._idle(ranks), ranks)
+
+    def _from_store(self, lack: _Lack) -> None:
+        """One host reads a cell and the others that need it get it from there; one rank reads for its host."""
+        size = itemsize(self._metas[lack.tensor].dtype)
+        needed: dict[str, int] = defaultdict(int)
+        for cell in lack.cells:
+            for host in self._by_host(cell.needers):
+                needed[host] += cell.box.volume * size
+        order = sorted(needed, key=lambda host: (-needed[host], self._read_by_host[host], host))
+        reads: dict[str, list[Cell]] = defaultdict(list)
+        for cell in lack.cells:
+            reads[next(host for host in order if host in self._by_host(cell.needers))].append(cell)
+        for host, cells in reads.items():
+            reader = self._idle(sorted({rank for cell in cells for rank in self._by_host(cell.needers)[host]}))
+            for cell in cells:
+                self._read_by_host[host] += cell.box.volume * size
+                self._read(lack.tensor, cell, host, reader)
+
+    def _read(self, tensor: str, cell: Cell, host: str, reader: int) -> None:
+        ranks_of = self._by_host(cell.needers)
+        targets = ranks_of[host]
+        self._take(tensor, cell.box, Link.STORE, None, reader, targets)
+        for other, ranks in ranks_of.items():
+            if other != host:
+                source = self._slot(targets[0])
+                self._take(tensor, cell.box, Link.NETWORK, source, self._idle(ranks), ranks, relay=True)
+
+    def _take(
+        self,
+        tensor: str,
+        box: Box,
+        link: Link,
+        source: Slot | None,
+        fetcher: int,
+        targets: tuple[int, ...],
+        relay: bool = False,
+    ) -> None:
+        num_bytes = box.volume * itemsize(self._metas[tensor].dtype)
+        if link is not Link.LOCAL:
+            self._fetched[fetcher] += num_bytes
+        if source is not None and link is not Link.LOCAL:
+            self._sent[source] += num_bytes
+            self._sent_by_host[source.node] += num_bytes
+        self._pieces.append(Piece(tensor, box, num_bytes, link, source, fetcher, targets, relay))
+
+    def _by_host(self, needers: int) -> Mapping[str, tuple[int, ...]]:
+        if needers not in self._hosts_of:
+            found: dict[str, tuple[int, ...]] = {}
+            for rank in members(needers):
+                node = self._slot(rank).node
+                found[node] = (*found.get(node, ()), rank)
+            self._hosts_of[needers] = found
+        return self._hosts_of[needers]
+
+    def _slot(self, rank: int) -> Slot:
+        return self._devices[self._device_of[rank]]
+
+    def _least(self, slots: Sequence[Slot]) -> Slot:
+        return min(slots, key=lambda slot: (self._sent_by_host[slot.node], self._sent[slot], slot))
+
+    def _idle(self, ranks: Sequence[int]) -> int:
+        return min(ranks, key=lambda rank: (self._fetched[rank], rank))

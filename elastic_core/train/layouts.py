@@ -1,0 +1,49 @@
+"""What a task says of how its model may be cut, and what its modules need to work on a part.
+
+Nothing here imports torch's parallel libraries, which cost a second and more: a data-parallel job never loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+    TensorPlan = Mapping[str, ParallelStyle]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A task's plan for tensor parallelism, and the units of its chain; asked for only where a layout needs them."""
+
+    tensor_plan: Callable[[nn.Module], TensorPlan] = lambda _model: {}
+    units: Callable[[nn.Module], Sequence[str]] = lambda _model: ()
+
+
+UNCUT = Declared()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a parameter that a tensor plan cuts, with its gradient; the whole of any other."""
+    cut = getattr(tensor, "to_local", None)  # DTensor's
+    part: Tensor = tensor if cut is None else cut()
+    return part
+
+
+def resolve(plan: TensorPlan, model: nn.Module) -> dict[str, ParallelStyle]:
+    """The plan with its wildcards ('blocks.*.mlp') replaced by the modules that this part of the model has."""
+    found: dict[str, ParallelStyle] = {}
+    for name, _ in model.named_modules():
+        tokens = name.split(".")
+        for pattern, style in plan.items():
+            wanted = pattern.split(".")
+            if len(wanted) == len(tokens) and all(map(fnmatch, tokens, wanted)):
+                found[name] = style
+                break
+    return found

@@ -1,0 +1,41 @@
+"""A process for policies as `elastic_core.control.apart` starts it, with policies that misbehave."""
+
+from __future__ import annotations
+
+import os
+import time
+from random import Random
+from typing import ClassVar
+
+from elastic_core.control import apart
+from elastic_core.domain import Plan, Snapshot
+from elastic_core.policy import registry
+from elastic_core.policy.contract import Law
+from elastic_core.policy.fair_share import FairShare
+
+
+class Odd:
+    """Fair, and drawing from the seed; what it does first depends on the name of the first job."""
+
+    name: ClassVar[str] = "odd"
+    laws: ClassVar[frozenset[Law]] = frozenset()
+    slow: ClassVar[bool] = True
+
+    def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+        mood = os.environ.get("ODD") or next((job.name for job in snapshot.jobs), "")
+        if mood == "hangs":
+            time.sleep(600)
+        if mood == "dies":
+            os._exit(7)
+        if mood == "raises":
+            raise ZeroDivisionError("no speed, no share")
+        if mood == "prints":
+            os.write(1, b"HiGHS says hello\n")
+        return Plan(
+            policy="odd", targets=FairShare().decide(snapshot, rng).targets, state={"drawn": rng.random()},
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    registry._POLICIES["odd"] = Odd
+    apart.main()
