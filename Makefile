@@ -17,7 +17,7 @@ $(STAMP):
 	@touch $@
 
 demo: setup
-	ELASTIC_POLICY=$${ELASTIC_POLICY:-elastic_batch} $(BIN)/python -m examples.demo
+	$(BIN)/python -m examples.demo
 
 up: setup
 	$(BIN)/elastic up

@@ -19,6 +19,8 @@ from pydantic import Field, TypeAdapter
 
 T = TypeVar("T")
 
+CPU = "cpu"  # the resource type without an accelerator
+
 
 class JobState(StrEnum):
     ACTIVE = "active"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from elastic_core.commands.opening import Json, Store, open_checkpoint, print_json, print_table, size_text
+from elastic_core.commands.opening import Store, open_checkpoint
+from elastic_core.commands.printing import Json, print_json, print_table, size_text
 from elastic_core.domain import Slot, to_json
 from elastic_core.errors import UserError
 from elastic_core.settings import Settings

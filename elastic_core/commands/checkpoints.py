@@ -17,7 +17,8 @@ import typer
 from rich.console import Console
 
 from elastic_core.commands.changing import plan, reshard
-from elastic_core.commands.opening import Json, Store, locate, open_checkpoint, print_json, print_table, size_text
+from elastic_core.commands.opening import Store, locate, open_checkpoint
+from elastic_core.commands.printing import Json, print_json, print_table, size_text
 from elastic_core.control.client import HttpControl
 from elastic_core.domain import to_json
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from elastic_core.commands.opening import Json, print_json, print_table, size_text
+from elastic_core.commands.printing import Json, print_json, print_table, size_text
 from elastic_core.errors import NotFound
 
 app = typer.Typer()

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.control.client import HttpControl
 from elastic_core.control.contract import JobStatus, SegmentStatus
 from elastic_core.control.tokens import read_secret
@@ -27,7 +27,6 @@ from elastic_core.spec import parse_job_spec
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
 _out = Console(highlight=False, soft_wrap=True)
 
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 PATIENCE_SECONDS = 5.0  # a person waits
 
 
@@ -38,14 +37,14 @@ def list_jobs(
     """All jobs, the oldest first."""
     jobs = _control().jobs(active)
     if as_json:
-        _print_json([to_json(job) for job in jobs])
+        print_json([to_json(job) for job in jobs])
         return
     rows = (
         (job.job_id, job.state, _progress(job), job.step, _places(job.allocation), _batch(job.allocation), _left(job),
          job.error or job.target_reason)
         for job in jobs
     )  # fmt: skip
-    _print_table(("job", "state", "done", "step", "slots", "batch", "left", "why"), rows)
+    print_table(("job", "state", "done", "step", "slots", "batch", "left", "why"), rows)
 
 
 @app.command()
@@ -53,7 +52,7 @@ def show(job: str, as_json: Json = False) -> None:
     """One job: progress, what it holds and why, its results."""
     status = _control().job(job)
     if as_json:
-        _print_json(to_json(status))
+        print_json(to_json(status))
     else:
         _print_facts(status)
 
@@ -63,14 +62,14 @@ def segments(job: str, as_json: Json = False) -> None:
     """The stretches of a job's training: what each held, how long it waited, why it ended."""
     found = _control().segments(job)
     if as_json:
-        _print_json([to_json(segment) for segment in found])
+        print_json([to_json(segment) for segment in found])
         return
     rows = (
         (s.index, s.state, s.attempt, _places(s.allocation), _batch(s.allocation), _steps(s), _waited(s), _lasted(s),
          s.end_reason or s.revoke_reason or s.grant_reason or "")
         for s in found
     )  # fmt: skip
-    _print_table(("#", "state", "attempt", "slots", "batch", "steps", "waited", "ran", "why"), rows)
+    print_table(("#", "state", "attempt", "slots", "batch", "steps", "waited", "ran", "why"), rows)
 
 
 @app.command()
@@ -78,7 +77,7 @@ def explain(job: str, as_json: Json = False) -> None:
     """Why the job holds, or waits for, what it does: the last decision that spoke of it."""
     why = _control().explain(job)
     if as_json:
-        _print_json(to_json(why))
+        print_json(to_json(why))
         return
     _out.print(f"{why.job_id}: {why.reason}", markup=False)
     if why.decision_id is not None:
@@ -141,7 +140,7 @@ def replay(decision: int, as_json: Json = False) -> None:
     finally:
         control.close()
     if as_json:
-        _print_json({"decision_id": decision, "same": found.same, "trigger": found.trigger,
+        print_json({"decision_id": decision, "same": found.same, "trigger": found.trigger,
                      "recorded": to_json(found.recorded), "again": to_json(found.again)})  # fmt: skip
     else:
         _out.print(
@@ -158,7 +157,7 @@ def replay(decision: int, as_json: Json = False) -> None:
             )
             for job_id, target in sorted(found.recorded.targets.items())
         )
-        _print_table(("job", "slots", "batch", "today", "reason"), rows)
+        print_table(("job", "slots", "batch", "today", "reason"), rows)
     if not found.same:
         raise typer.Exit(1)
 
@@ -177,20 +176,9 @@ def _read_json(path: Path) -> Any:
         raise UserError(f"the job spec {path} is not JSON: {error}") from error
 
 
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2))
-
-
-def _print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    table = Table(*header, box=None, header_style="bold")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    _out.print(table, markup=False)
-
-
 def _print_status(status: JobStatus, as_json: bool) -> None:
     if as_json:
-        _print_json(to_json(status))
+        print_json(to_json(status))
     else:
         _out.print(f"{status.job_id}: {status.state}, {status.error or status.target_reason}", markup=False)
 

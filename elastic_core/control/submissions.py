@@ -10,11 +10,11 @@ from math import nan
 from typing import Any
 
 from elastic_core.control.contract import JobFacts
+from elastic_core.domain import CPU
 from elastic_core.predict.submission import Submission
 from elastic_core.spec import JobSpec
 
 LEARNING_RATES = ("learning_rate", "lr")  # what tasks call it among their parameters
-CPU = "cpu"
 
 
 def submission_of(spec: JobSpec, facts: JobFacts, *, resubmitted: bool) -> Submission:

@@ -13,13 +13,16 @@ import signal
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
+from pathlib import Path
 from typing import NamedTuple
 
 from elastic_core.launch import process
 from elastic_core.launch.rundir import RunDir
 
 PEER_SECONDS = 5.0  # that the others have to end by themselves after one has failed: they may sit in a collective
+AUTOGROUP_TRIES = 50
 TICK_SECONDS = 1.0  # between looks at whether the run dir is still there
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -139,16 +142,35 @@ def _spawn(worker: Worker) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if worker.cpus:
             os.sched_setaffinity(0, worker.cpus)
-        os.nice(worker.nice)
         output = os.open(worker.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        _give_way(worker.nice)
         os.chdir(worker.cwd)
         os.execvpe(worker.argv[0], worker.argv, {**os.environ, **worker.env})
     except OSError:
         traceback.print_exc()
     finally:
         os._exit(127)
+
+
+def _give_way(nice: int) -> None:
+    """Be this nice to other processes, and this worker's session to other sessions.
+
+    With the kernel's autogroups (`sched_autogroup_enabled`) sessions share the cores, each as if it were one process,
+    and a nice value counts inside a session only.
+    """
+    os.nice(nice)
+    try:
+        for _ in range(AUTOGROUP_TRIES):  # for an ordinary user the kernel takes one such change every 0.1 s
+            with suppress(BlockingIOError):
+                Path("/proc/self/autogroup").write_text(str(nice))
+                return
+            time.sleep(0.1)
+    except FileNotFoundError:
+        return  # a kernel without autogroups
+    except OSError as error:
+        log(f"/proc/self/autogroup cannot be written ({error.strerror}): other sessions get no more than this worker")
 
 
 def supervise(run_dir: RunDir) -> Ended:

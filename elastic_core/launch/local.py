@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from elastic_core.control.contract import LaunchOrder
-from elastic_core.domain import Slot
+from elastic_core.domain import CPU, Slot
 from elastic_core.errors import InfrastructureError
 from elastic_core.launch.contract import GroupStatus
 from elastic_core.launch.environment import RUN_DIR, allowed, worker_settings
@@ -23,7 +23,7 @@ from elastic_core.launch.verdict import tail
 from elastic_core.services.cluster import read_cluster
 from elastic_core.settings import Settings
 
-CPU_NICE = 5  # training on CPU slots gives way to the services that share the machine
+CPU_NICE = 10  # training on CPU slots gives way to the services that share the machine
 
 WORKER = (sys.executable, "-m", "elastic_core.train.worker")
 AGENT = (sys.executable, "-m", "elastic_core.launch.agent")
@@ -80,7 +80,7 @@ class LocalLauncher(GroupFolders):
                 RUN_DIR: str(folder.path),
                 **device_variables(slot, os.environ),
             },
-            "nice": CPU_NICE if slot.type == "cpu" else 0,
+            "nice": CPU_NICE if slot.type == CPU else 0,
             "cpus": cores(slot, self._cpu_slots(), sorted(os.sched_getaffinity(0))),
             "log": str(folder.log(rank)),
             "cwd": str(self.settings.project.absolute()),
@@ -94,7 +94,7 @@ class LocalLauncher(GroupFolders):
         if self.settings.cluster is None:
             return []
         nodes = read_cluster(self.settings.cluster).domain_nodes()
-        return sorted(slot for node in nodes for slot in node.slots() if slot.type == "cpu")
+        return sorted(slot for node in nodes for slot in node.slots() if slot.type == CPU)
 
     def _spawn_agent(self, folder: RunDir, lock_fd: int) -> None:
         # Whether it worked is judged by agent.json alone.

@@ -2,9 +2,9 @@
 
 Who is served first is decided by feedback queues and a Borda count (`policy.borda`), how much a job gets unit by unit
 (`policy.marginal`), in one currency for CPUs and GPUs (`policy.sizes`). A job counts as predictable when the
-classifier gives it `CERTAIN` or more, its remaining work is known, and it or its kin was measured (`policy.kin`);
-where no classifier was asked, declared work is believed. Sizes are decided again every `INTERVAL`, and when a job
-comes, goes or changes its class, or the pool does; a decision in between repeats the last one.
+classifier gives it `told_work.CERTAIN` or more, its remaining work is known, and it or its kin was measured
+(`policy.kin`); where no classifier was asked, declared work is believed. Sizes are decided again every `INTERVAL`,
+and when a job comes, goes or changes its class, or the pool does; a decision in between repeats the last one.
 
 The batch is what the user asked for: AITurbo allots resources, it does not tune. Ours beside the paper: all units that
 pay are taken in one decision instead of one an interval, and what is left idle goes to whom it helps most.
@@ -27,9 +27,9 @@ from elastic_core.policy.remaining import known_remaining
 from elastic_core.policy.scalability import Pool
 from elastic_core.policy.server_sizes import ServerSizes, service_rate_of_cores
 from elastic_core.policy.sizes import Size, Sizes, SlotSizes, service_rate
+from elastic_core.policy.told_work import is_sure
 
 INTERVAL = 60.0  # seconds between two reallocations
-CERTAIN = 0.5  # probability from which on a job counts as predictable
 _SOONEST = 5.0  # seconds: no demotion wakes us up earlier
 
 
@@ -120,8 +120,7 @@ def is_predictable(job: JobView) -> bool:
     """
     measured = job.throughput is not None or any(point.roles for point in job.profile)
     declared = job.total_samples is not None
-    believed = declared if job.predictable is None else job.predictable >= CERTAIN
-    return measured and believed and isfinite(known_remaining(job))
+    return measured and (job.predictable is not None or declared) and is_sure(job) and isfinite(known_remaining(job))
 
 
 def _occasion(jobs: Sequence[JobView], snapshot: Snapshot) -> dict[str, Any]:

@@ -32,8 +32,10 @@ from elastic_core.policy.knapsack import NOTHING
 from elastic_core.policy.layouts import with_layouts
 from elastic_core.policy.outlook import Lessons, Options, doubts, outlooks
 from elastic_core.policy.packing import Room
+from elastic_core.policy.queue import plural
 from elastic_core.policy.restarts import charged, slots_back, stays
 from elastic_core.policy.rules import share_out
+from elastic_core.policy.scalability import Pool
 from elastic_core.policy.words import span
 from elastic_core.predict.throughput import Floats, Ints
 
@@ -75,10 +77,7 @@ def _recall(snapshot: Snapshot) -> tuple[dict[str, memories.TaskMemory], Lessons
 
 
 def _options(snapshot: Snapshot) -> Options | None:
-    sizes: dict[str, list[int]] = {}
-    for node in snapshot.nodes:
-        if node.present and node.num_slots:
-            sizes.setdefault(node.type, []).append(node.num_slots)
+    sizes = Pool.of(snapshot).sizes
     wanted: set[int] = set()
     allowed = {job.allocation.num_slots for job in snapshot.jobs if job.allocation is not None}
     for counts in {job.limits.slot_counts for job in snapshot.jobs}:
@@ -189,7 +188,7 @@ def _target(options: Options, option: int, batch: int, need: float, longer: int)
     if option == NOTHING:
         return Target.nothing("waits: the slots take more off the sum of completion times where they are")
     kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
-    rank = "no job needs longer" if not longer else f"{longer} job{'s' * (longer > 1)} need{'s' * (longer == 1)} longer"
+    rank = f"{plural(longer, 'job')} need{'s' * (longer == 1)} longer" if longer else "no job needs longer"
     reason = f"{count} of {kind} at batch {batch}: done in about {span(need)}, {rank}"
     return Target(counts={kind: count}, global_batch=batch, layout=Layout(data=count), reason=reason)
 

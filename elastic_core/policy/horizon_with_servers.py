@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import CPU, JobView, Layout, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law, Policy
 from elastic_core.policy.horizon import INTERVAL
 from elastic_core.policy.kin import Kin
@@ -62,7 +62,7 @@ class HorizonWithServers:
         capacity = snapshot.capacity()
         return Plan(
             policy=self.name,
-            targets=_decide(jobs, told, capacity.get("gpu", 0), capacity.get("cpu", 0)),
+            targets=_decide(jobs, told, capacity.get("gpu", 0), capacity.get(CPU, 0)),
             state={"kin": kin.to_state(), "told": told.to_state()},
             wake_at=snapshot.now + INTERVAL,
         )

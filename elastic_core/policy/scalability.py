@@ -48,7 +48,7 @@ class Pool:
     def of(snapshot: Snapshot) -> Pool:
         sizes: dict[str, list[int]] = {}
         for node in snapshot.nodes:
-            if node.present:
+            if node.present and node.num_slots:
                 sizes.setdefault(node.type, []).append(node.num_slots)
         return Pool({kind: tuple(sorted(found, reverse=True)) for kind, found in sorted(sizes.items())})
 

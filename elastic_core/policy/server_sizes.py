@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp
 
-from elastic_core.domain import JobView, ProfilePoint, Roles, ServerLimits
+from elastic_core.domain import CPU, JobView, ProfilePoint, Roles, ServerLimits
 from elastic_core.policy.queue import usual_batch
 from elastic_core.policy.sizes import GPU_SERVICE, PROCESS_SERVICE, Room, Size
 from elastic_core.predict.parameter_server import ParameterServerTime, PsPoint, fit
@@ -36,7 +36,7 @@ class Shape:
 
     def size(self, limits: ServerLimits) -> Size:
         cores = self.workers * limits.worker_cores + self.servers * self.server_cores
-        counts = {"cpu": cores, "gpu": self.gpus}
+        counts = {CPU: cores, "gpu": self.gpus}
         return Size(
             counts=tuple(sorted(counts.items())),
             service_rate=service_rate_of_cores(counts),
@@ -46,7 +46,7 @@ class Shape:
 
 def service_rate_of_cores(counts: Mapping[str, int]) -> float:
     """Units of service a second: ten a GPU, five for each process with its usual five cores."""
-    return GPU_SERVICE * counts.get("gpu", 0) + CORE_SERVICE * counts.get("cpu", 0)
+    return GPU_SERVICE * counts.get("gpu", 0) + CORE_SERVICE * counts.get(CPU, 0)
 
 
 class ServerSizes:
@@ -59,7 +59,7 @@ class ServerSizes:
         self.model, self._sharing = shared_step_time(job.profile)
 
     def starts(self, room: Room) -> Iterator[Size]:
-        if room.get("gpu", 0) and room.get("cpu", 0):
+        if room.get("gpu", 0) and room.get(CPU, 0):
             yield self.requested.size(self.limits)
 
     @property
@@ -123,7 +123,7 @@ class ServerSizes:
 def shape_of(counts: Sequence[tuple[str, int]], roles: Roles, limits: ServerLimits) -> Shape:
     slots, processes = dict(counts), dict(roles)
     workers, servers = processes["worker"], processes["server"]
-    cores = (slots["cpu"] - workers * limits.worker_cores) // servers
+    cores = (slots[CPU] - workers * limits.worker_cores) // servers
     return Shape(workers, servers, slots["gpu"], max(1, cores))
 
 

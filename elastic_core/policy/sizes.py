@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from elastic_core.domain import JobView
+from elastic_core.domain import CPU, JobView
 from elastic_core.policy.queue import fitting_counts, held_type, usable_types, usual_batch
 from elastic_core.policy.scalability import Pool
 from elastic_core.predict.efficiency import efficiency
@@ -25,7 +25,6 @@ from elastic_core.predict.throughput import StepTime
 
 GPU_SERVICE = 10.0
 PROCESS_SERVICE = 5.0
-CPU = "cpu"  # the resource type without an accelerator
 
 Counts = tuple[tuple[str, int], ...]  # sorted by name
 Room = Mapping[str, int]  # slots left by type

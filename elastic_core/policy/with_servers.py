@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Literal
 
-from elastic_core.domain import Allocation, JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import CPU, Allocation, JobView, Layout, Plan, Snapshot, Target
 from elastic_core.policy.contract import Law, Policy
 from elastic_core.policy.optimus import Predicted
 from elastic_core.policy.queue import usual_batch
@@ -39,8 +39,8 @@ class WithServers:
         flat = replace(snapshot, jobs=tuple(_as_slots(job) for job in snapshot.jobs))
         plan = self._inner.decide(flat, rng)
         jobs = {job.job_id: job for job in snapshot.jobs if job.limits.servers is not None}
-        cores = snapshot.capacity().get("cpu", 0) - sum(
-            target.counts.get("cpu", 0) for job_id, target in plan.targets.items() if job_id not in jobs
+        cores = snapshot.capacity().get(CPU, 0) - sum(
+            target.counts.get(CPU, 0) for job_id, target in plan.targets.items() if job_id not in jobs
         )
         wanted = {job_id: plan.targets[job_id] for job_id in jobs if plan.targets[job_id].num_slots}
         shapes = _with_servers({job_id: jobs[job_id] for job_id in wanted}, wanted, cores, self._rule)

@@ -26,7 +26,7 @@ from math import isfinite
 
 import numpy as np
 
-from elastic_core.domain import Layout, Limits, ProfilePoint, ThroughputModel
+from elastic_core.domain import CPU, Layout, Limits, ProfilePoint, ThroughputModel
 from elastic_core.predict import layouts
 from elastic_core.predict.experience import NOTHING, SHARED, Experience, common_prior
 from elastic_core.predict.least_squares import Floats, Hypothesis, minimise, soften
@@ -40,7 +40,6 @@ _POINT_ERROR = 0.10  # relative, of one report
 _COMPUTE_ERROR = 0.15  # relative, of a step's time without its wait for gradients
 _SYNC_ERROR, _SYNC_SHARE = 0.25, 0.03  # of that wait: relative to it, and to the step
 _SHARED_COST = 7.0  # in residuals squared: what the hypothesis of sharing must explain better
-_SHARING = "cpu"  # the type whose slots may share what they compute with; an accelerator computes for itself
 _LARGEST = 60.0  # of a logarithm
 
 
@@ -219,7 +218,7 @@ def _maximum_a_posteriori(
         slope[all_rows:].flat[:: len(theta) + 1] = 1.0 / spread
         return off, slope
 
-    cores = any(point.type == _SHARING for point in points)
+    cores = any(point.type == CPU for point in points)
     found = minimise(residuals, _hypotheses(mean, spread, shapes) if cores else [Hypothesis(mean, spread)])
     return None if found is None else (*found, types)
 

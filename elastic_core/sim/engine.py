@@ -17,7 +17,7 @@ from math import ceil, inf
 from random import Random
 from typing import Any
 
-from elastic_core.domain import Node, Plan, Snapshot, Target
+from elastic_core.domain import CPU, Node, Plan, Snapshot, Target
 from elastic_core.errors import UserError
 from elastic_core.policy.check import violations
 from elastic_core.policy.contract import Policy
@@ -231,7 +231,7 @@ class _Simulation:
 
 def _kinds(target: Target) -> list[str]:
     """The types of its slots, that of the workers first; a job without roles has one."""
-    return sorted((kind for kind, count in target.counts.items() if count), key=lambda kind: (kind == "cpu", kind))
+    return sorted((kind for kind, count in target.counts.items() if count), key=lambda kind: (kind == CPU, kind))
 
 
 def _order(job: SimJob) -> tuple[float, str]:

@@ -25,7 +25,8 @@ from elastic_core.services.platform import (
 from elastic_core.services.secrets import ADMIN, admin_password, read_secret
 from elastic_core.settings import Settings
 
-CLUSTER = Path(__file__).with_name("cluster.json")
+# Unless the user's settings say otherwise. `elastic_batch` tries counts out within the minutes that a demo has.
+OURS: Mapping[str, Any] = {"cluster": Path(__file__).with_name("cluster.json"), "policy": "elastic_batch"}
 START_SECONDS = 180.0
 
 
@@ -47,8 +48,9 @@ class Platform:
 
 @contextmanager
 def platform(console: Console, keep: bool) -> Iterator[Platform]:
-    settings = service_settings(Settings())
-    settings = settings if settings.cluster else settings.model_copy(update={"cluster": CLUSTER})
+    given = Settings()
+    unset = {key: value for key, value in OURS.items() if key not in given.model_fields_set}
+    settings = service_settings(given.model_copy(update=unset))
     environment = service_environment(settings, os.environ)
     stack = platform_stack(settings, environment)
     ours = not (settings.home.exists() and all(service.healthy for service in services.status(stack)))

@@ -14,7 +14,7 @@ import pytest
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.launch.environment import RUN_DIR
-from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.local import CPU_NICE, LocalLauncher
 from elastic_core.launch.process import ProcessId, children, marked
 from elastic_core.launch.rundir import RunDir
 from tests.launch.builders import (
@@ -42,6 +42,17 @@ def test_every_slot_gets_one_worker_and_a_log_of_its_own(home: Path) -> None:
     assert len(wait_until_ready(launcher, 3)) == 3
     assert "rank 0 of 3 does sleep" in Path(status.log_path).read_text()
     assert "rank 2 of 3 does sleep" in RunDir.of(home, 7).log(2).read_text()
+
+
+@pytest.mark.parametrize(("slot_type", "niceness"), [("cpu", CPU_NICE), ("a100", 0)])
+def test_training_on_cores_gives_way_to_the_services(home: Path, slot_type: str, niceness: int) -> None:
+    launcher = scripted(home, "sleep")
+    launcher.start(order(slot_type=slot_type))
+    for worker in wait_until_ready(launcher):
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == niceness + os.getpriority(os.PRIO_PROCESS, 0)
+        group = Path(f"/proc/{worker.pid}/autogroup")
+        if group.exists() and group.read_text():  # sessions are weighed as a whole
+            assert group.read_text().split()[-1] == str(niceness)
 
 
 def test_a_second_start_finds_the_running_group(home: Path) -> None:
