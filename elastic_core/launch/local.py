@@ -23,7 +23,7 @@ from elastic_core.launch.verdict import tail
 from elastic_core.services.cluster import read_cluster
 from elastic_core.settings import Settings
 
-CPU_NICE = 10  # training on CPU slots gives way to the services that share the machine
+CPU_NICE = 5  # training on CPU slots gives way to the services that share the machine
 
 WORKER = (sys.executable, "-m", "elastic_core.train.worker")
 AGENT = (sys.executable, "-m", "elastic_core.launch.agent")

@@ -6,7 +6,7 @@ from math import log
 
 import pytest
 
-from elastic_core.policy.aiturbo import CERTAIN
+from elastic_core.policy.told_work import CERTAIN
 from elastic_core.sim.mixes import Telling, mixed, shuffled
 from elastic_core.sim.server_jobs import generated
 
