@@ -149,10 +149,19 @@ class BytesIn64(BytesLM):
         return super().model().double()
 
 
-@session_task(dataset_samples=lambda params: len(BytesIn64(_bytes(params)).dataset()), shardable=True)
+@session_task(dataset_samples=lambda params: len(BytesLM(_bytes(params)).dataset()), shardable=True)
 def bytes_in_64(session: Session) -> None:
     """Trains `BytesIn64` in any layout; writes `<step> <loss in hex>` a line from every rank."""
-    task = BytesIn64(_bytes(session.params))
+    _train_bytes(session, BytesIn64(_bytes(session.params)))
+
+
+@session_task(dataset_samples=lambda params: len(BytesLM(_bytes(params)).dataset()), shardable=True)
+def bytes_in_32(session: Session) -> None:
+    """The same in single precision."""
+    _train_bytes(session, BytesLM(_bytes(session.params)))
+
+
+def _train_bytes(session: Session, task: BytesLM) -> None:
     model = task.model()
     session.prepare(
         model,
@@ -181,7 +190,7 @@ def bytes_in_64(session: Session) -> None:
 
 
 def _bytes(params: Mapping[str, Any]) -> BaseModel:
-    return BytesIn64.Params(**{key: params[key] for key in BytesIn64.Params.model_fields if key in params})
+    return BytesLM.Params(**{key: params[key] for key in BytesLM.Params.model_fields if key in params})
 
 
 def act(params: dict[str, Any]) -> None:
