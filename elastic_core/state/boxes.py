@@ -7,6 +7,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import add, sub
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class Box:
 
     @property
     def end(self) -> tuple[int, ...]:
-        return tuple(a + b for a, b in zip(self.start, self.shape, strict=True))
+        return tuple(map(add, self.start, self.shape))
 
     @property
     def volume(self) -> int:
@@ -42,10 +43,8 @@ class Box:
     def intersect(self, other: Box) -> Box | None:
         """The part that both hold, None if there is none. Two 0-d boxes are the same element."""
         start = tuple(map(max, self.start, other.start))
-        end = tuple(map(min, self.end, other.end))
-        if any(a >= b for a, b in zip(start, end, strict=True)):
-            return None
-        return Box(start, tuple(b - a for a, b in zip(start, end, strict=True)))
+        shape = tuple(map(sub, map(min, self.end, other.end), start))
+        return Box(start, shape) if min(shape, default=1) > 0 else None
 
     def slices(self, origin: Sequence[int] | None = None) -> tuple[slice, ...]:
         """Index of this box in an array whose first element is the tensor's element `origin`."""

@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, reduce
 from typing import Any
 
 import google_crc32c
@@ -130,9 +131,9 @@ def checkpoint_uri(header: CheckpointHeader, nonce: str) -> str:
     return CheckpointPath(header.job_id, header.lineage, header.step, header.epoch, nonce).uri
 
 
-def crc32c(data: Any) -> str:
-    """CRC-32C of bytes or of a contiguous NumPy array of bytes."""
-    return f"{google_crc32c.value(data):08x}"
+def crc32c(*data: Any) -> str:
+    """CRC-32C of bytes or of contiguous NumPy arrays of bytes, one after another."""
+    return f"{reduce(google_crc32c.extend, data, 0):08x}"
 
 
 def write_manifest(
@@ -227,7 +228,8 @@ def _layout_of(uri: str, document: _Document) -> StateLayout | None:
 
 def _encode(body: dict[str, Any]) -> bytes:
     """The file's bytes: canonical JSON, with the CRC-32C of the canonical JSON of all the rest."""
-    return _canonical({**body, "crc32c": crc32c(_canonical(body))})
+    rest = _canonical(body)
+    return f'{{"crc32c":"{crc32c(rest)}",'.encode() + rest[1:]  # of all keys of a manifest it sorts first
 
 
 def _canonical(value: Any) -> bytes:
@@ -295,8 +297,9 @@ def _check(uri: str, document: _Document) -> None:
         if num > 1:
             raise CorruptCheckpoint(f"Checkpoint {uri}: tensor {name} is listed {num} times.")
     extents: dict[str, list[tuple[int, int, str]]] = {name: [] for name in files}
+    fault_of = cache(tiling_fault)  # most tensors are tiled like many others
     for tensor in document.tensors:
-        fault = tiling_fault(tensor.shape, [tile.box for tile in tensor.tiles])
+        fault = fault_of(tensor.shape, tuple(tile.box for tile in tensor.tiles))
         if fault is not None:
             where = ", ".join(sorted({tile.file for tile in tensor.tiles})) or "no file"
             raise CorruptCheckpoint(f"Checkpoint {uri}: tensor {tensor.name} in {where}: {fault}.")

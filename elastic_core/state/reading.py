@@ -4,7 +4,7 @@ memory; nothing is given out before every checksum held."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -40,14 +40,21 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """Bytes of a file with a checksum, and where they go: `target` is their place in memory, None for scratch."""
+    """Bytes of a file with a checksum, and where they go: to `targets` one after another, to scratch without any.
+
+    A target is memory, or a number of bytes that nobody wants. `copies` are made of the first.
+    """
 
     offset: int
     length: int
     crc32c: str
     what: str
-    target: _Bytes | None = None
+    targets: tuple[_Bytes | int, ...] = ()
     copies: tuple[_Copy, ...] = ()
+
+    @property
+    def scratch_bytes(self) -> int:
+        return sum(target for target in self.targets if isinstance(target, int)) if self.targets else self.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +164,37 @@ def _require_fit(place: Destination, entry: TensorEntry) -> None:
 
 
 def _extent_into(places: Iterable[Destination], tile: Tile, entry: TensorEntry) -> _Extent | None:
-    target: _Bytes | None = None
-    copies = []
-    for place in places:
-        part = tile.box.intersect(place.box)
-        if part is None:
-            continue
-        out = place.tensor[part.slices(place.box.start)]
-        if target is None and part == tile.box and out.is_contiguous():
-            target = out.as_strided((out.numel(),), (1,)).view(torch.uint8).numpy()
-        else:
-            copies.append(_Copy(out, part.slices(tile.box.start), tile.box.shape))
-    if target is None and not copies:
+    parts = [
+        (part, place.tensor[part.slices(place.box.start)])
+        for place in places
+        if (part := tile.box.intersect(place.box)) is not None
+    ]
+    if not parts:
         return None
-    return _Extent(tile.offset, tile.length, tile.crc32c, f"tile {tile.box} of {entry.name}", target, tuple(copies))
+    whole = next((i for i, (part, out) in enumerate(parts) if part == tile.box and out.is_contiguous()), None)
+    targets = _in_rows(parts, tile) if whole is None else (_bytes_of(parts[whole][1]),)
+    copied = [] if whole is None and targets else [one for i, one in enumerate(parts) if i != whole]
+    copies = tuple(_Copy(out, part.slices(tile.box.start), tile.box.shape) for part, out in copied)
+    return _Extent(tile.offset, tile.length, tile.crc32c, f"tile {tile.box} of {entry.name}", targets, copies)
+
+
+def _in_rows(parts: Sequence[tuple[Box, Tensor]], tile: Tile) -> tuple[_Bytes | int, ...]:
+    """Where a tile's bytes go if each part is whole rows of it and contiguous where it goes; else nothing."""
+    box = tile.box
+    row = tile.length // box.shape[0] if box.shape else 0
+    found: list[_Bytes | int] = []
+    at = box.start[0] if box.shape else 0
+    for part, out in sorted(parts, key=lambda one: one[0].start):
+        if not box.shape or part.shape[1:] != box.shape[1:] or part.start[0] < at or not out.is_contiguous():
+            return ()
+        found += [(part.start[0] - at) * row, _bytes_of(out)]
+        at = part.end[0]
+    return (*found, (box.end[0] - at) * row)
+
+
+def _bytes_of(tensor: Tensor) -> _Bytes:
+    data: _Bytes = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+    return data
 
 
 def _fetch(store: CheckpointStore, manifest: Manifest, extents: Mapping[str, list[_Extent]]) -> int:
@@ -188,7 +212,7 @@ def _coalesce(extents: list[_Extent]) -> Iterator[tuple[_Extent, ...]]:
     run: list[_Extent] = []
     scratch = 0
     for extent in sorted(extents, key=lambda e: (e.offset, e.length)):
-        aside = extent.length if extent.target is None else 0
+        aside = extent.scratch_bytes
         if run:
             end = extent.offset + extent.length
             gap = extent.offset - (run[-1].offset + run[-1].length)
@@ -223,15 +247,17 @@ class _Scratch(threading.local):
 
 def _read_run(store: CheckpointStore, uri: str, run: _Run, scratch: _Scratch) -> int:
     start, last = run.extents[0].offset, run.extents[-1]
-    scratch.start(last.offset + last.length - start + 2 * _ALIGNMENT * len(run.extents))
+    num_takes = sum(2 + len(extent.targets) for extent in run.extents)
+    scratch.start(last.offset + last.length - start + _ALIGNMENT * num_takes)
     buffers: list[_Bytes] = []
-    memory: list[_Bytes] = []
+    memory: list[list[_Bytes]] = []
     at = start
     for extent in run.extents:
         if extent.offset > at:
             buffers.append(scratch.take(extent.offset - at))
-        memory.append(scratch.take(extent.length) if extent.target is None else extent.target)
-        buffers.append(memory[-1])
+        targets = extent.targets or (extent.length,)
+        memory.append([scratch.take(one) if isinstance(one, int) else one for one in targets])
+        buffers += memory[-1]
         at = extent.offset + extent.length
     try:
         num = store.read_into(f"{uri}/{run.file}", start, [b.data for b in buffers if b.nbytes])
@@ -243,13 +269,13 @@ def _read_run(store: CheckpointStore, uri: str, run: _Run, scratch: _Scratch) ->
                 f"Checkpoint {uri}: {run.file} ends at byte {start + num}, before the end of {extent.what} "
                 f"at byte {extent.offset + extent.length}: it was cut short."
             )
-        seen = crc32c(data)
+        seen = crc32c(*data)
         if seen != extent.crc32c:
             raise CorruptCheckpoint(
                 f"Checkpoint {uri}: {run.file}: {extent.what} has CRC-32C {seen}, written was {extent.crc32c}."
             )
         for copy in extent.copies:
-            tile = torch.from_numpy(data).view(copy.out.dtype).reshape(copy.shape)
+            tile = torch.from_numpy(data[0]).view(copy.out.dtype).reshape(copy.shape)
             copy.out.copy_(tile[copy.index])
     return num
 

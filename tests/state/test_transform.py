@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from elastic_core.domain import Slot
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.state import boxes as boxes_module
 from elastic_core.state import transform as transform_module
 from elastic_core.state.boxes import Box
@@ -24,6 +26,7 @@ from elastic_core.state.layout import StateLayout, TensorMeta, partition
 from elastic_core.state.reading import Destination, fill
 from elastic_core.state.reshard import Link, holdings, plan_change
 from elastic_core.state.stores import open_store
+from elastic_core.state.stores_local import LocalStore
 from elastic_core.state.transform import Memory, MemorySource, Part, Transformer, allocate, held_by
 from tests.state.builders import HEADER, URI, same_bits
 from tests.state.random_layouts import layouts_of, models, slots, state_of
@@ -144,6 +147,34 @@ def test_a_column_of_a_row_major_tile_is_read_with_its_tile_once(folder_store: C
     assert torch.equal(torch.cat([left, right], dim=1), state["w"])
     assert torch.equal(whole, state["w"])
     assert torch.equal(again, state["w"])
+
+
+def test_rows_of_a_tile_are_read_straight_into_their_places_and_checked_with_the_rest(tmp_path: Path) -> None:
+    buffers: list[memoryview] = []
+
+    class Watched(LocalStore):
+        def read_into(self, key: str, offset: int, into: Sequence[memoryview]) -> int:
+            buffers.extend(into)
+            return super().read_into(key, offset, into)
+
+    store = Watched(tmp_path)
+    state = {"w": torch.arange(64.0).reshape(8, 8)}
+    write_manifest(store, URI, [write_shard(store, URI, 0, state)], HEADER, {})
+    manifest = read_manifest(store, URI)
+    top, rest = torch.empty(3, 8), torch.empty(2, 8)
+    places = [Destination("w", Box((6, 0), (2, 8)), rest), Destination("w", Box((0, 0), (3, 8)), top)]
+    fill(store, manifest, places)  # nobody wants the rows 3 to 5
+    assert torch.equal(top, state["w"][:3])
+    assert torch.equal(rest, state["w"][6:])
+    for place in (top, rest):
+        assert any(np.shares_memory(np.frombuffer(buffer, np.uint8), place.numpy()) for buffer in buffers)
+    (file,) = manifest.files.values()
+    path = tmp_path / URI / file.name
+    raw = bytearray(path.read_bytes())
+    raw[file.header_bytes + 4 * 8 * 4] ^= 1  # in row 4
+    path.write_bytes(raw)
+    with pytest.raises(CorruptCheckpoint, match="CRC-32C"):
+        fill(store, manifest, places)
 
 
 def test_no_more_than_one_tile_is_on_its_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
