@@ -119,7 +119,10 @@ Roles = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What a decision gives one job. Rank r runs on `slots[r]`; slots are sorted by (node, index)."""
+    """What a decision gives one job. Rank r runs on `slots[r]`; slots of one node follow each other.
+
+    They are sorted by (node, index), but for rank 0's, which stays the first when its processes are resized.
+    """
 
     slots: tuple[Slot, ...]
     global_batch: int

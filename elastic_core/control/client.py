@@ -30,7 +30,7 @@ from elastic_core.control.contract import (
     SegmentStatus,
 )
 from elastic_core.control.tokens import ServiceSigner
-from elastic_core.domain import Observation, Plan, Snapshot
+from elastic_core.domain import Observation, Plan, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.spec import ClusterSpec, JobSpec
 
@@ -103,6 +103,9 @@ class HttpTrainer:
 
     def mark_bad(self, checkpoint_id: int, why: str) -> None:
         self._channel.call("mark_bad", checkpoint_id=checkpoint_id, why=why)
+
+    def vacated(self, slots: Sequence[Slot]) -> None:
+        self._channel.call("vacated", slots=slots)
 
     def exited(self, report: ExitReport) -> None:
         self._channel.call("exited", report=report)

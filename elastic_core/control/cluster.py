@@ -86,7 +86,8 @@ def _end_leases_on_missing_slots(tx: Tx) -> None:
         lease = tx.lease(epoch)
         tx.job(lease.job_id, lock=True)
         reason = f"slots left the cluster: {', '.join(sorted(slots))}"
-        leases.fence(tx, lease, reason)
+        if not {leases.slot_id(slot) for slot in leases.allocation(lease).slots}.isdisjoint(slots):
+            leases.fence(tx, lease, reason)
         tx.session.execute(
             update(LeaseSlotRow)
             .where(LeaseSlotRow.epoch == epoch, LeaseSlotRow.slot.in_(slots))

@@ -1,13 +1,15 @@
 """The commit point: one transaction makes a checkpoint visible, ends the segment and opens the next one.
 
-An interval commit only adds its checkpoint. A final one creates the next segment and, where the job's target needs
-the very slots that it holds, hands the lease over: the same processes go straight on under a new epoch.
+An interval commit only adds its checkpoint. A final one creates the next segment and hands the lease over, where the
+same processes can go on under a new epoch: on the very slots that they hold, on fewer of them, or on more that are
+free now and for which workers wait. Slots that are left stay held until the processes on them are gone.
 A commit whose answer was lost is answered again from what the ledger holds.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 
@@ -17,14 +19,14 @@ from elastic_core.control.database import Tx
 from elastic_core.control.endings import emit_segment_ended, end_job
 from elastic_core.control.events import EventKind
 from elastic_core.control.feed import emit
-from elastic_core.control.grants import covers
+from elastic_core.control.grants import covers, in_place
 from elastic_core.control.lifecycle import add_segment
 from elastic_core.control.orders import launch_order
 from elastic_core.control.progress import guard
 from elastic_core.control.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.control.tokens import Claims, TrainerTokens
 from elastic_core.control.views import checkpoint_record
-from elastic_core.domain import Allocation, JobState, SegmentState, Target, from_json, to_json
+from elastic_core.domain import Allocation, JobState, SegmentState, Slot, Target, from_json, to_json
 from elastic_core.errors import Conflict, Fenced, UserError
 
 
@@ -49,12 +51,13 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
         end_job(tx, job, JobState.FINISHED, None)
         return _stop(row, segment)
     successor = add_segment(tx, job, follows=segment.id)
-    order_target = None if commit.leaving else _hand_over_target(tx, job, segment, lease)
-    segment.end_reason = "boundary" if order_target is not None else (segment.revoke_reason or "boundary")
+    passing = None if commit.leaving else _passing(tx, job, segment, lease, commit.ready)
+    stays = passing is not None and set(passing.slots) == set(leases.allocation(lease).slots)
+    segment.end_reason = "boundary" if stays else (segment.revoke_reason or "boundary")
     emit_segment_ended(tx, segment)
-    if order_target is None:
+    if passing is None:
         return _stop(row, segment)
-    granted = _hand_over(tx, job, successor, lease, order_target)
+    granted = _hand_over(tx, job, successor, lease, passing)
     return _go_on(tx, tokens, job, successor, granted, row)
 
 
@@ -146,35 +149,51 @@ def _close_segment(tx: Tx, segment: SegmentRow, row: CheckpointRow) -> None:
     tx.session.flush()
 
 
-def _hand_over_target(tx: Tx, job: JobRow, segment: SegmentRow, lease: LeaseRow) -> Target | None:
-    """What the next segment gets on the same slots; None when the processes have to stop.
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """What the next segment gets in the same processes."""
 
-    A job whose target is to grow, but into slots that are not free, keeps what it has.
+    target: Target
+    slots: tuple[Slot, ...]  # by rank
+
+
+def _passing(
+    tx: Tx, job: JobRow, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None
+) -> _Passing | None:
+    """None when the processes have to stop.
+
+    A job whose target is to grow, but into slots that are not free or for which no workers wait yet, keeps what it has.
     """
     row = tx.session.get(TargetRow, job.id)
-    if segment.revoke_reason is not None or row is None:
+    if segment.revoked_by == "user" or row is None:
         return None
-    target, held = from_json(Target, row.target), leases.allocation(lease)
-    missing = {kind: count - held.counts().get(kind, 0) for kind, count in target.counts.items()}
-    if all(count == 0 for count in missing.values()) and held.counts().keys() <= target.counts.keys():
-        return target if target.layout == held.layout else None  # another layout needs other process groups
-    grows = held.counts().keys() <= target.counts.keys() and min(missing.values()) >= 0
-    if not grows or covers(leases.free_slots(tx), missing):
+    target, held, free = from_json(Target, row.target), leases.allocation(lease), leases.free_slots(tx)
+    wanted = {kind: count for kind, count in target.counts.items() if count}
+    if wanted == held.counts() and target.layout == held.layout:
+        return _Passing(target, held.slots)
+    slots = in_place(target, held, free) if ready is not None else None
+    if slots is not None and {*slots} <= {*held.slots, *(ready or ())}:
+        return _Passing(target, slots)
+    missing = {kind: count - held.counts().get(kind, 0) for kind, count in wanted.items()}
+    if held.counts().keys() - wanted.keys() or min(missing.values()) < 0 or not any(missing.values()):
+        return None  # it gives slots up, or gets another layout
+    if not covers(free, missing):
+        why = "the others are not free"
+    elif slots is not None:
+        why = "workers for the others are not ready"
+        tx.trigger = f"{job.id} is to grow"  # asks for its next boundary, for which they are started ahead
+    else:
         return None
-    reason = f"keeps {held.num_slots} of {target.num_slots} slots, the others are not free; {target.reason}"
-    return replace(target, counts=held.counts(), layout=held.layout, reason=reason)
+    reason = f"keeps {held.num_slots} of {target.num_slots} slots, {why}; {target.reason}"
+    return _Passing(replace(target, counts=held.counts(), layout=held.layout, reason=reason), held.slots)
 
 
-def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, target: Target) -> LeaseRow:
-    granted = Allocation(
-        slots=leases.allocation(lease).slots,
-        global_batch=target.global_batch,
-        layout=target.layout,
-        comm=target.comm,
-    )
+def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, passing: _Passing) -> LeaseRow:
+    target, held = passing.target, leases.held(tx, lease)
+    granted = Allocation(slots=passing.slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm)
     leases.release(tx, lease, f"handed over to {successor.id}")
     successor.asked_at = tx.now
-    return leases.open_lease(tx, job, successor, granted, target.reason, origin_epoch=lease.origin_epoch)
+    return leases.open_lease(tx, job, successor, granted, target.reason, origin_epoch=lease.origin_epoch, beside=held)
 
 
 def _go_on(

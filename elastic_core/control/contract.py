@@ -21,6 +21,7 @@ from elastic_core.domain import (
     Plan,
     ProfilePoint,
     SegmentState,
+    Slot,
     Snapshot,
 )
 from elastic_core.spec import ClusterSpec, JobSpec
@@ -99,7 +100,7 @@ class SegmentStatus:
     granted_at: float | None
     started_at: float | None  # first heartbeat of the last attempt
     ended_at: float | None
-    handed_over: bool  # got its lease from its predecessor, whose processes went straight on
+    handed_over: bool  # got its lease from its predecessor, whose processes go on, maybe on fewer or more slots
     revoke_reason: str | None  # it was asked to reach a boundary, and why
     end_reason: str | None  # boundary | resize: ... | finished | user error: ... | infrastructure: ... | cancelled: ...
     grant_reason: str | None  # why it got this allocation
@@ -160,6 +161,7 @@ class HeartbeatAnswer:
     reason: str = ""
     lease_seconds: float = 0.0  # the lease is renewed for this long from the moment the request was sent
     token: str | None = None  # replaces the caller's token, when it nears its end
+    slots: tuple[Slot, ...] = ()  # with BOUNDARY: on which the same processes could go on after it, by rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,13 +178,17 @@ class Commit:
     final: bool
     finished: bool = False
     leaving: bool = False  # the processes end after this final commit, come what may: the lease must not pass on
+    ready: tuple[Slot, ...] | None = None  # not held, and a worker waits for each; None: never resize these processes
     fingerprints: Mapping[str, Any] = field(default_factory=dict)  # what was read: see train.audit
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds: save, restore, ...; `..._at`: Unix time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitAnswer:
-    """`order` is set when the lease passes on: go straight on with the next segment in the same processes."""
+    """`order` is set when the lease passes on: go on with the next segment in the same processes.
+
+    Its slots may be others than before: rank 0's is the same, and a process whose slot is not among them ends.
+    """
 
     checkpoint_id: int
     directive: Directive  # GO_ON with an order or after an interval commit, else BOUNDARY: stop
@@ -197,7 +203,7 @@ class ExitReport:
     kind: str  # boundary | finished | user_error | infrastructure | stopped
     error: str = ""  # last line of the traceback, or the signal
     log_tail: str = ""
-    exit_codes: tuple[int, ...] = ()  # by rank, negative for a signal
+    exit_codes: tuple[int, ...] = ()  # by rank, negative for a signal; workers that had left before are not among them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +287,9 @@ class TrainerControl(Protocol):
     def observe(self, observations: Sequence[Observation]) -> None: ...
     def commit(self, commit: Commit) -> CommitAnswer: ...
     def mark_bad(self, checkpoint_id: int, why: str) -> None: ...
+    def vacated(self, slots: Sequence[Slot]) -> None:
+        """No process is left on these slots, which the lease lost when it passed on: they are free."""
+
     def exited(self, report: ExitReport) -> None:
         """The chain of processes of this token is gone: frees its slots. Any epoch of the chain may say so."""
 

@@ -20,8 +20,8 @@ def enforce(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> tuple[l
     leased = tx.session.scalars(live).all()
     ids = {lease.segment_id for lease in leased} | {job.segment_id for job in snapshot.jobs}
     query = select(SegmentRow).where(SegmentRow.id.in_(ids))
-    segments = {row.id: row for row in tx.session.scalars(query)}
-    holders = [_holder(lease, segments[lease.segment_id]) for lease in leased]
+    segments, leaving = {row.id: row for row in tx.session.scalars(query)}, leases.leaving(tx)
+    holders = [_holder(lease, segments[lease.segment_id], leaving.get(lease.epoch, ())) for lease in leased]
     waiting = [job for job in in_order(snapshot.jobs) if segments[job.segment_id].state == SegmentState.WAITING]
     last = leases.last_slots(tx, [job.job_id for job in waiting])
     askers = [_asker(job, last.get(job.job_id, ())) for job in waiting]
@@ -34,7 +34,7 @@ def _asker(job: JobView, last_slots: tuple[Slot, ...]) -> Asker:
     return Asker(job_id=job.job_id, segment_id=job.segment_id, limits=job.limits, last_slots=last_slots)
 
 
-def _holder(lease: LeaseRow, segment: SegmentRow) -> Holder:
+def _holder(lease: LeaseRow, segment: SegmentRow, leaving: tuple[Slot, ...]) -> Holder:
     runs = SegmentState(segment.state).open and segment.epoch == lease.epoch and lease.fenced_at is None
     since = segment.revoked_at if runs else (lease.fenced_at or segment.ended_at)
     return Holder(
@@ -44,6 +44,8 @@ def _holder(lease: LeaseRow, segment: SegmentRow) -> Holder:
         ending_since=since,
         revoked_by=segment.revoked_by,
         open=runs,
+        leaving=leaving,
+        leaving_since=lease.granted_at if leaving else None,
     )
 
 

@@ -32,6 +32,8 @@ class Holder:
     ending_since: float | None = None
     revoked_by: str | None = None
     open: bool = True  # its segment still runs under this lease
+    leaving: tuple[Slot, ...] = ()  # held beside the allocation, until the processes on them are gone
+    leaving_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,22 @@ class Moves:
 def covers(free: Iterable[Slot], counts: Mapping[str, int]) -> bool:
     have = Counter(slot.type for slot in free)
     return all(count <= have[kind] for kind, count in counts.items())
+
+
+def in_place(target: Target, held: Allocation, free: Sequence[Slot]) -> tuple[Slot, ...] | None:
+    """The target's slots by rank, where the processes on the `held` ones can go on there: as a grant would place them.
+
+    None where slots are missing, of another type, or without rank 0's, whose process speaks for all of them. That one
+    comes first and the others of its node after it, so that it stays rank 0.
+    """
+    counts = {kind: count for kind, count in target.counts.items() if count}
+    reach = sorted({*free, *held.slots})
+    if counts.keys() != held.counts().keys() or not covers(reach, counts):
+        return None
+    chosen, first = choose(reach, counts, held.slots, target.nodes), held.slots[0]
+    if first not in chosen:
+        return None
+    return tuple(sorted(chosen, key=lambda slot: (slot.node != first.node, slot != first, slot)))
 
 
 def settle(
@@ -113,7 +131,8 @@ def _wait_or_take(
     givers: dict[str, float] = {}  # job_id -> until when it is waited for
     for holder in holders:
         gives = _gives(holder, targets.get(holder.job_id), holder.job_id in asking)
-        until = (now if holder.ending_since is None else holder.ending_since) + grace_seconds
+        since = holder.leaving_since if holder.ending_since is None else holder.ending_since
+        until = (now if since is None else since) + grace_seconds
         if gives and until > now:
             coming += gives
             givers[holder.job_id] = until
@@ -135,12 +154,12 @@ def _gives(holder: Holder, target: Target | None, asks: bool) -> Counter[str]:
 
     A job whose next segment asks already gets its target as an asker; one that has yet to ask will take it back.
     """
-    held = Counter(holder.allocation.counts())
+    held, leaving = Counter(holder.allocation.counts()), Counter(slot.type for slot in holder.leaving)
     if asks:
-        return held if not holder.open else Counter()
+        return leaving + (held if not holder.open else Counter())
     above = held - Counter(dict(target.counts) if target is not None else {})
     stops = holder.ending_since is not None or bool(above)  # more than its target: revoked in this very settlement
-    return above if stops else Counter()
+    return leaving + (above if stops else Counter())
 
 
 def _take_part(asker: Asker, target: Target, left: set[Slot], moves: Moves) -> None:

@@ -1,9 +1,12 @@
 """Leases: opened, fenced, released. A fenced lease may write nothing more, but its slots are still held; they are
-free once it is released, that is when its processes are known to be gone (or its node has left)."""
+free once it is released, that is when its processes are known to be gone (or its node has left).
+
+A lease that passes on with fewer slots than before still holds the others beside its allocation, until the processes
+on them are gone, too (`vacate`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Sequence as DatabaseSequence
 from sqlalchemy import select, text, update
@@ -24,6 +27,16 @@ FREE = text("""
     ORDER BY s.node, s.index
 """)
 
+LEAVING = text("""
+    SELECT h.epoch, s.node, s.index, n.type
+    FROM lease_slots h JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node JOIN leases l ON l.epoch = h.epoch
+    WHERE h.released_at IS NULL AND l.released_at IS NULL
+      AND NOT EXISTS (
+          SELECT 1 FROM jsonb_array_elements(l.allocation -> 'slots') a
+          WHERE a ->> 'node' = s.node AND (a ->> 'index')::int = s.index)
+    ORDER BY s.node, s.index
+""")
+
 
 def slot_id(slot: Slot) -> str:
     return f"{slot.node}:{slot.index}"
@@ -35,6 +48,14 @@ def allocation(lease: LeaseRow) -> Allocation:
 
 def free_slots(tx: Tx) -> list[Slot]:
     return [Slot(node, index, kind) for node, index, kind in tx.session.execute(FREE)]
+
+
+def leaving(tx: Tx) -> dict[int, tuple[Slot, ...]]:
+    """By epoch: slots that are held beside the allocation, because processes may still be on them."""
+    found: dict[int, list[Slot]] = {}
+    for epoch, node, index, kind in tx.session.execute(LEAVING):
+        found.setdefault(epoch, []).append(Slot(node, index, kind))
+    return {epoch: tuple(slots) for epoch, slots in found.items()}
 
 
 def live_of_origin(tx: Tx, origin_epoch: int, *, lock: bool = True) -> LeaseRow | None:
@@ -57,9 +78,13 @@ def last_slots(tx: Tx, job_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
 
 
 def open_lease(
-    tx: Tx, job: JobRow, segment: SegmentRow, granted: Allocation, reason: str, origin_epoch: int | None = None
-) -> LeaseRow:
-    """Give the segment its slots under a new epoch; `origin_epoch` when the same processes go on."""
+    tx: Tx, job: JobRow, segment: SegmentRow, granted: Allocation, reason: str, origin_epoch: int | None = None,
+    beside: Iterable[str] = (),
+) -> LeaseRow:  # fmt: skip
+    """Give the segment its slots under a new epoch; `origin_epoch` when the same processes go on.
+
+    `beside`: ids of slots that it holds without being granted them, while processes are still on them.
+    """
     epoch = tx.session.scalars(EPOCHS.next_value()).one()
     lease = LeaseRow(
         epoch=epoch,
@@ -75,7 +100,7 @@ def open_lease(
     )
     tx.session.add(lease)
     tx.session.flush()
-    tx.session.add_all(LeaseSlotRow(epoch=epoch, slot=slot_id(slot)) for slot in granted.slots)
+    tx.session.add_all(LeaseSlotRow(epoch=epoch, slot=slot) for slot in {*map(slot_id, granted.slots), *beside})
     segment.epoch = epoch
     segment.granted_at = tx.now
     segment.started_at = lease.started_at
@@ -96,6 +121,20 @@ def open_lease(
     }
     emit(tx, EventKind.SEGMENT_GRANTED, job.id, payload, segment.id, epoch)
     return lease
+
+
+def held(tx: Tx, lease: LeaseRow) -> set[str]:
+    """Ids of the slots that the lease holds now, with those beside its allocation."""
+    query = select(LeaseSlotRow.slot).where(LeaseSlotRow.epoch == lease.epoch, LeaseSlotRow.released_at.is_(None))
+    return set(tx.session.scalars(query))
+
+
+def vacate(tx: Tx, lease: LeaseRow, slots: Sequence[Slot]) -> bool:
+    """Free those of the slots that are held beside the allocation; whether there were any."""
+    gone = set(map(slot_id, slots)) & held(tx, lease) - set(map(slot_id, allocation(lease).slots))
+    mine = update(LeaseSlotRow).where(LeaseSlotRow.epoch == lease.epoch, LeaseSlotRow.slot.in_(gone))
+    tx.session.execute(mine.values(released_at=tx.now))
+    return bool(gone)
 
 
 def release(tx: Tx, lease: LeaseRow, reason: str) -> None:

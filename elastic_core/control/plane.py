@@ -38,7 +38,7 @@ from elastic_core.control.database import Clock, Ledger, Tx
 from elastic_core.control.feed import LedgerFeed
 from elastic_core.control.tables import SegmentRow
 from elastic_core.control.tokens import Claims, TrainerTokens, check_fresh, read_secret
-from elastic_core.domain import JobState, Observation, Plan, SegmentState, Snapshot
+from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
@@ -227,6 +227,11 @@ class LedgerTrainer:
         answer = self._ledger.change(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
         self._decide(self._control.allocator.settle)
         return answer
+
+    def vacated(self, slots: Sequence[Slot]) -> None:
+        self._check()
+        self._ledger.change(lambda tx: progress.vacated(tx, self._claims, slots))
+        self._decide(self._control.allocator.settle)
 
     def exited(self, report: ExitReport) -> None:
         # Also with an expired token: it only says that its own processes are gone, however long the API was away.

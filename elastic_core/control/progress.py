@@ -1,6 +1,6 @@
-"""What the processes of a segment report while they run: heartbeats, observations, corrupt checkpoints.
+"""What the processes of a segment report while they run: heartbeats, observations, corrupt checkpoints, slots left.
 
-None of it is a scheduling event, so none of it takes the scheduling lock.
+Only the last is a scheduling event and takes the scheduling lock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,20 @@ from elastic_core.control.contract import Directive, Heartbeat, HeartbeatAnswer
 from elastic_core.control.database import Tx
 from elastic_core.control.events import EventKind
 from elastic_core.control.feed import emit
+from elastic_core.control.grants import in_place
 from elastic_core.control.lifecycle import add_note
 from elastic_core.control.orders import issue
-from elastic_core.control.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, ObservationRow, SegmentRow
+from elastic_core.control.tables import (
+    CheckpointRow,
+    HeartbeatRow,
+    JobRow,
+    LeaseRow,
+    ObservationRow,
+    SegmentRow,
+    TargetRow,
+)
 from elastic_core.control.tokens import Claims, TrainerTokens, near_end
-from elastic_core.domain import JobState, Observation, SegmentState, to_json
+from elastic_core.domain import JobState, Observation, SegmentState, Slot, Target, from_json, to_json
 from elastic_core.errors import Fenced, UserError
 
 
@@ -66,7 +75,16 @@ def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat) ->
         reason=reason,
         lease_seconds=tx.settings.lease_seconds,
         token=issue(tokens, lease, tx.now) if renew else None,
+        slots=_to_come(tx, segment, lease) if directive is Directive.BOUNDARY else (),
     )
+
+
+def _to_come(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> tuple[Slot, ...]:
+    """On which slots the same processes could go on after the boundary that a plan asks for; () if they have to end."""
+    row = tx.session.get(TargetRow, segment.job_id)
+    if segment.revoked_by != "plan" or not SegmentState(segment.state).open or row is None:
+        return ()
+    return in_place(from_json(Target, row.target), leases.allocation(lease), leases.free_slots(tx)) or ()
 
 
 def _over(tx: Tx, claims: Claims, lease: LeaseRow | None) -> HeartbeatAnswer:
@@ -122,6 +140,13 @@ def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> None
     told = [to_json(o) for o in observations if o.step in fresh]
     if told:
         emit(tx, EventKind.OBSERVED, job.id, {"observations": told}, claims.segment_id, claims.epoch)
+
+
+def vacated(tx: Tx, claims: Claims, slots: Sequence[Slot]) -> None:
+    """Free those of the slots that the lease holds beside its allocation. Under the scheduling lock."""
+    guard(tx, claims)
+    if leases.vacate(tx, tx.lease(claims.epoch), slots):
+        tx.trigger = f"processes of {claims.segment_id} have left {len(slots)} of its slots"
 
 
 def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from elastic_core.control.contract import CommitAnswer, Directive, ExitReport, LaunchOrder
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import JobState, SegmentState
+from elastic_core.domain import JobState, SegmentState, Slot
 from elastic_core.errors import Conflict, Fenced
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_spec, an_observation
 
@@ -90,6 +90,83 @@ def test_a_job_that_is_to_grow_into_taken_slots_keeps_what_it_has(control: Ledge
     control.process_group_gone(other.origin_epoch, ExitReport(kind="stopped"))
     beat = control.trainer(answer.order.token).heartbeat(a_beat(6))
     assert (beat.directive, beat.reason[:21]) == (Directive.BOUNDARY, "resize 2 -> 4 slots: ")
+
+
+def grows(control: LedgerControl, ready: tuple[Slot, ...] | None, **more: object) -> tuple[LaunchOrder, CommitAnswer]:
+    """The answer to a job's last commit on node-a, when node-b has come to the pool."""
+    control.set_cluster(a_cluster({"node-a": 2}))
+    order = a_life(control, **more).start()
+    control.set_cluster(a_cluster())
+    control.trainer(order.token).heartbeat(a_beat(2))
+    return order, control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=ready))
+
+
+NODE_B = tuple(Slot("node-b", index, "cpu") for index in range(2))
+
+
+@pytest.mark.parametrize("ready", [(), NODE_B[:1]])
+def test_a_job_whose_further_workers_are_not_there_yet_keeps_what_it_has_and_is_asked_again(
+    control: LedgerControl, ready: tuple[Slot, ...]
+) -> None:
+    order, answer = grows(control, ready)
+    assert answer.order is not None
+    assert answer.order.allocation.slots == order.allocation.slots
+    assert answer.order.grant_reason.startswith("keeps 2 of 4 slots, workers for the others are not ready; ")
+    beat = control.trainer(answer.order.token).heartbeat(a_beat(4))
+    assert (beat.directive, beat.slots) == (Directive.BOUNDARY, (*order.allocation.slots, *NODE_B))
+
+
+def test_processes_that_cannot_be_resized_stop_for_it(control: LedgerControl) -> None:
+    order, answer = grows(control, None)
+    assert (answer.directive, answer.order) == (Directive.BOUNDARY, None)
+    assert control.segment(order.segment_id).end_reason.startswith("resize 2 -> 4 slots")
+
+
+def test_slots_that_another_job_took_meanwhile_are_not_taken_from_it(control: LedgerControl) -> None:
+    control.set_cluster(a_cluster({"node-a": 2}))
+    order = a_life(control, slots=(2, 4)).start()
+    a_life(control, "job-b", slots=(2, 2), priority=1)
+    control.set_cluster(a_cluster())
+    control.acquire("job-b__seg_0")
+    answer = control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=NODE_B))
+    assert control.launch_order("job-b__seg_0").allocation.slots == NODE_B
+    assert answer.order is not None
+    assert answer.order.allocation.slots == order.allocation.slots
+
+
+def test_a_user_who_asks_for_a_boundary_gets_new_processes(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    a_life(control, "job-b")
+    control.acquire("job-b__seg_0")
+    control.revoke(order.segment_id, "by hand")
+    assert control.trainer(order.token).heartbeat(a_beat(2)).slots == ()
+    assert control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=())).order is None
+
+
+def test_slots_still_being_left_stay_held_over_the_next_boundary(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    a_life(control, "job-b")
+    control.acquire("job-b__seg_0")
+    control.trainer(order.token).heartbeat(a_beat(2))
+    second = control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=())).order
+    assert second is not None
+    third = control.trainer(second.token).commit(a_commit(second, 4, final=True, ready=())).order
+    assert third is not None
+    assert control.segment("job-b__seg_0").state is SegmentState.WAITING
+    assert "being given up by job-a" in control.job("job-b").target_reason
+    control.trainer(third.token).vacated(order.allocation.slots[2:])
+    assert control.launch_order("job-b__seg_0").allocation.slots == order.allocation.slots[2:]
+
+
+def test_a_node_that_leaves_with_slots_being_left_ends_nothing(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    a_life(control, "job-b")
+    control.acquire("job-b__seg_0")
+    control.trainer(order.token).heartbeat(a_beat(2))
+    following = control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=())).order
+    assert following is not None
+    control.set_cluster(a_cluster({"node-a": 2}))
+    assert control.trainer(following.token).heartbeat(a_beat(4)).directive is not Directive.FENCED
 
 
 def test_a_revocation_is_taken_back_when_its_reason_is_gone(control: LedgerControl) -> None:

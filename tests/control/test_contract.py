@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.control.contract import Directive, ExitReport, Heartbeat, ProcessGroup
+from elastic_core.control.contract import Directive, ExitReport, Heartbeat, LaunchOrder, ProcessGroup
 from elastic_core.domain import JobState, Layout, Queue, SegmentState
 from elastic_core.errors import Conflict, Fenced, NotFound, Unauthorized, UserError
 from elastic_core.spec import parse_cluster_spec
@@ -141,6 +141,65 @@ def test_a_final_commit_whose_answer_was_lost_is_answered_again(plane: Plane) ->
     assert again.order is not None
     assert (first.order.segment_id, first.order.epoch) == (again.order.segment_id, again.order.epoch)
     assert [s.segment_id for s in plane.service.segments("job-a")] == ["job-a__seg_0", "job-a__seg_1"]
+
+
+def shrinks(plane: Plane) -> tuple[LaunchOrder, LaunchOrder]:
+    """job-a holds all four slots; job-b comes and job-a gives two of them up in place: its orders before and after."""
+    life, other = plane.life(), plane.life("job-b")
+    order = life.start()
+    plane.service.acquire(other.segment_id())
+    beat = plane.trainer(order.token).heartbeat(a_beat(3))
+    assert (beat.directive, beat.slots) == (Directive.BOUNDARY, order.allocation.slots[:2])
+    following = plane.trainer(order.token).commit(a_commit(order, 3, final=True, ready=())).order
+    assert following is not None
+    return order, following
+
+
+def test_a_lease_passes_on_with_fewer_slots_and_the_others_are_free_once_they_are_left(plane: Plane) -> None:
+    before, after = shrinks(plane)
+    assert after.allocation.slots == before.allocation.slots[:2]
+    assert (after.origin_epoch, after.epoch > before.epoch) == (before.origin_epoch, True)
+    assert after.restore.candidates[0].step == 3
+    first, second = plane.service.segments("job-a")
+    assert first.end_reason is not None
+    assert first.end_reason.startswith("resize 4 -> 2 slots")
+    assert (second.handed_over, second.lease_live, second.state) == (True, True, SegmentState.RUNNING)
+    assert plane.service.segment("job-b__seg_0").state is SegmentState.WAITING  # the old processes are still there
+    lost = before.allocation.slots[2:]
+    for _ in range(2):  # the first answer was lost
+        plane.trainer(after.token).vacated(lost)
+    assert plane.service.launch_order("job-b__seg_0").allocation.slots == lost
+
+
+def test_slots_of_the_job_itself_are_not_given_back_by_the_way(plane: Plane) -> None:
+    before, after = shrinks(plane)
+    plane.trainer(after.token).vacated(after.allocation.slots)
+    assert plane.service.segment("job-b__seg_0").state is SegmentState.WAITING
+    with pytest.raises(Fenced):
+        plane.trainer(before.token).vacated(before.allocation.slots)
+
+
+def test_slots_that_are_left_but_not_given_back_go_with_the_processes(plane: Plane) -> None:
+    _, after = shrinks(plane)
+    plane.trainer(after.token).exited(ExitReport(kind="infrastructure", error="SIGKILL"))
+    held = [plane.service.launch_order(f"{job}__seg_{n}").allocation.slots for job, n in (("job-a", 1), ("job-b", 0))]
+    assert [len(slots) for slots in held] == [2, 2]
+    assert not set(held[0]) & set(held[1])
+
+
+def test_a_lease_passes_on_with_more_slots_where_workers_wait(plane: Plane) -> None:
+    plane.service.set_cluster(a_cluster({"node-a": 2}))
+    order = plane.life().start()
+    plane.service.set_cluster(a_cluster())
+    beat = plane.trainer(order.token).heartbeat(a_beat(3))
+    more = tuple(slot for slot in beat.slots if slot not in order.allocation.slots)
+    assert (beat.directive, len(more)) == (Directive.BOUNDARY, 2)
+    commit = a_commit(order, 3, final=True, ready=more)
+    following, again = (plane.trainer(order.token).commit(commit).order for _ in range(2))
+    assert following is not None
+    assert again is not None
+    assert (following.allocation.slots, following.epoch) == (beat.slots, again.epoch)
+    assert following.allocation.layout == Layout(data=4)
 
 
 def test_an_old_epoch_commits_nothing(plane: Plane) -> None:

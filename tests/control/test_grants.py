@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.control.grants import Asker, Holder, Moves, settle
+from elastic_core.control.grants import Asker, Holder, Moves, in_place, settle
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
 
 NOW, GRACE = 1000.0, 60.0
@@ -166,6 +166,44 @@ def pools(draw: st.DrawFn) -> tuple[list[Slot], list[Holder], list[Asker], dict[
             allowed = tuple(sorted(draw(st.sets(st.integers(1, 12), max_size=3)) | ({count} if count else {1})))
             askers.append(an_asker(job, counts=allowed))
     return free, holders, askers, targets
+
+
+def test_slots_that_are_being_left_in_place_are_waited_for() -> None:
+    shrunk = replace(a_holder("y", POOL[:2]), leaving=POOL[2:3], leaving_since=NOW - 1)
+    moves = settled(POOL[3:], [shrunk], [an_asker("x")], {"x": a_target(2), "y": a_target(2)})
+    assert moves.waits["x"] == "waits for slots that are being given up by y"
+    assert moves.check_at == NOW - 1 + GRACE
+    late = replace(shrunk, leaving_since=NOW - GRACE)
+    assert granted(settled(POOL[3:], [late], [an_asker("x")], {"x": a_target(2), "y": a_target(2)})) == {"x": 1}
+
+
+def held(*slots: Slot) -> Allocation:
+    return Allocation(slots=slots, global_batch=64, layout=Layout(data=len(slots)))
+
+
+def test_a_resize_in_place_keeps_rank_0_and_its_node_first() -> None:
+    assert in_place(a_target(1), held(*POOL[:2]), []) == POOL[:1]
+    assert in_place(a_target(4), held(POOL[3]), POOL[:3]) == (POOL[3], POOL[2], POOL[0], POOL[1])
+    assert in_place(a_target(2), held(POOL[1], *POOL[2:]), []) is None  # the node that is kept is not rank 0's
+    assert in_place(a_target(3), held(*POOL[:2]), []) is None
+    assert in_place(a_target(2, kind="t4"), held(*POOL[:2]), [Slot("c", 0, "t4"), Slot("c", 1, "t4")]) is None
+    assert in_place(replace(a_target(2), nodes={"b": 2}), held(POOL[0]), POOL[1:]) is None
+
+
+@given(st.permutations(POOL), st.integers(1, 4), st.integers(1, 4), st.integers(0, 4))
+def test_a_resize_in_place_takes_what_is_held_or_free_and_nothing_twice(
+    order: list[Slot], have: int, want: int, others: int
+) -> None:
+    mine, free = held(*order[:have]), order[have : max(have, 4 - others)]
+    slots = in_place(a_target(want), mine, free)
+    if slots is not None:
+        assert len(set(slots)) == want
+        assert set(slots) <= {*mine.slots, *free}
+        assert slots[0] == mine.slots[0]
+        assert [*dict.fromkeys(slot.node for slot in slots)] == [
+            slots[0].node,
+            *{s.node for s in slots} - {slots[0].node},
+        ]
 
 
 @given(pools())

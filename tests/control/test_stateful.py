@@ -21,7 +21,7 @@ from sqlalchemy.engine import Engine
 
 from elastic_core.control.contract import Directive, ExitReport, LaunchOrder, ProcessGroup
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import JobState, SegmentState
+from elastic_core.domain import JobState, SegmentState, Slot
 from elastic_core.errors import Conflict, Fenced, UserError
 from tests.builders import FACTS, FakeClock, a_beat, a_cluster, a_commit, a_control, a_spec
 from tests.conftest import TestServer
@@ -29,6 +29,7 @@ from tests.conftest import TestServer
 JOBS = ("job-a", "job-b", "job-c")
 ANY_JOB = st.sampled_from(JOBS)
 BIG, SMALL = {"node-a": 2, "node-b": 2}, {"node-a": 2}
+ALL_SLOTS = tuple(Slot(node, index, "cpu") for node, count in BIG.items() for index in range(count))
 
 
 BROKEN = """
@@ -51,6 +52,7 @@ class Processes:
     step: int
     alive: bool = True
     stopping: bool = False
+    leaving: tuple[Slot, ...] = ()  # on which processes still are, after a resize in place
     last_report: ExitReport = field(default_factory=lambda: ExitReport(kind="stopped"))
 
 
@@ -138,14 +140,21 @@ class LedgerMachine(RuleBasedStateMachine):
         group.stopping = answer.directive is Directive.BOUNDARY
 
     @precondition(lambda self: self.groups)
-    @rule(data=st.data(), final=st.booleans(), finished=st.booleans(), answer_lost=st.booleans())
-    def commit(self, data: st.DataObject, final: bool, finished: bool, answer_lost: bool) -> None:
+    @rule(
+        data=st.data(), final=st.booleans(), finished=st.booleans(), answer_lost=st.booleans(),
+        ready=st.sampled_from([None, (), ALL_SLOTS]),
+    )  # fmt: skip
+    def commit(
+        self, data: st.DataObject, final: bool, finished: bool, answer_lost: bool, ready: tuple[Slot, ...] | None
+    ) -> None:
         group = self.some(data)
         if not group.alive:
             return
         trainer = self.control.trainer(group.order.token)
         group.step += 1
-        wanted = a_commit(group.order, group.step, final=final or group.stopping, finished=finished and final)
+        wanted = a_commit(
+            group.order, group.step, final=final or group.stopping, finished=finished and final, ready=ready
+        )
         try:
             answer = trainer.commit(wanted)
             if answer_lost:
@@ -154,9 +163,23 @@ class LedgerMachine(RuleBasedStateMachine):
             self.die(group, "stopped")
             return
         if answer.order is not None:
+            lost = set(group.order.allocation.slots) - set(answer.order.allocation.slots)
+            group.leaving = (*group.leaving, *sorted(lost))
             group.order, group.stopping = answer.order, False
         elif answer.directive is Directive.BOUNDARY:
             self.die(group, "finished" if wanted.finished else "boundary")
+
+    @precondition(lambda self: self.groups)
+    @rule(data=st.data())
+    def vacate(self, data: st.DataObject) -> None:
+        group = self.some(data)
+        if not (group.alive and group.leaving):
+            return
+        gone, group.leaving = group.leaving, ()
+        try:
+            self.control.trainer(group.order.token).vacated(gone)
+        except Fenced:
+            self.die(group, "stopped")
 
     @precondition(lambda self: self.groups)
     @rule(data=st.data(), kind=st.sampled_from(["infrastructure", "user_error"]), tells=st.booleans())
@@ -206,7 +229,7 @@ class LedgerMachine(RuleBasedStateMachine):
         owners = {origin for _, origin in found}
         # Real processes, not only the ledger: those that own a lease never share a slot.
         groups = [group for origin, group in self.groups.items() if group.alive and origin in owners]
-        held = [slot for group in groups for slot in group.order.allocation.slots]
+        held = [slot for group in groups for slot in (*group.order.allocation.slots, *group.leaving)]
         assert len(held) == len(set(held))
 
     @invariant()
