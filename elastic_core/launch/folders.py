@@ -92,7 +92,7 @@ class GroupFolders:
 
     def _settle(self, folder: RunDir, agent: dict[str, int]) -> Any | None:
         """The exit report of a group whose agent is gone without one; None while a process is left."""
-        workers = [ProcessId(**worker) for worker in folder.read("workers.json") or ()]
+        workers = [ProcessId(worker["pid"], worker["start_time"]) for worker in folder.read("workers.json") or ()]
         if kill_marked(RUN_DIR, str(folder.path)) or any(worker.alive() for worker in workers):
             return None
         agent_log = folder.path / "logs" / "agent.log"

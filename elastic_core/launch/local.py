@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from elastic_core.control.contract import LaunchOrder
 from elastic_core.domain import CPU, Slot
@@ -17,13 +16,10 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.launch.contract import GroupStatus
 from elastic_core.launch.environment import RUN_DIR, allowed, worker_settings
 from elastic_core.launch.folders import GroupFolders
-from elastic_core.launch.pinning import cores, device_variables
 from elastic_core.launch.rundir import RunDir
 from elastic_core.launch.verdict import tail
 from elastic_core.services.cluster import read_cluster
 from elastic_core.settings import Settings
-
-CPU_NICE = 5  # training on CPU slots gives way to the services that share the machine
 
 WORKER = (sys.executable, "-m", "elastic_core.train.worker")
 AGENT = (sys.executable, "-m", "elastic_core.launch.agent")
@@ -66,25 +62,14 @@ class LocalLauncher(GroupFolders):
     def _prepare(self, folder: RunDir, order: LaunchOrder) -> None:
         folder.write_order(order)
         folder.write("settings.json", worker_settings(self.settings))
-        slots = order.allocation.slots
-        workers = [self._worker(folder, rank, slot, len(slots)) for rank, slot in enumerate(slots)]
-        folder.write("spawn.json", {"grace_seconds": self.settings.grace_seconds, "workers": workers})
-
-    def _worker(self, folder: RunDir, rank: int, slot: Slot, world_size: int) -> dict[str, Any]:
-        return {
-            "argv": [*self.worker_command, "--run-dir", str(folder.path), "--rank", str(rank)],
-            "env": {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-                "PYTHONUNBUFFERED": "1",
-                RUN_DIR: str(folder.path),
-                **device_variables(slot, os.environ),
-            },
-            "nice": CPU_NICE if slot.type == CPU else 0,
-            "cpus": cores(slot, self._cpu_slots(), sorted(os.sched_getaffinity(0))),
-            "log": str(folder.log(rank)),
+        spawn = {
+            "grace_seconds": self.settings.grace_seconds,
+            "argv": list(self.worker_command),
+            "env": {RUN_DIR: str(folder.path)},
             "cwd": str(self.settings.project.absolute()),
+            "cpu_slots": [(slot.node, slot.index, slot.type) for slot in self._cpu_slots()],
         }
+        folder.write("spawn.json", spawn)
 
     def _cpu_slots(self) -> list[Slot]:
         """CPU slots of the whole cluster, which all live on this host.

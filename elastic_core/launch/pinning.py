@@ -1,13 +1,19 @@
-"""Which device and which cores a rank gets, from its slot alone."""
+"""Which device and which cores a rank gets, from its slot alone. Standard library only: see `launch.agent`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from elastic_core.domain import Slot
+
+class SlotLike(Protocol):
+    @property
+    def type(self) -> str: ...
+    @property
+    def index(self) -> int: ...
 
 
-def device_variables(slot: Slot, environ: Mapping[str, str]) -> dict[str, str]:
+def device_variables(slot: SlotLike, environ: Mapping[str, str]) -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES and LOCAL_RANK of the rank on `slot`.
 
     A CPU rank sees no device. Where the host shows only some devices (CUDA_VISIBLE_DEVICES=4,5), slot i is the
@@ -20,7 +26,7 @@ def device_variables(slot: Slot, environ: Mapping[str, str]) -> dict[str, str]:
     return {"LOCAL_RANK": str(slot.index), "CUDA_VISIBLE_DEVICES": device}
 
 
-def cores(slot: Slot, cpu_slots: Sequence[Slot], available: Sequence[int]) -> tuple[int, ...]:
+def cores(slot: SlotLike, cpu_slots: Sequence[SlotLike], available: Sequence[int]) -> tuple[int, ...]:
     """The cores of a CPU slot: an equal share, disjoint from every other slot's of this host.
 
     `cpu_slots` are all CPU slots that the host serves, in their order. () means: do not pin, because there are fewer

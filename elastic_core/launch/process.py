@@ -61,6 +61,11 @@ def children(parent: int) -> list[int]:
     return found
 
 
+def in_session(leader: int, parent: int) -> list[int]:
+    """Direct children of `parent` in the session that `leader` opened, zombies excluded."""
+    return [pid for pid in children(parent) if (stat := _stat(pid)) and int(stat[3]) == leader]
+
+
 def marked(variable: str, value: str) -> list[ProcessId]:
     """Live processes of this user that carry `variable=value` in the environment they were started with.
 

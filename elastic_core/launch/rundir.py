@@ -4,12 +4,15 @@
   order.json     the LaunchOrder in force, with its token (0600); rank 0 replaces it (atomic rename) when the
                  lease passes to the next segment or the token is renewed
   settings.json  what workers need of the settings: control_url, store, s3_endpoint, tasks, ...
-  agent.json     {"pid", "start_time"} of the agent;  workers.json  the same for each rank
-  spawn.json     what the agent runs for each rank; stop.json  how long the workers may take to end, once asked
-  error-rank<r>.json  {"error", "traceback"} of a rank that failed
+  agent.json     {"pid", "start_time"} of the agent;  workers.json  the same, and the slot, of each living worker
+  spawn.json     what the agent runs for each slot; stop.json  how long the workers may take to end, once asked
+  wanted.json    what rank 0 asks of the agent: slots for which to start workers ahead (`train.ahead`)
+  waiting-<r>.json  {"pid", "start_time", "slot"} of a worker that was started ahead and has loaded its code
+  error-rank<r>.json  {"error", "traceback"} of a worker that failed
   exit.json      the ExitReport, once all processes are gone
   rendezvous.json  address of the TCPStore that rank 0 opened on a free port
   logs/rank<r>.log, logs/agent.log
+  <r> is a worker's number: its rank when the group was started, and the next free number for one that came later
 """
 
 from __future__ import annotations

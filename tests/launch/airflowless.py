@@ -25,6 +25,7 @@ from elastic_core.launch.local import LocalLauncher
 from elastic_core.launch.process import ProcessId
 from elastic_core.launch.reconcile import reconcile_host
 from elastic_core.launch.rundir import RunDir
+from elastic_core.launch.workers import slots_of
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
 from elastic_core.train.entry import job_facts
@@ -187,15 +188,22 @@ class Platform:
                 continue  # lost meanwhile, or the API is away: asked again
 
     def _watch(self) -> None:
-        """Looks at the processes themselves: whether two of them ever sit on one slot."""
+        """Looks at the processes themselves: whether two of them ever sit on one slot.
+
+        One that was started ahead sits on its slot once its group's order names it, and then until it is gone.
+        """
+        seated: set[int] = set()
         while not self._closed.wait(0.05):
             holders: dict[str, list[int]] = {}
             for path in (self.home / "run").glob("*"):
                 folder = RunDir(path)
                 order, workers = folder.read("order.json"), folder.read("workers.json")
-                for slot, worker in zip(order["allocation"]["slots"] if order else (), workers or (), strict=False):
-                    if ProcessId(**worker).alive():
-                        holders.setdefault(f"{slot['node']}:{slot['index']}", []).append(worker["pid"])
+                named = {str(place) for place in slots_of(order)} if order else set()
+                for worker in workers or ():
+                    if worker["slot"] in named:
+                        seated.add(worker["pid"])
+                    if worker["pid"] in seated and ProcessId(worker["pid"], worker["start_time"]).alive():
+                        holders.setdefault(worker["slot"], []).append(worker["pid"])
             self.held_twice |= {f"{slot} by {pids}" for slot, pids in holders.items() if len(pids) > 1}
 
     def __enter__(self) -> Platform:

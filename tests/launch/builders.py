@@ -77,7 +77,12 @@ def wait_until_ready(launcher: LocalLauncher, num_ranks: int = 2, origin_epoch: 
     """The workers, once all of them are past their preparations."""
     folder = RunDir.of(launcher.home, origin_epoch)
     wait_for(lambda: all((folder.path / f"ready{rank}").exists() for rank in range(num_ranks)))
-    return [ProcessId(**worker) for worker in folder.read("workers.json")]
+    return workers_of(folder)
+
+
+def workers_of(folder: RunDir) -> list[ProcessId]:
+    """The living workers, in the order of their start."""
+    return [ProcessId(worker["pid"], worker["start_time"]) for worker in folder.read("workers.json")]
 
 
 def agent_of(launcher: LocalLauncher, origin_epoch: int = 7) -> ProcessId:

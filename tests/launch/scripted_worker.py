@@ -1,8 +1,11 @@
 """A worker that does as it is told: `scripted_worker.py BEHAVIOURS --run-dir D --rank R`, behaviours by rank, by comma.
 
+Started ahead (`--slot S` behind that) it does the same.
+
 sleep: until a signal ends it | boundary: exit 0 on SIGTERM | stubborn: ignores SIGTERM | exit:N |
 error:N: with an error file | parent: starts a grandchild in a session of its own, then sleeps |
-daemon: the same, and the grandchild has cleared its environment
+daemon: the same, and the grandchild has cleared its environment | helper: starts a child in its own session, then
+ends with 0 on SIGUSR1
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ def fork_daemon(environ: dict[str, str]) -> None:
 def main() -> int:
     behaviours, run_dir, rank = sys.argv[1].split(","), Path(sys.argv[3]), int(sys.argv[5])
     behaviour, _, argument = behaviours[rank % len(behaviours)].partition(":")
-    print(f"rank {rank} of {os.environ['WORLD_SIZE']} does {behaviour}", flush=True)
+    print(f"rank {rank} of {os.environ.get('WORLD_SIZE', 'those to come')} does {behaviour}", flush=True)
     if behaviour == "boundary":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     elif behaviour == "stubborn":
@@ -44,6 +47,11 @@ def main() -> int:
         fork_daemon(dict(os.environ))
     elif behaviour == "daemon":
         fork_daemon({})
+    elif behaviour == "helper":
+        signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+        if os.fork() == 0:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            time.sleep(600)
     (run_dir / f"ready{rank}").touch()
     time.sleep(600)
     return 0

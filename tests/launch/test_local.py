@@ -14,9 +14,10 @@ import pytest
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.launch.environment import RUN_DIR
-from elastic_core.launch.local import CPU_NICE, LocalLauncher
+from elastic_core.launch.local import LocalLauncher
 from elastic_core.launch.process import ProcessId, children, marked
 from elastic_core.launch.rundir import RunDir
+from elastic_core.launch.workers import CPU_NICE
 from tests.launch.builders import (
     SCRIPT,
     TOKEN,
@@ -27,6 +28,7 @@ from tests.launch.builders import (
     wait_for,
     wait_until_dead,
     wait_until_ready,
+    workers_of,
 )
 
 
@@ -60,7 +62,7 @@ def test_a_second_start_finds_the_running_group(home: Path) -> None:
     launcher.start(order())
     workers = wait_until_ready(launcher)
     assert launcher.start(order()).alive
-    assert [ProcessId(**worker) for worker in RunDir.of(home, 7).read("workers.json")] == workers
+    assert workers_of(RunDir.of(home, 7)) == workers
     assert len(processes(launcher)) == 2
 
 

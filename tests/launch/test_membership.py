@@ -1,0 +1,125 @@
+"""Workers that leave a group while it lives, and such as are started ahead of its growth."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elastic_core.domain import Layout, Slot, to_json
+from elastic_core.launch.environment import RUN_DIR
+from elastic_core.launch.group import PEER_SECONDS
+from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.process import ProcessId, marked
+from elastic_core.launch.rundir import RunDir
+from tests.launch.builders import order, scripted, wait_for, wait_until_dead, wait_until_ready, workers_of
+
+
+def resize(folder: RunDir, *slots: int) -> None:
+    """What rank 0 does once the lease has passed on: the order in force names other slots."""
+    named = tuple(Slot("n0", index, "cpu") for index in slots)
+    before = order()
+    folder.write_order(
+        replace(before, allocation=replace(before.allocation, slots=named, layout=Layout(data=len(named))))
+    )
+
+
+def want(folder: RunDir, *slots: int, request: int = 1) -> None:
+    named = tuple(Slot("n0", index, "cpu") for index in slots)
+    folder.write("wanted.json", {"request": request, "slots": to_json(named)})
+
+
+def slots_in_use(folder: RunDir) -> list[str]:
+    return [worker["slot"] for worker in folder.read("workers.json")]
+
+
+def started(launcher: LocalLauncher, num_slots: int = 2) -> tuple[RunDir, list[ProcessId]]:
+    launcher.start(order(num_slots=num_slots))
+    return RunDir.of(launcher.home, 7), wait_until_ready(launcher, num_slots)
+
+
+def test_a_worker_that_leaves_ends_nobody_else_and_its_helpers_end_with_it(home: Path) -> None:
+    launcher = scripted(home, "boundary,helper")
+    folder, (first, second) = started(launcher)
+    wait_for(lambda: len(marked(RUN_DIR, str(folder.path))) == 3)
+    resize(folder, 0)
+    second.send(signal.SIGUSR1)
+    wait_for(lambda: slots_in_use(folder) == ["n0:0"])
+    assert marked(RUN_DIR, str(folder.path)) == [first]  # so its slot can be had
+    assert launcher.poll(7).alive
+    launcher.stop(7, grace_seconds=20)
+    report = wait_until_dead(launcher).exit
+    assert (report.kind, report.exit_codes) == ("boundary", (0,))
+
+
+def test_a_worker_that_leaves_is_no_death_even_if_it_fails_or_hangs(home: Path) -> None:
+    launcher = scripted(home, "boundary,sleep,stubborn")
+    folder, (_, second, third) = started(launcher, 3)
+    resize(folder, 0)
+    second.send(signal.SIGKILL)
+    wait_for(lambda: not third.alive(), PEER_SECONDS + 15)
+    wait_for(lambda: slots_in_use(folder) == ["n0:0"])
+    launcher.stop(7, grace_seconds=20)
+    report = wait_until_dead(launcher).exit
+    assert (report.kind, report.exit_codes) == ("boundary", (0,))
+
+
+def started_ahead(launcher: LocalLauncher, slot: int) -> tuple[RunDir, ProcessId]:
+    """A group on slot 0, and a worker that waits for another slot."""
+    folder, _ = started(launcher, 1)
+    want(folder, slot)
+    return folder, wait_until_ready(launcher, 2)[1]
+
+
+def test_a_worker_is_started_ahead_once_and_with_the_environment_of_its_slot(home: Path) -> None:
+    launcher = scripted(home, "boundary")
+    folder, worker = started_ahead(launcher, 3)
+    assert slots_in_use(folder) == ["n0:0", "n0:3"]
+    environ = Path(f"/proc/{worker.pid}/environ").read_text()
+    assert "LOCAL_RANK=3" in environ
+    assert f"{RUN_DIR}={folder.path}" in environ
+    assert "--slot\0n0:3" in Path(f"/proc/{worker.pid}/cmdline").read_text()
+    want(folder, 3, request=2)
+    want(folder, 3, 4, request=3)
+    wait_for(lambda: slots_in_use(folder) == ["n0:0", "n0:3", "n0:4"])
+    assert wait_until_ready(launcher, 3)[1] == worker
+    launcher.stop(7, grace_seconds=20)
+    report = wait_until_dead(launcher).exit
+    assert (report.kind, report.exit_codes) == ("boundary", (0,))
+
+
+def test_a_worker_that_dies_while_it_waits_costs_the_group_nothing(home: Path) -> None:
+    launcher = scripted(home, "boundary")
+    folder, worker = started_ahead(launcher, 1)
+    worker.send(signal.SIGKILL)
+    wait_for(lambda: slots_in_use(folder) == ["n0:0"])
+    assert launcher.poll(7).alive
+    want(folder, 1, request=2)  # and another may be asked for
+    wait_for(lambda: slots_in_use(folder) == ["n0:0", "n0:1"])
+    launcher.stop(7, grace_seconds=20)
+    assert wait_until_dead(launcher).exit.kind == "boundary"
+
+
+@pytest.mark.parametrize("first", ["it dies", "the order names it"])
+def test_a_worker_that_the_order_names_belongs_to_the_group(home: Path, first: str) -> None:
+    launcher = scripted(home, "boundary")
+    folder, worker = started_ahead(launcher, 1)
+    if first == "it dies":
+        worker.send(signal.SIGKILL)
+        wait_for(lambda: slots_in_use(folder) == ["n0:0"])
+    resize(folder, 0, 1)
+    worker.send(signal.SIGKILL)
+    report = wait_until_dead(launcher).exit
+    assert (report.kind, report.exit_codes) == ("infrastructure", (-9, -9))
+    assert report.error.startswith("rank 1 was killed by SIGKILL")
+
+
+def test_who_still_waits_when_the_others_have_ended_is_ended_too(home: Path) -> None:
+    launcher = scripted(home, "helper,stubborn")
+    folder, worker = started_ahead(launcher, 1)
+    workers_of(folder)[0].send(signal.SIGUSR1)
+    report = wait_until_dead(launcher).exit
+    assert (report.kind, report.exit_codes) == ("boundary", (0,))
+    assert not worker.alive()
