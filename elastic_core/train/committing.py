@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from dataclasses import replace
 
 from elastic_core.control.contract import Commit, CommitAnswer, Directive, TrainerControl
 from elastic_core.errors import ElasticError, Fenced, InfrastructureError, Unauthorized
@@ -40,6 +41,7 @@ class Committer:
         """Send a final commit; its answer, and when it was sent (monotonic). Raises `Stopped` or `Fenced`."""
         self._settle()
         self._heart.settle(True)
+        commit = replace(commit, ready=self._heart.ready())
         sent = time.monotonic()
         try:
             return self._until_answered(commit), sent

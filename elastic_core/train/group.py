@@ -1,7 +1,7 @@
 """The process group of a segment: who takes part, on which device, and the few small messages they exchange.
 
 Rank 0 opens a TCPStore on a free port and leaves its address in the run dir; every forming of a group has a
-generation number that prefixes its keys, so that a later generation can form over the same store. What goes
+generation, the epoch under which it forms, so that nobody joins an earlier one. What goes
 between ranks is bytes (JSON) and float64 vectors: nothing is pickled.
 """
 

@@ -14,18 +14,31 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Protocol
 
 from elastic_core.control.contract import Directive, Heartbeat, LaunchOrder, TrainerControl
-from elastic_core.domain import Observation
+from elastic_core.domain import Observation, Slot
 from elastic_core.errors import ElasticError, Fenced, InfrastructureError, Unauthorized
 
 Connect = Callable[[str], TrainerControl]
 """A client for a token."""
 
+
+class Members(Protocol):
+    """The workers beside rank 0, which may come and go: see `train.crew`."""
+
+    def want(self, slots: Sequence[Slot]) -> bool: ...
+    def rest(self) -> None: ...
+    def ready(self) -> tuple[Slot, ...] | None: ...
+    def adopt(self, order: LaunchOrder) -> None: ...
+    def gone(self, slots: Sequence[Slot]) -> bool: ...
+
+
 _QUEUE = 1000
+_LEAVING_SECONDS = 0.02  # between looks whether workers that leave are gone
 _SOFT, _HARD = 0.1, 0.05  # of the lease's life, before its end: ask the ranks to stop, end the process
 
 
@@ -76,15 +89,18 @@ class Heart:
         *,
         on_lost: Callable[[str], None],
         on_order: Callable[[LaunchOrder], None] = lambda _order: None,
+        members: Members | None = None,
         started_at: float | None = None,
     ) -> None:
         """`on_lost`: the lease is over; called from a thread, may end the process. `on_order`: the order in force has
-        changed (a new token, the next segment). `started_at`: monotonic time at which the lease held for sure."""
+        changed (a new token, the next segment). `members`: None where they are never resized. `started_at`: monotonic
+        time at which the lease held for sure."""
         self._order = order
         self._connect = connect
         self._wishes = wishes
         self._on_lost = on_lost
         self._on_order = on_order
+        self._members = members
         self._trainer = connect(order.token)
         self._lease_until = (time.monotonic() if started_at is None else started_at) + order.lease_seconds
         self._progress = Progress()
@@ -144,13 +160,37 @@ class Heart:
             self._settling = settling
 
     def adopt(self, order: LaunchOrder, sent: float) -> None:
-        """Go on under the next segment's order. Its lease holds from `sent`, when the commit was sent (monotonic)."""
+        """Go on under the next segment's order. Its lease holds from `sent`, when the commit was sent (monotonic).
+
+        Slots that it has lost are given back in a thread, once the workers there are gone.
+        """
         with self._lock:
+            lost = set(self._order.allocation.slots) - set(order.allocation.slots)
             self._order = order
             self._trainer = self._connect(order.token)
             self._lease_until = sent + order.lease_seconds
             self._settling = False
         self._on_order(order)
+        if self._members is not None:
+            self._members.adopt(order)
+            if lost:
+                arguments = (self._members, tuple(sorted(lost)))
+                threading.Thread(target=self._give_back, args=arguments, name="heart-back", daemon=True).start()
+
+    def ready(self) -> tuple[Slot, ...] | None:
+        """For `Commit.ready`."""
+        return self._members.ready() if self._members is not None else None
+
+    def _give_back(self, members: Members, slots: tuple[Slot, ...]) -> None:
+        while not self._closed.wait(_LEAVING_SECONDS):
+            if not members.gone(slots):
+                continue
+            try:
+                self._trainer.vacated(slots)
+                return
+            except ElasticError as error:  # the lease may have passed on once more; later its end frees them
+                _say(f"slots that are left could not be given back yet: {error}")
+                self._closed.wait(self._order.heartbeat_seconds)
 
     def _beat(self) -> None:
         while not self._closed.is_set():
@@ -182,10 +222,15 @@ class Heart:
                 self._trainer = self._connect(answer.token)
         if answer.token is not None:
             self._on_order(order)
-        self._obey(order, answer.directive, answer.reason)
+        self._obey(order, answer.directive, answer.reason, answer.slots)
 
-    def _obey(self, order: LaunchOrder, directive: Directive, reason: str) -> None:
+    def _obey(self, order: LaunchOrder, directive: Directive, reason: str, slots: Sequence[Slot]) -> None:
+        if self._members is not None and directive is Directive.GO_ON:
+            self._members.rest()
         if directive is Directive.BOUNDARY:
+            more = [slot for slot in slots if slot not in order.allocation.slots]
+            if self._members is not None and not self._members.want(more):
+                return  # the next answer asks again
             self._wishes.want(Wish.BOUNDARY, reason or "asked to reach a boundary")
         elif directive is Directive.STOP:
             self._wishes.want(Wish.STOP, reason or "asked to stop")

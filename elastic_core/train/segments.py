@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from elastic_core.control.contract import CommitAnswer, LaunchOrder
-from elastic_core.errors import InfrastructureError
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.train.committing import Committer
 from elastic_core.train.exits import Stopped
@@ -28,7 +27,8 @@ _FLUSH_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a session runs in. `heart` is rank 0's; `started_at` is `time.perf_counter` at the process's start."""
+    """What a session runs in. `heart` is rank 0's; `started_at`: `time.perf_counter` when the process, or what it has
+    begun anew, started."""
 
     order: LaunchOrder
     group: Group
@@ -53,6 +53,7 @@ class Segments:
         self.samples = 0
         self.loss = float("nan")
         self.over = False
+        self.anew: LaunchOrder | None = None  # once it is over: the next segment's, for which everything is made anew
         self._agreed: StepResult | None = None
         self._logged: dict[str, float] = {}
         self.timings: dict[str, float] = {}  # since the last checkpoint: spans in seconds, `..._at` in Unix time
@@ -136,7 +137,7 @@ class Segments:
     def proceed(self, describe: Describe) -> None:
         """After a step, on every rank alike: stop, reach a boundary, save, or simply go on.
 
-        Sets `over` when this process should end. Raises `Stopped` when it should end without a commit.
+        Sets `over` when this session should end. Raises `Stopped` when it should end without a commit.
         """
         result, self._agreed = self._agreed, None
         done = self.samples >= self.order.total_samples or self._target_reached()
@@ -219,16 +220,14 @@ class Segments:
         self.timings, self._losses = {}, []
 
     def _adopt(self, order: LaunchOrder, sent: float) -> None:
-        """The lease has passed on to the job's next segment: same slots, maybe another global batch."""
+        """The lease has passed on to the job's next segment. Another global batch alone changes nothing here."""
         before, after = self.order.allocation, order.allocation
-        if (before.slots, before.layout, before.comm) != (after.slots, after.layout, after.comm):
-            raise InfrastructureError(
-                f"The lease passed on to {order.segment_id} with another allocation ({before} to {after}), which "
-                f"needs new processes."
-            )
-        self.order = order
         if self._around.heart is not None:
             self._around.heart.adopt(order, sent)
+        if (before.slots, before.layout, before.comm) != (after.slots, after.layout, after.comm):
+            self.anew, self.over = order, True
+            return
+        self.order = order
         self._begin_segment()
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
+from elastic_core.control.contract import LaunchOrder
 from elastic_core.errors import UserError
 from elastic_core.state.order import rank_share
 from elastic_core.train.audit import ReadLog
@@ -82,7 +83,7 @@ class _Current:
 
 
 class Session:
-    """One rank's part in training one job, over as many segments as its process lives."""
+    """One rank's part in training one job, over the segments in which its group stays as it is."""
 
     def __init__(self, around: Surroundings) -> None:
         """Seeds torch, NumPy and Python from the job's seed: models made from now on are alike on every rank."""
@@ -137,6 +138,11 @@ class Session:
     def over(self) -> bool:
         """`batches` has ended: training may return."""
         return self._segments.over
+
+    @property
+    def anew(self) -> LaunchOrder | None:
+        """The next segment's order, where the same job is to begin again in this process, with other ranks."""
+        return self._segments.anew
 
     def log(self, **metrics: float) -> None:
         """Report metrics with the next observation and checkpoint. Rank 0's count, the others' are ignored."""

@@ -2,11 +2,15 @@
 
 Heartbeats start before torch is imported, so that the ledger hears of the processes while they still load. The
 exit code says how it ended (`train.exits`); an error goes to `error-rank<R>.json` in the run dir.
+
+A process outlives resizes that leave it its slot: it forms another group with those who are there then, and begins the
+task anew from the checkpoint just committed, as a new process would.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -15,11 +19,15 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.control.contract import LaunchOrder, TrainerControl
+from elastic_core.domain import Slot
 from elastic_core.launch.rundir import RunDir
+from elastic_core.train.crew import Crew, wait_for_order
 from elastic_core.train.exits import DONE, STOPPED, exit_code
 from elastic_core.train.heartbeat import Connect, Heart, Wish, Wishes
 
@@ -40,17 +48,21 @@ def main(argv: Sequence[str], *, connect: Connect | None = None, standalone: boo
     parser = argparse.ArgumentParser(prog="elastic_core.train.worker", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of the process group")
     parser.add_argument("--rank", type=int, required=True, help="index of this worker's slot in the allocation")
+    parser.add_argument("--slot", help="NODE:INDEX; wait until this slot is the group's. --rank is a number only, then")
     options = parser.parse_args(argv)
-    run_dir, rank = RunDir(options.run_dir), options.rank
+    run_dir, number = RunDir(options.run_dir), options.rank
     try:
         with _sigterm(wishes := Wishes()):
-            _train(run_dir, rank, connect, wishes, started, standalone)
+            if options.slot is None:
+                _train(run_dir, number, connect, wishes, started, standalone)
+            else:
+                _join(run_dir, number, options.slot, wishes)
     except KeyboardInterrupt as error:
         if not standalone:
             raise  # somebody sits in front of the debug launcher
-        return _report(run_dir, rank, error)
+        return _report(run_dir, number, error)
     except BaseException as error:  # noqa: BLE001 - every end of a worker becomes an exit code and a file
-        return _report(run_dir, rank, error)
+        return _report(run_dir, number, error)
     return DONE
 
 
@@ -67,51 +79,87 @@ def _train(
             wishes,
             on_lost=_end_process if standalone else _say,
             on_order=run_dir.write_order,
+            members=Crew(run_dir) if standalone else None,
         )
         heart.start()
     try:
-        _run(run_dir, rank, order, settings, heart, wishes, started, standalone)
+        entry = _load(order, settings, standalone)
+        _Trainer(run_dir, order.allocation.slots[rank], entry, settings, wishes, heart).train(order, started)
     finally:
         if heart is not None:
             heart.stop()
 
 
-def _run(
-    run_dir: RunDir, rank: int, order: LaunchOrder, settings: dict[str, Any], heart: Heart | None, wishes: Wishes,
-    started: float, standalone: bool,
-) -> None:  # fmt: skip
-    import torch  # a second and more: after the first heartbeat
+def _join(run_dir: RunDir, number: int, place: str, wishes: Wishes) -> None:
+    """Load everything, wait to be needed, and take part from then on."""
+    settings = run_dir.read("settings.json") or {}
+    entry = _load(run_dir.order(), settings, standalone=True)
+    joined = wait_for_order(run_dir, number, place, wishes)
+    if joined is not None:
+        order, slot = joined
+        _Trainer(run_dir, slot, entry, settings, wishes, None).train(order, time.perf_counter())
 
+
+def _load(order: LaunchOrder, settings: dict[str, Any], standalone: bool) -> Any:
+    """The job's entry point, and all that running it needs. Takes a second and more: only after the first heartbeat."""
     from elastic_core.spec import entry_points
-    from elastic_core.state.stores import open_store
     from elastic_core.train import lazy_dynamo
-    from elastic_core.train.entry import run
-    from elastic_core.train.group import Group
-    from elastic_core.train.segments import Surroundings
-    from elastic_core.train.session import Session
 
+    import_module("elastic_core.train.entry")
     if standalone:
         lazy_dynamo.install()
     project = str(settings["project"])
     if project not in sys.path:
         sys.path.insert(0, project)
-    device = _device(order.allocation.slots[rank].type)
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    group = Group.form(run_dir, rank, order.allocation.num_slots, device)
-    session = Session(
-        Surroundings(
-            order=order,
-            group=group,
-            store=open_store(settings["store"], endpoint=settings.get("s3_endpoint", "")),
-            wishes=wishes,
-            heart=heart,
-            started_at=started,
+    return entry_points.load(order.spec.entry_point, settings["tasks"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Trainer:
+    """This process's part in its group. `heart` is rank 0's."""
+
+    run_dir: RunDir
+    slot: Slot
+    entry: Any
+    settings: dict[str, Any]
+    wishes: Wishes
+    heart: Heart | None
+
+    def train(self, order: LaunchOrder, started: float) -> None:
+        """Under this order, and begin anew under each that resizes the group, as long as it names our slot."""
+        device = _device(self.slot.type)
+        following: LaunchOrder | None = order
+        while following is not None and self.slot in following.allocation.slots:
+            following = self._session(following, device, started)
+            started = time.perf_counter()
+            gc.collect()  # the model and its process groups hold each other: free their memory before the next ones
+
+    def _session(self, order: LaunchOrder, device: torch.device, started: float) -> LaunchOrder | None:
+        """Restore, train, commit. Gives the order to begin anew under, if there is one."""
+        from elastic_core.state.stores import open_store
+        from elastic_core.train.entry import run
+        from elastic_core.train.group import Group
+        from elastic_core.train.segments import Surroundings
+        from elastic_core.train.session import Session
+
+        slots, settings = order.allocation.slots, self.settings
+        rank = slots.index(self.slot)
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(slots)))
+        group = Group.form(self.run_dir, rank, len(slots), device, generation=order.epoch)
+        session = Session(
+            Surroundings(
+                order=order,
+                group=group,
+                store=open_store(settings["store"], endpoint=settings.get("s3_endpoint", "")),
+                wishes=self.wishes,
+                heart=self.heart,
+                started_at=started,
+            )
         )
-    )
-    run(entry_points.load(order.spec.entry_point, settings["tasks"]), session, order.spec)
-    session.close()
-    group.close()
+        run(self.entry, session, order.spec)
+        session.close()
+        group.close()
+        return session.anew
 
 
 def _device(slot_type: str) -> torch.device:
@@ -119,6 +167,7 @@ def _device(slot_type: str) -> torch.device:
     import torch
 
     if slot_type == "cpu" or not torch.cuda.is_available():
+        torch.set_num_threads(1)
         return torch.device("cpu")
     index = 0 if torch.cuda.device_count() == 1 else int(os.environ.get("LOCAL_RANK", "0"))
     torch.cuda.set_device(index)

@@ -56,9 +56,9 @@ def test_a_worker_killed_with_9_costs_no_step_and_changes_no_loss(home: Path, le
         assert observed[60] == pytest.approx(undisturbed[60])
 
 
-def test_a_job_grows_into_free_slots_and_gives_them_back(home: Path, ledger_url: str) -> None:
+def test_a_job_grows_into_free_slots_and_gives_them_back_in_the_same_processes(home: Path, ledger_url: str) -> None:
     with platform(home, ledger_url, num_slots=1) as running:
-        running.submit("long", slots=(1, 2), samples=1536)
+        running.submit("long", slots=(1, 2), samples=3072, params={"sleep": 0.04})
         running.until_step("long", 20)
         running.pool(2)
         running.until(lambda: running.running("long").allocation.num_slots, lambda count: count == 2)
@@ -69,11 +69,13 @@ def test_a_job_grows_into_free_slots_and_gives_them_back(home: Path, ledger_url:
         segments = running.control.segments("long")
         counts = [segment.allocation.num_slots for segment in segments]
         assert counts[:3] == [1, 2, 1]
-        assert (job.state, job.done_samples, job.step) == (JobState.FINISHED, 1536, 192)
-        assert sorted(running.curve("long")) == list(range(1, 193))
+        assert (job.state, job.done_samples, job.step) == (JobState.FINISHED, 3072, 384)
+        assert sorted(running.curve("long")) == list(range(1, 385))
         assert [s.start_step for s in segments[1:]] == [s.end_step for s in segments[:-1]]
         assert all(segment.attempt == 0 for segment in segments)
-        assert_exactly_once(running, "long", epochs=16)
+        assert [segment.handed_over for segment in segments[:3]] == [False, True, True]
+        assert segments[1].end_reason.startswith("resize 2 -> 1 slots")
+        assert_exactly_once(running, "long", epochs=32)
 
 
 def test_training_goes_on_while_the_api_is_away_and_the_commit_lands(home: Path, ledger_url: str) -> None:

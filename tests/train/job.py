@@ -67,10 +67,16 @@ class Job:
         run_dir.write("settings.json", {"project": str(PROJECT), "store": str(self.store), "tasks": "tests.train.*"})
         self.ledger.set(epoch=order.epoch, order=json.loads((run_dir.path / "order.json").read_text()))
         slots = order.allocation.num_slots
-        return [
-            forked.start(work, str(run_dir.path), rank, str(self.folder / "ledger"), log=run_dir.log(rank))
-            for rank in range(slots)
-        ]
+        return [self._fork(run_dir, rank) for rank in range(slots)]
+
+    def start_ahead(self, number: int, slot: int) -> BaseProcess:
+        """A worker that waits until slot `slot` is the job's."""
+        return self._fork(self.run_dir(), number, "--slot", f"n:{slot}")
+
+    def _fork(self, run_dir: RunDir, number: int, *more: str) -> BaseProcess:
+        return forked.start(
+            work, str(run_dir.path), number, str(self.folder / "ledger"), *more, log=run_dir.log(number)
+        )
 
     def run(self, slots: int, batch: int = 16, **order: Any) -> list[int]:
         """Exit codes by rank."""
@@ -92,12 +98,12 @@ class Job:
         return self.run_dir().read(f"error-rank{rank}.json") or {}
 
 
-def work(run_dir: str, rank: int, ledger: str) -> int:
+def work(run_dir: str, rank: int, ledger: str, *more: str) -> int:
     from elastic_core.train.worker import main
 
     folder = Path(ledger)
     return main(
-        ["--run-dir", run_dir, "--rank", str(rank)],
+        ["--run-dir", run_dir, "--rank", str(rank), *more],
         connect=lambda token: FolderLedger(folder, token),
         standalone=True,
     )

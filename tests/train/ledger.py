@@ -42,7 +42,8 @@ class FolderLedger:
     # ---- for the test
 
     def set(self, **values: Any) -> None:
-        """directive, reason, away, lease_seconds, next_batch (hand the lease over with it), epoch, token."""
+        """directive, reason, away, lease_seconds, epoch, token; next_batches (hand the lease over with them),
+        next_slots (hand it over to these slots, by index), to_come (slots in a heartbeat's answer, by index)."""
         with self._state() as state:
             state.update(values)
 
@@ -73,6 +74,7 @@ class FolderLedger:
                 reason=state["reason"],
                 lease_seconds=state["lease_seconds"],
                 token=state["token"],
+                slots=tuple(_slot(index) for index in state["to_come"]),
             )
 
     def observe(self, observations: Sequence[Observation]) -> None:
@@ -91,7 +93,10 @@ class FolderLedger:
             order = None
             if commit.final and not commit.finished and state["next_batches"]:
                 batch = state["next_batches"].pop(0)
-                order = _next_order(from_json(LaunchOrder, state["order"]), batch, len(state["commits"]))
+                order = _next_order(from_json(LaunchOrder, state["order"]), batch)
+            elif commit.final and not commit.finished and state["next_slots"]:
+                order = _resized(from_json(LaunchOrder, state["order"]), state["next_slots"].pop(0), state["commits"])
+            if order is not None:
                 state["order"], state["epoch"], state["directive"] = to_json(order), order.epoch, "go_on"
             going = order is not None or not commit.final
             return CommitAnswer(
@@ -100,6 +105,11 @@ class FolderLedger:
                 reason="",
                 order=order,
             )
+
+    def vacated(self, slots: Sequence[Slot]) -> None:
+        with self._state() as state:
+            self._reachable(state)
+            state["vacated"].append([slot.index for slot in slots])
 
     def mark_bad(self, checkpoint_id: int, why: str) -> None:
         with self._state() as state:
@@ -140,6 +150,7 @@ def new_state() -> dict[str, Any]:
     return {
         "directive": "go_on", "reason": "", "away": False, "lease_seconds": 60.0, "next_batches": [], "epoch": None,
         "token": None, "commits": [], "observations": [], "beats": [], "bad": [], "lose_answers": 0, "order": None,
+        "next_slots": [], "to_come": [], "vacated": [],
     }  # fmt: skip
 
 
@@ -158,7 +169,7 @@ def make_order(
     **more: Any,
 ) -> LaunchOrder:
     allocation = Allocation(
-        slots=tuple(Slot("n", i, "cpu") for i in range(slots)),
+        slots=tuple(_slot(i) for i in range(slots)),
         global_batch=batch,
         layout=layout or Layout(data=slots),
     )
@@ -172,7 +183,21 @@ def make_order(
     return LaunchOrder(**{**values, **more})
 
 
-def _next_order(order: LaunchOrder, batch: int, number: int) -> LaunchOrder:
+def _slot(index: int) -> Slot:
+    return Slot("n", index, "cpu")
+
+
+def _resized(order: LaunchOrder, slots: list[int], commits: list[Any]) -> LaunchOrder:
+    """The next segment's order on these slots, as a ledger would give it to new processes."""
+    following, old = _next_order(order, order.allocation.global_batch), order.allocation.layout
+    records = tuple(_record(i, from_json(Commit, commit)) for i, commit in reversed(list(enumerate(commits))))
+    allocation = replace(
+        following.allocation, slots=tuple(map(_slot, slots)), layout=old.over(len(slots) // old.model_size)
+    )
+    return replace(following, allocation=allocation, restore=RestorePoint(candidates=records))
+
+
+def _next_order(order: LaunchOrder, batch: int) -> LaunchOrder:
     return replace(
         order,
         segment_id=f"job__seg_{order.epoch + 1}",
