@@ -19,7 +19,7 @@ from elastic_core.launch.rundir import RunDir
 from elastic_core.launch.workers import Place, slots_of
 from elastic_core.train.heartbeat import Wish, Wishes
 
-PATIENCE_SECONDS = 20.0  # for workers to be ready; after that the processes are replaced at the boundary
+PATIENCE_SECONDS = 60.0  # for workers to be ready, on a busy machine; then new processes replace all at the boundary
 POLL_SECONDS = 0.02
 
 
