@@ -130,9 +130,10 @@ class _Trainer:
         device = _device(self.slot.type)
         following: LaunchOrder | None = order
         while following is not None and self.slot in following.allocation.slots:
+            if following is not order:
+                gc.collect()  # model and process group hold each other: free their memory before the next ones
             following = self._session(following, device, started)
             started = time.perf_counter()
-            gc.collect()  # the model and its process groups hold each other: free their memory before the next ones
 
     def _session(self, order: LaunchOrder, device: torch.device, started: float) -> LaunchOrder | None:
         """Restore, train, commit. Gives the order to begin anew under, if there is one."""
