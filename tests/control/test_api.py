@@ -127,7 +127,7 @@ def test_only_the_contract_can_be_called(client: httpx.Client) -> None:
 
 def test_every_method_of_the_contract_can_be_called(control: LedgerControl) -> None:
     assert all(callable(getattr(control, name)) for name in rpc.service_methods())
-    assert {"heartbeat", "observe", "commit", "mark_bad", "exited"} == rpc.trainer_methods().keys()
+    assert {"heartbeat", "observe", "commit", "mark_bad", "vacated", "exited"} == rpc.trainer_methods().keys()
 
 
 def test_an_oversized_body_is_refused_before_it_is_read_whole(client: httpx.Client) -> None:
