@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from elastic_core.commands.changing import plan, reshard
-from elastic_core.commands.opening import Store, locate, open_checkpoint
+from elastic_core.commands.exporting import export
+from elastic_core.commands.opening import Sha256, Store, locate, open_checkpoint
 from elastic_core.commands.printing import Json, print_json, print_table, size_text
 from elastic_core.control.client import HttpControl
 from elastic_core.domain import to_json
@@ -33,8 +33,7 @@ _out = Console(highlight=False, soft_wrap=True)
 
 app.command()(plan)
 app.command()(reshard)
-
-Sha256 = Annotated[str, typer.Option(help="the manifest's SHA-256, as the ledger holds it")]
+app.command()(export)
 
 
 @app.command()
@@ -108,27 +107,6 @@ def verify(uri: str, store: Store = "", sha256: Sha256 = "", as_json: Json = Fal
             f"{size_text(found.size_bytes)}, manifest {found.sha256}",
             markup=False,
         )
-
-
-@app.command()
-def export(
-    uri: str,
-    out: Annotated[Path, typer.Option(help="file to write, e.g. model.safetensors")],
-    prefix: Annotated[str, typer.Option(help="names to take; it is cut off")] = "model/",
-    store: Store = "",
-    sha256: Sha256 = "",
-    as_json: Json = False,
-) -> None:
-    """The model's weights as one plain safetensors file."""
-    from elastic_core.state.inspecting import export as export_tensors
-
-    place, manifest = open_checkpoint(uri, store, sha256)
-    names = export_tensors(place, manifest, out, prefix)
-    size = out.stat().st_size
-    if as_json:
-        print_json({"out": str(out), "size_bytes": size, "tensors": names})
-    else:
-        _out.print(f"{len(names)} tensors, {size_text(size)}, in {out}", markup=False)
 
 
 @app.command()

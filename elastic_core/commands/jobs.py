@@ -15,19 +15,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from elastic_core.commands.opening import open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
-from elastic_core.control.client import HttpControl
 from elastic_core.control.contract import JobStatus, SegmentStatus
-from elastic_core.control.tokens import read_secret
 from elastic_core.domain import Allocation, to_json
-from elastic_core.errors import UserError
 from elastic_core.settings import Settings
 from elastic_core.spec import parse_job_spec
 
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
 _out = Console(highlight=False, soft_wrap=True)
-
-PATIENCE_SECONDS = 5.0  # a person waits
 
 
 @app.command("list")
@@ -35,7 +31,7 @@ def list_jobs(
     active: Annotated[bool, typer.Option(help="only those that are not over")] = False, as_json: Json = False
 ) -> None:
     """All jobs, the oldest first."""
-    jobs = _control().jobs(active)
+    jobs = open_api(Settings()).jobs(active)
     if as_json:
         print_json([to_json(job) for job in jobs])
         return
@@ -50,7 +46,7 @@ def list_jobs(
 @app.command()
 def show(job: str, as_json: Json = False) -> None:
     """One job: progress, what it holds and why, its results."""
-    status = _control().job(job)
+    status = open_api(Settings()).job(job)
     if as_json:
         print_json(to_json(status))
     else:
@@ -60,7 +56,7 @@ def show(job: str, as_json: Json = False) -> None:
 @app.command()
 def segments(job: str, as_json: Json = False) -> None:
     """The stretches of a job's training: what each held, how long it waited, why it ended."""
-    found = _control().segments(job)
+    found = open_api(Settings()).segments(job)
     if as_json:
         print_json([to_json(segment) for segment in found])
         return
@@ -75,7 +71,7 @@ def segments(job: str, as_json: Json = False) -> None:
 @app.command()
 def explain(job: str, as_json: Json = False) -> None:
     """Why the job holds, or waits for, what it does: the last decision that spoke of it."""
-    why = _control().explain(job)
+    why = open_api(Settings()).explain(job)
     if as_json:
         print_json(to_json(why))
         return
@@ -99,9 +95,9 @@ def submit(
     from elastic_core.train.inspect import inspect_job
 
     settings = Settings()
-    wanted = parse_job_spec(_read_json(spec))
+    wanted = parse_job_spec(read_json(spec, "job spec"))
     job_id = job or f"{wanted.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    status = _control(settings).submit(job_id, wanted, inspect_job(wanted, settings), warm_start or None)
+    status = open_api(settings).submit(job_id, wanted, inspect_job(wanted, settings), warm_start or None)
     _print_status(status, as_json)
 
 
@@ -110,13 +106,13 @@ def cancel(
     job: str, reason: Annotated[str, typer.Option(help="shown with the job")] = "by hand", as_json: Json = False
 ) -> None:
     """Stop a job, without a last commit."""
-    _print_status(_control().cancel(job, reason), as_json)
+    _print_status(open_api(Settings()).cancel(job, reason), as_json)
 
 
 @app.command()
 def revive(job: str, as_json: Json = False) -> None:
     """Open a failed or cancelled job again, from its last good checkpoint."""
-    _print_status(_control().revive(job), as_json)
+    _print_status(open_api(Settings()).revive(job), as_json)
 
 
 @app.command()
@@ -126,7 +122,7 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Go on from an earlier checkpoint, in a new lineage."""
-    _print_status(_control().rollback(job, checkpoint), as_json)
+    _print_status(open_api(Settings()).rollback(job, checkpoint), as_json)
 
 
 @app.command()
@@ -160,20 +156,6 @@ def replay(decision: int, as_json: Json = False) -> None:
         print_table(("job", "slots", "batch", "today", "reason"), rows)
     if not found.same:
         raise typer.Exit(1)
-
-
-def _control(settings: Settings | None = None) -> HttpControl:
-    chosen = settings or Settings()
-    return HttpControl(chosen.api_url(), read_secret(chosen.secret_file("control")), patience_seconds=PATIENCE_SECONDS)
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"the job spec {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"the job spec {path} is not JSON: {error}") from error
 
 
 def _print_status(status: JobStatus, as_json: bool) -> None:

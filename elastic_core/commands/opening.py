@@ -1,12 +1,16 @@
-"""Finding the checkpoint that a user names: what the commands on checkpoints share."""
+"""What commands open: the checkpoint that a user names, the control API, a JSON file."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elastic_core.control.client import HttpControl
+from elastic_core.control.tokens import read_secret
+from elastic_core.errors import UserError
 from elastic_core.settings import Settings
 from elastic_core.state.paths import MANIFEST
 from elastic_core.state.stores import open_store
@@ -16,6 +20,9 @@ if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when 
     from elastic_core.state.manifest import Manifest
 
 Store = Annotated[str, typer.Option(help="folder or s3://bucket/prefix that the uri is below; the configured store")]
+Sha256 = Annotated[str, typer.Option(help="the manifest's SHA-256, as the ledger holds it")]
+
+PATIENCE_SECONDS = 5.0  # a person waits
 
 
 def locate(uri: str, store: str) -> tuple[CheckpointStore, str]:
@@ -35,3 +42,19 @@ def open_checkpoint(uri: str, store: str, sha256: str) -> tuple[CheckpointStore,
 
     place, relative = locate(uri, store)
     return place, read_manifest(place, relative, sha256 or None)
+
+
+def open_api(settings: Settings) -> HttpControl:
+    """The control API, with the service secret. Raises `InfrastructureError` where there is none."""
+    secret = read_secret(settings.secret_file("control"))
+    return HttpControl(settings.api_url(), secret, patience_seconds=PATIENCE_SECONDS)
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Raises `UserError` for a file that cannot be read, or holds no JSON."""
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"the {what} {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"the {what} {path} is not JSON: {error}") from error

@@ -49,8 +49,9 @@ def _kept(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow]) -> set[int]:
     newest = [row.id for row in lineage.chain(tx, job.head_id) if lineage.usable(row)]
     kept |= set(newest[: spec.checkpoints.keep_last])
     kept |= {row.id for row in _best(good, facts)[: spec.checkpoints.keep_best]}
-    registered = str(job.results.get("registered_checkpoint", ""))
-    return kept | {row.id for row in rows if registered in (str(row.id), row.uri)}
+    # The last one by its uri or, in older ledgers, its number; all that there were by their uris.
+    registered = {str(job.results.get("registered_checkpoint", "")), *job.results.get("registered_checkpoints", ())}
+    return kept | {row.id for row in rows if registered & {str(row.id), row.uri}}
 
 
 def _best(rows: Iterable[CheckpointRow], facts: JobFacts) -> list[CheckpointRow]:

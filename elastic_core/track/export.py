@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +19,11 @@ from elastic_core.control.contract import CheckpointRecord
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, entry_points
 from elastic_core.state.contract import CheckpointStore
+from elastic_core.state.manifest import Manifest
+from elastic_core.state.reading import read_tensors
 from elastic_core.train.entry import function_facts, is_task, make_task
 from elastic_core.train.restore import read_weights
-from elastic_core.train.training_state import MODEL
+from elastic_core.train.training_state import MODEL, load_weights
 
 _REQUIRED = ("elastic-airflow", "torch", "safetensors", "numpy", "pydantic")
 
@@ -51,7 +55,8 @@ def read_model(store: CheckpointStore, checkpoint: CheckpointRecord) -> dict[str
 def save_model(folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str, Tensor], identity: Model) -> None:
     """Write the model folder to `folder`, which must not exist. `identity` carries the ids that it is known by."""
     model, example = new_model(spec, patterns)
-    model.load_state_dict(weights)  # what cannot be loaded now could not be served later
+    # what cannot be loaded now could not be served later
+    load_weights(model, {f"{MODEL}{name}": tensor for name, tensor in weights.items()})
     parts = folder.with_name(f"{folder.name}-parts")
     parts.mkdir()
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, parts / "weights.safetensors")
@@ -65,6 +70,23 @@ def save_model(folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str,
         input_example=None if example is None else arrays(example),
         mlflow_model=identity,
     )
+
+
+def export_model(folder: Path, spec: JobSpec, patterns: str, store: CheckpointStore, manifest: Manifest) -> None:
+    """A checkpoint as an MLflow model in a new folder, which is there when it is complete and not before.
+
+    `mlflow.pyfunc.load_model(folder)` loads it where the task's module can be imported. Raises `UserError` when
+    something is there already, or the checkpoint is of another model than the spec's; `CorruptCheckpoint`.
+    """
+    if folder.exists():
+        raise UserError(f"{folder} exists already: an MLflow model is written to a new folder. Give another name.")
+    header, model = manifest.header, [name for name in manifest.tensors if name.startswith(MODEL)]
+    weights = {name.removeprefix(MODEL): tensor for name, tensor in read_tensors(store, manifest, model).items()}
+    origin = {"job": header.job_id, "lineage": header.lineage, "step": header.step, "manifest_sha256": manifest.sha256}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        save_model(Path(scratch) / "model", spec, patterns, weights, Model(metadata={"elastic": origin}))
+        os.rename(Path(scratch) / "model", folder)
 
 
 def _signature(model: nn.Module, example: Any) -> ModelSignature:

@@ -34,7 +34,13 @@ from elastic_core.track.tracker import Jobs
 
 log = logging.getLogger(__name__)
 
-_TOLD_OTHERWISE = ("evaluation", "airflow", "mlflow_run_id", "mlflow_experiment_id")  # of a job's results
+_TOLD_OTHERWISE = (
+    "evaluation",
+    "airflow",
+    "mlflow_run_id",
+    "mlflow_experiment_id",
+    "registered_checkpoints",
+)  # of a job's results
 _FLUSH_AT = 1000  # points; one request of MLflow's largest size
 _SEGMENT_STATUS = {SegmentState.COMMITTED: "FINISHED", SegmentState.CANCELLED: "KILLED"}
 _JOB_STATUS = {JobState.FINISHED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}

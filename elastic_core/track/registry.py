@@ -72,15 +72,52 @@ def register_model(
 ) -> RegisteredVersion:
     """Export the job's last checkpoint (or the best by its own metric) and register it under the spec's model name.
 
-    `metrics` are the exported checkpoint's on held-out data. The job's results then name the version and its
-    checkpoint (`registered_checkpoint`), which the sweeper keeps. Raises `UserError` when the job has no good
-    checkpoint or its task cannot be served, `InfrastructureError` when MLflow or the store is away.
+    `metrics` are the exported checkpoint's on held-out data. The job's results then name the version, its checkpoint
+    (`registered_checkpoint`) and all that were ever registered (`registered_checkpoints`), which the sweeper keeps.
+    Raises `UserError` when the job has no good checkpoint or its task cannot be served, `InfrastructureError` when
+    MLflow or the store is away.
     """
     job = control.job(job_id)
     checkpoint = choose_checkpoint(control.checkpoints(job_id), job, which)
-    client, name = _client(settings), job.spec.registered_model or job.spec.name
+    return _register(control, settings, job, checkpoint, metrics, job.spec.registered_model or job.spec.name)
+
+
+def register_checkpoint(
+    control: ServiceControl, settings: Settings, job_id: str, sha256: str, name: str
+) -> RegisteredVersion:
+    """Export one committed checkpoint of a job, by its manifest's SHA-256, and register it under any name.
+
+    It has no held-out metrics, and no alias moves. Raises as `register_model`, and `UserError` for a checkpoint that
+    the ledger does not know or holds for bad, or a name that MLflow could not find again.
+    """
+    if not name or set(name) & set("/:@"):
+        raise UserError(f"{name!r} is no name of a registered model: it needs one, without '/', ':' and '@'.")
+    job = control.job(job_id)
+    for checkpoint in control.checkpoints(job_id):
+        if checkpoint.manifest_sha256 == sha256:
+            break
+    else:
+        raise UserError(
+            f"The ledger holds no checkpoint of job {job_id} with manifest {sha256}: it was never committed, or it "
+            f"was deleted. `elastic checkpoint ls {job_id}` lists those that can be registered."
+        )
+    if checkpoint.bad:
+        raise UserError(f"Checkpoint {checkpoint.uri} was found corrupt: it is not registered. Choose another one.")
+    return _register(control, settings, job, checkpoint, {}, name)
+
+
+def _register(
+    control: ServiceControl,
+    settings: Settings,
+    job: JobStatus,
+    checkpoint: CheckpointRecord,
+    metrics: Mapping[str, float],
+    name: str,
+) -> RegisteredVersion:
+    client, job_id = _client(settings), job.job_id
     # before the export: from here on the sweeper must not take it
-    control.record_results(job_id, {"registered_checkpoint": checkpoint.uri})
+    kept = sorted({*job.results.get("registered_checkpoints", ()), checkpoint.uri})
+    control.record_results(job_id, {"registered_checkpoint": checkpoint.uri, "registered_checkpoints": kept})
     with talking_to_mlflow(f"register {checkpoint.uri} as model {name}"):
         version = _find_version(client, name, checkpoint.uri)
         if version is None:

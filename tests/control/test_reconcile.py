@@ -142,10 +142,10 @@ def test_registered_and_warm_start_checkpoints_are_never_removed(
     trainer = control.trainer(order.token)
     commits = [a_commit(order, step, metrics={"loss": abs(step - 2.0)}) for step in range(1, 9)]
     ids = [trainer.commit(commit).checkpoint_id for commit in commits]
-    control.record_results("job-a", {"registered_checkpoint": ids[2]})
+    control.record_results("job-a", {"registered_checkpoint": ids[2], "registered_checkpoints": [commits[4].uri]})
     control.submit("job-b", a_spec(), FACTS, warm_start=commits[3].uri)
     assert control.reconcile([group(order)]).removable_checkpoints == ()  # none is old enough
     clock.advance(600)
     removable = {record.step for record in control.reconcile([group(order)]).removable_checkpoints}
-    # kept: 2 is the best, 3 is registered, 4 warms another job, 6 to 8 are the last
-    assert removable == {1, 5}
+    # kept: 2 is the best, 3 was registered last and 5 before it, 4 warms another job, 6 to 8 are the last
+    assert removable == {1}

@@ -1,0 +1,119 @@
+"""`elastic checkpoint export`: a checkpoint's weights for others, as one safetensors file or as an MLflow model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from elastic_core.commands.opening import Sha256, Store, open_api, open_checkpoint, read_json
+from elastic_core.commands.printing import Json, print_json, size_text
+from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec, parse_job_spec
+
+if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
+    from elastic_core.state.contract import CheckpointStore
+    from elastic_core.state.manifest import Manifest
+
+_out = Console(highlight=False, soft_wrap=True)
+
+REGISTRY = "models:/"  # MLflow's own way to name what is in its registry
+
+
+def export(
+    uri: str,
+    out: Annotated[Path | None, typer.Option(help="safetensors file to write, e.g. model.safetensors")] = None,
+    mlflow_model: Annotated[
+        str, typer.Option(help="MLflow model to make: a new folder, or models:/NAME for a version in the registry")
+    ] = "",
+    prefix: Annotated[str, typer.Option(help="names to take for --out; it is cut off")] = "model/",
+    spec: Annotated[
+        Path | None, typer.Option(help="job spec (JSON) that says how the model is made, if the ledger is not there")
+    ] = None,
+    store: Store = "",
+    sha256: Sha256 = "",
+    as_json: Json = False,
+) -> None:
+    """The model's weights as one plain safetensors file, or the model as one that MLflow loads and serves.
+
+    For an MLflow model the job's own code makes the model: it must be importable here, and allowed (ELASTIC_TASKS).
+    """
+    if (out is None) == (not mlflow_model):
+        raise UserError(
+            "Say what to export to, one of the two: --out FILE (a safetensors file), or --mlflow-model FOLDER or "
+            f"{REGISTRY}NAME."
+        )
+    given = None if spec is None else parse_job_spec(read_json(spec, "job spec"))
+    place, manifest = open_checkpoint(uri, store, sha256)
+    if out is not None:
+        _export_weights(place, manifest, out, prefix, as_json)
+    elif mlflow_model.startswith(REGISTRY):
+        _register(manifest, mlflow_model.removeprefix(REGISTRY), given, as_json)
+    else:
+        _export_model(place, manifest, Path(mlflow_model), given, as_json)
+
+
+def _export_weights(place: CheckpointStore, manifest: Manifest, out: Path, prefix: str, as_json: bool) -> None:
+    from elastic_core.state.inspecting import export as export_tensors
+
+    names = export_tensors(place, manifest, out, prefix)
+    size = out.stat().st_size
+    if as_json:
+        print_json({"out": str(out), "size_bytes": size, "tensors": names})
+    else:
+        _out.print(f"{len(names)} tensors, {size_text(size)}, in {out}", markup=False)
+
+
+def _export_model(
+    place: CheckpointStore, manifest: Manifest, folder: Path, given: JobSpec | None, as_json: bool
+) -> None:
+    settings = Settings()
+    spec = given or _spec_of(manifest, settings)
+    _make_importable(settings)
+    from elastic_core.track.export import export_model
+
+    export_model(folder, spec, settings.tasks, place, manifest)
+    if as_json:
+        print_json({"mlflow_model": str(folder), "entry_point": spec.entry_point, "step": manifest.header.step})
+    else:
+        _out.print(f"MLflow model of step {manifest.header.step} ({spec.entry_point}) in {folder}", markup=False)
+
+
+def _register(manifest: Manifest, name: str, given: JobSpec | None, as_json: bool) -> None:
+    if given is not None:
+        raise UserError(
+            f"--spec is for a model in a folder: a version of {REGISTRY}{name} is made of a checkpoint that the ledger "
+            "knows, with its job's own spec. Leave it out."
+        )
+    settings = Settings()
+    _make_importable(settings)
+    from elastic_core.track.registry import register_checkpoint
+
+    control = open_api(settings)
+    made = register_checkpoint(control, settings, manifest.header.job_id, manifest.sha256, name)
+    if as_json:
+        print_json({"mlflow_model": made.uri, "name": made.name, "version": made.version, "step": made.step})
+    else:
+        _out.print(f"version {made.version} of model {made.name}, step {made.step}: {made.uri}", markup=False)
+
+
+def _spec_of(manifest: Manifest, settings: Settings) -> JobSpec:
+    """A checkpoint holds tensors, and not the code that they belong to: that is in its job's spec."""
+    job = manifest.header.job_id
+    try:
+        return open_api(settings).job(job).spec
+    except InfrastructureError as error:
+        raise InfrastructureError(
+            f"How the model of job {job} is made is in its spec, which the ledger has, and that cannot be asked: "
+            f"{error} Or give the spec: --spec FILE."
+        ) from error
+
+
+def _make_importable(settings: Settings) -> None:
+    project = str(settings.project.absolute())
+    if project not in sys.path:
+        sys.path.insert(0, project)
