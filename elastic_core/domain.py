@@ -312,6 +312,11 @@ class Target:
     def num_slots(self) -> int:
         return sum(self.counts.values())
 
+    @property
+    def wanted(self) -> dict[str, int]:
+        """`counts` without the types of which it has none."""
+        return {kind: count for kind, count in self.counts.items() if count}
+
     @staticmethod
     def nothing(reason: str) -> Target:
         return Target(counts={}, global_batch=0, layout=Layout(data=0), reason=reason)

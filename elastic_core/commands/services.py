@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict
@@ -10,8 +9,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.errors import UserError
 from elastic_core.services import stack as services
 from elastic_core.services.airflow import airflow_url
@@ -70,19 +69,20 @@ def down() -> None:
 
 
 @app.command()
-def status(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def status(as_json: Json = False) -> None:
     """What runs and whether it is healthy. Exit code 1 unless all of it is."""
     settings = service_settings(Settings())
     found = services.status(_stack(settings)) if settings.home.exists() else []
     if as_json:
-        typer.echo(json.dumps([asdict(service) for service in found], indent=1))
+        print_json([asdict(service) for service in found])
     else:
-        table = Table("service", "state", "pid", "up for", "health")
-        for service in found:
-            age = f"{time.time() - service.started:.0f} s" if service.started else ""
-            health = "ok" if service.healthy else service.detail
-            table.add_row(service.name, service.state, str(service.pid or ""), age, health)
-        _out.print(table)
+        rows = (
+            (service.name, service.state, service.pid or "",
+             f"{time.time() - service.started:.0f} s" if service.started else "",
+             "ok" if service.healthy else service.detail)
+            for service in found
+        )  # fmt: skip
+        print_table(("service", "state", "pid", "up for", "health"), rows)
     raise typer.Exit(0 if found and all(service.healthy for service in found) else 1)
 
 

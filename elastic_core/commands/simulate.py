@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from elastic_core.commands.printing import Json, print_json
 from elastic_core.domain import Node
 from elastic_core.errors import UserError
 from elastic_core.policy import registry
@@ -67,7 +68,7 @@ def simulate_command(
         bool, typer.Option("--from-ledger", help="replay what this installation really ran; --jobs: the last so many")
     ] = False,
     list_: Annotated[bool, typer.Option("--list", help="show workloads, clusters and policies")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Run a workload under policies and compare what becomes of its jobs. Nothing real is started."""
     if list_:
@@ -121,7 +122,7 @@ def _show(found: Comparison, out: Path | None, as_json: bool) -> None:
     if out is not None:
         _write(found, out)
     if as_json:
-        typer.echo(json.dumps(found.to_json(timeline=False), indent=1))
+        print_json(found.to_json(timeline=False))
         return
     _out.print(found.table())
     for note in found.notes:
@@ -223,7 +224,7 @@ def _list(as_json: bool) -> None:
             "clusters": [{"name": e.name, "summary": e.what} for e in pools],
             "policies": list(registry.names()),
         }
-        typer.echo(json.dumps(listed, indent=1))
+        print_json(listed)
         return
     _out.print(_listing("workload", loads))
     _out.print(_listing("cluster", pools))

@@ -168,7 +168,7 @@ def _passing(
     if segment.revoked_by == "user" or row is None:
         return None
     target, held, free = from_json(Target, row.target), leases.allocation(lease), leases.free_slots(tx)
-    wanted = {kind: count for kind, count in target.counts.items() if count}
+    wanted = target.wanted
     if wanted == held.counts() and target.layout == held.layout:
         return _Passing(target, held.slots)
     slots = in_place(target, held, free) if ready is not None else None

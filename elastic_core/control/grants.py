@@ -73,7 +73,7 @@ def in_place(target: Target, held: Allocation, free: Sequence[Slot]) -> tuple[Sl
     None where slots are missing, of another type, or without rank 0's, whose process speaks for all of them. That one
     comes first and the others of its node after it, so that it stays rank 0.
     """
-    counts = {kind: count for kind, count in target.counts.items() if count}
+    counts = target.wanted
     reach = sorted({*free, *held.slots})
     if counts.keys() != held.counts().keys() or not covers(reach, counts):
         return None
@@ -194,7 +194,7 @@ def _closest(layouts: Sequence[Layout], wanted: Layout) -> Layout | None:
 
 def _resize(holder: Holder, target: Target, left: set[Slot], moves: Moves) -> None:
     held = Counter(holder.allocation.counts())
-    wanted = Counter({kind: count for kind, count in target.counts.items() if count})
+    wanted = Counter(target.wanted)
     if wanted == held and target.layout == holder.allocation.layout:
         if holder.revoked_by == "plan":
             moves.withdrawals.append(holder.segment_id)

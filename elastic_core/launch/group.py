@@ -239,8 +239,10 @@ def _give_way(nice: int) -> None:
     """Be this nice to other processes, and this worker's session to other sessions.
 
     With the kernel's autogroups (`sched_autogroup_enabled`) sessions share the cores, each as if it were one process,
-    and a nice value counts inside a session only.
+    and a nice value counts inside a session only. A new session starts at 0.
     """
+    if not nice:
+        return
     os.nice(nice)
     try:
         for _ in range(AUTOGROUP_TRIES):  # for an ordinary user the kernel takes one such change every 0.1 s

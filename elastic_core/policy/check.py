@@ -46,7 +46,7 @@ def _of_target(target: Target, job: JobView) -> Iterator[str]:
 
 
 def _of_roles(target: Target, limits: ServerLimits) -> Iterator[str]:
-    roles, counts = dict(target.roles), {kind: count for kind, count in target.counts.items() if count}
+    roles, counts = dict(target.roles), target.wanted
     workers, servers = roles.get("worker", 0), roles.get("server", 0)
     if roles.keys() != {"worker", "server"}:
         yield f"roles {roles}, where it needs workers and servers"
@@ -68,7 +68,7 @@ def _of_slots(target: Target, job: JobView) -> Iterator[str]:
     limits = job.limits
     if target.num_slots not in limits.slot_counts:
         yield f"{target.num_slots} slots, allowed are {list(limits.slot_counts)}"
-    kinds = {kind for kind, count in target.counts.items() if count}
+    kinds = target.wanted.keys()
     if limits.types and not kinds <= set(limits.types):
         yield f"slots of {sorted(kinds - set(limits.types))}, allowed types are {list(limits.types)}"
     if target.layout.world_size != target.num_slots:

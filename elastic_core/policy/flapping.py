@@ -34,7 +34,7 @@ class Moves:
     def store(self, targets: Mapping[str, Target], now: float) -> dict[str, Any]:
         last, left = {}, {}
         for job_id, target in targets.items():
-            last[job_id] = next(((kind, count) for kind, count in target.counts.items() if count), ("", 0))
+            last[job_id] = next(iter(target.wanted.items()), ("", 0))
             gone = list(self.left.get(job_id, ()))
             if self.last[job_id] != last[job_id]:
                 gone.append((*self.last[job_id], now))

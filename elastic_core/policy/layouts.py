@@ -41,7 +41,7 @@ def choose(job: JobView, kind: str, num_slots: int, num_nodes: int, batch: int) 
 
 
 def _in_layout(target: Target, job: JobView, snapshot: Snapshot) -> Target:
-    kinds = [kind for kind, count in target.counts.items() if count]
+    kinds = list(target.wanted)
     if not job.limits.cuts or len(kinds) != 1:
         return target
     largest = max((node.num_slots for node in snapshot.nodes if node.present and node.type == kinds[0]), default=1)

@@ -231,7 +231,7 @@ class _Simulation:
 
 def _kinds(target: Target) -> list[str]:
     """The types of its slots, that of the workers first; a job without roles has one."""
-    return sorted((kind for kind, count in target.counts.items() if count), key=lambda kind: (kind == CPU, kind))
+    return sorted(target.wanted, key=lambda kind: (kind == CPU, kind))
 
 
 def _order(job: SimJob) -> tuple[float, str]:

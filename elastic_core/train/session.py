@@ -7,7 +7,8 @@
             session.step(loss)
 
 The loop sees micro-batches and never where one segment ends and the next begins: `batches` restores, saves at
-intervals and boundaries, goes straight on when the lease passes on, and ends when this process should.
+intervals and boundaries, goes straight on when the lease passes on with the same slots, and ends when this process
+should, or is to begin anew with other ranks.
 """
 
 from __future__ import annotations
