@@ -66,7 +66,9 @@ def settle(
     for _ in range(ROUNDS):
         case = case_at(held)
         division = meet(case, choose(case.values), rules)
-        notes |= {row: (int(division.chosen[row]), note) for row, note in division.notes.items()}
+        for row, note in division.notes.items():
+            if notes.get(row, (None, ""))[0] != division.chosen[row]:  # why it was chosen, not why it is to stay
+                notes[row] = (int(division.chosen[row]), note)
         if not division.takes or np.array_equal(division.chosen, held):
             break
         held = division.chosen

@@ -89,17 +89,21 @@ def _returns(moves: Moves, case: Case) -> list[tuple[int, int]]:
     return found
 
 
-def started(moves: Moves, case: Case) -> list[int]:
-    """Running jobs that had nothing before."""
+def started(moves: Moves, case: Case, now_held: Ints) -> list[int]:
+    """Running jobs that had nothing before, or have nothing now where `case` looks ahead."""
     return [
         row
         for row in np.flatnonzero(case.held != NOTHING).tolist()
-        if any(not count for _, count, _ in moves.left.get(case.jobs[row].job_id, ()))
+        if now_held[row] == NOTHING or any(not count for _, count, _ in moves.left.get(case.jobs[row].job_id, ()))
     ]
 
 
-def keep_started(case: Case, division: Division, rows: Sequence[int]) -> None:
-    """None of them is stopped. Where some were moved into the way of another, all stay as they are."""
+def keep_started(case: Case, division: Division, moves: Moves, now_held: Ints) -> None:
+    """None of the jobs that just started is stopped. Where some were moved into each other's way, all stay as they are.
+
+    Looking ahead (`policy.claims.settle`) as well: what this decision starts, the next one may not stop either.
+    """
+    rows = started(moves, case, now_held)
     if not all(_goes_on(case, division, rows, row) for row in rows):
         division.chosen[list(rows)] = NOTHING
         for row in rows:  # what they hold fits side by side

@@ -33,7 +33,7 @@ from elastic_core.policy.layouts import with_layouts
 from elastic_core.policy.outlook import Lessons, Options, doubts, outlooks
 from elastic_core.policy.packing import Room
 from elastic_core.policy.queue import plural
-from elastic_core.policy.restarts import charged, slots_back, stays
+from elastic_core.policy.restarts import charged, pauses, slots_back, stays
 from elastic_core.policy.rules import share_out
 from elastic_core.policy.scalability import Pool
 from elastic_core.policy.words import span
@@ -118,7 +118,7 @@ def _problem(snapshot: Snapshot, tasks: Mapping[str, memories.TaskMemory], lesso
     looks = outlooks(snapshot.jobs, tasks, options, lessons, left, LOOK_AHEAD)
     goodput, need = looks.goodput, looks.need
     held = np.asarray([_held(job, options) for job in snapshot.jobs])
-    pause = np.asarray([max(job.resize_seconds, 0.0) for job in snapshot.jobs])
+    pause = pauses(snapshot.jobs)
     price, longer = _prices(goodput, need, options)
     back = slots_back(need, _parts(goodput, options))
     values_at = partial(charged, price, goodput, need, pause=pause, stay=stays(snapshot), back=back)

@@ -30,6 +30,7 @@ from elastic_core.policy.horizon import INTERVAL
 from elastic_core.policy.kin import Kin
 from elastic_core.policy.knapsack import NOTHING
 from elastic_core.policy.queue import plural, queue_of, usual_batch
+from elastic_core.policy.restarts import pauses
 from elastic_core.policy.server_forms import Forms, forms_of, held_shape
 from elastic_core.policy.told_work import Told, believed
 from elastic_core.policy.with_servers import WithServers
@@ -79,7 +80,7 @@ def _decide(jobs: Sequence[JobView], told: Told, gpus: int, cores: int) -> dict[
     left = believed(jobs, told, fastest)
     left = np.where(_probes(jobs), np.minimum(left, PROBE * fastest), left)
     held = np.asarray([_held(job, form) for job, form in zip(jobs, forms, strict=True)])
-    pause = np.asarray([max(job.resize_seconds, 0.0) for job in jobs])
+    pause = pauses(jobs)
     values, need, longer = _values(left, speed, part, held, pause)
     chosen = best_forms(values, [form.gpus for form in forms], [form.cores for form in forms], gpus, cores)
     return {

@@ -47,9 +47,9 @@ class _Point:
 
 
 def minimise(values: Floats, kind_index: Ints, counts: Ints, capacity: Ints) -> Prices:
-    """`values` (jobs, options) are 0 where a job may not take an option; at least one is positive."""
+    """`values` (jobs, options) are at most 0 where a job may not take an option; at least one is positive."""
     dual = _Dual(values, kind_index, counts, capacity)
-    typical = float(values.max(axis=1).mean())
+    typical = float(np.maximum(values.max(axis=1), 0.0).mean())
     price = np.zeros(len(capacity))
     bound, best = np.inf, price
     relative = WARMEST

@@ -8,16 +8,24 @@ itself: what was moved often will be moved soon, what has lasted long will last 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from elastic_core.domain import Snapshot
+from elastic_core.domain import JobView, Snapshot
 from elastic_core.policy.knapsack import NOTHING
 from elastic_core.predict.throughput import Floats, Ints
 
 STAY = 1200.0  # seconds that an allocation is expected to last before anything is known
 STAYS_KNOWN = 3.0  # allocations of the job itself that this counts for
 LEAST_BACK = 60.0  # seconds: nobody has slots back sooner
+LEAST_PAUSE = 0.1  # seconds: no resize is free, so that of equal plans the one in force stays
 LEAST_KEEP = 0.05  # of an option's value that a start keeps, however long its restart: idle slots serve nobody
+
+
+def pauses(jobs: Sequence[JobView]) -> Floats:
+    """Seconds that a resize of each job takes."""
+    return np.asarray([max(job.resize_seconds, LEAST_PAUSE) for job in jobs])
 
 
 def stays(snapshot: Snapshot) -> Floats:

@@ -54,9 +54,6 @@ def _rules(
     snapshot: Snapshot, case: Case, moves: flapping.Moves, turns: starvation.Turns, caution: Caution
 ) -> list[Rule]:
     rules: list[Rule] = []
-    started = flapping.started(moves, case)
-    if started:
-        rules.append(partial(flapping.keep_started, rows=started))
     if turns or starvation.overdue(snapshot):
         rules.append(partial(starvation.take_turns, turns=turns))
     lends: Lends = partial(_anything, kinds=len(case.options.kinds))
@@ -68,6 +65,8 @@ def _rules(
     levels = sorted({job.priority for job in snapshot.jobs}, reverse=True)
     if len(levels) > 1 or any(job.deadline is not None for job in snapshot.jobs):
         rules.append(partial(_by_priority, levels=levels, lends=lends, caution=caution))
+    if rules or flapping.started(moves, case, case.held):
+        rules.insert(0, partial(flapping.keep_started, moves=moves, now_held=case.held))
     return rules
 
 

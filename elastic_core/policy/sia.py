@@ -49,7 +49,7 @@ class Options:
 
 class Sia:
     name: ClassVar[str] = "sia"
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING})
+    laws: ClassVar[frozenset[Law]] = frozenset()  # moving a job may cost more than leaving it without slots
     slow: ClassVar[bool] = True  # an integer program
 
     def __init__(self, speeds: Speeds | None = None, delays: Mapping[str, float] | None = None) -> None:

@@ -29,7 +29,7 @@ PARAMS = {"width": 16, "depth": 6, "heads": 8, "context": 8, "train_bytes": 10_0
 ROWS, BATCH, STEPS = 1249, 27, 2  # windows; a batch that only 1 and 3 ranks divide; steps in each layout
 
 
-def test_there_are_as_many_layouts_as_the_issue_says() -> None:
+def test_there_are_38_layouts_of_up_to_8_processes() -> None:
     assert len(LAYOUTS) == 38
 
 

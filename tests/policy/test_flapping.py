@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from elastic_core.domain import JobView, Layout, Slot, Snapshot, Target
 from elastic_core.policy import flapping
+from elastic_core.policy.claims import Case
+from elastic_core.policy.division import Division
 from elastic_core.policy.flapping import WINDOW
 from elastic_core.policy.horizon import Horizon
+from elastic_core.policy.knapsack import NOTHING
+from elastic_core.policy.outlook import Options
 from tests.policy.builders import NOW, apply, decide, holding, job, limits, measured, nodes, point, snapshot
 from tests.policy.builders import decide as ask
 
@@ -91,3 +97,28 @@ def test_of_those_who_just_started_none_is_moved_into_the_way_of_another() -> No
     first = ask(Horizon(), picture)
     again = ask(Horizon(), apply(first, picture))
     assert first.targets["b"].counts == again.targets["b"].counts == {"cpu": 4}
+
+
+def test_of_two_plans_worth_the_same_the_one_in_force_stays() -> None:
+    """Even of jobs whose resizes are said to cost nothing."""
+    pool = (*nodes(1), *nodes(1, kind="h200"))
+    a, b = (replace(scales(name), limits=limits((1,), batch=(64, 64)), resize_seconds=0.0) for name in "ab")
+    cpu, h200 = Slot("cpu-0", 0, "cpu"), Slot("h200-0", 0, "h200")
+    for one, other in ((cpu, h200), (h200, cpu)):
+        plan = ask(Horizon(), snapshot(pool, holding(a, one, batch=64), holding(b, other, batch=64)))
+        assert {name: list(target.counts) for name, target in plan.targets.items()} == {
+            "a": [one.type],
+            "b": [other.type],
+        }
+
+
+def test_looking_ahead_who_will_have_started_is_not_stopped_either() -> None:
+    """Else a rule counts on slots that the next decision leaves where they are."""
+    options = Options.of({"cpu": (1, 1)}, [1], {1})
+    jobs = [scales("a"), scales("b")]
+    values, hold_one = np.asarray([[1.0], [2.0]]), np.asarray([0, NOTHING])
+    case = Case(jobs, options, NOW, values, np.full((2, 1), 9.0), hold_one, np.ones(2))
+    for now_held, kept in ((np.asarray([NOTHING, NOTHING]), 0), (hold_one, NOTHING)):
+        division = Division(values, options, np.asarray([NOTHING, 0]))  # b, which is worth more
+        flapping.keep_started(case, division, flapping.Moves("crowd"), now_held)
+        assert division.chosen[0] == kept
