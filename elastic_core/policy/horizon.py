@@ -1,14 +1,7 @@
 """Horizon: ours. Types, counts and batches of all jobs at once, with the work that each still has in the objective.
 
 The value of an option to a job is the rate at which it takes time off the sum of all completion times: its goodput
-times the price of its work. Work of a job delays the job itself, and every longer one that competes for the part of
-the pool it uses (the shorter ones are done by then), so at goodput g on that part of the pool the price is
-
-    p = min over options of (1 + RENT * longer jobs * part) / g
-
-which is shortest-remaining-first under load and relative speed without it. With RENT = 1 and speed-ups that are powers
-of the slots it is the optimum of heSRPT (Berg, Vesilo and Harchol-Balter 2020); but longer jobs are not held up
-altogether while shorter ones run, and where many are they are last, so less is better for both mean and tail. What
+times the price of its work (`policy.worth`), which is the delay that it is to its own job and to longer ones. What
 changes slots pays for its restart (`policy.restarts`). A new job starts on what its task's earlier jobs have shown
 (`policy.memory`), with the noise that is to come (`policy.ahead`), not blind on one slot.
 """
@@ -37,17 +30,17 @@ from elastic_core.policy.restarts import charged, pauses, slots_back, stays
 from elastic_core.policy.rules import share_out
 from elastic_core.policy.scalability import Pool
 from elastic_core.policy.words import span
+from elastic_core.policy.worth import parts, worth
 from elastic_core.predict.throughput import Floats, Ints
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
 LOOK_AHEAD = 1200.0  # seconds over which an option's goodput is taken
-RENT = 0.25  # of a longer job's time that the part of the pool a job uses is charged for
 FEW_COUNTS = 8  # a job that lists so few counts has them considered as they are
 
 
 class Horizon:
     name: ClassVar[str] = "horizon"
-    laws: ClassVar[frozenset[Law]] = frozenset(Law) - {Law.MONOTONE_IN_CAPACITY, Law.NO_STARVATION}
+    laws: ClassVar[frozenset[Law]] = frozenset(Law) - {Law.MONOTONE_IN_CAPACITY}
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
         moves, turns = flapping.recall(snapshot), starvation.recall(snapshot)
@@ -119,10 +112,11 @@ def _problem(snapshot: Snapshot, tasks: Mapping[str, memories.TaskMemory], lesso
     goodput, need = looks.goodput, looks.need
     held = np.asarray([_held(job, options) for job in snapshot.jobs])
     pause = pauses(snapshot.jobs)
-    price, longer = _prices(goodput, need, options)
-    back = slots_back(need, _parts(goodput, options))
-    values_at = partial(charged, price, goodput, need, pause=pause, stay=stays(snapshot), back=back)
-    return Problem(snapshot.jobs, options, values_at(held), looks.batches, need, longer, held, pause, values_at)
+    age = np.asarray([snapshot.now - job.submitted_at for job in snapshot.jobs])
+    worths = worth(goodput, need, age, options)
+    back = slots_back(need, parts(goodput, options))
+    values_at = partial(charged, worths.price, goodput, need, pause=pause, stay=stays(snapshot), back=back)
+    return Problem(snapshot.jobs, options, values_at(held), looks.batches, need, worths.longer, held, pause, values_at)
 
 
 def _case(snapshot: Snapshot, problem: Problem, held: Ints) -> Case:
@@ -156,32 +150,6 @@ def _held(job: JobView, options: Options) -> int:
     ((kind, count),) = counts.items()
     found = options.index(kind, count)
     return NOTHING if found is None else found
-
-
-def _prices(goodput: Floats, need: Floats, options: Options) -> tuple[Floats, Ints]:
-    """(price of a unit of each job's work, number of jobs that need longer than it)."""
-    shortest = need.min(axis=1)
-    no_longer = np.searchsorted(np.sort(shortest), shortest, side="right")
-    longer = np.asarray(len(shortest) - no_longer, dtype=np.int64)
-    part = _parts(goodput, options)
-    with np.errstate(divide="ignore"):
-        costs = np.where(goodput > 0, (1.0 + RENT * longer[:, None] * part[None, :]) / goodput, np.inf)
-    price = costs.min(axis=1)
-    return np.where(np.isfinite(price), price, 0.0), longer
-
-
-def _parts(goodput: Floats, options: Options) -> Floats:
-    """Part of the pool's power that each option takes: slots, weighted by how fast jobs run on their type."""
-    per_slot = goodput / options.counts
-    most = per_slot.max(axis=1)
-    power = np.ones(len(options.kinds))
-    for kind in range(len(options.kinds)):
-        best = per_slot[:, options.kind_index == kind].max(axis=1, initial=0.0)
-        usable = best > 0
-        if usable.any():
-            power[kind] = np.exp(np.mean(np.log(best[usable] / most[usable])))
-    parts: Floats = options.counts * power[options.kind_index] / float(options.capacity @ power)
-    return parts
 
 
 def _target(options: Options, option: int, batch: int, need: float, longer: int) -> Target:

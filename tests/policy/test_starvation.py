@@ -68,3 +68,12 @@ def test_waiting_counts_from_the_last_time_that_the_job_held_slots() -> None:
     ran = replace(view("long", 0.0, 10**9), waiting_since=NOW + LATE - 60.0)
     short = holding(view("short", 1.0, 6_400), Slot("cpu-0", 0, "cpu"), batch=64)
     assert runs(decide(Horizon(), snapshot(nodes(1), ran, short, now=LATE))) == {"short"}
+
+
+def test_who_needs_more_than_the_pool_has_keeps_nobody_waiting() -> None:
+    """As while nodes are away; the queue behind goes on."""
+    too_wide = view("too-wide", 0.0, 10**9, count=4)
+    old = view("old", 1.0, 10**9)
+    short = holding(view("short", 2.0, 6_400, priority=5), Slot("cpu-0", 0, "cpu"), batch=64)
+    plan = decide(Horizon(), snapshot(nodes(1), too_wide, old, short, now=LATE))
+    assert runs(plan) == {"old"}
