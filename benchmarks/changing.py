@@ -7,7 +7,6 @@ of one host and goes through a socket between others. Bytes are counted where th
 from __future__ import annotations
 
 import multiprocessing
-import os
 import socket
 import threading
 import time
@@ -184,7 +183,7 @@ def _take_part(slot: Slot, change: Change, exchange: Callable[[str, bytes], Sequ
             if slot in plan.target.slots:
                 rank = plan.target.slots.index(slot)
                 meet = (lambda data: [data]) if alone and not final else partial(exchange, NEW)
-                meeting = Meeting(name=f"bench-{os.getppid()}-{number}", secret=SECRET, exchange=meet)
+                meeting = Meeting(secret=SECRET, exchange=meet)
                 new = prepare(plan.target, rank, change.metas, meeting)
                 received = take_part(plan, rank, new, servers, meeting, own=memory or None)
                 told.filled.append(received.by_link)

@@ -92,12 +92,11 @@ class Rank:
     metas: dict[str, TensorMeta]
     state: dict[str, Tensor]
     dim: int
-    name: str
 
     def __post_init__(self) -> None:
         self.layout = layout_of(self.metas, self.group.world, self.dim)
         self.boxes = partition(self.layout, self.metas)[self.group.rank]
-        self.meeting = Meeting(name=self.name, secret=b"benchmark", exchange=self.group.gather_bytes)
+        self.meeting = Meeting(secret=b"benchmark", exchange=self.group.gather_bytes)
 
     def mine(self) -> dict[str, Tensor]:
         return {name: self.state[name][box.slices()].clone() for name, box in self.boxes.items()}
@@ -217,7 +216,7 @@ def run_rank(rank: int, world: int, folder: Path, mib: int, rounds: int, answer:
     state = whole_state(folder / "state", metas)
     results: list[dict[str, Any]] = []
     for dim in CUTS.values():
-        one = Rank(Group(rank, world), folder, metas, state, dim, f"bench-{os.getppid()}-{world}-{dim}")
+        one = Rank(Group(rank, world), folder, metas, state, dim)
         if world == SAVERS and dim == 0:
             results += save_all(one, rounds)
         results += [{**result, "world": world, "dim": dim} for result in load_all(one, rounds)]

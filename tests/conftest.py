@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -78,3 +79,11 @@ def ledger_url(postgres_server: TestServer) -> Iterator[str]:
     name = f"ledger_{uuid.uuid4().hex[:12]}"
     yield postgres_server.create_ledger(name).render_as_string(hide_password=False)
     postgres_server.drop(name)
+
+
+@pytest.fixture
+def memory_folder() -> Iterator[Path]:
+    """Where ranks share memory, for one test: in a memory file system, since not all others have nameless files."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="elastic-test-"))
+    yield folder
+    shutil.rmtree(folder)

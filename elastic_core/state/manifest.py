@@ -24,6 +24,7 @@ from typing import Any
 import google_crc32c
 from pydantic import ValidationError
 
+from elastic_core.crashing import crash_here
 from elastic_core.domain import Layout, from_json, to_json
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.state.boxes import Box, tiling_fault
@@ -172,7 +173,9 @@ def write_manifest(
         content = _encode({**_without_none(to_json(document)), "scalars": dict(scalars)})
     except (TypeError, ValueError) as error:
         raise UserError(f"Checkpoint {uri}: its scalars must be plain JSON without NaN or infinity: {error}") from error
+    crash_here("save.manifest-begun")
     store.put(f"{uri}/{MANIFEST}", content)
+    crash_here("save.manifest-written")
     return Written(hashlib.sha256(content).hexdigest(), len(content) + sum(file.size for file in document.files))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.errors import UserError
 from elastic_core.state.assignment import Moved, RankMap, best_map, moved_by
@@ -139,13 +140,15 @@ def plan_change(
     for name, cells in cells_of(metas, contents, wanted):
         routing.add(name, cells, (tiles or {}).get(name))
     used = {devices[d] for d in chosen.devices}
-    return Plan(
+    plan = Plan(
         replace(target, slots=tuple(devices[d] for d in chosen.devices)),
         routing.pieces(),
         chosen.moved,
         chosen.proven,
         tuple(sorted(set(held) - used)),
     )
+    crash_here("plan.made")
+    return plan
 
 
 @dataclass(frozen=True, slots=True)

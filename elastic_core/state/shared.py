@@ -1,6 +1,7 @@
 """Memory that the ranks of a host share: each lays its tensors in one file of a memory file system, the others map it.
 
-So a piece that several ranks need is fetched once and written straight to where each of them needs it. The file's
+So a piece that several ranks need is fetched once and written straight to where each of them needs it. The file never
+has a name: no crash leaves it behind, and others of the same user reach it through its maker's open descriptor. Its
 pages are reserved when it is made: a host without room says so, instead of killing who touches the page that is not
 there (SIGBUS).
 """
@@ -23,28 +24,34 @@ FOLDER = Path("/dev/shm")
 _ALIGNMENT = 64
 
 
-def create(path: Path, boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]) -> dict[str, tuple[Part]]:
-    """A rank's memory in a new file that only this user may open; zeros. Raises `InfrastructureError` without room."""
+def create(folder: Path, boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]) -> int:
+    """A rank's memory, zeros: the descriptor of a file without a name that only this user may open.
+
+    Others `attach` to `path_of` it until it is closed. Raises `InfrastructureError` without room.
+    """
     size = max(1, _size(boxes, metas))
     try:
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
         except OSError:
-            path.unlink(missing_ok=True)
-            raise
-        finally:
             os.close(fd)
+            raise
     except OSError as error:
         raise InfrastructureError(
-            f"Cannot share {size} bytes of memory as {path}: {error.strerror}. The ranks of a host need room there for "
-            f"all their shards (in a container: its size of /dev/shm)."
+            f"Cannot share {size} bytes of memory in {folder}: {error.strerror}. The ranks of a host need room there "
+            f"for all their shards (in a container: its size of /dev/shm)."
         ) from error
-    return attach(path, boxes, metas)
+    return fd
+
+
+def path_of(fd: int) -> Path:
+    """Where other processes of this host and user can open a file that this one has open."""
+    return Path(f"/proc/{os.getpid()}/fd/{fd}")
 
 
 def attach(path: Path, boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]) -> dict[str, tuple[Part]]:
-    """The memory that another rank made for the same boxes. It stays mapped while its tensors live, file or no file."""
+    """The memory that a rank made for the same boxes. It stays mapped while its tensors live."""
     size = max(1, _size(boxes, metas))
     try:
         raw = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)

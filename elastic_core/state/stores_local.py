@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.state.contract import Entry, Source
 from elastic_core.state.keys import check_key, check_prefix
@@ -44,6 +45,7 @@ class LocalStore:
                         file.write(chunk)
                     file.flush()
                     os.fsync(file.fileno())
+                crash_here("store.unnamed")
                 os.replace(temporary, path)
             except BaseException:
                 temporary.unlink(missing_ok=True)

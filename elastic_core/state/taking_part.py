@@ -9,12 +9,14 @@ the reason.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.state import shared
@@ -28,9 +30,8 @@ Exchange = Callable[[bytes], Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """What the ranks of a change share. `name` is unique to it on a host; `host` is where this rank listens."""
+    """What the ranks of a change share. `host` is where this rank listens, `folder` a memory file system."""
 
-    name: str
     secret: bytes
     exchange: Exchange
     host: str = "127.0.0.1"
@@ -40,29 +41,29 @@ class Meeting:
 def prepare(layout: StateLayout, rank: int, metas: Mapping[str, TensorMeta], meeting: Meeting) -> dict[int, Memory]:
     """Memory for this rank's shard and that of every other rank of its host, by rank; zeros.
 
-    It needs no name any more when this returns, and lives while a rank maps it: no crash leaves it behind. Raises
-    `InfrastructureError` on every rank alike.
+    It lives while a rank maps it and has no name: no crash leaves it behind. Raises `InfrastructureError` on every rank
+    alike.
     """
     boxes = partition(layout, {name: metas[name] for name in layout.placements})
     mates = [other for other, slot in enumerate(layout.slots) if slot.node == layout.slots[rank].node]
-    path = {other: meeting.folder / f"elastic-{meeting.name}-{other}" for other in mates}
-    made = False
+    made: list[int] = []
 
-    def create() -> tuple[None, None]:
-        nonlocal made
-        shared.create(path[rank], boxes[rank], metas)
-        made = True
-        return None, None
+    def create() -> tuple[None, str]:
+        made.append(shared.create(meeting.folder, boxes[rank], metas))
+        return None, str(shared.path_of(made[0]))
 
     def attach() -> tuple[dict[int, Memory], None]:
-        return {other: shared.attach(path[other], boxes[other], metas) for other in mates}, None
+        crash_here("transfer.memory-made")
+        return {other: shared.attach(Path(paths[other]), boxes[other], metas) for other in mates}, None
 
     try:
-        _together(meeting.exchange, create)
-        return cast(dict[int, Memory], _together(meeting.exchange, attach)[0])
+        paths = _together(meeting.exchange, create)[1]
+        new = cast(dict[int, Memory], _together(meeting.exchange, attach)[0])
     finally:
-        if made:
-            path[rank].unlink()
+        for fd in made:
+            os.close(fd)
+    crash_here("transfer.mapped")
+    return new
 
 
 def take_part(
@@ -91,8 +92,14 @@ def take_part(
             address = stack.enter_context(RangeServer(new[rank], meeting.secret, meeting.host)).address
         received, addresses = _together(meeting.exchange, lambda: (transformer.first(), address))
         relays = {slots[r]: _peer((at[0], at[1]), meeting, stack) for r, at in enumerate(addresses) if at is not None}
-        received.add(_together(meeting.exchange, lambda: (transformer.relays(relays), None))[0])
+        received.add(_together(meeting.exchange, lambda: (_relayed(transformer, relays), None))[0])
     return cast(Received, received)
+
+
+def _relayed(transformer: Transformer, relays: Mapping[Slot, Source]) -> Received:
+    received = transformer.relays(relays)
+    crash_here("transfer.fetched")
+    return received
 
 
 def _peer(address: Address, meeting: Meeting, stack: ExitStack) -> PeerSource:

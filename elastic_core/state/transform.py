@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.errors import InfrastructureError
 from elastic_core.state.boxes import TILE_BYTES, Box, tiles
@@ -146,6 +147,7 @@ class Transformer:
         source.read(piece.tensor, box, first)
         for other in others:
             other.copy_(first)
+        crash_here("transfer.piece-fetched")
         return piece.link, first.nbytes, len(others)
 
     def _read(self, pieces: Sequence[Piece]) -> Received:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from elastic_core.crashing import crash_here
 from elastic_core.errors import UserError
 from elastic_core.state.boxes import TILE_BYTES, Box, tiles, tiling_fault
 from elastic_core.state.contract import CheckpointStore
@@ -91,6 +92,7 @@ def write_shard(
     stage = _Stage()
 
     def stream() -> Iterator[memoryview]:
+        crash_here("save.begun")
         yield memoryview(header)
         offset = len(header)
         for tile in planned:
@@ -98,8 +100,10 @@ def write_shard(
             written.append(Tile(name, offset, data.nbytes, tile.box, crc32c(data)))
             offset += data.nbytes
             yield data.data
+            crash_here("save.tile-written")
 
     store.put(f"{uri}/{name}", stream())
+    crash_here("save.part-written")
     entries: dict[str, list[Tile]] = {tensor: [] for tensor in sorted(tensors)}
     for tile, done in zip(planned, written, strict=True):
         entries[tile.tensor].append(done)

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 
 from elastic_core.control.contract import Commit, CommitAnswer, Directive, TrainerControl
+from elastic_core.crashing import crash_here
 from elastic_core.errors import ElasticError, Fenced, InfrastructureError, Unauthorized
 from elastic_core.train.exits import Stopped
 from elastic_core.train.heartbeat import Heart, Wish, Wishes
@@ -74,7 +75,10 @@ class Committer:
         trainer: TrainerControl = self._heart.trainer
         while True:
             try:
-                return trainer.commit(commit)
+                crash_here("commit.unsent")
+                answer = trainer.commit(commit)
+                crash_here("commit.unheard")
+                return answer
             except (InfrastructureError, Unauthorized) as error:
                 wish, reason = self._wishes.current
                 if wish is Wish.STOP:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from elastic_core.control.contract import CheckpointRecord
+from elastic_core.crashing import crash_here
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.format import Box, Manifest, read_manifest, read_tensors
@@ -84,10 +85,12 @@ def _read(
     """(tensors, scalars) if every rank could read them, else None and the first rank's fault."""
     loaded, fault = None, ""
     try:
+        crash_here("restore.begun")
         manifest = read_manifest(store, record.uri, record.manifest_sha256)
         parts = boxes(manifest) if boxes is not None else None
         mine = [name for name in manifest.tensors if _concerns(name, group.rank, parts)]
         loaded = (read_tensors(store, manifest, mine, parts), manifest.scalars)
+        crash_here("restore.read")
     except CorruptCheckpoint as error:
         fault = str(error)
     faults = [data.decode() for data in group.gather_bytes(fault.encode())]

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.control.contract import LaunchOrder, TrainerControl
+from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.launch.rundir import RunDir
 from elastic_core.train.crew import Crew, wait_for_order
@@ -131,6 +132,7 @@ class _Trainer:
         following: LaunchOrder | None = order
         while following is not None and self.slot in following.allocation.slots:
             if following is not order:
+                crash_here("resize.left")
                 gc.collect()  # model and process group hold each other: free their memory before the next ones
             following = self._session(following, device, started)
             started = time.perf_counter()

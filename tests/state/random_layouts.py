@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import torch
 from hypothesis import strategies as st
-from torch import Tensor
 
 from elastic_core.domain import Slot
-from elastic_core.state.dtypes import dtype_of
 from elastic_core.state.layout import (
     AXES,
     DATA,
@@ -29,17 +26,6 @@ SIZES = [(p, d, t) for p in (1, 2, 3, 4) for d in range(1, 9) for t in (1, 2, 3,
 
 def slots(count: int, per_node: int = 8) -> tuple[Slot, ...]:
     return tuple(Slot(f"node-{i // per_node}", i % per_node, "cpu") for i in range(count))
-
-
-def state_of(metas: Mapping[str, TensorMeta], seed: int) -> dict[str, Tensor]:
-    """Tensors of random bits: NaN and infinity among them."""
-    generator = torch.Generator().manual_seed(seed)
-    state = {}
-    for name, meta in metas.items():
-        dtype = dtype_of(meta.dtype)
-        raw = torch.randint(0, 256, (math.prod(meta.shape) * dtype.itemsize,), dtype=torch.uint8, generator=generator)
-        state[name] = raw.view(dtype).reshape(meta.shape)
-    return state
 
 
 @st.composite

@@ -30,7 +30,8 @@ from elastic_core.state.layout import (
     partition,
 )
 from tests.state.builders import HEADER, URI, same_bits
-from tests.state.random_layouts import random_cases, slots, state_of
+from tests.state.changing_ranks import state_of
+from tests.state.random_layouts import random_cases, slots
 
 
 def laid(mesh: Mesh, **placements: Placement) -> StateLayout:

@@ -19,29 +19,15 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.state import shared
 from elastic_core.state.boxes import Box
 from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.layout import AXES, DATA, TENSOR, Cut, Mesh, Placement, StateLayout, TensorMeta
+from elastic_core.state.layout import DATA, Mesh, Placement, StateLayout, TensorMeta
 from elastic_core.state.peers import RangeServer
 from elastic_core.state.reading import fill
 from elastic_core.state.reshard import Link, Plan, holdings, plan_change
 from elastic_core.state.taking_part import Meeting, prepare, take_part
 from elastic_core.state.transform import FillFromStore, Memory, Received
-from tests.state.random_layouts import slots, state_of
+from tests.state.changing_ranks import METAS, SECRET, STATE, laid, places
+from tests.state.random_layouts import slots
 from tests.state.test_transform import assert_whole, memories, save
-
-METAS = {
-    "model/a": TensorMeta("float32", (31, 24)),
-    "model/b": TensorMeta("bfloat16", (24, 17)),
-    "optim/a/step": TensorMeta("float32", ()),
-    "optim/a/exp_avg": TensorMeta("float32", (31, 24)),
-}
-STATE = state_of(METAS, 5)
-SECRET = b"s"
-
-
-def laid(data: int, tensor: int, places: Sequence[Slot]) -> StateLayout:
-    cuts = Placement((Cut(TENSOR, 1), Cut(DATA, 0)))
-    placements = {name: cuts if meta.shape else Placement() for name, meta in METAS.items()}
-    return StateLayout(Mesh(AXES, (1, data, tensor)), placements, tuple(places))
 
 
 class Threads:
@@ -63,7 +49,11 @@ class Threads:
 
 
 def in_threads(
-    plan: Plan, old: Mapping[Slot, Memory], folder: Path, fill_from_store: FillFromStore | None = None
+    plan: Plan,
+    old: Mapping[Slot, Memory],
+    folder: Path,
+    fill_from_store: FillFromStore | None = None,
+    folder_of: Mapping[int, Path] | None = None,
 ) -> tuple[dict[int, Memory], Received]:
     world = plan.target.world
     threads = Threads(world)
@@ -71,7 +61,7 @@ def in_threads(
         servers = {slot: stack.enter_context(RangeServer(memory, SECRET)).address for slot, memory in old.items()}
 
         def part(rank: int) -> tuple[Memory, Received]:
-            meeting = Meeting(name="t", secret=SECRET, exchange=threads.of(rank), folder=folder)
+            meeting = Meeting(secret=SECRET, exchange=threads.of(rank), folder=(folder_of or {}).get(rank, folder))
             new = prepare(plan.target, rank, METAS, meeting)
             own = old.get(plan.target.slots[rank])
             return new[rank], take_part(plan, rank, new, servers, meeting, own, fill_from_store)
@@ -85,72 +75,69 @@ def in_threads(
 
 
 @pytest.mark.parametrize("per_node", [1, 2, 8])
-def test_old_memories_become_new_ones_within_and_across_hosts(per_node: int, tmp_path: Path) -> None:
+def test_old_memories_become_new_ones_within_and_across_hosts(per_node: int, memory_folder: Path) -> None:
     old = laid(2, 2, slots(4, per_node))
     plan = plan_change(METAS, holdings(old, METAS), laid(3, 1, slots(3, per_node)))
-    new, received = in_threads(plan, memories(old, METAS, STATE), tmp_path)
+    new, received = in_threads(plan, memories(old, METAS, STATE), memory_folder)
     assert_whole(new, plan.target, METAS, STATE)
     assert received.by_link == plan.num_bytes
     assert plan.moved == plan.bound
-    assert list(tmp_path.iterdir()) == []  # the memory lives on without its name
+    assert list(memory_folder.iterdir()) == []  # the memory lives on without its name
 
 
-def test_a_new_job_reads_the_store_once_for_two_hosts(folder_store: CheckpointStore, tmp_path: Path) -> None:
+def test_a_new_job_reads_the_store_once_for_two_hosts(folder_store: CheckpointStore, memory_folder: Path) -> None:
     manifest = save(folder_store, laid(2, 2, slots(4)), METAS, STATE)
     tiles = {name: [tile.box for tile in entry.tiles] for name, entry in manifest.tensors.items()}
     whole = {name: Placement() for name in METAS}
     ddp = StateLayout(Mesh((DATA,), (4,)), whole, slots(4, per_node=2))
     plan = plan_change(METAS, {}, ddp, tiles=tiles)
-    new, received = in_threads(plan, {}, tmp_path, lambda places: fill(folder_store, manifest, places))
+    new, received = in_threads(plan, {}, memory_folder, lambda places: fill(folder_store, manifest, places))
     assert_whole(new, plan.target, METAS, STATE)
     size = sum(tensor.nbytes for tensor in STATE.values())
     assert received.by_link == {Link.LOCAL: 0, Link.HOST: 2 * size, Link.NETWORK: size, Link.STORE: size}
 
 
-def test_a_fault_of_one_rank_is_the_fault_of_all(tmp_path: Path) -> None:
+def test_a_fault_of_one_rank_is_the_fault_of_all(memory_folder: Path) -> None:
     old = laid(2, 1, slots(2))
     plan = plan_change(METAS, holdings(old, METAS), laid(3, 1, slots(3)))
     held = memories(old, METAS, STATE)
     held[old.slots[0]] = {}
     with pytest.raises(InfrastructureError, match=r"The change of layout failed: rank \d: .*does not hold"):
-        in_threads(plan, held, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        in_threads(plan, held, memory_folder)
+    assert list(memory_folder.iterdir()) == []
 
 
-def test_memory_that_cannot_be_made_is_the_fault_of_all(tmp_path: Path) -> None:
+def test_memory_that_cannot_be_made_is_the_fault_of_all(memory_folder: Path) -> None:
     old = laid(2, 1, slots(2))
     plan = plan_change(METAS, holdings(old, METAS), old)
-    (tmp_path / "elastic-t-1").touch()  # somebody else's
     with pytest.raises(InfrastructureError, match="rank 1: Cannot share"):
-        in_threads(plan, memories(old, METAS, STATE), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["elastic-t-1"]
+        in_threads(plan, memories(old, METAS, STATE), memory_folder, folder_of={1: memory_folder / "not there"})
+    assert list(memory_folder.iterdir()) == []
 
 
-def test_shared_memory_is_one_memory_for_its_user_alone(tmp_path: Path) -> None:
+def test_shared_memory_is_one_memory_for_its_user_alone(memory_folder: Path) -> None:
     boxes = {name: Box((0,) * len(meta.shape), meta.shape) for name, meta in METAS.items()}
-    mine = shared.create(tmp_path / "m", boxes, METAS)
-    theirs = shared.attach(tmp_path / "m", boxes, METAS)
-    assert (tmp_path / "m").stat().st_mode & 0o777 == 0o600
+    fd = shared.create(memory_folder, boxes, METAS)
+    mine, theirs = (shared.attach(shared.path_of(fd), boxes, METAS) for _ in range(2))
+    assert os.fstat(fd).st_mode & 0o777 == 0o600
+    assert list(memory_folder.iterdir()) == []
     for name, tensor in STATE.items():
         mine[name][0].tensor.copy_(tensor)
-    (tmp_path / "m").unlink()
+    os.close(fd)
     assert_whole({0: theirs}, laid(1, 1, slots(1)), METAS, STATE)
-    assert shared.create(tmp_path / "empty", {}, {}) == {}
+    os.close(empty := shared.create(memory_folder, {}, {}))
+    with pytest.raises(InfrastructureError, match="Cannot map"):
+        shared.attach(shared.path_of(empty), {}, {})
 
 
-def test_without_room_for_the_shards_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_for_the_shards_it_says_so(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, size: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(InfrastructureError, match=r"Cannot share \d+ bytes .* No space left on device.*/dev/shm"):
-        shared.create(tmp_path / "m", {"w": Box((4,), (4,))}, {"w": TensorMeta("float32", (8,))})
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "there").touch()
-    with pytest.raises(InfrastructureError, match="Cannot share"):
-        shared.create(tmp_path / "there", {}, {})
-    with pytest.raises(InfrastructureError, match="Cannot map"):
-        shared.attach(tmp_path / "nothing" / "there", {}, {})
+        shared.create(memory_folder, {"w": Box((4,), (4,))}, {"w": TensorMeta("float32", (8,))})
+    assert list(memory_folder.iterdir()) == []
 
 
 def _new_rank(rank: int, pipe: Connection, plan: Plan, servers: dict[Slot, tuple[str, int]], folder: Path) -> None:
@@ -159,16 +146,16 @@ def _new_rank(rank: int, pipe: Connection, plan: Plan, servers: dict[Slot, tuple
         answer: Sequence[bytes] = pipe.recv()
         return answer
 
-    meeting = Meeting(name="p", secret=SECRET, exchange=exchange, folder=folder)
+    meeting = Meeting(secret=SECRET, exchange=exchange, folder=folder)
     new = prepare(plan.target, rank, METAS, meeting)
     received = take_part(plan, rank, new, servers, meeting)
     found = {name: part.tensor.reshape(-1).view(torch.uint8).tolist() for name, (part,) in new[rank].items()}
     pipe.send((found, received.by_link))
 
 
-def test_processes_take_over_the_state_of_this_one(tmp_path: Path) -> None:
+def test_processes_take_over_the_state_of_this_one(memory_folder: Path) -> None:
     old = laid(1, 2, slots(2))
-    plan = plan_change(METAS, holdings(old, METAS), laid(3, 1, tuple(Slot("node-0", i, "cpu") for i in (5, 6, 7))))
+    plan = plan_change(METAS, holdings(old, METAS), laid(3, 1, places(5, 6, 7)))
     context = multiprocessing.get_context("fork")
     with ExitStack() as stack:
         held = memories(old, METAS, STATE)
@@ -176,7 +163,7 @@ def test_processes_take_over_the_state_of_this_one(tmp_path: Path) -> None:
         pipes, processes = [], []
         for rank in range(3):
             here, there = context.Pipe()
-            processes.append(context.Process(target=_new_rank, args=(rank, there, plan, servers, tmp_path)))
+            processes.append(context.Process(target=_new_rank, args=(rank, there, plan, servers, memory_folder)))
             processes[-1].start()
             pipes.append(here)
         for _ in range(4):

@@ -29,7 +29,8 @@ from elastic_core.state.stores import open_store
 from elastic_core.state.stores_local import LocalStore
 from elastic_core.state.transform import Memory, MemorySource, Part, Transformer, allocate, held_by
 from tests.state.builders import HEADER, URI, same_bits
-from tests.state.random_layouts import layouts_of, models, slots, state_of
+from tests.state.changing_ranks import state_of
+from tests.state.random_layouts import layouts_of, models, slots
 
 State = Mapping[str, Tensor]
 

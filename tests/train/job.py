@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core.control.contract import LaunchOrder
+from elastic_core.crashing import arm
 from elastic_core.launch.rundir import RunDir
 from elastic_core.spec import JobSpec
 from tests.train import forked
@@ -26,6 +27,7 @@ class Job:
     params: dict[str, Any] = field(default_factory=dict)
     spec: dict[str, Any] = field(default_factory=dict)  # on top of the defaults
     epoch: int = 0
+    crash: tuple[int, str] | None = None  # rank and point, of the workers started from now on
 
     @property
     def ledger(self) -> FolderLedger:
@@ -74,8 +76,9 @@ class Job:
         return self._fork(self.run_dir(), number, "--slot", f"n:{slot}")
 
     def _fork(self, run_dir: RunDir, number: int, *more: str) -> BaseProcess:
+        crash = self.crash[1] if self.crash is not None and self.crash[0] == number else None
         return forked.start(
-            work, str(run_dir.path), number, str(self.folder / "ledger"), *more, log=run_dir.log(number)
+            work, str(run_dir.path), number, str(self.folder / "ledger"), crash, *more, log=run_dir.log(number)
         )
 
     def run(self, slots: int, batch: int = 16, **order: Any) -> list[int]:
@@ -98,9 +101,11 @@ class Job:
         return self.run_dir().read(f"error-rank{rank}.json") or {}
 
 
-def work(run_dir: str, rank: int, ledger: str, *more: str) -> int:
+def work(run_dir: str, rank: int, ledger: str, crash: str | None, *more: str) -> int:
     from elastic_core.train.worker import main
 
+    if crash is not None:
+        arm(crash)
     folder = Path(ledger)
     return main(
         ["--run-dir", run_dir, "--rank", str(rank), *more],

@@ -12,6 +12,7 @@ for name in (
     "elastic_core.train.pipe",  # and with it torch's parallel libraries
     "elastic_core.train.styles",
     "elastic_core.train.worker",
+    "tests.state.changing_ranks",
     "tests.train.job",
     "tests.train.tasks",
 ):

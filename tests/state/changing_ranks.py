@@ -1,0 +1,86 @@
+"""A small state under two cuts, and one rank of a change between layouts of it as a process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from elastic_core.crashing import arm
+from elastic_core.domain import Slot
+from elastic_core.errors import InfrastructureError
+from elastic_core.launch.rundir import RunDir
+from elastic_core.state.dtypes import dtype_of
+from elastic_core.state.layout import AXES, DATA, TENSOR, Cut, Mesh, Placement, StateLayout, TensorMeta
+from elastic_core.state.manifest import read_manifest
+from elastic_core.state.peers import Address
+from elastic_core.state.reading import fill
+from elastic_core.state.reshard import holdings, plan_change
+from elastic_core.state.stores import open_store
+from elastic_core.state.taking_part import Meeting, prepare, take_part
+from elastic_core.train.exits import INFRASTRUCTURE
+from elastic_core.train.group import Group
+
+METAS = {
+    "model/a": TensorMeta("float32", (31, 24)),
+    "model/b": TensorMeta("bfloat16", (24, 17)),
+    "optim/a/step": TensorMeta("float32", ()),
+    "optim/a/exp_avg": TensorMeta("float32", (31, 24)),
+}
+SECRET = b"s"
+
+
+def state_of(metas: Mapping[str, TensorMeta], seed: int) -> dict[str, torch.Tensor]:
+    """Tensors of random bits: NaN and infinity among them."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, meta in metas.items():
+        dtype = dtype_of(meta.dtype)
+        raw = torch.randint(0, 256, (math.prod(meta.shape) * dtype.itemsize,), dtype=torch.uint8, generator=generator)
+        state[name] = raw.view(dtype).reshape(meta.shape)
+    return state
+
+
+STATE = state_of(METAS, 5)
+
+
+def places(*indices: int) -> tuple[Slot, ...]:
+    return tuple(Slot("node-0", index, "cpu") for index in indices)
+
+
+def laid(data: int, tensor: int, slots: Sequence[Slot]) -> StateLayout:
+    cuts = Placement((Cut(TENSOR, 1), Cut(DATA, 0)))
+    placements = {name: cuts if meta.shape else Placement() for name, meta in METAS.items()}
+    return StateLayout(Mesh(AXES, (1, data, tensor)), placements, tuple(slots))
+
+
+def change(
+    folder: str, memory: str, rank: int, generation: int, servers: dict[Slot, Address], uri: str, crash: str | None
+) -> int:
+    """One of three ranks that take over the state of two: from those that are served, the rest from the store.
+
+    Exit codes as a worker's; 99 where what it holds then is not that state. Dies at `crash`.
+    """
+    if crash is not None:
+        arm(crash)
+    store, old = open_store(f"{folder}/store"), laid(2, 1, places(0, 1))
+    manifest = read_manifest(store, uri)
+    group = Group.form(RunDir(Path(folder) / "run"), rank, 3, torch.device("cpu"), generation)
+    held = {slot: held for slot, held in holdings(old, METAS).items() if slot in servers}
+    tiles = {name: [tile.box for tile in entry.tiles] for name, entry in manifest.tensors.items()}
+    meeting = Meeting(secret=SECRET, exchange=group.gather_bytes, folder=Path(memory))
+    try:
+        plan = plan_change(METAS, held, laid(3, 1, places(5, 6, 7)), tiles=tiles)
+        new = prepare(plan.target, rank, METAS, meeting)
+        take_part(plan, rank, new, servers, meeting, None, lambda wanted: fill(store, manifest, wanted))
+    except InfrastructureError:
+        return INFRASTRUCTURE
+    for name, (part,) in new[rank].items():
+        found, wanted = (
+            one.contiguous().reshape(-1).view(torch.uint8) for one in (part.tensor, STATE[name][part.box.slices()])
+        )
+        assert torch.equal(found, wanted), name
+    group.close()
+    return 0
