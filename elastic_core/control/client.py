@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from elastic_core.control import rpc
 from elastic_core.control.contract import (
@@ -33,6 +33,7 @@ from elastic_core.control.tokens import ServiceSigner
 from elastic_core.domain import Observation, Plan, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.waiting import growing
 
 Headers = Callable[[str, str, bytes], Mapping[str, str]]
 TIMEOUT_SECONDS = 30.0
@@ -57,7 +58,7 @@ class _Channel:
         retrying = Retrying(
             retry=retry_if_exception_type(InfrastructureError),
             stop=stop_after_delay(self._patience),
-            wait=wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.2),
+            wait=growing(0.1, 2.0),
             reraise=True,
         )
         return method.decode_result(retrying(self._send, name, body))

@@ -27,12 +27,13 @@ from botocore.exceptions import (
     ParamValidationError,
     PartialCredentialsError,
 )
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
 from urllib3.exceptions import HTTPError
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.state.contract import Entry, Source
 from elastic_core.state.keys import check_key, check_prefix, is_key
+from elastic_core.waiting import growing
 
 T = TypeVar("T")
 
@@ -262,7 +263,7 @@ class S3Store:
         """The request's answer, after some attempts if need be; what still fails is an `InfrastructureError`."""
         attempts = Retrying(
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_random_exponential(multiplier=0.2, max=5),
+            wait=growing(0.2, 5.0),
             retry=retry_if_exception(_transient),
             reraise=True,
         )

@@ -291,6 +291,9 @@ class Saver:
 
     def _give_up(self, save: _Save, failures: Sequence[str]) -> NoReturn:
         self._reads.put_back(save.reads, save.indices)
+        if self._group.rank == 0:
+            # What others have written would fill a disk that is full already. What cannot be deleted is swept later.
+            Behind("discard", lambda: self._store.delete(save.uri))
         raise SaveFailed(f"The checkpoint of step {save.content.step} could not be written: {'; '.join(failures)}")
 
     def _whole_scalars(self, content: Content, others: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

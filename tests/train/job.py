@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,6 +28,9 @@ class Job:
     params: dict[str, Any] = field(default_factory=dict)
     spec: dict[str, Any] = field(default_factory=dict)  # on top of the defaults
     epoch: int = 0
+    store_url: str = ""  # where it is not the job's folder
+    endpoint: str = ""  # of the S3 server
+    environment: dict[str, str] = field(default_factory=dict)  # of its workers, on top of the fork server's
     crash: tuple[int, str] | None = None  # rank and point, of the workers started from now on
 
     @property
@@ -66,7 +70,9 @@ class Job:
         run_dir = self.run_dir(order.epoch)
         run_dir.create()
         run_dir.write_order(order)
-        run_dir.write("settings.json", {"project": str(PROJECT), "store": str(self.store), "tasks": "tests.train.*"})
+        settings = {"project": str(PROJECT), "tasks": "tests.train.*"}
+        settings |= {"store": self.store_url or str(self.store), "s3_endpoint": self.endpoint}
+        run_dir.write("settings.json", settings)
         self.ledger.set(epoch=order.epoch, order=json.loads((run_dir.path / "order.json").read_text()))
         slots = order.allocation.num_slots
         return [self._fork(run_dir, rank) for rank in range(slots)]
@@ -77,9 +83,8 @@ class Job:
 
     def _fork(self, run_dir: RunDir, number: int, *more: str) -> BaseProcess:
         crash = self.crash[1] if self.crash is not None and self.crash[0] == number else None
-        return forked.start(
-            work, str(run_dir.path), number, str(self.folder / "ledger"), crash, *more, log=run_dir.log(number)
-        )
+        around = (str(self.folder / "ledger"), self.environment, crash)
+        return forked.start(work, str(run_dir.path), number, *around, *more, log=run_dir.log(number))
 
     def run(self, slots: int, batch: int = 16, **order: Any) -> list[int]:
         """Exit codes by rank."""
@@ -101,9 +106,10 @@ class Job:
         return self.run_dir().read(f"error-rank{rank}.json") or {}
 
 
-def work(run_dir: str, rank: int, ledger: str, crash: str | None, *more: str) -> int:
+def work(run_dir: str, rank: int, ledger: str, environment: dict[str, str], crash: str | None, *more: str) -> int:
     from elastic_core.train.worker import main
 
+    os.environ.update(environment)
     if crash is not None:
         arm(crash)
     folder = Path(ledger)
