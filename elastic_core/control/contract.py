@@ -263,7 +263,7 @@ class PastJob:
     done_samples: int  # committed
     profile: tuple[ProfilePoint, ...]
     noise_scale: float | None
-    resize_seconds: float | None  # measured mean; None where it was never restarted
+    resize_seconds: float | None  # measured mean; None where it was never resized or started again
     num_resizes: int
     leases: tuple[PastLease, ...]
 

@@ -47,26 +47,50 @@ NOISE = text("""
     GROUP BY wanted.id
 """)
 
-# A restart: a lease that was not handed over and whose processes have started. What it costs: from the boundary's
-# commit until the old processes are gone, and from the grant until the first heartbeat; waiting for slots is no cost
-# of the restart.
+# What a resize costs: the time without a step around a boundary after which the job held other slots or another
+# layout, whichever way that went. In place, from the last step to the first, as the trainer told with its checkpoints.
+# By new processes, from the last step (or the commit) until the old ones are gone, and from the grant until the first
+# step (or heartbeat): waiting for slots is no cost of the resize. A job that was never resized, but started again, is
+# taken to be as slow at the one as at the other.
 PAST = text("""
     WITH history AS (
-        SELECT l.job_id, l.epoch, l.origin_epoch, l.num_slots, l.granted_at, l.started_at, l.released_at,
+        SELECT l.job_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage, s.start_step,
+               l.epoch = l.origin_epoch AS anew,
+               lag(l.allocation - 'global_batch') OVER w <> l.allocation - 'global_batch' AS moved,
+               lag(l.epoch) OVER w AS epoch_before,
                lag(l.num_slots) OVER w AS slots_before,
-               greatest(lag(l.released_at) OVER w - lag(s.ended_at) OVER w, 0) AS stopping
+               lag(l.released_at) OVER w AS gone_at,
+               lag(s.ended_at) OVER w AS ended_at,
+               lag(s.end_checkpoint_id) OVER w AS ended_with
         FROM leases l JOIN segments s ON s.id = l.segment_id
         WHERE l.job_id = ANY (CAST(:jobs AS text[]))
         WINDOW w AS (PARTITION BY l.job_id ORDER BY l.epoch)
+    ), priced AS (
+        SELECT h.*, CASE
+            WHEN anew THEN coalesce(next.step_at, started_at) - granted_at
+                 + greatest(gone_at - coalesce(last.step_at, ended_at), 0)
+            ELSE next.step_at - last.step_at END AS pause
+        FROM history h
+        LEFT JOIN LATERAL (
+            SELECT (timings ->> 'last_step_at')::float8 AS step_at FROM checkpoints
+            WHERE (h.anew OR h.moved) AND id = h.ended_with AND epoch = h.epoch_before
+        ) last ON true
+        LEFT JOIN LATERAL (
+            SELECT (timings ->> 'first_step_at')::float8 AS step_at FROM checkpoints c
+            WHERE (h.anew OR h.moved) AND c.job_id = h.job_id AND c.lineage = h.lineage AND c.step >= h.start_step
+              AND c.epoch = h.epoch
+            ORDER BY c.step LIMIT 1
+        ) next ON true
     )
     SELECT job_id,
            sum(num_slots * (coalesce(released_at, :now) - granted_at)) AS slot_seconds,
            count(*) FILTER (WHERE num_slots <> slots_before) AS num_resizes,
            max(granted_at) FILTER (WHERE num_slots <> slots_before) AS last_resize_at,
-           avg(started_at - granted_at + coalesce(stopping, 0))
-               FILTER (WHERE epoch = origin_epoch AND slots_before IS NOT NULL AND started_at IS NOT NULL)
-               AS resize_seconds
-    FROM history GROUP BY job_id
+           coalesce(
+               avg(greatest(pause, 0)) FILTER (WHERE moved AND pause IS NOT NULL),
+               avg(greatest(pause, 0)) FILTER (WHERE anew AND epoch_before IS NOT NULL AND pause IS NOT NULL)
+           ) AS resize_seconds
+    FROM priced GROUP BY job_id
 """)
 
 

@@ -241,6 +241,78 @@ def test_the_snapshot_says_what_a_job_has_cost_and_done(control: LedgerControl, 
     assert [point.num_slots for point in view.profile] == [4]
 
 
+def pause(control: LedgerControl, job_id: str = "job-a") -> float:
+    """What the next decision takes a resize of the job for, in seconds."""
+    return next(job.resize_seconds for job in control.snapshot().jobs if job.job_id == job_id)
+
+
+def test_a_resize_in_place_costs_what_lay_between_its_steps_and_a_boundary_without_one_nothing(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    order = a_life(control).start()
+    unknown = pause(control)
+    same = control.trainer(order.token).commit(a_commit(order, 2, final=True, timings={"last_step_at": clock()})).order
+    assert same is not None
+    first = {"first_step_at": clock.advance(0.1)}
+    control.trainer(same.token).commit(a_commit(same, 3, timings=first))
+    assert pause(control) == unknown  # it went on as it was
+    a_life(control, "job-b")
+    control.acquire("job-b__seg_0")
+    last = {"last_step_at": clock.advance(5)}
+    clock.advance(0.5)
+    fewer = control.trainer(same.token).commit(a_commit(same, 4, final=True, ready=(), timings=last)).order
+    assert fewer is not None
+    assert fewer.allocation.num_slots == 2
+    assert pause(control) == unknown  # nobody has told of a step since
+    first = {"first_step_at": clock.advance(1.5)}
+    clock.advance(60)  # the cost is told with its first checkpoint, however late that is
+    control.trainer(fewer.token).commit(a_commit(fewer, 9, timings=first))
+    control.trainer(fewer.token).commit(a_commit(fewer, 12))
+    assert pause(control) == pytest.approx(2.0)
+
+
+def test_a_resize_by_new_processes_costs_all_but_the_waiting_for_slots(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    life = a_life(control)
+    order = life.start()
+    control.revoke(order.segment_id, "by hand")
+    last = {"last_step_at": clock()}
+    clock.advance(1)  # until it is saved
+    control.trainer(order.token).commit(a_commit(order, 8, final=True, timings=last))
+    clock.advance(3)  # until its processes are gone
+    life.leave(order)
+    clock.advance(100)
+    control.set_cluster(a_cluster({"node-a": 2}))
+    control.acquire("job-a__seg_1")
+    clock.advance(4)  # until the new ones are there
+    again = control.launch_order("job-a__seg_1")
+    control.trainer(again.token).heartbeat(a_beat(8))
+    assert pause(control) == 8.0
+    first = {"first_step_at": clock.advance(6)}
+    control.trainer(again.token).commit(a_commit(again, 9, timings=first))
+    assert pause(control) == 14.0
+
+
+def test_a_job_that_was_only_started_again_is_taken_to_be_resized_as_slowly_until_it_is_resized(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    life = a_life(control)
+    life.leave(life.start(), "infrastructure", "SIGKILL")
+    control.acquire(life.segment_id())
+    clock.advance(30)
+    order = control.launch_order(life.segment_id())
+    control.trainer(order.token).heartbeat(a_beat(0))
+    assert pause(control) == 30.0
+    a_life(control, "job-b")
+    control.acquire("job-b__seg_0")
+    last = {"last_step_at": clock.advance(5)}
+    fewer = control.trainer(order.token).commit(a_commit(order, 4, final=True, ready=(), timings=last)).order
+    assert fewer is not None
+    control.trainer(fewer.token).commit(a_commit(fewer, 5, timings={"first_step_at": clock.advance(2)}))
+    assert pause(control) == pytest.approx(2.0)
+
+
 def test_slots_of_a_job_at_its_boundary_are_not_counted_as_its_own(control: LedgerControl) -> None:
     order = a_life(control).start()
     control.revoke(order.segment_id, "by hand")
