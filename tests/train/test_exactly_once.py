@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_core.state.block_order import Blocks
@@ -23,6 +23,7 @@ from tests.train import forked
 from tests.train.job import Job
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 200), st.integers(1, 600), st.integers(0, 2**40),
     st.lists(st.tuples(st.integers(1, 97), st.integers(1, 7)), min_size=1, max_size=12), st.none() | st.integers(1, 9),
