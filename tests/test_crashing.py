@@ -46,7 +46,7 @@ def test_every_point_lies_somewhere_once_and_has_a_name() -> None:
 
 def job_in(folder: Path) -> Job:
     spec = {"checkpoints": {"interval_seconds": None, "interval_steps": INTERVAL}}
-    return Job(folder, total=9 * BATCH, spec=spec, params={"sleep": 0.05})
+    return Job(folder, total=9 * BATCH, spec=spec, params={"sleep": 0.01})
 
 
 @pytest.fixture(scope="module")

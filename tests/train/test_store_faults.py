@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -42,11 +42,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """A file that takes all the room that is left."""
+    """A file that takes all the room that is left; workers may be writing at the same time."""
     ballast = disk / "ballast"
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free)
-    assert shutil.disk_usage(disk).free == 0
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
     return ballast
 
 
@@ -125,6 +125,26 @@ def test_with_the_disk_full_at_a_boundary_the_attempt_ends_and_the_next_goes_on_
     job.ledger.set(directive="go_on")
     assert job.run(2, BATCH, segment_steps=5) == [0, 0]
     require_whole(job, store)
+    require_same_end(job, store, new_job, world=2)
+
+
+def test_what_other_ranks_wrote_of_a_checkpoint_that_one_could_not_write_is_deleted(
+    new_job: Callable[..., Job],
+) -> None:
+    job = new_job(**OPTIONS, params=SLOWLY)
+    store, workers = open_store(str(job.store)), job.start(2, BATCH)
+    wait_for(job.ledger.commits, job, workers)
+    pid, limit = workers[1].pid, resource.RLIMIT_FSIZE
+    assert pid is not None
+    before = resource.prlimit(pid, limit)
+    resource.prlimit(pid, limit, (16 << 10, before[1]))  # of each file: the curve has room, a part has not
+    wait_for(lambda: job.logs().count("rank 1: Cannot write") >= 2, job, workers)
+    resource.prlimit(pid, limit, before)
+    saved = len(job.ledger.commits())
+    wait_for(lambda: len(job.ledger.commits()) > saved, job, workers)
+    ended(job, workers)
+    require_whole(job, store)
+    assert {found.uri for found in find(store, "job")} == {commit.uri for commit in job.ledger.commits()}
     require_same_end(job, store, new_job, world=2)
 
 
