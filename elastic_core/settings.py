@@ -69,6 +69,12 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(default=90.0, gt=0, description="life of a lease without a heartbeat")
     heartbeat_seconds: float = 2.0
     grace_seconds: float = 60.0
+    node_memory_mb: int = Field(
+        default=0,
+        ge=0,
+        description="MiB of each node's memory that may hold jobs' latest checkpoints, which are then read from there "
+        "instead of the store; 0 for none",
+    )
     max_attempts: int = Field(default=5, description="attempts of one segment without any commit before the job fails")
 
     def store_url(self) -> str:

@@ -180,7 +180,7 @@ class Commit:
     leaving: bool = False  # the processes end after this final commit, come what may: the lease must not pass on
     ready: tuple[Slot, ...] | None = None  # not held, and a worker waits for each; None: never resize these processes
     fingerprints: Mapping[str, Any] = field(default_factory=dict)  # what was read: see train.audit
-    timings: Mapping[str, float] = field(default_factory=dict)  # seconds: save, restore, ...; `..._at`: Unix time
+    timings: Mapping[str, float] = field(default_factory=dict)  # seconds: save, ...; `..._at`: Unix time; `..._bytes`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from elastic_core.control.contract import LaunchOrder
 from elastic_core.domain import CPU, Slot
 from elastic_core.errors import InfrastructureError
+from elastic_core.launch import keepers
 from elastic_core.launch.contract import GroupStatus
 from elastic_core.launch.environment import RUN_DIR, allowed, worker_settings
 from elastic_core.launch.folders import GroupFolders
@@ -42,7 +43,9 @@ class LocalLauncher(GroupFolders):
         with _lock(folder) as fd:
             if folder.read("agent.json") is None and folder.read("exit.json") is None:
                 self._prepare(folder, order)
+                starting = keepers.prepare(self.settings, order, folder)
                 self._spawn_agent(folder, fd)
+                keepers.wait(starting)
         with _lock(folder):  # free again once the agent has recorded itself, or died
             pass
         status = self.poll(order.origin_epoch)

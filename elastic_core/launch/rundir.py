@@ -5,6 +5,7 @@
                  lease passes to the next segment or the token is renewed
   settings.json  what workers need of the settings: control_url, store, s3_endpoint, tasks, ...
   agent.json     {"pid", "start_time"} of the agent;  workers.json  the same, and the slot, of each living worker
+  memory.json    how workers reach the memory of the nodes (`state.memory`), with a key of their job (0600)
   spawn.json     what the agent runs for each slot; stop.json  how long the workers may take to end, once asked
   wanted.json    what rank 0 asks of the agent: slots for which to start workers ahead (`train.ahead`)
   waiting-<r>.json  {"pid", "start_time", "slot"} of a worker that was started ahead and has loaded its code

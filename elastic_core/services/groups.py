@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 
+from elastic_core.launch import keepers
 from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.process import ProcessId
 from elastic_core.launch.rundir import RunDir
@@ -16,7 +17,10 @@ FIRM_SECONDS = 5.0  # for an agent to do what it does at once, on a machine that
 
 
 def stop_groups(settings: Settings) -> int:
-    """Stop every process group below the home, within `settings.grace_seconds` if they obey; how many there were."""
+    """Stop every process group below the home, within `settings.grace_seconds` if they obey; how many there were.
+
+    And what the nodes keep in memory for them.
+    """
     folders = GroupFolders(settings)
     agents = {
         group.origin_epoch: agent
@@ -33,6 +37,7 @@ def stop_groups(settings: Settings) -> int:
     for agent in agents.values():
         agent.send(signal.SIGKILL)  # its workers die with it
     _wait(lambda: any(group.alive for group in folders.groups()), FIRM_SECONDS)
+    keepers.stop(settings)
     return len(agents)
 
 

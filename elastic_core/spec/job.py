@@ -274,6 +274,14 @@ class Checkpoints(BaseModel):
     keep_best: int = Field(
         default=1, ge=0, title="Best kept", description="best checkpoints, by the task's metric, that are kept besides"
     )
+    memory_copies: int = Field(
+        default=1,
+        ge=0,
+        le=8,
+        title="Copies in memory",
+        description="other nodes that keep the latest checkpoint in memory besides its writers' own, if there are so "
+        "many: a lost node does not make the job read from the store then",
+    )
 
 
 class JobSpec(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 # What `put` takes: bytes, a file to copy, or buffers that follow each other. Each is done with when the next is
 # taken, so that an object larger than memory can be written, from one buffer that is filled again and again.
@@ -19,6 +19,20 @@ class Entry:
     key: str
     size: int
     modified: float
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """A store that gives some objects from elsewhere, e.g. from memory."""
+
+    def doubt(self, key: str, why: str) -> bool:
+        """The object was found damaged: it is given from the store itself from now on. Whether it had not been before,
+        so that reading it again may help."""
+
+
+def doubted(store: CheckpointStore, key: str, why: str) -> bool:
+    """As `Layered.doubt`; False for a store that is no more than that."""
+    return isinstance(store, Layered) and store.doubt(key, why)
 
 
 class CheckpointStore(Protocol):

@@ -28,7 +28,7 @@ from elastic_core.crashing import crash_here
 from elastic_core.domain import Layout, from_json, to_json
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.state.boxes import Box, tiling_fault
-from elastic_core.state.contract import CheckpointStore
+from elastic_core.state.contract import CheckpointStore, doubted
 from elastic_core.state.dtypes import itemsize
 from elastic_core.state.layout import StateLayout, TensorMeta, layout_from_json, layout_to_json, partition
 from elastic_core.state.paths import MANIFEST, CheckpointPath
@@ -184,13 +184,9 @@ def read_manifest(store: CheckpointStore, uri: str, sha256: str | None = None) -
 
     Raises `CorruptCheckpoint` saying what is wrong, `UserError` for a format version of a later release.
     """
-    try:
-        content = store.get(f"{uri}/{MANIFEST}")
-    except FileNotFoundError as error:
-        raise CorruptCheckpoint(
-            f"Checkpoint {uri} has no {MANIFEST}: it was never completed, or it was deleted."
-        ) from error
-    digest = hashlib.sha256(content).hexdigest()
+    content, digest = _read(store, uri)
+    if sha256 not in (None, digest) and doubted(store, f"{uri}/{MANIFEST}", f"SHA-256 {digest}, not {sha256}"):
+        content, digest = _read(store, uri)
     if sha256 is not None and digest != sha256:
         raise CorruptCheckpoint(
             f"Checkpoint {uri}: {MANIFEST} has SHA-256 {digest}, committed was {sha256}: its bytes were changed."
@@ -207,6 +203,17 @@ def read_manifest(store: CheckpointStore, uri: str, sha256: str | None = None) -
         size_bytes=len(content) + sum(file.size for file in document.files),
         layout=_layout_of(uri, document),
     )
+
+
+def _read(store: CheckpointStore, uri: str) -> tuple[bytes, str]:
+    """The manifest's bytes and their SHA-256."""
+    try:
+        content = store.get(f"{uri}/{MANIFEST}")
+    except FileNotFoundError as error:
+        raise CorruptCheckpoint(
+            f"Checkpoint {uri} has no {MANIFEST}: it was never completed, or it was deleted."
+        ) from error
+    return content, hashlib.sha256(content).hexdigest()
 
 
 def _without_none(body: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.state.boxes import Box
-from elastic_core.state.contract import CheckpointStore
+from elastic_core.state.contract import CheckpointStore, doubted
 from elastic_core.state.dtypes import dtype_of
 from elastic_core.state.manifest import Manifest, TensorEntry, Tile, crc32c, read_manifest
 
@@ -260,9 +260,22 @@ def _read_run(store: CheckpointStore, uri: str, run: _Run, scratch: _Scratch) ->
         buffers += memory[-1]
         at = extent.offset + extent.length
     try:
+        return _read_checked(store, uri, run, buffers, memory)
+    except CorruptCheckpoint as error:
+        if not doubted(store, f"{uri}/{run.file}", str(error)):
+            raise
+        return _read_checked(store, uri, run, buffers, memory)
+
+
+def _read_checked(
+    store: CheckpointStore, uri: str, run: _Run, buffers: Sequence[_Bytes], memory: Sequence[Sequence[_Bytes]]
+) -> int:
+    """Fill the buffers, hold each extent's memory against its checksum, make its copies; the bytes read."""
+    start = run.extents[0].offset
+    try:
         num = store.read_into(f"{uri}/{run.file}", start, [b.data for b in buffers if b.nbytes])
     except FileNotFoundError as error:
-        raise CorruptCheckpoint(f"Checkpoint {uri}: {run.file} is missing; it holds {last.what}.") from error
+        raise CorruptCheckpoint(f"Checkpoint {uri}: {run.file} is missing; it holds {run.extents[-1].what}.") from error
     for extent, data in zip(run.extents, memory, strict=True):
         if extent.offset + extent.length > start + num:
             raise CorruptCheckpoint(

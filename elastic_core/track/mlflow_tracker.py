@@ -130,9 +130,11 @@ class MlflowTracker:
         after = self._grant(event).position
         for observation in committed_observations(self._feed, event, after):
             self._add(parent.run_id, facts.curve_points(observation))
-        spans = {name: value for name, value in event.payload["timings"].items() if not name.endswith("_at")}
-        seconds = facts.prefixed("seconds", spans)
-        self._add(parent.run_id, facts.points(seconds, checkpoint.committed_at, checkpoint.step))
+        timings = event.payload["timings"]
+        spans = {name: value for name, value in timings.items() if not name.endswith(("_at", "_bytes"))}
+        sizes = {name.removesuffix("_bytes"): value for name, value in timings.items() if name.endswith("_bytes")}
+        measured = facts.prefixed("seconds", spans) | facts.prefixed("bytes", sizes)
+        self._add(parent.run_id, facts.points(measured, checkpoint.committed_at, checkpoint.step))
         name = f"{self._jobs.job(event.job_id).spec.name}-step-{checkpoint.step}"
         self._runs.checkpoint_model(parent, name, checkpoint, {"elastic.job_id": event.job_id})
 

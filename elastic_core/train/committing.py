@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from elastic_core.control.contract import Commit, CommitAnswer, Directive, TrainerControl
@@ -21,8 +22,10 @@ _RETRY_SECONDS = 0.5
 
 
 class Committer:
-    def __init__(self, heart: Heart, wishes: Wishes) -> None:
+    def __init__(self, heart: Heart, wishes: Wishes, committed: Callable[[Commit], None] | None = None) -> None:
+        """`committed` hears of every commit that has happened, and raises nothing."""
         self._heart = heart
+        self._committed = committed
         self._wishes = wishes
         self._background: threading.Thread | None = None
         self._failed: ElasticError | None = None
@@ -78,6 +81,8 @@ class Committer:
                 crash_here("commit.unsent")
                 answer = trainer.commit(commit)
                 crash_here("commit.unheard")
+                if self._committed is not None:
+                    self._committed(commit)
                 return answer
             except (InfrastructureError, Unauthorized) as error:
                 wish, reason = self._wishes.current

@@ -11,6 +11,7 @@ from statistics import fmean
 
 from elastic_core.control.contract import CommitAnswer, LaunchOrder
 from elastic_core.state.contract import CheckpointStore
+from elastic_core.state.memory import NodeMemory
 from elastic_core.train.committing import Committer
 from elastic_core.train.exits import Stopped
 from elastic_core.train.group import Group
@@ -28,7 +29,7 @@ _FLUSH_SECONDS = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What a session runs in. `heart` is rank 0's; `started_at`: `time.perf_counter` when the process, or what it has
-    begun anew, started."""
+    begun anew, started. `memory` is what lies in front of the store, if there is something."""
 
     order: LaunchOrder
     group: Group
@@ -36,6 +37,7 @@ class Surroundings:
     wishes: Wishes
     heart: Heart | None
     started_at: float
+    memory: NodeMemory | None = None
 
 
 Describe = Callable[[bool], Content]
@@ -56,7 +58,7 @@ class Segments:
         self.anew: LaunchOrder | None = None  # once it is over: the next segment's, for which everything is made anew
         self._agreed: StepResult | None = None
         self._logged: dict[str, float] = {}
-        self.timings: dict[str, float] = {}  # since the last checkpoint: spans in seconds, `..._at` in Unix time
+        self.timings: dict[str, float] = {}  # since the last checkpoint: seconds, `..._at` in Unix time, `..._bytes`
         self._losses: list[float] = []
         self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
         self._committer: Committer | None = None
@@ -82,7 +84,7 @@ class Segments:
         self._begin_segment()
 
     def time(self, name: str, seconds: float) -> None:
-        """Report a span with the next checkpoint."""
+        """Report a span, or a number of bytes (`..._bytes`), with the next checkpoint."""
         self.timings[name] = seconds
 
     def log(self, metrics: Mapping[str, float]) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from elastic_core.control.contract import LaunchOrder
+from elastic_core.control.contract import Commit, LaunchOrder
 from elastic_core.errors import UserError
 from elastic_core.state.order import rank_share
 from elastic_core.train.audit import ReadLog
@@ -199,7 +199,7 @@ class Session:
 
             gradients = CutGradients(part, self._group, self._places)
         reads = ReadLog(keep_indices=spec.audit == "full")
-        committer = Committer(around.heart, around.wishes) if around.heart is not None else None
+        committer = Committer(around.heart, around.wishes, self._remember) if around.heart is not None else None
         saver = Saver(self._group, around.store, reads, committer, self._places, part.groups if part else ())
         self._segments.attach(saver, committer)
         self._prepared = _Prepared(
@@ -344,7 +344,26 @@ class Session:
             self._segments.start_at(restored.record.step, restored.record.samples)
         elif order.warm_start is not None:
             state.load_weights(read_weights(store, order.warm_start, boxes=state.boxes))
+        self._report_sources()
         return restored
+
+    def _report_sources(self) -> None:
+        """How many bytes all ranks together have read from where, with the next checkpoint."""
+        if self._around.memory is None:
+            return
+        mine = self._around.memory.taken()
+        totals = [sum(ranks) for ranks in zip(*self._group.gather_vectors(list(mine.values())), strict=True)]
+        for source, num_bytes in zip(mine, totals, strict=True):
+            if any(totals):  # a new job has read nothing
+                self._segments.time(f"restored_from_{source}_bytes", num_bytes)
+
+    def _remember(self, commit: Commit) -> None:
+        """Rank 0's: what was just committed is the latest that the nodes' memory should hold."""
+        memory, slots = self._around.memory, self._segments.order.allocation.slots
+        if memory is not None and commit.finished:
+            memory.finished()
+        elif memory is not None:
+            memory.committed(commit.uri, [slot.node for slot in slots])
 
     def _restore_randomness(self, ready: _Prepared) -> None:
         """At the last moment, so that nothing between `prepare` and the loop can shift it."""

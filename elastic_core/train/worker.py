@@ -139,6 +139,8 @@ class _Trainer:
 
     def _session(self, order: LaunchOrder, device: torch.device, started: float) -> LaunchOrder | None:
         """Restore, train, commit. Gives the order to begin anew under, if there is one."""
+        from elastic_core.state.keeper_client import Access
+        from elastic_core.state.memory import NodeMemory, StoreWithMemory
         from elastic_core.state.stores import open_store
         from elastic_core.train.entry import run
         from elastic_core.train.group import Group
@@ -149,11 +151,17 @@ class _Trainer:
         rank = slots.index(self.slot)
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(slots)))
         group = Group.form(self.run_dir, rank, len(slots), device, generation=order.epoch)
+        store = open_store(settings["store"], endpoint=settings.get("s3_endpoint", ""))
+        access = self.run_dir.read("memory.json")
+        memory = None
+        if access is not None:
+            memory = NodeMemory(Access.from_json(access), self.slot.node, order.spec.checkpoints.memory_copies)
         session = Session(
             Surroundings(
                 order=order,
                 group=group,
-                store=open_store(settings["store"], endpoint=settings.get("s3_endpoint", "")),
+                store=StoreWithMemory(store, memory) if memory is not None else store,
+                memory=memory,
                 wishes=self.wishes,
                 heart=self.heart,
                 started_at=started,
@@ -162,6 +170,8 @@ class _Trainer:
         run(self.entry, session, order.spec)
         session.close()
         group.close()
+        if memory is not None:
+            memory.close()
         return session.anew
 
 

@@ -133,12 +133,14 @@ class ReconcileOperator(ElasticOperator):
     """This host's processes against the ledger, then Airflow's runs against both. Returns what was put right."""
 
     def execute(self, context: Any) -> list[str]:
+        from elastic_core.launch import keepers
         from elastic_core.launch.local import LocalLauncher
         from elastic_core.launch.reconcile import reconcile_host, sweep_store
         from elastic_core.state.stores import open_store
 
         settings, control = Settings(), self.control()
         answer = reconcile_host(control, LocalLauncher(settings))
+        keepers.only(settings, answer.active_jobs)
         done = [*answer.actions, *self._jobs(control, answer.active_jobs)]
         done += self._segments(answer.active_segments)
         for action in done:

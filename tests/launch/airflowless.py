@@ -225,6 +225,7 @@ def settings_for(home: Path, **changes: Any) -> Settings:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     values: dict[str, Any] = {"lease_seconds": 20.0, "heartbeat_seconds": 0.2, "grace_seconds": 20.0}
+    values["node_memory_mb"] = 0
     return Settings(
         home=home,
         project=PROJECT,
@@ -236,8 +237,9 @@ def settings_for(home: Path, **changes: Any) -> Settings:
 
 
 @contextmanager
-def platform(home: Path, ledger_url: str, num_slots: int = 2) -> Iterator[Platform]:
-    settings = settings_for(home)
+def platform(home: Path, ledger_url: str, num_slots: int = 2, **changes: Any) -> Iterator[Platform]:
+    """`changes` of the settings."""
+    settings = settings_for(home, **changes)
     with Platform(settings, ApiThread(ledger_url, settings)) as found:
         found.pool(num_slots)
         yield found

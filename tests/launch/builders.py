@@ -52,7 +52,7 @@ def order(num_slots: int = 2, origin_epoch: int = 7, slot_type: str = "cpu") -> 
 
 def settings(home: Path, control_url: str = "http://127.0.0.1:9") -> Settings:
     """Nothing listens at the default address: agents keep their reports, and end when they are told to."""
-    return Settings(home=home, control_url=control_url, grace_seconds=60.0)
+    return Settings(home=home, control_url=control_url, grace_seconds=60.0, node_memory_mb=0)
 
 
 def scripted(home: Path, behaviours: str, control_url: str = "http://127.0.0.1:9") -> LocalLauncher:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_core.launch import keepers
 from elastic_core.launch.environment import RUN_DIR
 from elastic_core.launch.process import marked
 from elastic_core.launch.rundir import RunDir
@@ -64,3 +65,12 @@ def test_an_agent_that_hangs_is_ended_with_its_workers(home: Path) -> None:
 
 def test_without_groups_nothing_is_waited_for(tmp_path: Path) -> None:
     assert stop(tmp_path, grace_seconds=60.0)[0] == 0
+
+
+def test_what_the_nodes_keep_in_memory_ends_too(home: Path) -> None:
+    settings = Settings(home=home)
+    keepers.wait(keepers.start(settings, ["n0", "n1"]))
+    found = [process for node in ("n0", "n1") if (process := keepers._process(home / "memory", node))]
+    assert [keeper.alive() for keeper in found] == [True, True]
+    assert stop_groups(settings) == 0
+    assert [keeper.alive() for keeper in found] == [False, False]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from elastic_core.errors import InfrastructureError
-from elastic_core.state import peers
+from elastic_core.state import channel
 from elastic_core.state.boxes import Box
 from elastic_core.state.peers import PeerSource, RangeServer
 from elastic_core.state.transform import Memory, Part
@@ -57,9 +57,9 @@ def test_who_does_not_know_the_secret_gets_nothing() -> None:
             PeerSource(server.address, b"another").read("w", Box((10, 0), (1, 1)), torch.empty(1, 1))
         with socket.create_connection(server.address) as raw:
             raw.settimeout(5)
-            nonce = raw.recv(peers._NONCE, socket.MSG_WAITALL)
-            assert len(nonce) == peers._NONCE
-            raw.sendall(bytes(peers._NONCE + peers._MAC))
+            nonce = raw.recv(channel.NONCE, socket.MSG_WAITALL)
+            assert len(nonce) == channel.NONCE
+            raw.sendall(bytes(channel.NONCE + channel.MAC))
             assert raw.recv(1) == b""
 
 
@@ -69,9 +69,9 @@ def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
         def pretend() -> None:
             connection, _ = impostor.accept()
             with connection:
-                connection.sendall(bytes(peers._NONCE))
-                connection.recv(peers._NONCE + peers._MAC, socket.MSG_WAITALL)
-                connection.sendall(bytes(peers._MAC))
+                connection.sendall(bytes(channel.NONCE))
+                connection.recv(channel.NONCE + channel.MAC, socket.MSG_WAITALL)
+                connection.sendall(bytes(channel.MAC))
                 connection.recv(1)
 
         done = pool.submit(pretend)
@@ -81,14 +81,14 @@ def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
 
 
 def test_bytes_damaged_on_the_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = peers._receive_into
+    real = channel._receive_into
 
-    def damaged(connection: socket.socket, out: memoryview) -> None:
-        real(connection, out)
+    def damaged(connection: socket.socket, out: memoryview, deadline: float | None = None) -> None:
+        real(connection, out, deadline)
         if out.nbytes == 600 * 4:
             out[100] ^= 1
 
-    monkeypatch.setattr(peers, "_receive_into", damaged)
+    monkeypatch.setattr(channel, "_receive_into", damaged)
     with RangeServer(memory(), SECRET) as server, pytest.raises(InfrastructureError, match="came with CRC-32C"):
         PeerSource(server.address, SECRET).read("w", Box((10, 0), (20, 30)), torch.empty(20, 30))
 
