@@ -19,7 +19,7 @@ from elastic_core.control.database import Tx
 from elastic_core.control.endings import emit_segment_ended, end_job
 from elastic_core.control.events import EventKind
 from elastic_core.control.feed import emit
-from elastic_core.control.grants import covers, in_place
+from elastic_core.control.grants import as_held, covers, in_place
 from elastic_core.control.lifecycle import add_segment
 from elastic_core.control.orders import launch_order
 from elastic_core.control.progress import guard
@@ -168,12 +168,12 @@ def _passing(
     if segment.revoked_by == "user" or row is None:
         return None
     target, held, free = from_json(Target, row.target), leases.allocation(lease), leases.free_slots(tx)
-    wanted = target.wanted
-    if wanted == held.counts() and target.layout == held.layout:
+    if as_held(target, held):
         return _Passing(target, held.slots)
     slots = in_place(target, held, free) if ready is not None else None
     if slots is not None and {*slots} <= {*held.slots, *(ready or ())}:
         return _Passing(target, slots)
+    wanted = target.wanted
     missing = {kind: count - held.counts().get(kind, 0) for kind, count in wanted.items()}
     if held.counts().keys() - wanted.keys() or min(missing.values()) < 0 or not any(missing.values()):
         return None  # it gives slots up, or gets another layout

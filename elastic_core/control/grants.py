@@ -67,6 +67,11 @@ def covers(free: Iterable[Slot], counts: Mapping[str, int]) -> bool:
     return all(count <= have[kind] for kind, count in counts.items())
 
 
+def as_held(target: Target, held: Allocation) -> bool:
+    """The target asks for what is held: as many slots of each type, in the same layout."""
+    return target.wanted == held.counts() and target.layout == held.layout
+
+
 def in_place(target: Target, held: Allocation, free: Sequence[Slot]) -> tuple[Slot, ...] | None:
     """The target's slots by rank, where the processes on the `held` ones can go on there: as a grant would place them.
 
@@ -195,7 +200,7 @@ def _closest(layouts: Sequence[Layout], wanted: Layout) -> Layout | None:
 def _resize(holder: Holder, target: Target, left: set[Slot], moves: Moves) -> None:
     held = Counter(holder.allocation.counts())
     wanted = Counter(target.wanted)
-    if wanted == held and target.layout == holder.allocation.layout:
+    if as_held(target, holder.allocation):
         if holder.revoked_by == "plan":
             moves.withdrawals.append(holder.segment_id)
         return

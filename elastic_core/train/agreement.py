@@ -22,6 +22,7 @@ class StepMessage:
 
     wish: float  # a `Wish`
     segment_over: float  # rank 0's clock: the segment has lasted as long as it should
+    steady: float  # rank 0's: the next segment is to get just what this one has
     checkpoint_due: float  # rank 0's: an interval checkpoint is due
     save_ready: float  # this rank has done its part of the checkpoint under way
     loss: float  # share of the batch's mean loss
@@ -35,6 +36,7 @@ class StepMessage:
 class Agreement:
     wish: Wish
     segment_over: bool
+    steady: bool
     checkpoint_due: bool
     save_ready: bool
     loss: float
@@ -54,6 +56,7 @@ def conclude(rows: Sequence[StepMessage], layout: Layout) -> Agreement:
     return Agreement(
         wish=Wish(int(max(row.wish for row in rows))),
         segment_over=rows[0].segment_over > 0,
+        steady=rows[0].steady > 0,
         checkpoint_due=rows[0].checkpoint_due > 0,
         save_ready=all(row.save_ready > 0 for row in rows),
         loss=sum(row.loss for row in rows),

@@ -19,6 +19,7 @@ from elastic_core.train.exits import Stopped
 from elastic_core.train.heartbeat import Heart, Wish, Wishes
 
 _RETRY_SECONDS = 0.5
+_FLUSH_SECONDS = 2.0
 
 
 class Committer:
@@ -42,8 +43,12 @@ class Committer:
         self._background.start()
 
     def finish(self, commit: Commit) -> tuple[CommitAnswer, float]:
-        """Send a final commit; its answer, and when it was sent (monotonic). Raises `Stopped` or `Fenced`."""
+        """Send a final commit; its answer, and when it was sent (monotonic). Raises `Stopped` or `Fenced`.
+
+        What was observed under its epoch goes first: afterwards that may say nothing more.
+        """
         self._settle()
+        self._heart.flush(_FLUSH_SECONDS)
         self._heart.settle(True)
         commit = replace(commit, ready=self._heart.ready())
         sent = time.monotonic()

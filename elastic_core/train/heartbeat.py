@@ -104,6 +104,7 @@ class Heart:
         self._trainer = connect(order.token)
         self._lease_until = (time.monotonic() if started_at is None else started_at) + order.lease_seconds
         self._progress = Progress()
+        self._steady = False
         self._closed = threading.Event()
         self._lock = threading.Lock()  # order, trainer and lease change together
         self._outbox: deque[tuple[TrainerControl, Observation]] = deque(maxlen=_QUEUE)
@@ -135,6 +136,11 @@ class Heart:
     def order(self) -> LaunchOrder:
         return self._order
 
+    @property
+    def steady(self) -> bool:
+        """When the control plane last answered, the next segment was to get just what this one has."""
+        return self._steady
+
     def lease_left(self) -> float:
         """Seconds until this process must be gone."""
         return self._lease_until - time.monotonic()
@@ -160,7 +166,8 @@ class Heart:
             self._settling = settling
 
     def adopt(self, order: LaunchOrder, sent: float) -> None:
-        """Go on under the next segment's order. Its lease holds from `sent`, when the commit was sent (monotonic).
+        """Go on under the next segment's order. Its lease holds from `sent`, when the commit was sent (monotonic), or
+        from a later beat: those renew whichever lease of the chain is in force.
 
         Slots that it has lost are given back in a thread, once the workers there are gone.
         """
@@ -168,7 +175,7 @@ class Heart:
             lost = set(self._order.allocation.slots) - set(order.allocation.slots)
             self._order = order
             self._trainer = self._connect(order.token)
-            self._lease_until = sent + order.lease_seconds
+            self._lease_until = max(self._lease_until, sent + order.lease_seconds)
             self._settling = False
         self._on_order(order)
         if self._members is not None:
@@ -213,6 +220,7 @@ class Heart:
             self._away(error)
             return
         self._told_away = False
+        self._steady = answer.steady
         with self._lock:
             if self._order.epoch != order.epoch:
                 return  # the lease passed on while this answer was under way

@@ -3,9 +3,10 @@
 Ranks agree after writing: one that could not write makes the save fail on all. A directory that never gets its
 manifest, or whose manifest is never committed, is litter that the sweeper finds.
 
-An interval checkpoint is written behind the steps, in two stages that all ranks end together: the parts, then the
-manifest. A rank says in each step's message whether its work of the stage is done (`Saver.ready`), and after the step
-at which all have said so, all of them `advance`. There is never more than one under way.
+A checkpoint is written behind the steps, in stages that all ranks end together: the parts, then the manifest, and for
+one that ends the segment the commit. A rank says in each step's message whether its work of the stage is done
+(`Saver.ready`), and after the step at which all have said so, all of them `advance`: so the threads that write never
+talk to other ranks, and all hear of the outcome at the same step. There is never more than one under way.
 """
 
 from __future__ import annotations
@@ -83,14 +84,42 @@ class _Save:
     collection: Collection | None = None  # None: every rank holds the whole state
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The checkpoint ends its segment: all of the job if `finished`. `leaving`: these processes end now, so the lease
+    must not pass on to them."""
+
+    finished: bool = False
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came of a checkpoint that ends a segment. Tokens in it are rank 0's only."""
+
+    answer: CommitAnswer
+    sent: float  # when the commit was sent, monotonic
+
+
 @dataclass(slots=True)
 class _Pending:
-    """An interval checkpoint under way: first its `part`, then, once `parts` are known, on rank 0 its manifest."""
+    """A checkpoint under way: first its `part`, then, once `parts` are known, on rank 0 its manifest, then the commit
+    (`committing`), whose answer is only waited for where the segment ends."""
 
     save: _Save
+    ending: Ending | None  # None: an interval checkpoint
     part: Behind[_Part]
     parts: Sequence[_Part] = ()
     manifest: Behind[Written] | None = None
+    committing: bool = False
+    answer: Behind[Answered] | None = None
+
+    @property
+    def mine(self) -> Behind[Any] | None:
+        """This rank's work of the stage; None if it has none."""
+        if self.committing:
+            return self.answer
+        return self.manifest if self.parts else self.part
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +167,7 @@ class Saver:
 
     @property
     def pending(self) -> bool:
-        """An interval checkpoint is under way; the same on every rank."""
+        """A checkpoint is under way; the same on every rank."""
         return self._pending is not None
 
     @property
@@ -146,70 +175,82 @@ class Saver:
         """This rank has done its part of the stage that the pending checkpoint is in."""
         if self._pending is None:
             return False
-        stage = self._pending.manifest if self._pending.parts else self._pending.part
-        return stage is None or stage.done
+        work = self._pending.mine
+        return work is None or work.done
 
-    def interval(self, order: LaunchOrder, content: Content) -> None:
+    def behind(self, order: LaunchOrder, content: Content, ending: Ending | None = None) -> None:
         """Begin a checkpoint and return as soon as its content is copied aside. None may be pending."""
-        assert self._pending is None, "one checkpoint at a time"
         save = self._begin(order, content)
-        tensors = self._staging.copy(self._mine(save))
-        self._pending = _Pending(save, Behind("save", lambda: self._write_part(save, tensors)))
+        self._start(save, ending, self._staging.copy(self._mine(save)))
 
-    def advance(self) -> None:
-        """Go on with the pending checkpoint, on every rank alike; waits for what is not `ready`.
-
-        Raises `SaveFailed` on every rank alike: then it is given up, and its reads go with the next one.
-        """
-        pending = self._pending
-        assert pending is not None
-        if not pending.parts:
-            self._pending = None
-            parts = self._agreed_parts(pending.save, pending.part.result())
-            pending.parts = parts
-            if self._group.rank == 0:
-                pending.manifest = Behind("manifest", lambda: self._write_manifest(pending.save, parts))
-            self._pending = pending
-            return
-        self._pending = None
-        manifest = pending.manifest
-        commit = self._concluded(pending.save, pending.parts, manifest.result if manifest is not None else None)
-        if self._committer is not None:
-            self._committer.start(commit)
-
-    def settle(self) -> None:
-        """Wait for the pending checkpoint, if there is one. Raises as `advance` does."""
-        while self._pending is not None:
-            self.advance()
-
-    def final(
-        self, order: LaunchOrder, content: Content, finished: bool, leaving: bool = False
-    ) -> tuple[CommitAnswer, float]:
-        """Save and commit; the answer, and when the commit was sent (monotonic). Tokens are rank 0's only.
-
-        `leaving`: these processes end now, so the lease must not pass on to them.
+    def final(self, order: LaunchOrder, content: Content, ending: Ending) -> Answered:
+        """Save and commit, and wait for the answer: for when there is nothing to go on with meanwhile.
 
         Raises `SaveFailed`, or what the commit raised (`Stopped`, `Fenced`, ...), on every rank alike.
         """
-        assert self._pending is None, "settled first"
         save = self._begin(order, content)
-        parts = self._agreed_parts(save, self._write_part(save, self._mine(save)))
-        commit = self._concluded(save, parts, lambda: self._write_manifest(save, parts))
-        commit = replace(commit, final=True, finished=finished, leaving=leaving)
-        outcome, full, sent = _Outcome(None), None, time.monotonic()
-        if self._committer is not None:
+        self._start(save, ending, self._mine(save))
+        answered = self.settle()
+        assert answered is not None, "the segment ends"
+        return answered
+
+    def advance(self) -> Answered | None:
+        """Go on with the pending checkpoint, on every rank alike; waits for what is not `ready`.
+
+        Gives the answer once one that ends the segment has it; then it is pending no more. Raises `SaveFailed` on
+        every rank alike: then it is given up, and its reads go with the next one. Of one that ends the segment it also
+        raises what the commit raised, on every rank alike.
+        """
+        pending, self._pending = self._pending, None
+        assert pending is not None
+        if pending.committing:
+            return self._told(pending.answer)
+        if not pending.parts:
+            pending.parts = parts = self._agreed_parts(pending.save, pending.part.result())
+            if self._group.rank == 0:
+                pending.manifest = Behind("manifest", lambda: self._write_manifest(pending.save, parts))
+            self._pending = pending
+            return None
+        manifest, ending, committer = pending.manifest, pending.ending, self._committer
+        commit = self._concluded(pending.save, pending.parts, manifest.result if manifest is not None else None)
+        if ending is None:
+            if committer is not None:
+                committer.start(commit)
+            return None
+        commit = replace(commit, final=True, finished=ending.finished, leaving=ending.leaving)
+        pending.committing = True
+        if committer is not None:
+            pending.answer = Behind("commit", lambda: Answered(*committer.finish(commit)))
+        self._pending = pending
+        return None
+
+    def settle(self) -> Answered | None:
+        """Wait for the pending checkpoint, if there is one. Gives and raises what `advance` does."""
+        answered = None
+        while self._pending is not None:
+            answered = self.advance()
+        return answered
+
+    def _start(self, save: _Save, ending: Ending | None, tensors: Mapping[str, Tensor]) -> None:
+        self._pending = _Pending(save, ending, Behind("save", lambda: self._write_part(save, tensors)))
+
+    def _told(self, work: Behind[Answered] | None) -> Answered:
+        """Rank 0's answer, on every rank."""
+        outcome, mine = _Outcome(None), None
+        if work is not None:
             try:
-                full, sent = self._committer.finish(commit)
+                mine = work.result()
             except ElasticError as error:
                 outcome = _Outcome(None, error.code, str(error))
             else:
-                outcome = _Outcome(_without_token(full))
+                outcome = _Outcome(_without_token(mine.answer))
         told = from_json(_Outcome, json.loads(self._group.from_first(json.dumps(to_json(outcome)).encode())))
         if told.answer is None:
             raise {**BY_CODE, Stopped.code: Stopped}.get(told.code, InfrastructureError)(told.error)
-        return full or told.answer, sent
+        return mine or Answered(told.answer, time.monotonic())
 
     def _begin(self, order: LaunchOrder, content: Content) -> _Save:
+        assert self._pending is None, "one checkpoint at a time"
         header = CheckpointHeader(
             job_id=order.job_id, step=content.step, samples=content.samples, lineage=order.lineage,
             segment_id=order.segment_id, epoch=order.epoch, layout=order.allocation.layout, written_at=time.time(),

@@ -1,4 +1,11 @@
-"""The segment loop around the steps: progress, observations, checkpoints, boundaries and hand-overs of one rank."""
+"""The segment loop around the steps: progress, observations, checkpoints, boundaries and hand-overs of one rank.
+
+A boundary that nobody asked for, and after which the allocation is likely to stay (`Segments.steady`), does not stop
+training: the checkpoint is written and committed behind the next steps. If the answer passes the lease on as it is,
+those are the next segment's first steps. If not, they are dropped, as those since the last commit are in a crash, and
+taken again from the checkpoint: nothing is committed, or reported as observed, before the answer. So a run with such
+boundaries computes the same as one that waits at each.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +16,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from elastic_core.control.contract import CommitAnswer, LaunchOrder
+from elastic_core.control.contract import LaunchOrder
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.memory import NodeMemory
+from elastic_core.train.agreement import Agreement
 from elastic_core.train.committing import Committer
 from elastic_core.train.exits import Stopped
 from elastic_core.train.group import Group
 from elastic_core.train.heartbeat import Heart, Wish, Wishes
 from elastic_core.train.loop import SegmentClock
 from elastic_core.train.observe import Observer, StepFacts
-from elastic_core.train.saving import Content, SaveFailed, Saver
+from elastic_core.train.saving import Answered, Content, Ending, SaveFailed, Saver
 from elastic_core.train.stepping import Outside, StepResult
 
 TARGET_STEPS = 20  # whose mean loss is compared with the job's target: one step's is noise
 _SAVE_TRIES = 3
-_FLUSH_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,9 @@ class Segments:
         self._committer: Committer | None = None
         self._saver: Saver | None = None
         self._late = False
+        self._unanswered = False  # the last boundary's commit is on its way behind the steps
+        batch = around.order.spec.batch
+        self._batch_stays = batch.min == batch.max  # or did at the last boundary
         self._begin_segment()
 
     def attach(self, saver: Saver, committer: Committer | None) -> None:
@@ -72,6 +82,15 @@ class Segments:
     @property
     def progress(self) -> float:
         return min(1.0, self.samples / self.order.total_samples)
+
+    @property
+    def steady(self) -> bool:
+        """As far as this rank knows, the next segment gets just what this one has. Rank 0 knows.
+
+        A job whose batch changes at each boundary would begin anew from its checkpoint at each.
+        """
+        heart = self._around.heart
+        return heart is not None and heart.steady and self._batch_stays
 
     def start_at(self, step: int, samples: int) -> None:
         self.step, self.samples = step, samples
@@ -100,11 +119,19 @@ class Segments:
         assert self._saver is not None
         wish, _ = self._around.wishes.current
         due = self._committer is not None and self._clock.checkpoint_due()
+        over = self._clock.time_is_up()
         busy = self._saver.pending or (self._committer is not None and self._committer.busy)
-        if due and busy and not self._late:
+        if (due or over) and busy and not self._late:
             self._late = True
             _say(self._around.group, "a checkpoint is due, and waits until the one before it is written and committed")
-        return Outside(wish, self._clock.time_is_up(), due and not busy, self._saver.ready)
+        return Outside(
+            wish,
+            # A segment may last longer for an interval checkpoint, but never begins behind two boundaries.
+            segment_over=over and (self._unanswered or not busy),
+            steady=self.steady,
+            checkpoint_due=due and not busy,
+            save_ready=self._saver.ready,
+        )
 
     def stepped(self, result: StepResult) -> None:
         """A step was taken: count it, report it when a report is due."""
@@ -133,7 +160,7 @@ class Segments:
                 memory_bytes=result.agreed.memory_bytes,
             )
         )
-        if self._observer.due():
+        if self._observer.due() and not self._unanswered:  # under which epoch is not known yet
             self._report()
 
     def proceed(self, describe: Describe) -> None:
@@ -145,15 +172,17 @@ class Segments:
         done = self.samples >= self.order.total_samples or self._target_reached()
         if result is None:
             assert done, "a segment proceeds after a step, or when there is none left"
-            self._boundary(describe, done, leaving=False)
+            self._boundary(describe, Ending(finished=done))
             return
         agreed = result.agreed
         if agreed.wish is Wish.STOP:
             raise Stopped(self._around.wishes.current[1] or "another rank was told to stop")
-        leaving = agreed.wish is Wish.LEAVE
-        asked = leaving or agreed.wish is Wish.BOUNDARY
-        if done or asked or agreed.segment_over or self._clock.steps_are_up():
-            self._boundary(describe, done, leaving)
+        ending = Ending(finished=done, leaving=agreed.wish is Wish.LEAVE)
+        over = agreed.segment_over or self._clock.steps_are_up()
+        if self._unanswered:
+            self._proceed_unanswered(describe, agreed, ending, over)
+        elif over or done or agreed.wish is not Wish.NONE:
+            self._end(describe, agreed, ending)
         elif agreed.checkpoint_due:
             self._begin_interval(describe)
         elif agreed.save_ready:
@@ -179,38 +208,78 @@ class Segments:
     def _begin_interval(self, describe: Describe) -> None:
         assert self._saver is not None
         started = time.perf_counter()
-        self._saver.interval(self.order, describe(False))
+        self._saver.behind(self.order, describe(False))
         self._saved()
         self.time("stall", time.perf_counter() - started)  # of the steps; reported with the next checkpoint
         self._clock.saved()
 
-    def _saver_does(self, what: Callable[[Saver], None]) -> None:
+    def _saver_does(self, what: Callable[[Saver], object]) -> None:
         assert self._saver is not None
         try:
             what(self._saver)
         except SaveFailed as error:
             _say(self._around.group, f"training goes on without an interval checkpoint: {error}")
 
-    def _boundary(self, describe: Describe, finished: bool, leaving: bool) -> None:
+    def _end(self, describe: Describe, agreed: Agreement, ending: Ending) -> None:
+        if agreed.steady and agreed.wish is Wish.NONE and not ending.finished:
+            self._boundary_behind(describe)
+        else:
+            self._boundary(describe, ending)
+
+    def _reach(self) -> None:
+        """The segment ends with the step just taken."""
+        assert self._saver is not None
         self.timings["last_step_at"] = time.time()
         self._report()
-        self._saver_does(Saver.settle)
-        heart = self._around.heart
-        if heart is not None:
-            heart.flush(_FLUSH_SECONDS)
-        answer, sent = self._save_final(describe, finished, leaving)
-        self._saved()
-        self._around.wishes.clear_boundary()
-        if answer.order is None:
-            self.over = True
-            return
-        self._adopt(answer.order, sent)
+        if self._saver.pending:
+            _say(self._around.group, "a boundary waits until the checkpoint before it is written")
+            self._saver_does(Saver.settle)
 
-    def _save_final(self, describe: Describe, finished: bool, leaving: bool) -> tuple[CommitAnswer, float]:
+    def _boundary(self, describe: Describe, ending: Ending) -> None:
+        self._reach()
+        answered = self._save_final(describe, ending)
+        self._saved()
+        if self._passed_on(answered):
+            self._begin_segment()
+
+    def _boundary_behind(self, describe: Describe) -> None:
+        """Go on as if the next segment had begun; `_proceed_unanswered` hears whether it has."""
+        assert self._saver is not None
+        self._reach()
+        self._saver.behind(self.order, describe(True), Ending())
+        self._saved()
+        self._unanswered = True
+        self._begin_segment()
+
+    def _proceed_unanswered(self, describe: Describe, agreed: Agreement, ending: Ending, over: bool) -> None:
+        """A wish for a boundary that nobody leaves at was the ended segment's, or is uttered again."""
+        assert self._saver is not None
+        ends = over or ending != Ending()
+        if not ends and not agreed.save_ready:
+            return
+        started = time.perf_counter()
+        if ends:
+            _say(self._around.group, "a boundary waits until the one before it is written and committed")
+        try:
+            answered = self._saver.settle() if ends else self._saver.advance()
+        except SaveFailed as error:
+            _say(self._around.group, f"the segment goes on to step {self.step}, where it is saved again: {error}")
+            self._unanswered = False
+            self._boundary(describe, ending)
+            return
+        if answered is not None:
+            self._unanswered = False
+            if not self._passed_on(answered, behind=True):
+                return
+        self.time("conclude", self.timings.get("conclude", 0.0) + time.perf_counter() - started)
+        if ends:
+            self._end(describe, agreed, ending)
+
+    def _save_final(self, describe: Describe, ending: Ending) -> Answered:
         assert self._saver is not None
         for attempt in range(1, _SAVE_TRIES + 1):
             try:
-                return self._saver.final(self.order, describe(True), finished, leaving)
+                return self._saver.final(self.order, describe(True), ending)
             except SaveFailed as error:
                 _say(self._around.group, f"attempt {attempt} of {_SAVE_TRIES}: {error}")
                 if attempt == _SAVE_TRIES:
@@ -221,16 +290,28 @@ class Segments:
     def _saved(self) -> None:
         self.timings, self._losses = {}, []
 
-    def _adopt(self, order: LaunchOrder, sent: float) -> None:
-        """The lease has passed on to the job's next segment. Another global batch alone changes nothing here."""
-        before, after = self.order.allocation, order.allocation
-        if self._around.heart is not None:
-            self._around.heart.adopt(order, sent)
-        if (before.slots, before.layout, before.comm) != (after.slots, after.layout, after.comm):
-            self.anew, self.over = order, True
-            return
-        self.order = order
-        self._begin_segment()
+    def _passed_on(self, answered: Answered, behind: bool = False) -> bool:
+        """Whether the lease passes on to the job's next segment so that training simply goes on; else this is over.
+
+        Another global batch alone changes nothing, unless steps were taken `behind` the answer with the old one.
+        """
+        self._around.wishes.clear_boundary()
+        order = answered.answer.order
+        if order is not None:
+            if self._around.heart is not None:
+                self._around.heart.adopt(order, answered.sent)
+            before, after = self.order.allocation, order.allocation
+            self._batch_stays = before.global_batch == after.global_batch
+            same = (before.slots, before.layout, before.comm) == (after.slots, after.layout, after.comm)
+            if same and (self._batch_stays or not behind):
+                self.order = order
+                return True
+        self.anew, self.over = order, True
+        step, samples = self.began
+        if behind and self.step > step:
+            _say(self._around.group, f"{self.step - step} steps since the checkpoint of step {step} are dropped")
+            self.start_at(step, samples)
+        return False
 
 
 def _say(group: Group, text: str) -> None:

@@ -36,6 +36,7 @@ class Outside:
 
     wish: Wish
     segment_over: bool  # rank 0's
+    steady: bool  # rank 0's
     checkpoint_due: bool  # rank 0's
     save_ready: bool
 
@@ -105,6 +106,7 @@ class Stepper:
         return StepMessage(
             wish=float(outside.wish),
             segment_over=float(outside.segment_over),
+            steady=float(outside.steady),
             checkpoint_due=float(outside.checkpoint_due),
             save_ready=float(outside.save_ready),
             loss=local.loss,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from elastic_core.control.contract import CommitAnswer, Directive, ExitReport, LaunchOrder
 from elastic_core.control.plane import LedgerControl
@@ -34,6 +35,28 @@ def test_a_heartbeat_of_the_old_epoch_that_crosses_the_hand_over_keeps_the_proce
     assert control.reconcile([]).actions == ()  # renewed, although by the older token
     with pytest.raises(Fenced):
         control.trainer(order.token).commit(a_commit(order, 4))
+
+
+def test_a_heartbeat_says_whether_the_lease_would_pass_on_as_it_is(control: LedgerControl, ledger_url: str) -> None:
+    order = a_life(control).start()
+    trainer = control.trainer(order.token)
+    assert trainer.heartbeat(a_beat(1)).steady
+    following = ends(control, order, 3).order
+    assert following is not None
+    assert following.allocation == order.allocation
+    assert trainer.heartbeat(a_beat(4)).steady  # by the older token, of the segment in force
+    batch, engine = 2 * order.allocation.global_batch, create_engine(ledger_url)
+    with engine.begin() as sql:
+        sql.execute(text("UPDATE targets SET target = jsonb_set(target, '{global_batch}', :n)"), {"n": str(batch)})
+    engine.dispose()
+    assert not control.trainer(following.token).heartbeat(a_beat(4)).steady
+
+
+def test_a_job_that_is_to_get_other_slots_is_not_steady(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    control.acquire(a_life(control, "job-b").segment_id())
+    beat = control.trainer(order.token).heartbeat(a_beat(0))
+    assert (beat.directive, beat.steady) == (Directive.GO_ON, False)  # it is asked once it has made a step
 
 
 def test_any_epoch_of_a_chain_may_say_that_its_processes_are_gone(control: LedgerControl) -> None:

@@ -58,15 +58,21 @@ class Job:
 
     def start(self, slots: int, batch: int = 16, **order: Any) -> list[BaseProcess]:
         """The next attempt or segment: from what the ledger holds, under a new epoch."""
+        return self.start_order(self.next_order(slots, batch, **order))
+
+    def next_order(self, slots: int, batch: int = 16, **order: Any) -> LaunchOrder:
         self.epoch += 1
-        return self.start_order(
-            make_order(
-                self.job_spec(), slots=slots, batch=batch, epoch=self.epoch, total=self.total, dataset=self.rows,
-                records=self.ledger.records(), **order,
-            )
+        return make_order(
+            self.job_spec(), slots=slots, batch=batch, epoch=self.epoch, total=self.total, dataset=self.rows,
+            records=self.ledger.records(), **order,
         )  # fmt: skip
 
     def start_order(self, order: LaunchOrder) -> list[BaseProcess]:
+        run_dir = self.write_order(order)
+        return [self._fork(run_dir, rank) for rank in range(order.allocation.num_slots)]
+
+    def write_order(self, order: LaunchOrder) -> RunDir:
+        """In force from now on, in the run dir and in the ledger."""
         run_dir = self.run_dir(order.epoch)
         run_dir.create()
         run_dir.write_order(order)
@@ -74,8 +80,7 @@ class Job:
         settings |= {"store": self.store_url or str(self.store), "s3_endpoint": self.endpoint}
         run_dir.write("settings.json", settings)
         self.ledger.set(epoch=order.epoch, order=json.loads((run_dir.path / "order.json").read_text()))
-        slots = order.allocation.num_slots
-        return [self._fork(run_dir, rank) for rank in range(slots)]
+        return run_dir
 
     def start_ahead(self, number: int, slot: int) -> BaseProcess:
         """A worker that waits until slot `slot` is the job's."""

@@ -43,7 +43,8 @@ class FolderLedger:
 
     def set(self, **values: Any) -> None:
         """directive, reason, away, lease_seconds, epoch, token; next_batches (hand the lease over with them),
-        next_slots (hand it over to these slots, by index), to_come (slots in a heartbeat's answer, by index)."""
+        next_slots (hand it over to these slots, by index), to_come (slots in a heartbeat's answer, by index),
+        steady (says a heartbeat's answer), held_from (commits of this step and later ones are not answered)."""
         with self._state() as state:
             state.update(values)
 
@@ -75,6 +76,7 @@ class FolderLedger:
                 lease_seconds=state["lease_seconds"],
                 token=state["token"],
                 slots=tuple(_slot(index) for index in state["to_come"]),
+                steady=state["steady"],
             )
 
     def observe(self, observations: Sequence[Observation]) -> None:
@@ -85,6 +87,8 @@ class FolderLedger:
     def commit(self, commit: Commit) -> CommitAnswer:
         with self._state() as state:
             self._reachable(state)
+            if state["held_from"] is not None and commit.step >= state["held_from"]:
+                raise InfrastructureError("this commit is not answered")
             if state["lose_answers"] > 0:
                 state["lose_answers"] -= 1
                 self._accept(state, commit)
@@ -93,7 +97,7 @@ class FolderLedger:
             order = None
             if commit.final and not commit.finished and state["next_batches"]:
                 batch = state["next_batches"].pop(0)
-                order = _next_order(from_json(LaunchOrder, state["order"]), batch)
+                order = _next_order(from_json(LaunchOrder, state["order"]), batch, state["commits"])
             elif commit.final and not commit.finished and state["next_slots"]:
                 order = _resized(from_json(LaunchOrder, state["order"]), state["next_slots"].pop(0), state["commits"])
             if order is not None:
@@ -150,7 +154,7 @@ def new_state() -> dict[str, Any]:
     return {
         "directive": "go_on", "reason": "", "away": False, "lease_seconds": 60.0, "next_batches": [], "epoch": None,
         "token": None, "commits": [], "observations": [], "beats": [], "bad": [], "lose_answers": 0, "order": None,
-        "next_slots": [], "to_come": [], "vacated": [],
+        "next_slots": [], "to_come": [], "vacated": [], "steady": False, "held_from": None,
     }  # fmt: skip
 
 
@@ -189,21 +193,22 @@ def _slot(index: int) -> Slot:
 
 def _resized(order: LaunchOrder, slots: list[int], commits: list[Any]) -> LaunchOrder:
     """The next segment's order on these slots, as a ledger would give it to new processes."""
-    following, old = _next_order(order, order.allocation.global_batch), order.allocation.layout
-    records = tuple(_record(i, from_json(Commit, commit)) for i, commit in reversed(list(enumerate(commits))))
+    following, old = _next_order(order, order.allocation.global_batch, commits), order.allocation.layout
     allocation = replace(
         following.allocation, slots=tuple(map(_slot, slots)), layout=old.over(len(slots) // old.model_size)
     )
-    return replace(following, allocation=allocation, restore=RestorePoint(candidates=records))
+    return replace(following, allocation=allocation)
 
 
-def _next_order(order: LaunchOrder, batch: int) -> LaunchOrder:
+def _next_order(order: LaunchOrder, batch: int, commits: list[Any]) -> LaunchOrder:
+    records = tuple(_record(i, from_json(Commit, commit)) for i, commit in reversed(list(enumerate(commits))))
     return replace(
         order,
         segment_id=f"job__seg_{order.epoch + 1}",
         index=order.index + 1,
         epoch=order.epoch + 1,
         allocation=replace(order.allocation, global_batch=batch),
+        restore=RestorePoint(candidates=records),
         token=f"epoch-{order.epoch + 1}",
     )
 

@@ -128,6 +128,25 @@ def test_word_of_a_lease_that_we_ended_ourselves_is_not_fencing(ledger, start):
     assert wishes.current[0] is Wish.STOP
 
 
+def test_a_hand_over_that_is_heard_of_late_does_not_take_back_a_later_beats_renewal(ledger, start):
+    heart, *_ = start(lease_seconds=60.0)
+    until(lambda: ledger.read()["beats"])
+    before = heart.lease_left()
+    heart.adopt(replace(heart.order, epoch=2, token="epoch-2"), time.monotonic() - 50)
+    assert heart.lease_left() > before - 5
+
+
+def test_the_last_answer_says_whether_the_allocation_is_to_stay(ledger, start):
+    heart, *_ = start()
+    assert not heart.steady
+    ledger.set(steady=True)
+    until(lambda: heart.steady)
+    ledger.set(away=True)
+    assert heart.steady
+    ledger.set(away=False, steady=False)
+    until(lambda: not heart.steady)
+
+
 def test_observations_wait_out_an_outage_in_order_and_never_block(ledger, start):
     ledger.set(away=True)
     heart, *_ = start()

@@ -78,7 +78,7 @@ def content(step, weight):
 def test_a_checkpoint_holds_its_steps_state_though_training_goes_on_while_it_is_written(store):
     commits, weight = Commits(), torch.arange(6.0)
     saver = saver_of(store, commits)
-    saver.interval(ORDER, content(1, weight))
+    saver.behind(ORDER, content(1, weight))
     weight += 100.0  # the next step
     assert saver.pending
     assert commits == []
@@ -93,7 +93,7 @@ def test_a_checkpoint_holds_its_steps_state_though_training_goes_on_while_it_is_
 def test_nobody_is_ready_before_the_write_is_done(store):
     saver = saver_of(store, Commits())
     assert not saver.ready
-    saver.interval(ORDER, content(1, torch.zeros(3)))
+    saver.behind(ORDER, content(1, torch.zeros(3)))
     if store.what == "manifest.json":
         while not saver.ready:
             pass
@@ -106,7 +106,7 @@ def test_a_write_that_fails_is_given_up_and_its_reads_go_with_the_next_checkpoin
     commits, reads = Commits(), ReadLog(keep_indices=False)
     saver = saver_of(store, commits, reads)
     reads.record(0, np.arange(0, 4))
-    saver.interval(ORDER, content(1, torch.zeros(3)))
+    saver.behind(ORDER, content(1, torch.zeros(3)))
     reads.record(0, np.arange(4, 8))
     store.fails = True
     store.go_on.set()
@@ -115,7 +115,7 @@ def test_a_write_that_fails_is_given_up_and_its_reads_go_with_the_next_checkpoin
     assert not saver.pending
     assert commits == []
     store.fails = False
-    saver.interval(ORDER, content(2, torch.zeros(3)))
+    saver.behind(ORDER, content(2, torch.zeros(3)))
     saver.settle()
     (commit,) = commits
     (epoch,) = commit.fingerprints["epochs"]
@@ -124,6 +124,6 @@ def test_a_write_that_fails_is_given_up_and_its_reads_go_with_the_next_checkpoin
 
 def test_a_second_checkpoint_waits_for_the_first(store):
     saver = saver_of(store, Commits())
-    saver.interval(ORDER, content(1, torch.zeros(3)))
+    saver.behind(ORDER, content(1, torch.zeros(3)))
     with pytest.raises(AssertionError, match="one checkpoint at a time"):
-        saver.interval(ORDER, content(2, torch.zeros(3)))
+        saver.behind(ORDER, content(2, torch.zeros(3)))
