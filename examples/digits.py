@@ -6,6 +6,7 @@ The data ships with scikit-learn, so nothing is downloaded. Metric: accuracy on 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -65,6 +66,7 @@ class Digits(Task):
         return split_digits()[1].tensors[0][:1]
 
 
+@cache
 def split_digits() -> tuple[TensorDataset, TensorDataset]:
     """Training and held-out images (n, 1, 8, 8) in [0, 1], with their labels."""
     pixels, labels = load_digits(return_X_y=True)
