@@ -220,7 +220,8 @@ class Heart:
             self._away(error)
             return
         self._told_away = False
-        self._steady = answer.steady
+        if answer.directive is not Directive.FENCED:  # which may be the word on an epoch that we have ended ourselves
+            self._steady = answer.steady
         with self._lock:
             if self._order.epoch != order.epoch:
                 return  # the lease passed on while this answer was under way
