@@ -182,9 +182,10 @@ def missing_file(stage: Stage, job_id: str) -> None:
 
 
 def newest(stage: Stage, job_id: str) -> CheckpointRecord:
-    """The newest checkpoint, with its workers held so that none comes after it."""
+    """The newest checkpoint, with its workers held so that none comes after it, but for a commit on its way."""
     for pid in stage.worker_pids(job_id):
         os.kill(pid, signal.SIGSTOP)
+    time.sleep(1)
     return max(stage.control.checkpoints(job_id), key=lambda record: record.step)
 
 

@@ -15,7 +15,7 @@ home = launch_home
 
 def test_a_resize_in_place_reads_from_memory_alone(home: Path, ledger_url: str) -> None:
     with nodes(home, ledger_url, n0=1) as running:
-        running.submit("long", slots=(1, 2), samples=1600, params={"sleep": 0.04})
+        running.submit("long", slots=(1, 2), samples=4800, params={"sleep": 0.04})
         running.until_step("long", 10)
         pool(running, n0=1, n1=1)
         running.until(lambda: running.running("long").allocation.num_slots, lambda count: count == 2)
@@ -31,8 +31,8 @@ def test_a_resize_in_place_reads_from_memory_alone(home: Path, ledger_url: str) 
 
 def test_without_its_keepers_a_job_restores_from_the_store_and_says_so(home: Path, ledger_url: str) -> None:
     with nodes(home, ledger_url, n0=1) as running:
-        running.submit("job", samples=480, checkpoints={"interval_steps": 10})
-        running.until_step("job", 15)
+        running.submit("job", samples=480, params={"sleep": 0.1}, checkpoints={"interval_steps": 10})
+        running.until(lambda: running.control.checkpoints("job"), bool)
         keeper_of(running, "n0").send(signal.SIGKILL)
         os.kill(running.worker_pids("job")[0], signal.SIGKILL)
         assert running.wait("job").state is JobState.FINISHED
