@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ from elastic_core.commands.opening import Sha256, Store, open_api, open_checkpoi
 from elastic_core.commands.printing import Json, print_json, size_text
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.settings import Settings
-from elastic_core.spec import JobSpec, parse_job_spec
+from elastic_core.spec import JobSpec, entry_points, parse_job_spec
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
     from elastic_core.state.contract import CheckpointStore
@@ -73,7 +72,7 @@ def _export_model(
 ) -> None:
     settings = Settings()
     spec = given or _spec_of(manifest, settings)
-    _make_importable(settings)
+    entry_points.reach(settings.project)
     from elastic_core.track.export import export_model
 
     export_model(folder, spec, settings.tasks, place, manifest)
@@ -90,7 +89,7 @@ def _register(manifest: Manifest, name: str, given: JobSpec | None, as_json: boo
             "knows, with its job's own spec. Leave it out."
         )
     settings = Settings()
-    _make_importable(settings)
+    entry_points.reach(settings.project)
     from elastic_core.track.registry import register_checkpoint
 
     control = open_api(settings)
@@ -111,9 +110,3 @@ def _spec_of(manifest: Manifest, settings: Settings) -> JobSpec:
             f"How the model of job {job} is made is in its spec, which the ledger has, and that cannot be asked: "
             f"{error} Or give the spec: --spec FILE."
         ) from error
-
-
-def _make_importable(settings: Settings) -> None:
-    project = str(settings.project.absolute())
-    if project not in sys.path:
-        sys.path.insert(0, project)

@@ -42,10 +42,14 @@ class Case:
     def priorities(self) -> Ints:
         return np.asarray([job.priority for job in self.jobs])
 
+    def starts(self) -> Floats:
+        """What each job's smallest count is worth to it; 0 at its other options."""
+        smallest = self.options.counts[None, :] == self.minima()[:, None]
+        return np.where(smallest, self.values, 0.0)
+
     def best_start(self) -> Floats:
         """Most that each job's smallest count is worth a slot: who goes first among equals."""
-        smallest = self.options.counts[None, :] == self.minima()[:, None]
-        best: Floats = np.where(smallest, self.values, 0.0).max(axis=1) / self.minima()
+        best: Floats = self.starts().max(axis=1) / self.minima()
         return best
 
 

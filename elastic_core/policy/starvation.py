@@ -70,8 +70,7 @@ def take_turns(case: Case, division: Division, turns: Turns) -> None:
 
 def _overdue(case: Case) -> list[int]:
     """The longest wait first. Who needs more than the pool has (now that nodes are away) keeps nobody waiting."""
-    smallest = case.options.counts[None, :] == case.minima()[:, None]
-    could_run = (smallest & (case.values > 0)).any(axis=1)
+    could_run = case.starts().max(axis=1) > 0
     rows = [row for row, job in enumerate(case.jobs) if could_run[row] and waited(job, case.now) >= PATIENCE]
     return sorted(rows, key=lambda row: (case.jobs[row].waiting_since, row))
 

@@ -11,9 +11,11 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from elastic_core.errors import UserError
@@ -48,6 +50,13 @@ def check(entry_point: str, patterns: str | Sequence[str]) -> tuple[str, str]:
             f"Move the task into an allowed module, or ask the operator to add its module to ELASTIC_TASKS."
         )
     return module, attribute
+
+
+def reach(project: Path) -> None:
+    """Have modules of the project's folder found by `load`."""
+    folder = str(project.absolute())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def load(entry_point: str, patterns: str | Sequence[str]) -> Any:

@@ -183,10 +183,11 @@ class Writing:
 
     def __init__(self, client: KeeperClient, key: str, failed: Callable[[BaseException], None]) -> None:
         self._key, self._failed = key, failed
+        self._borrowed: Borrowed | None = None
         self._fd = -1
         self._room = 0
         try:
-            self._borrowed: Borrowed | None = client.borrow()
+            self._borrowed = client.borrow()
             self._fd = new_file()
         except FAULTS as error:
             self._give_up(error)
@@ -221,16 +222,16 @@ class Writing:
 
     def close(self) -> None:
         """If it is not done, it will not be."""
-        if self._borrowed is not None:
-            self._borrowed.channel.close()  # its room is given back with it
-            self._borrowed = None
+        if self._borrowed is None:
+            return
+        self._borrowed.channel.close()  # its room is given back with it
+        self._borrowed = None
+        if self._fd >= 0:
             os.close(self._fd)
 
     def _give_up(self, error: BaseException) -> None:
         self._failed(error)
-        if self._fd >= 0:
-            self.close()
-        self._borrowed = None
+        self.close()
 
 
 class StoreWithMemory:

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _evaluate(spec: JobSpec, settings: Settings, uri: str, sha256: str | None) -> dict[str, float]:
     entry_points.check(spec.entry_point, settings.tasks)
-    sys.path.insert(0, str(settings.project.absolute()))
+    entry_points.reach(settings.project)
     from elastic_core.state.stores import open_store
     from elastic_core.train.entry import model_and_evaluate
     from elastic_core.train.evaluating import measured

@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _facts(spec: JobSpec, settings: Settings) -> Any:
     entry_points.check(spec.entry_point, settings.tasks)
-    sys.path.insert(0, str(settings.project.absolute()))
+    entry_points.reach(settings.project)
     from elastic_core.train.entry import job_facts  # imports torch
 
     return to_json(job_facts(entry_points.load(spec.entry_point, settings.tasks), spec))

@@ -353,8 +353,8 @@ class Session:
             return
         mine = self._around.memory.taken()
         totals = [sum(ranks) for ranks in zip(*self._group.gather_vectors(list(mine.values())), strict=True)]
-        for source, num_bytes in zip(mine, totals, strict=True):
-            if any(totals):  # a new job has read nothing
+        if any(totals):  # a new job has read nothing
+            for source, num_bytes in zip(mine, totals, strict=True):
                 self._segments.time(f"restored_from_{source}_bytes", num_bytes)
 
     def _remember(self, commit: Commit) -> None:

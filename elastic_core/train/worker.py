@@ -109,9 +109,7 @@ def _load(order: LaunchOrder, settings: dict[str, Any], standalone: bool) -> Any
     import_module("elastic_core.train.entry")
     if standalone:
         lazy_dynamo.install()
-    project = str(settings["project"])
-    if project not in sys.path:
-        sys.path.insert(0, project)
+    entry_points.reach(Path(settings["project"]))
     return entry_points.load(order.spec.entry_point, settings["tasks"])
 
 

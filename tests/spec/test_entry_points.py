@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from elastic_core.errors import UserError
-from elastic_core.spec.entry_points import check, load, parse_patterns
+from elastic_core.spec.entry_points import check, load, parse_patterns, reach
 
 
 def refused(entry_point: str, patterns: str = "tests.train.*") -> str:
@@ -64,3 +66,12 @@ def test_paths_and_other_tricks_are_refused_before_anything_is_imported(trick):
 def test_name_that_an_allowed_module_merely_imported_is_refused():
     assert "defined in 'torch.utils.data.dataset'" in refused("tests.train.tasks:TensorDataset")
     assert "is no class or function" in refused("tests.train.tasks:json")
+
+
+def test_a_projects_folder_is_reached_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_tasks_here.py").write_text("class Mine: pass\n")
+    for _ in range(2):
+        reach(tmp_path)
+    assert sys.path.count(str(tmp_path)) == 1
+    assert load("my_tasks_here:Mine", "my_tasks_here").__name__ == "Mine"

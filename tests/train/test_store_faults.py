@@ -76,6 +76,14 @@ def ended(job: Job, workers: list[BaseProcess]) -> None:
     assert job.ledger.commits()[-1].final
 
 
+def require_good_end(
+    job: Job, workers: list[BaseProcess], store: CheckpointStore, new_job: Callable[..., Job], world: int
+) -> None:
+    ended(job, workers)
+    require_whole(job, store)
+    require_same_end(job, store, new_job, world)
+
+
 def require_same_end(job: Job, store: CheckpointStore, new_job: Callable[..., Job], world: int) -> None:
     """The last checkpoint equals that of a run to which nothing happened, in every bit."""
     end, calm = job.ledger.commits()[-1], new_job("calm", **OPTIONS)
@@ -100,10 +108,8 @@ def test_with_the_disk_full_training_goes_on_and_saves_again_once_there_is_room(
     wait_for(lambda: last_step(job) > at, job, workers)
     ballast.unlink()
     wait_for(lambda: len(job.ledger.commits()) > saved, job, workers)
-    ended(job, workers)
-    require_whole(job, store)
+    require_good_end(job, workers, store, new_job, world=2)
     assert {found.uri for found in find(store, "job")} == {commit.uri for commit in job.ledger.commits()}  # no litter
-    require_same_end(job, store, new_job, world=2)
 
 
 def test_with_the_disk_full_at_a_boundary_the_attempt_ends_and_the_next_goes_on_from_the_last_commit(
@@ -142,10 +148,8 @@ def test_what_other_ranks_wrote_of_a_checkpoint_that_one_could_not_write_is_dele
     resource.prlimit(pid, limit, before)
     saved = len(job.ledger.commits())
     wait_for(lambda: len(job.ledger.commits()) > saved, job, workers)
-    ended(job, workers)
-    require_whole(job, store)
+    require_good_end(job, workers, store, new_job, world=2)
     assert {found.uri for found in find(store, "job")} == {commit.uri for commit in job.ledger.commits()}
-    require_same_end(job, store, new_job, world=2)
 
 
 @pytest.fixture
@@ -178,9 +182,7 @@ def test_while_s3_answers_with_errors_training_goes_on_and_saves_again_afterward
     wait_for(lambda: last_step(job) > at, job, workers)
     proxy.failing.clear()
     wait_for(lambda: len(job.ledger.commits()) > saved, job, workers)
-    ended(job, workers)
-    require_whole(job, store)
-    require_same_end(job, store, new_job, world=1)
+    require_good_end(job, workers, store, new_job, world=1)
 
 
 def test_while_s3_is_slow_training_goes_on_and_nothing_is_committed_before_it_is_there(
@@ -200,6 +202,4 @@ def test_while_s3_is_slow_training_goes_on_and_nothing_is_committed_before_it_is
     require_whole(job, store)
     proxy.passing.set()
     wait_for(lambda: len(job.ledger.commits()) > saved + 1, job, workers)
-    ended(job, workers)
-    require_whole(job, store)
-    require_same_end(job, store, new_job, world=1)
+    require_good_end(job, workers, store, new_job, world=1)
