@@ -8,9 +8,6 @@ A commit whose answer was lost is answered again from what the ledger holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
 from sqlalchemy import select
 
 from elastic_core.control import leases, lineage
@@ -19,14 +16,14 @@ from elastic_core.control.database import Tx
 from elastic_core.control.endings import emit_segment_ended, end_job
 from elastic_core.control.events import EventKind
 from elastic_core.control.feed import emit
-from elastic_core.control.grants import as_held, covers, in_place
+from elastic_core.control.handover import Passing, passing_on
 from elastic_core.control.lifecycle import add_segment
 from elastic_core.control.orders import launch_order
 from elastic_core.control.progress import guard
-from elastic_core.control.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow, TargetRow
+from elastic_core.control.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.tokens import Claims, TrainerTokens
 from elastic_core.control.views import checkpoint_record
-from elastic_core.domain import Allocation, JobState, SegmentState, Slot, Target, from_json, to_json
+from elastic_core.domain import Allocation, JobState, SegmentState, to_json
 from elastic_core.errors import Conflict, Fenced, UserError
 
 
@@ -51,12 +48,14 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
         end_job(tx, job, JobState.FINISHED, None)
         return _stop(row, segment)
     successor = add_segment(tx, job, follows=segment.id)
-    passing = None if commit.leaving else _passing(tx, job, segment, lease, commit.ready)
+    passing = None if commit.leaving else passing_on(tx, segment, lease, commit.ready)
     stays = passing is not None and set(passing.slots) == set(leases.allocation(lease).slots)
     segment.end_reason = "boundary" if stays else (segment.revoke_reason or "boundary")
     emit_segment_ended(tx, segment)
     if passing is None:
         return _stop(row, segment)
+    if passing.short_of_workers:
+        tx.trigger = f"{job.id} is to grow"  # asks for its next boundary, for which they are started ahead
     granted = _hand_over(tx, job, successor, lease, passing)
     return _go_on(tx, tokens, job, successor, granted, row)
 
@@ -149,46 +148,7 @@ def _close_segment(tx: Tx, segment: SegmentRow, row: CheckpointRow) -> None:
     tx.session.flush()
 
 
-@dataclass(frozen=True, slots=True)
-class _Passing:
-    """What the next segment gets in the same processes."""
-
-    target: Target
-    slots: tuple[Slot, ...]  # by rank
-
-
-def _passing(
-    tx: Tx, job: JobRow, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None
-) -> _Passing | None:
-    """None when the processes have to stop.
-
-    A job whose target is to grow, but into slots that are not free or for which no workers wait yet, keeps what it has.
-    """
-    row = tx.session.get(TargetRow, job.id)
-    if segment.revoked_by == "user" or row is None:
-        return None
-    target, held, free = from_json(Target, row.target), leases.allocation(lease), leases.free_slots(tx)
-    if as_held(target, held):
-        return _Passing(target, held.slots)
-    slots = in_place(target, held, free) if ready is not None else None
-    if slots is not None and {*slots} <= {*held.slots, *(ready or ())}:
-        return _Passing(target, slots)
-    wanted = target.wanted
-    missing = {kind: count - held.counts().get(kind, 0) for kind, count in wanted.items()}
-    if held.counts().keys() - wanted.keys() or min(missing.values()) < 0 or not any(missing.values()):
-        return None  # it gives slots up, or gets another layout
-    if not covers(free, missing):
-        why = "the others are not free"
-    elif slots is not None:
-        why = "workers for the others are not ready"
-        tx.trigger = f"{job.id} is to grow"  # asks for its next boundary, for which they are started ahead
-    else:
-        return None
-    reason = f"keeps {held.num_slots} of {target.num_slots} slots, {why}; {target.reason}"
-    return _Passing(replace(target, counts=held.counts(), layout=held.layout, reason=reason), held.slots)
-
-
-def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, passing: _Passing) -> LeaseRow:
+def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, passing: Passing) -> LeaseRow:
     target, held = passing.target, leases.held(tx, lease)
     granted = Allocation(slots=passing.slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm)
     leases.release(tx, lease, f"handed over to {successor.id}")

@@ -16,7 +16,8 @@ from elastic_core.control.contract import Directive, Heartbeat, HeartbeatAnswer
 from elastic_core.control.database import Tx
 from elastic_core.control.events import EventKind
 from elastic_core.control.feed import emit
-from elastic_core.control.grants import as_held, in_place
+from elastic_core.control.grants import in_place
+from elastic_core.control.handover import stays_as_it_is
 from elastic_core.control.lifecycle import add_note
 from elastic_core.control.orders import issue
 from elastic_core.control.tables import (
@@ -76,17 +77,8 @@ def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat) ->
         lease_seconds=tx.settings.lease_seconds,
         token=issue(tokens, lease, tx.now) if renew else None,
         slots=_to_come(tx, segment, lease) if directive is Directive.BOUNDARY else (),
-        steady=directive is Directive.GO_ON and _steady(tx, segment, lease),
+        steady=stays_as_it_is(tx, segment, lease),
     )
-
-
-def _steady(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> bool:
-    """No more than a guess: only the final commit decides."""
-    row = tx.session.get(TargetRow, segment.job_id)
-    if row is None or segment.revoked_by is not None:
-        return False
-    target, held = from_json(Target, row.target), leases.allocation(lease)
-    return as_held(target, held) and (target.global_batch, target.comm) == (held.global_batch, held.comm)
 
 
 def _to_come(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> tuple[Slot, ...]:

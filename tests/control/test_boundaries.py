@@ -137,6 +137,23 @@ def test_a_job_whose_further_workers_are_not_there_yet_keeps_what_it_has_and_is_
     assert answer.order.grant_reason.startswith("keeps 2 of 4 slots, workers for the others are not ready; ")
     beat = control.trainer(answer.order.token).heartbeat(a_beat(4))
     assert (beat.directive, beat.slots) == (Directive.BOUNDARY, (*order.allocation.slots, *NODE_B))
+    assert beat.steady  # until they are there: a boundary that falls due before that need not wait for its commit
+
+
+def test_a_job_whose_batch_is_to_change_while_further_workers_load_is_not_steady(
+    control: LedgerControl, ledger_url: str
+) -> None:
+    order, answer = grows(control, ())
+    assert answer.order is not None
+    trainer, batch, engine = (
+        control.trainer(answer.order.token),
+        2 * order.allocation.global_batch,
+        create_engine(ledger_url),
+    )
+    with engine.begin() as sql:
+        sql.execute(text("UPDATE targets SET target = jsonb_set(target, '{global_batch}', :n)"), {"n": str(batch)})
+    engine.dispose()
+    assert not trainer.heartbeat(a_beat(4)).steady
 
 
 def test_processes_that_cannot_be_resized_stop_for_it(control: LedgerControl) -> None:
