@@ -18,8 +18,9 @@ Phases of a restart: `save and commit` (last step to commit), `processes end` (t
 first step). A resize has two: `save and commit`, and `begin anew`, which ends with the first step.
 
 In place two figures are taken, which overlap. The stall is what training waits: from the end of the segment's last step
-to the start of the next one, and between the steps after it for as long as the commit has no answer. That steps take
-longer while a thread writes is not in it. `commit` is when the boundary was committed, counted from its last step.
+to the start of the next one, and between the steps after it for as long as the commit has no answer. That the task
+evaluates its model on held-out data meanwhile is in it; that steps take longer while a thread writes is not. `commit`
+is when the boundary was committed, counted from its last step.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ BOUNDARIES = text(
     SELECT a.id AS before, b.id AS after, b.handed_over, x.num_slots AS slots_before, y.num_slots AS slots_after,
            (c.timings->>'last_step_at')::float8 AS last_step_at, c.committed_at, x.released_at,
            y.granted_at, y.started_at, (d.timings->>'first_step_at')::float8 AS first_step_at,
-           (d.timings->>'conclude')::float8 AS conclude
+           (d.timings->>'conclude')::float8 AS conclude, (c.timings->>'evaluate')::float8 AS evaluate
     FROM segments a
     JOIN segments b ON b.follows = a.id
     JOIN checkpoints c ON c.id = a.end_checkpoint_id
@@ -81,6 +82,7 @@ class Boundary:
     whole: float
     phases: tuple[float, ...]
     behind: bool  # the commit was made behind the steps
+    evaluate: float  # of `whole`: the task's own look at held-out data
 
     @staticmethod
     def of(row: Any) -> Boundary:
@@ -91,7 +93,8 @@ class Boundary:
         ends = (*instants, row.first_step_at)
         phases = tuple(after - before for before, after in pairwise(ends))
         whole = sum(phases) + (row.conclude or 0.0)
-        return Boundary(kind, f"{row.slots_before} -> {row.slots_after}", whole, phases, row.conclude is not None)
+        slots, behind = f"{row.slots_before} -> {row.slots_after}", row.conclude is not None
+        return Boundary(kind, slots, whole, phases, behind, row.evaluate or 0.0)
 
 
 def spec(name: str, **changes: Any) -> JobSpec:
@@ -181,8 +184,10 @@ def measure(platform: Platform, wanted: int) -> tuple[list[Boundary], float]:
 def report(found: Sequence[Boundary], step: float, wanted: int, *, quick: bool) -> int:
     result = Report("boundary", quick=quick)
     by_kind = {kind: [b for b in found if b.kind == kind] for kind in (IN_PLACE, RESIZE, RESTART)}
-    result.figure("in_place_seconds", [{"stall": b.whole, "commit": b.phases[0], "behind": b.behind}
-                                       for b in by_kind[IN_PLACE]])  # fmt: skip
+    in_place = [
+        {"stall": b.whole, "evaluate": b.evaluate, "commit": b.phases[0], "behind": b.behind} for b in by_kind[IN_PLACE]
+    ]
+    result.figure("in_place_seconds", in_place)
     result.figure("step_seconds", step)
     result.figure("resize_seconds", [{"slots": b.slots, "whole": b.whole, "commit": b.phases[0]}
                                      for b in by_kind[RESIZE]])  # fmt: skip
@@ -221,6 +226,7 @@ def _lines() -> list[tuple[str, str, Callable[[Boundary], float]]]:
     whole, phase = attrgetter("whole"), [partial(_phase, i) for i in range(len(PHASES))]
     return [
         (IN_PLACE, "stall", whole),
+        (IN_PLACE, "of it evaluating", attrgetter("evaluate")),
         (IN_PLACE, "commit", phase[0]),
         (RESIZE, "whole", whole),
         (RESIZE, "save and commit", phase[0]),

@@ -21,6 +21,7 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.launch.rundir import RunDir
 
 RENDEZVOUS_SECONDS = 120.0
+_LENGTH_BYTES, _SHORT_BYTES = 8, 4088  # of a message's head
 COLLECTIVE_SECONDS = 600.0  # a commit may be retried for a lease's life while the others wait
 
 
@@ -60,19 +61,27 @@ class Group:
         return rows
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Every rank's message, by rank, on every rank."""
+        """Every rank's message, by rank, on every rank: in one exchange if all are short, else in two."""
         if self.world == 1:
             return [data]
-        sizes = [int(row[0]) for row in self.gather_vectors([float(len(data))])]
-        widest = max(1, *sizes)
-        mine = torch.zeros(widest, dtype=torch.uint8)
-        if data:
-            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        everyone = torch.empty(self.world * widest, dtype=torch.uint8)
+        packets = self._gather(
+            len(data).to_bytes(_LENGTH_BYTES, "big") + data[:_SHORT_BYTES], _LENGTH_BYTES + _SHORT_BYTES
+        )
+        sizes = [int.from_bytes(packet[:_LENGTH_BYTES], "big") for packet in packets]
+        heads = [packet[_LENGTH_BYTES : _LENGTH_BYTES + size] for packet, size in zip(packets, sizes, strict=True)]
+        longest = max(sizes) - _SHORT_BYTES
+        if longest <= 0:
+            return heads
+        rests = self._gather(data[_SHORT_BYTES:], longest)
+        return [(head + rest)[:size] for head, rest, size in zip(heads, rests, sizes, strict=True)]
+
+    def _gather(self, data: bytes, width: int) -> list[bytes]:
+        """Every rank's at most `width` bytes, filled up with zeros."""
+        mine = torch.frombuffer(bytearray(data.ljust(width, b"\0")), dtype=torch.uint8)
+        everyone = torch.empty(self.world * width, dtype=torch.uint8)
         with talking("an exchange of messages"):
             dist.all_gather_single(everyone, mine)
-        rows = everyone.view(self.world, widest)
-        return [rows[rank, :size].numpy().tobytes() for rank, size in enumerate(sizes)]
+        return [row.numpy().tobytes() for row in everyone.view(self.world, width)]
 
     def from_first(self, data: bytes) -> bytes:
         """Rank 0's message on every rank; what the others give does not matter."""

@@ -4,9 +4,10 @@ Ranks agree after writing: one that could not write makes the save fail on all. 
 manifest, or whose manifest is never committed, is litter that the sweeper finds.
 
 A checkpoint is written behind the steps, in stages that all ranks end together: the parts, then the manifest, and for
-one that ends the segment the commit. A rank says in each step's message whether its work of the stage is done
-(`Saver.ready`), and after the step at which all have said so, all of them `advance`: so the threads that write never
-talk to other ranks, and all hear of the outcome at the same step. There is never more than one under way.
+one that ends the segment the commit; the last two are one stage where no rank holds only a part of the model. A rank
+says in each step's message whether its work of the stage is done (`Saver.ready`), and after the step at which all have
+said so, all of them `advance`: so the threads that write never talk to other ranks, and all hear of the outcome at the
+same step. There is never more than one under way.
 """
 
 from __future__ import annotations
@@ -103,8 +104,9 @@ class Answered:
 
 @dataclass(slots=True)
 class _Pending:
-    """A checkpoint under way: first its `part`, then, once `parts` are known, on rank 0 its manifest, then the commit
-    (`committing`), whose answer is only waited for where the segment ends."""
+    """A checkpoint under way: first its `part`, then, once `parts` are known, on rank 0 its manifest, then the commit,
+    whose answer is only waited for where the segment ends. `committing`: the last stage, with or without the manifest.
+    """
 
     save: _Save
     ending: Ending | None  # None: an interval checkpoint
@@ -203,24 +205,27 @@ class Saver:
         """
         pending, self._pending = self._pending, None
         assert pending is not None
+        save, ending, committer = pending.save, pending.ending, self._committer
         if pending.committing:
-            return self._told(pending.answer)
+            return self._told(save, pending.answer)
         if not pending.parts:
-            pending.parts = parts = self._agreed_parts(pending.save, pending.part.result())
-            if self._group.rank == 0:
-                pending.manifest = Behind("manifest", lambda: self._write_manifest(pending.save, parts))
+            pending.parts = parts = self._agreed_parts(save, pending.part.result())
+            if ending is not None and save.collection is None:  # nothing is left that ranks do between two steps
+                pending.committing = True
+                if committer is not None:
+                    pending.answer = Behind("commit", lambda: self._write_and_commit(save, parts, ending, committer))
+            elif self._group.rank == 0:
+                pending.manifest = Behind("manifest", lambda: self._write_manifest(save, parts))
             self._pending = pending
             return None
-        manifest, ending, committer = pending.manifest, pending.ending, self._committer
-        commit = self._concluded(pending.save, pending.parts, manifest.result if manifest is not None else None)
+        commit = self._concluded(save, pending.parts, pending.manifest)
         if ending is None:
             if committer is not None:
                 committer.start(commit)
             return None
-        commit = replace(commit, final=True, finished=ending.finished, leaving=ending.leaving)
         pending.committing = True
         if committer is not None:
-            pending.answer = Behind("commit", lambda: Answered(*committer.finish(commit)))
+            pending.answer = Behind("commit", lambda: self._commit(commit, ending, committer))
         self._pending = pending
         return None
 
@@ -234,7 +239,19 @@ class Saver:
     def _start(self, save: _Save, ending: Ending | None, tensors: Mapping[str, Tensor]) -> None:
         self._pending = _Pending(save, ending, Behind("save", lambda: self._write_part(save, tensors)))
 
-    def _told(self, work: Behind[Answered] | None) -> Answered:
+    def _write_and_commit(self, save: _Save, parts: Sequence[_Part], ending: Ending, committer: Committer) -> Answered:
+        try:
+            written = self._write_manifest(save, parts)
+        except ElasticError as error:
+            raise SaveFailed(f"the manifest: {error}") from error
+        return self._commit(self._commit_of(save, parts, written), ending, committer)
+
+    @staticmethod
+    def _commit(commit: Commit, ending: Ending, committer: Committer) -> Answered:
+        last = replace(commit, final=True, finished=ending.finished, leaving=ending.leaving)
+        return Answered(*committer.finish(last))
+
+    def _told(self, save: _Save, work: Behind[Answered] | None) -> Answered:
         """Rank 0's answer, on every rank."""
         outcome, mine = _Outcome(None), None
         if work is not None:
@@ -245,6 +262,8 @@ class Saver:
             else:
                 outcome = _Outcome(_without_token(mine.answer))
         told = from_json(_Outcome, json.loads(self._group.from_first(json.dumps(to_json(outcome)).encode())))
+        if told.code == SaveFailed.code:
+            self._give_up(save, [told.error])
         if told.answer is None:
             raise {**BY_CODE, Stopped.code: Stopped}.get(told.code, InfrastructureError)(told.error)
         return mine or Answered(told.answer, time.monotonic())
@@ -300,17 +319,21 @@ class Saver:
         layout = save.collection.layout if save.collection is not None else None
         return write_manifest(self._store, save.uri, shards, save.header, scalars, layout)
 
-    def _concluded(self, save: _Save, parts: Sequence[_Part], manifest: Callable[[], Written] | None) -> Commit:
+    def _concluded(self, save: _Save, parts: Sequence[_Part], manifest: Behind[Written] | None) -> Commit:
         """What to commit, once rank 0 has written the manifest; the others' copy of it lacks the hash."""
         written, failures = None, []
-        if manifest is not None and self._group.rank == 0:
+        if manifest is not None:
             try:
-                written = manifest()
+                written = manifest.result()
             except ElasticError as error:
                 failures = [f"the manifest: {error}"]
         failures = json.loads(self._group.from_first(json.dumps(failures).encode()))
         if failures:
             self._give_up(save, failures)
+        return self._commit_of(save, parts, written)
+
+    @staticmethod
+    def _commit_of(save: _Save, parts: Sequence[_Part], written: Written | None) -> Commit:
         content = save.content
         measured = content.measure(save.uri) if content.measure is not None else {}
         everything = Reads()
