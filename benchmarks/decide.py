@@ -8,7 +8,7 @@ the others is judged. `pollux` searches genetically for a second and more: the s
 of jobs x types in a least-squares fit.
 
 Quality: 100 small pictures out of simulations, the value of `horizon`'s plan under its own objective against the
-optimum that HiGHS proves for it.
+optimum that HiGHS proves for it. Where its rule against flapping binds, a plan is worth less; how much is printed too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -172,18 +172,29 @@ def crowd(jobs: int, rounds: int) -> Workload:
 
 
 def judge_quality(report: Report, count: int) -> None:
-    parts = []
+    """Against what can be proven: what it chooses where nobody has just moved, so that no rule binds it. Beside that
+    what it chose in the simulation, where jobs that moved within `flapping.WINDOW` were not moved back or stopped."""
+    chosen, ruled = [], []
     for picture, plan in small_pictures(count):
         problem = horizon.problem(picture)
         assert problem is not None
         optimum = milp_optimum(problem)
-        parts.append(value_of(plan, problem) / optimum if optimum > 0 else 1.0)
-    report.figure("part_of_the_optimum", parts)
+        state = {name: value for name, value in picture.policy_state.items() if name != "moves"}
+        unbound = registry.get(OURS).decide(replace(picture, policy_state=state), Random(picture.version))
+        for parts, made in ((chosen, unbound), (ruled, plan)):
+            parts.append(value_of(made, problem) / optimum if optimum > 0 else 1.0)
+    report.figure("part_of_the_optimum", chosen)
+    report.figure("part_of_the_optimum_without_flapping", ruled)
     report.bar(
         f"{OURS}: value of its plan against the proven optimum, worst of {count} instances",
         want=f">= {WANT_QUALITY:.0%}",
-        got=f"{min(parts):.2%} (median {median(parts):.2%})",
-        ok=min(parts) >= WANT_QUALITY,
+        got=f"{min(chosen):.2%}",
+        ok=min(chosen) >= WANT_QUALITY,
+    )
+    bound = sum(part < WANT_QUALITY for part in ruled)
+    print(
+        f"In {bound} of {count} instances no flapping kept the plan more than {1 - WANT_QUALITY:.0%} under that: "
+        f"{mean(ruled):.1%} of it in the mean, {min(ruled):.1%} at worst."
     )
 
 

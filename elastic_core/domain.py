@@ -180,9 +180,7 @@ class Limits:
 
     def layouts(self, num_slots: int) -> tuple[Layout, ...]:
         """The layouts of so many slots that the job admits, the simplest first; () where it admits none."""
-        fitting = [cut.over(num_slots // cut.model_size) for cut in self.cuts or (Layout(),)
-                   if num_slots >= 1 and num_slots % cut.model_size == 0]  # fmt: skip
-        return tuple(dict.fromkeys(fitting))
+        return _layouts(self.cuts, num_slots)
 
     def layout(self, num_slots: int) -> Layout:
         """The simplest layout of so many slots, for who does not weigh layouts. Raises `ValueError` for none."""
@@ -202,6 +200,13 @@ class Limits:
     def max_local(self, kind: str) -> int | None:
         """Samples that fit one slot of this type at once; None where no limit is known."""
         return dict(self.max_local_by_type).get(kind, self.max_local_batch)
+
+
+@lru_cache(maxsize=4096)  # every decision asks, for every job
+def _layouts(cuts: tuple[Layout, ...], num_slots: int) -> tuple[Layout, ...]:
+    fitting = [cut.over(num_slots // cut.model_size) for cut in cuts or (Layout(),)
+               if num_slots >= 1 and num_slots % cut.model_size == 0]  # fmt: skip
+    return tuple(dict.fromkeys(fitting))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ so a job is reached in bounded time, at the price of slots that idle in front of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from random import Random
 from typing import ClassVar
 
@@ -43,12 +44,6 @@ def _goes_on(job: JobView, room: dict[str, int], targets: dict[str, Target]) -> 
     return True
 
 
-def requested_count(job: JobView) -> int:
-    """The largest allowed count that is not over the request; the smallest allowed one if all are."""
-    counts = fitting_counts(job)
-    return max((n for n in counts if n <= job.limits.requested_slots), default=counts[0])
-
-
 def _from_queue(job: JobView, capacity: dict[str, int], room: dict[str, int], blocked_by: dict[str, JobView]) -> Target:
     """What the job asks for, on the roomiest type that nobody before it waits for."""
     kinds, count = what_it_asks(job, capacity)
@@ -68,13 +63,25 @@ def _from_queue(job: JobView, capacity: dict[str, int], room: dict[str, int], bl
     return _target(job, kind, count)
 
 
-def what_it_asks(job: JobView, capacity: Mapping[str, int]) -> tuple[list[str], int]:
-    """The requested count, or less where no type of the pool has as many, and the types that have it."""
-    wanted = requested_count(job)
-    kinds = [kind for kind in job.limits.types or sorted(capacity) if capacity.get(kind, 0) > 0]
-    largest = max((capacity[kind] for kind in kinds), default=0)
-    count = max((n for n in fitting_counts(job) if n <= min(wanted, largest)), default=wanted)
-    return [kind for kind in kinds if capacity[kind] >= count], count
+def what_it_asks(job: JobView, capacity: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
+    """The types that have the requested count, and that count; a smaller one where no type of the pool has as many.
+
+    The request is the largest allowed count that is not over it; the smallest allowed one if all are.
+    """
+    limits = job.limits
+    return _asked(fitting_counts(job), limits.requested_slots, limits.types, tuple(capacity.items()))
+
+
+@lru_cache(maxsize=4096)  # jobs share their limits, and a replay asks for millions of jobs
+def _asked(
+    counts: tuple[int, ...], requested: int, types: tuple[str, ...], capacity: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, ...], int]:
+    room = {kind: slots for kind, slots in capacity if slots > 0}
+    wanted = max((n for n in counts if n <= requested), default=counts[0])
+    kinds = [kind for kind in types or sorted(room) if kind in room]
+    largest = max((room[kind] for kind in kinds), default=0)
+    count = max((n for n in counts if n <= min(wanted, largest)), default=wanted)
+    return tuple(kind for kind in kinds if room[kind] >= count), count
 
 
 def _target(job: JobView, kind: str, count: int) -> Target:

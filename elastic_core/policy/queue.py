@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from elastic_core.domain import JobView, Snapshot, Target
 
@@ -103,5 +104,9 @@ def usual_batch(job: JobView, num_slots: int) -> int:
 
 def fitting_counts(job: JobView) -> tuple[int, ...]:
     """Allowed counts that the largest batch can fill with one sample a slot; the smallest always."""
-    limits = job.limits
-    return tuple(n for n in limits.slot_counts if n <= limits.max_batch) or limits.slot_counts[:1]
+    return _fitting(job.limits.slot_counts, job.limits.max_batch)
+
+
+@lru_cache(maxsize=4096)
+def _fitting(counts: tuple[int, ...], max_batch: int) -> tuple[int, ...]:
+    return tuple(n for n in counts if n <= max_batch) or counts[:1]
