@@ -112,6 +112,8 @@ class Layout:
         return f"data {self.data}{shards} x tensor {self.tensor} x pipeline {self.pipeline}"
 
 
+_NO_RANKS = Layout(data=0)
+
 # Processes by role, sorted by name, such as (("server", 1), ("worker", 2)). Empty for the jobs that the runtime runs:
 # data-parallel, one process a slot. Jobs over parameter servers exist in the simulator only.
 Roles = tuple[tuple[str, int], ...]
@@ -324,7 +326,7 @@ class Target:
 
     @staticmethod
     def nothing(reason: str) -> Target:
-        return Target(counts={}, global_batch=0, layout=Layout(data=0), reason=reason)
+        return Target(counts={}, global_batch=0, layout=_NO_RANKS, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

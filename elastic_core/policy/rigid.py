@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 
 from elastic_core.domain import JobView, Snapshot, Target
 from elastic_core.policy.fixed import what_it_asks
@@ -22,20 +23,20 @@ Grants = dict[str, tuple[str, int]]  # job_id -> (type, count)
 def serve(ordered: Sequence[JobView], snapshot: Snapshot, why: Why) -> dict[str, Target]:
     """A target for every job. `why` words each job's place in the order."""
     grants, waiting = _admit(ordered, snapshot.capacity(), why)
-    moving = [(job, *grants[job.job_id]) for job in ordered if job.job_id in grants and not _stays(job, grants)]
-    staying = [job for job in ordered if job.job_id in grants and _stays(job, grants)]
-    wishes = on_emptiest_nodes(moving, free_nodes(snapshot, staying))
+    granted = [job for job in ordered if job.job_id in grants]
+    stays = [_stays(job, grants) for job in granted]
+    moving = [(job, *grants[job.job_id]) for job, stay in zip(granted, stays, strict=True) if not stay]
+    wishes = on_emptiest_nodes(moving, free_nodes(snapshot, list(compress(granted, stays))))
     targets: dict[str, Target] = dict(waiting)
-    for job in ordered:
-        if job.job_id in grants:
-            kind, count = grants[job.job_id]
-            targets[job.job_id] = Target(
-                counts={kind: count},
-                global_batch=usual_batch(job, count),
-                layout=job.limits.layout(count),
-                reason=f"the {plural(count, 'slot')} of {kind} that it asked for: {why(job)}",
-                nodes=wishes.get(job.job_id),
-            )
+    for job in granted:
+        kind, count = grants[job.job_id]
+        targets[job.job_id] = Target(
+            counts={kind: count},
+            global_batch=usual_batch(job, count),
+            layout=job.limits.layout(count),
+            reason=f"the {plural(count, 'slot')} of {kind} that it asked for: {why(job)}",
+            nodes=wishes.get(job.job_id),
+        )
     return targets
 
 
