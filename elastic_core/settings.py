@@ -70,7 +70,7 @@ class Settings(BaseSettings):
     heartbeat_seconds: float = 2.0
     grace_seconds: float = 60.0
     node_memory_mb: int = Field(
-        default=0,
+        default=1024,
         ge=0,
         description="MiB of each node's memory that may hold jobs' latest checkpoints, which are then read from there "
         "instead of the store; 0 for none",
