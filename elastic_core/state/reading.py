@@ -4,7 +4,7 @@ memory; nothing is given out before every checksum held."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,9 +19,9 @@ from elastic_core.state.contract import CheckpointStore, doubted
 from elastic_core.state.dtypes import dtype_of
 from elastic_core.state.manifest import Manifest, TensorEntry, Tile, crc32c, read_manifest
 
-_RUN_BYTES = 16 << 20  # neighbouring tiles are fetched by one request of at most this
+RUN_BYTES = 16 << 20  # neighbouring tiles are fetched by one request of at most this
 _SCRATCH_BYTES = 4 << 20  # and of no more than this, or one tile, that does not go straight to its place
-_GAP_BYTES = 128 << 10  # and so are tiles with less than this between them
+GAP_BYTES = 128 << 10  # and so are tiles with less than this between them
 _READERS = 8
 
 _ALIGNMENT = 64  # of tiles in scratch memory, as their elements need
@@ -92,10 +92,16 @@ def read_tensors(
     return found
 
 
-def fill(store: CheckpointStore, manifest: Manifest, destinations: Iterable[Destination]) -> int:
+def fill(
+    store: CheckpointStore,
+    manifest: Manifest,
+    destinations: Iterable[Destination],
+    heads: Collection[str] | None = None,
+) -> int:
     """Fill memory with parts of tensors, each tile read once however many want of it; the bytes read from the store.
 
-    Raises as `read_tensors`; then the memory holds anything.
+    `heads`: the files whose header is to be checked; None for all that are read from. Raises as `read_tensors`; then
+    the memory holds anything.
     """
     wanted: dict[str, list[Destination]] = {}
     for destination in destinations:
@@ -108,7 +114,7 @@ def fill(store: CheckpointStore, manifest: Manifest, destinations: Iterable[Dest
             extent = _extent_into(places, tile, manifest.tensors[name])
             if extent is not None:
                 extents.setdefault(tile.file, []).append(extent)
-    return _fetch(store, manifest, extents)
+    return _fetch(store, manifest, extents, heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +203,18 @@ def _bytes_of(tensor: Tensor) -> _Bytes:
     return data
 
 
-def _fetch(store: CheckpointStore, manifest: Manifest, extents: Mapping[str, list[_Extent]]) -> int:
+def _fetch(
+    store: CheckpointStore,
+    manifest: Manifest,
+    extents: Mapping[str, list[_Extent]],
+    heads: Collection[str] | None = None,
+) -> int:
     runs: list[_Run] = []
     for name, parts in extents.items():
         file = manifest.files[name]
         head = _Extent(0, file.header_bytes, file.header_crc32c, "its safetensors header")
-        runs.extend(_Run(name, run) for run in _coalesce([head, *parts]))
+        checked = [head] if heads is None or name in heads else []
+        runs.extend(_Run(name, run) for run in _coalesce([*checked, *parts]))
     scratch = _Scratch()
     with ThreadPoolExecutor(min(_READERS, len(runs)) or 1, thread_name_prefix="read-tensors") as pool:
         return sum(pool.map(lambda run: _read_run(store, manifest.uri, run, scratch), runs))
@@ -216,7 +228,7 @@ def _coalesce(extents: list[_Extent]) -> Iterator[tuple[_Extent, ...]]:
         if run:
             end = extent.offset + extent.length
             gap = extent.offset - (run[-1].offset + run[-1].length)
-            if gap > _GAP_BYTES or end - run[0].offset > _RUN_BYTES or scratch + aside > _SCRATCH_BYTES:
+            if gap > GAP_BYTES or end - run[0].offset > RUN_BYTES or scratch + aside > _SCRATCH_BYTES:
                 yield tuple(run)
                 run, scratch = [], 0
         run.append(extent)

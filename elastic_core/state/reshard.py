@@ -4,7 +4,8 @@ Every rank computes the same plan from the same inputs, so that nobody coordinat
 devices by `state.assignment`; then each cell of the state that a rank lacks comes from its own host's memory, else
 from the least loaded replica on another host, else from the store. What several ranks of a host lack is fetched once,
 by one of them, and what several hosts lack of the store is read once and passed on (`relay`): so the bytes that move
-are the lower bound of the map, by device, by host and from the store.
+are the lower bound of the map, by device, by host and from the store. `plan_reading` is the plan of ranks that hold
+nothing yet: all comes from the store, and each host reads for itself.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from elastic_core.state.boxes import Box
 from elastic_core.state.dtypes import itemsize
 from elastic_core.state.layout import StateLayout, TensorMeta, partition
 from elastic_core.state.merging import merged
-from elastic_core.state.overlap import Cell, Held, cells_of, members, needs_of
+from elastic_core.state.overlap import Cell, Held, Wanted, cells_of, members, needs_of
 
 Tiles = Mapping[str, Sequence[Box]]  # how tensors are cut in the store, where a part of a tile costs the whole tile
+Runs = Mapping[tuple[str, Box], int]  # tiles that lie side by side there, by number: one rank of a host reads a run
 
 
 class Link(StrEnum):
@@ -140,38 +142,59 @@ def plan_change(
     for name, cells in cells_of(metas, contents, wanted):
         routing.add(name, cells, (tiles or {}).get(name))
     used = {devices[d] for d in chosen.devices}
-    plan = Plan(
+    return Plan(
         replace(target, slots=tuple(devices[d] for d in chosen.devices)),
         routing.pieces(),
         chosen.moved,
         chosen.proven,
         tuple(sorted(set(held) - used)),
     )
-    crash_here("plan.made")
-    return plan
+
+
+def plan_reading(
+    metas: Mapping[str, TensorMeta], wanted: Sequence[Wanted], slots: Sequence[Slot], tiles: Tiles, runs: Runs
+) -> tuple[Piece, ...]:
+    """From the store to ranks on slots, by rank what each wants: each host reads what its ranks want, once."""
+    routing = _Routing(metas, slots, range(len(slots)), runs, relays=False)
+    for name, cells in cells_of(metas, (), wanted):
+        routing.add(name, cells, tiles[name])
+    return routing.pieces()
 
 
 @dataclass(frozen=True, slots=True)
 class _Lack:
-    """Cells to route together: one, or those of one tile of the store."""
+    """Cells of tensors to route together: one, or those of one tile or run of tiles of the store."""
 
-    tensor: str
     num_bytes: int
-    cells: tuple[Cell, ...]
+    cells: tuple[tuple[str, Cell], ...]
 
     @property
     def order(self) -> tuple[int, str, tuple[int, ...]]:
-        return (-self.num_bytes, self.tensor, self.cells[0].box.start)
+        tensor, cell = self.cells[0]
+        return (-self.num_bytes, tensor, cell.box.start)
 
 
 class _Routing:
-    """Chooses sources and fetchers, the largest cells first, each time the least loaded one."""
+    """Chooses sources and fetchers, the largest cells first, each time the least loaded one.
 
-    def __init__(self, metas: Mapping[str, TensorMeta], devices: Sequence[Slot], rank_map: Sequence[int]) -> None:
+    Without `relays` each host reads for itself what it lacks of the store.
+    """
+
+    def __init__(
+        self,
+        metas: Mapping[str, TensorMeta],
+        devices: Sequence[Slot],
+        rank_map: Sequence[int],
+        runs: Runs | None = None,
+        relays: bool = True,
+    ) -> None:
         self._metas = metas
         self._devices = devices
         self._device_of = rank_map
-        self._lacks: list[_Lack] = []
+        self._runs = runs or {}
+        self._relays = relays
+        self._held: list[tuple[str, Cell]] = []
+        self._stored: dict[object, list[tuple[str, Cell]]] = defaultdict(list)  # by run, or tile
         self._pieces: list[Piece] = []
         self._sent: dict[Slot, int] = defaultdict(int)
         self._sent_by_host: dict[str, int] = defaultdict(int)
@@ -180,23 +203,25 @@ class _Routing:
         self._hosts_of: dict[int, dict[str, tuple[int, ...]]] = {}
 
     def add(self, name: str, cells: Sequence[Cell], tiles: Sequence[Box] | None) -> None:
-        size = itemsize(self._metas[name].dtype)
         unheld = [cell for cell in cells if not cell.holders]
-        for cell in cells:
-            if cell.holders:
-                self._lacks.append(_Lack(name, cell.box.volume * size, (cell,)))
+        self._held += [(name, cell) for cell in cells if cell.holders]
         for tile in tiles if tiles is not None else [cell.box for cell in unheld]:
             parts = [Cell(part, 0, cell.needers) for cell in unheld if (part := cell.box.intersect(tile)) is not None]
             if parts:
-                self._lacks.append(_Lack(name, sum(part.box.volume for part in parts) * size, tuple(parts)))
+                self._stored[self._runs.get((name, tile), (name, tile))] += [(name, part) for part in parts]
 
     def pieces(self) -> tuple[Piece, ...]:
-        for lack in sorted(self._lacks, key=lambda lack: lack.order):
-            if lack.cells[0].holders:
-                self._from_memory(lack.tensor, lack.cells[0])
+        groups = [*([one] for one in self._held), *self._stored.values()]
+        lacks = [_Lack(sum(self._size(*one) for one in group), tuple(group)) for group in groups]
+        for lack in sorted(lacks, key=lambda lack: lack.order):
+            tensor, cell = lack.cells[0]
+            if cell.holders:
+                self._from_memory(tensor, cell)
             else:
                 self._from_store(lack)
-        return tuple(merged(self._pieces))
+        found = tuple(merged(self._pieces))
+        crash_here("plan.made")
+        return found
 
     def _from_memory(self, tensor: str, cell: Cell) -> None:
         holders = [self._devices[d] for d in members(cell.holders)]
@@ -213,26 +238,36 @@ class _Routing:
 
     def _from_store(self, lack: _Lack) -> None:
         """One host reads a cell and the others that need it get it from there; one rank reads for its host."""
-        size = itemsize(self._metas[lack.tensor].dtype)
         needed: dict[str, int] = defaultdict(int)
-        for cell in lack.cells:
+        for tensor, cell in lack.cells:
             for host in self._by_host(cell.needers):
-                needed[host] += cell.box.volume * size
+                needed[host] += self._size(tensor, cell)
         order = sorted(needed, key=lambda host: (-needed[host], self._read_by_host[host], host))
-        reads: dict[str, list[Cell]] = defaultdict(list)
-        for cell in lack.cells:
-            reads[next(host for host in order if host in self._by_host(cell.needers))].append(cell)
+        reads: dict[str, list[tuple[str, Cell]]] = defaultdict(list)
+        for tensor, cell in lack.cells:
+            hosts = [host for host in order if host in self._by_host(cell.needers)]
+            for host in hosts[:1] if self._relays else hosts:
+                reads[host].append((tensor, cell))
         for host, cells in reads.items():
-            reader = self._idle(sorted({rank for cell in cells for rank in self._by_host(cell.needers)[host]}))
-            for cell in cells:
-                self._read_by_host[host] += cell.box.volume * size
-                self._read(lack.tensor, cell, host, reader)
+            reader = self._reader(host, cells)
+            for tensor, cell in cells:
+                self._read_by_host[host] += self._size(tensor, cell)
+                self._read(tensor, cell, host, reader)
+
+    def _reader(self, host: str, cells: Sequence[tuple[str, Cell]]) -> int:
+        """The least loaded of those who need much of it: what a rank reads for others alone is copied once more."""
+        needed: dict[int, int] = defaultdict(int)
+        for tensor, cell in cells:
+            for rank in self._by_host(cell.needers)[host]:
+                needed[rank] += self._size(tensor, cell)
+        most = max(needed.values())
+        return self._idle([rank for rank in sorted(needed) if 2 * needed[rank] >= most])
 
     def _read(self, tensor: str, cell: Cell, host: str, reader: int) -> None:
         ranks_of = self._by_host(cell.needers)
         targets = ranks_of[host]
         self._take(tensor, cell.box, Link.STORE, None, reader, targets)
-        for other, ranks in ranks_of.items():
+        for other, ranks in ranks_of.items() if self._relays else ():
             if other != host:
                 source = self._slot(targets[0])
                 self._take(tensor, cell.box, Link.NETWORK, source, self._idle(ranks), ranks, relay=True)
@@ -263,6 +298,9 @@ class _Routing:
                 found[node] = (*found.get(node, ()), rank)
             self._hosts_of[needers] = found
         return self._hosts_of[needers]
+
+    def _size(self, tensor: str, cell: Cell) -> int:
+        return cell.box.volume * itemsize(self._metas[tensor].dtype)
 
     def _slot(self, rank: int) -> Slot:
         return self._devices[self._device_of[rank]]

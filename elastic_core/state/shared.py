@@ -24,10 +24,16 @@ FOLDER = Path("/dev/shm")
 _ALIGNMENT = 64
 
 
+class CannotShare(InfrastructureError):
+    """There is no room for the memory, or another rank's cannot be reached."""
+
+    code = "cannot_share"
+
+
 def create(folder: Path, boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]) -> int:
     """A rank's memory, zeros: the descriptor of a file without a name that only this user may open.
 
-    Others `attach` to `path_of` it until it is closed. Raises `InfrastructureError` without room.
+    Others `attach` to `path_of` it until it is closed. Raises `CannotShare` without room.
     """
     size = max(1, _size(boxes, metas))
     try:
@@ -38,11 +44,20 @@ def create(folder: Path, boxes: Mapping[str, Box], metas: Mapping[str, TensorMet
             os.close(fd)
             raise
     except OSError as error:
-        raise InfrastructureError(
+        raise CannotShare(
             f"Cannot share {size} bytes of memory in {folder}: {error.strerror}. The ranks of a host need room there "
             f"for all their shards (in a container: its size of /dev/shm)."
         ) from error
     return fd
+
+
+def room(folder: Path) -> int:
+    """Free bytes of a memory file system; 0 where there is none."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
 
 
 def path_of(fd: int) -> Path:
@@ -56,7 +71,7 @@ def attach(path: Path, boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]
     try:
         raw = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
     except RuntimeError as error:
-        raise InfrastructureError(f"Cannot map {path}: {error}") from error
+        raise CannotShare(f"Cannot map {path}: {error}") from error
     found = {}
     offset = 0
     for name in sorted(boxes):

@@ -14,18 +14,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
-from elastic_core.errors import ElasticError, InfrastructureError
+from elastic_core.errors import BY_CODE, CorruptCheckpoint, ElasticError, InfrastructureError, UserError
 from elastic_core.state import shared
+from elastic_core.state.boxes import Box
 from elastic_core.state.layout import StateLayout, TensorMeta, partition
 from elastic_core.state.peers import Address, PeerSource, RangeServer
 from elastic_core.state.reshard import Plan
 from elastic_core.state.transform import FillFromStore, Memory, MemorySource, Received, Source, Transformer
 
+T = TypeVar("T")
 Exchange = Callable[[bytes], Sequence[bytes]]
+
+CHANGE = "The change of layout"  # that failed
+_KINDS: Mapping[str, type[ElasticError]] = {**BY_CODE, shared.CannotShare.code: shared.CannotShare}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +51,30 @@ def prepare(layout: StateLayout, rank: int, metas: Mapping[str, TensorMeta], mee
     """
     boxes = partition(layout, {name: metas[name] for name in layout.placements})
     mates = [other for other, slot in enumerate(layout.slots) if slot.node == layout.slots[rank].node]
+    return map_together({mate: boxes[mate] for mate in mates}, rank, metas, meeting.exchange, meeting.folder)
+
+
+def map_together(
+    boxes: Mapping[int, Mapping[str, Box]],
+    rank: int,
+    metas: Mapping[str, TensorMeta],
+    exchange: Exchange,
+    folder: Path,
+) -> dict[int, Memory]:
+    """The same for any boxes, by rank of this rank's host. Raises `shared.CannotShare` on every rank alike."""
     made: list[int] = []
 
     def create() -> tuple[None, str]:
-        made.append(shared.create(meeting.folder, boxes[rank], metas))
+        made.append(shared.create(folder, boxes[rank], metas))
         return None, str(shared.path_of(made[0]))
 
     def attach() -> tuple[dict[int, Memory], None]:
         crash_here("transfer.memory-made")
-        return {other: shared.attach(Path(paths[other]), boxes[other], metas) for other in mates}, None
+        return {other: shared.attach(Path(paths[other]), boxes[other], metas) for other in boxes}, None
 
     try:
-        paths = _together(meeting.exchange, create)[1]
-        new = cast(dict[int, Memory], _together(meeting.exchange, attach)[0])
+        paths = together(exchange, create, CHANGE)[1]
+        new = together(exchange, attach, CHANGE)[0]
     finally:
         for fd in made:
             os.close(fd)
@@ -90,16 +106,16 @@ def take_part(
         address = None
         if passes_on:
             address = stack.enter_context(RangeServer(new[rank], meeting.secret, meeting.host)).address
-        received, addresses = _together(meeting.exchange, lambda: (transformer.first(), address))
+        received, addresses = together(meeting.exchange, lambda: (transformer.first(), address), CHANGE)
         relays = {slots[r]: _peer((at[0], at[1]), meeting, stack) for r, at in enumerate(addresses) if at is not None}
-        received.add(_together(meeting.exchange, lambda: (_relayed(transformer, relays), None))[0])
-    return cast(Received, received)
-
-
-def _relayed(transformer: Transformer, relays: Mapping[Slot, Source]) -> Received:
-    received = transformer.relays(relays)
-    crash_here("transfer.fetched")
+        received.add(together(meeting.exchange, lambda: (fetched(transformer.relays(relays)), None), CHANGE)[0])
     return received
+
+
+def fetched(what: T) -> T:
+    """Where the last thing that a rank fetches has come."""
+    crash_here("transfer.fetched")
+    return what
 
 
 def _peer(address: Address, meeting: Meeting, stack: ExitStack) -> PeerSource:
@@ -108,15 +124,32 @@ def _peer(address: Address, meeting: Meeting, stack: ExitStack) -> PeerSource:
     return peer
 
 
-def _together(exchange: Exchange, work: Callable[[], tuple[Any, Any]]) -> tuple[Any, list[Any]]:
-    """Do this rank's work; its result, and what every rank has to tell. Raises for a fault on any rank."""
-    result, message, fault = None, None, ""
+def together(exchange: Exchange, work: Callable[[], tuple[T, Any]], what: str) -> tuple[T, list[Any]]:
+    """Do this rank's work; its result, and what every rank has to tell.
+
+    A fault of any rank is raised on all, as the same class of error: a checkpoint that one rank found damaged is
+    damaged for all, before anything else, and what the user got wrong comes before what may pass.
+    """
+    result: T | None = None
+    message, code, fault = None, "", ""
     try:
         result, message = work()
     except ElasticError as error:
-        fault = str(error) or type(error).__name__
-    answers = [json.loads(data) for data in exchange(json.dumps({"fault": fault, "message": message}).encode())]
-    faults = [f"rank {rank}: {answer['fault']}" for rank, answer in enumerate(answers) if answer["fault"]]
+        code, fault = error.code, str(error) or type(error).__name__
+    mine = json.dumps({"code": code, "fault": fault, "message": message}, separators=(",", ":"))
+    answers = [json.loads(data) for data in exchange(mine.encode())]
+    faults = [(rank, answer["code"], answer["fault"]) for rank, answer in enumerate(answers) if answer["code"]]
     if faults:
-        raise InfrastructureError(f"The change of layout failed: {'; '.join(faults)}")
-    return result, [answer["message"] for answer in answers]
+        raise _worst(faults, what)
+    return cast(T, result), [answer["message"] for answer in answers]
+
+
+def _worst(faults: Sequence[tuple[int, str, str]], what: str) -> ElasticError:
+    kinds = [_KINDS.get(code, InfrastructureError) for _, code, _ in faults]
+    for kind in (CorruptCheckpoint, UserError):
+        for (_, _, fault), found in zip(faults, kinds, strict=True):
+            if issubclass(found, kind):
+                return found(fault)
+    texts = "; ".join(f"rank {rank}: {fault}" for rank, _, fault in faults)
+    worst: type[ElasticError] = kinds[0] if len(set(kinds)) == 1 else InfrastructureError
+    return worst(f"{what} failed: {texts}")

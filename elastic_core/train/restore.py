@@ -1,24 +1,28 @@
 """Where training starts from: the newest checkpoint that every rank can read unharmed.
 
-Ranks read by themselves and agree afterwards; if one finds a checkpoint corrupt, none uses it, the ledger is told,
-and the next older one is tried. When none is left that is an error: a job with history never starts at step 0.
+Ranks read together (`state.reading_together`): what several of a host need is read once. If one finds a checkpoint
+corrupt, none uses it, the ledger is told, and the next older one is tried. When none is left that is an error: a job
+with history never starts at step 0.
 """
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from elastic_core.control.contract import CheckpointRecord
 from elastic_core.crashing import crash_here
+from elastic_core.domain import Slot
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
+from elastic_core.state import shared
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.format import Box, Manifest, read_manifest, read_tensors
+from elastic_core.state.reading_together import READING, Readers, read_together
+from elastic_core.state.taking_part import together
 from elastic_core.train.group import Group
 from elastic_core.train.training_state import MODEL
 
@@ -30,33 +34,38 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """`record` is None for a new job."""
+    """`record` is None for a new job. `num_bytes`: what this rank read of tensors, wherever it came from."""
 
-    record: CheckpointRecord | None
-    tensors: Mapping[str, Tensor]
-    scalars: Mapping[str, Any]
-    seconds: float
+    record: CheckpointRecord | None = None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+    num_bytes: int = 0
 
 
 def restore(
     candidates: tuple[CheckpointRecord, ...],
     store: CheckpointStore,
     group: Group,
+    slots: Sequence[Slot],
     mark_bad: MarkBad | None,
     boxes: Boxes | None = None,
 ) -> Restored:
-    """Read the newest good candidate, the same on every rank. `mark_bad` is rank 0's.
+    """Read the newest good candidate, the same on every rank. `mark_bad` is rank 0's, `slots` are those of the ranks.
 
     `boxes`: the parts of the model's and the optimizer's tensors that this rank needs; whole ones, if that is None.
 
     Raises `InfrastructureError` when there are candidates and all are corrupt, or the store does not answer.
     """
-    started = time.perf_counter()
     faults = []
     for record in candidates:
-        loaded, fault = _read(record, store, group, boxes)
-        if loaded is not None:
-            return Restored(record, loaded[0], loaded[1], time.perf_counter() - started)
+        try:
+            tensors, scalars, num_bytes = _read(
+                store, record.uri, record.manifest_sha256, group, slots, boxes, lambda name: _concerns(name, group.rank)
+            )
+        except CorruptCheckpoint as error:
+            fault = str(error)
+        else:
+            return Restored(record, tensors, scalars, num_bytes)
         print(f"elastic: checkpoint {record.uri} is passed over: {fault}", file=sys.stderr, flush=True)
         faults.append(fault)
         if mark_bad is not None:
@@ -66,7 +75,13 @@ def restore(
             f"None of the {len(faults)} checkpoints of the job can be read, and a job with history does not start from "
             f"step 0: {'; '.join(faults)}. Roll back to an older checkpoint, or start a new job."
         )
-    return Restored(None, {}, {}, time.perf_counter() - started)
+    return Restored()
+
+
+def warm_start(store: CheckpointStore, uri: str, group: Group, slots: Sequence[Slot], boxes: Boxes) -> Restored:
+    """The model's tensors of a checkpoint of another job, or this rank's parts of them. Collective."""
+    tensors, _, num_bytes = _read(store, uri, None, group, slots, boxes, lambda name: name.startswith(MODEL))
+    return Restored(None, tensors, {}, num_bytes)
 
 
 def read_weights(
@@ -80,33 +95,59 @@ def read_weights(
 
 
 def _read(
-    record: CheckpointRecord, store: CheckpointStore, group: Group, boxes: Boxes | None
-) -> tuple[tuple[dict[str, Tensor], Mapping[str, Any]] | None, str]:
-    """(tensors, scalars) if every rank could read them, else None and the first rank's fault."""
-    loaded, fault = None, ""
-    try:
+    store: CheckpointStore,
+    uri: str,
+    sha256: str | None,
+    group: Group,
+    slots: Sequence[Slot],
+    boxes: Boxes | None,
+    concerns: Callable[[str], bool],
+) -> tuple[dict[str, Tensor], Mapping[str, Any], int]:
+    """(tensors, scalars, bytes read). Raises on every rank alike."""
+
+    def look() -> tuple[Manifest, dict[str, Any]]:
         crash_here("restore.begun")
-        manifest = read_manifest(store, record.uri, record.manifest_sha256)
-        parts = boxes(manifest) if boxes is not None else None
-        mine = [name for name in manifest.tensors if _concerns(name, group.rank, parts)]
-        loaded = (read_tensors(store, manifest, mine, parts), manifest.scalars)
-        crash_here("restore.read")
-    except CorruptCheckpoint as error:
-        fault = str(error)
-    faults = [data.decode() for data in group.gather_bytes(fault.encode())]
-    if any(faults):
-        return None, next(fault for fault in faults if fault)
-    return loaded, ""
+        manifest = read_manifest(store, uri, sha256)
+        mine = boxes(manifest) if boxes is not None else None
+        listed = None
+        if mine is not None:
+            listed = [(name, box.start, box.shape) for name, box in mine.items() if concerns(name)]
+        return manifest, {"boxes": listed, "room": shared.room(shared.FOLDER)}
+
+    manifest, told = together(group.gather_bytes, look, READING)
+    own = [name for name in manifest.tensors if _of_one_rank(name) and concerns(name)]
+    whole = {
+        name: Box.whole(entry.shape)
+        for name, entry in manifest.tensors.items()
+        if not _of_one_rank(name) and concerns(name)
+    }
+    wanted = [whole if one["boxes"] is None else _boxes(one["boxes"]) for one in told]
+    room = [one["room"] for one in told]
+    readers = Readers(rank=group.rank, slots=slots, exchange=group.gather_bytes, room=room)
+    tensors, num_bytes = read_together(store, manifest, wanted, own, readers, lambda text: _say(group, text))
+    crash_here("restore.read")
+    return tensors, manifest.scalars, num_bytes
 
 
-def _concerns(name: str, rank: int, parts: Mapping[str, Box] | None) -> bool:
+def _boxes(listed: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> dict[str, Box]:
+    return {name: Box(tuple(start), tuple(shape)) for name, start, shape in listed}
+
+
+def _of_one_rank(name: str) -> bool:
+    return name.partition("/")[0] in ("rng", "comm")
+
+
+def _concerns(name: str, rank: int) -> bool:
     """Every rank's own tensors end in, or hold, its number."""
     kind, _, rest = name.partition("/")
     if kind == "rng":
         return rest.rpartition("/")[2] == str(rank)
-    if kind == "comm":
-        return rest.partition("/")[0] == str(rank)
-    return parts is None or name in parts
+    return kind != "comm" or rest.partition("/")[0] == str(rank)
+
+
+def _say(group: Group, text: str) -> None:
+    if group.rank == 0:
+        print(f"elastic: {text}", file=sys.stderr, flush=True)
 
 
 def _tell(mark_bad: MarkBad, record: CheckpointRecord, fault: str) -> None:

@@ -39,7 +39,7 @@ from elastic_core.train.layouts import UNCUT, Declared
 from elastic_core.train.noise import NoiseState
 from elastic_core.train.places import Places
 from elastic_core.train.rates import Rates
-from elastic_core.train.restore import Restored, read_weights, restore
+from elastic_core.train.restore import Restored, read_weights, restore, warm_start
 from elastic_core.train.saving import Content, Saver
 from elastic_core.train.segments import Segments, Surroundings
 from elastic_core.train.stepping import Stepper
@@ -338,24 +338,25 @@ class Session:
     def _restore(self, state: TrainingState) -> Restored:
         heart, store, order = self._around.heart, self._around.store, self._segments.order
         mark_bad = heart.trainer.mark_bad if heart is not None else None
-        restored = restore(order.restore.candidates, store, self._group, mark_bad, state.boxes)
+        slots = order.allocation.slots
+        restored = restore(order.restore.candidates, store, self._group, slots, mark_bad, state.boxes)
         if restored.record is not None:
             state.load(restored.tensors, restored.scalars)
             self._segments.start_at(restored.record.step, restored.record.samples)
         elif order.warm_start is not None:
-            state.load_weights(read_weights(store, order.warm_start, boxes=state.boxes))
-        self._report_sources()
+            restored = warm_start(store, order.warm_start, self._group, slots, state.boxes)
+            state.load_weights(restored.tensors)
+        self._report_sources(restored.num_bytes)
         return restored
 
-    def _report_sources(self) -> None:
+    def _report_sources(self, num_bytes: int) -> None:
         """How many bytes all ranks together have read from where, with the next checkpoint."""
-        if self._around.memory is None:
-            return
-        mine = self._around.memory.taken()
+        memory = self._around.memory
+        mine = memory.taken() if memory is not None else {"store": num_bytes}
         totals = [sum(ranks) for ranks in zip(*self._group.gather_vectors(list(mine.values())), strict=True)]
         if any(totals):  # a new job has read nothing
-            for source, num_bytes in zip(mine, totals, strict=True):
-                self._segments.time(f"restored_from_{source}_bytes", num_bytes)
+            for source, total in zip(mine, totals, strict=True):
+                self._segments.time(f"restored_from_{source}_bytes", total)
 
     def _remember(self, commit: Commit) -> None:
         """Rank 0's: what was just committed is the latest that the nodes' memory should hold."""
@@ -377,7 +378,7 @@ class Session:
             # Ranks that share layers draw alike, replicas and stages do not.
             stage = () if places.first_stage else (places.stage,)
             seed_everything(self._spec.seed, self._segments.samples, places.data, *stage)
-        ready.restored = Restored(None, {}, {}, restored.seconds)  # lets go of the tensors
+        ready.restored = Restored()  # lets go of the tensors
 
     def _describe(self, final: bool) -> Content:
         ready, segments = self._ready("saving"), self._segments

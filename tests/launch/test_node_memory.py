@@ -89,7 +89,8 @@ def test_a_job_survives_a_lost_node_without_the_store_and_to_the_bit(home: Path,
         assert {step: after[step] for step in before} == before  # 13 and 14 at least were taken twice
         assert running.curve("job", rank=1) == after
         (sources,) = restored(running, "job")
-        assert sources["own_node"] >= 2 * checkpoint.size_bytes * 0.9
+        manifests = 0.1 * checkpoint.size_bytes  # one for each rank; of all the rest both read one copy
+        assert checkpoint.size_bytes - manifests < sources["own_node"] < checkpoint.size_bytes + manifests
         assert (sources["other_nodes"], sources["store"]) == (0, 0)
         assert kept(running, "n0", "job", running.control.checkpoints("job")[0].uri) == set()  # the job is over
 

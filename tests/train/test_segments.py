@@ -7,6 +7,8 @@ from statistics import fmean
 
 import pytest
 
+from elastic_core.state.format import read_manifest
+from elastic_core.state.stores_local import LocalStore
 from elastic_core.train.segments import TARGET_STEPS
 from tests.train import forked
 
@@ -179,6 +181,19 @@ def test_corrupt_checkpoint_is_passed_over_and_reported_and_the_one_before_is_us
     assert "shard-1.safetensors" in why
     assert "is passed over" in job.run_dir().log(0).read_text()
     assert job.curve() == whole.curve()  # went back to the one before and trained the same again
+
+
+def test_ranks_of_a_host_read_the_checkpoint_once_and_say_how_much_that_was(new_job):
+    job = new_job("job")
+    assert job.run(2, 30, segment_steps=4) == [0, 0]
+    first = job.ledger.commits()[-1]
+    assert "restored_from_store_bytes" not in first.timings
+    assert job.run(3, 30) == [0, 0, 0]
+    manifest = read_manifest(LocalStore(job.store), first.uri)
+    rng = sum(tile.length for name, entry in manifest.tensors.items() if "rng/" in name for tile in entry.tiles)
+    size = sum(file.size for file in manifest.files.values())
+    assert size - rng < job.ledger.commits()[-1].timings["restored_from_store_bytes"] <= size
+    assert "for itself" not in job.logs()
 
 
 def test_no_readable_checkpoint_is_an_error_and_never_a_silent_start(new_job):
