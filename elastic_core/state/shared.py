@@ -33,7 +33,7 @@ class CannotShare(InfrastructureError):
 def create(folder: Path, boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]) -> int:
     """A rank's memory, zeros: the descriptor of a file without a name that only this user may open.
 
-    Others `attach` to `path_of` it until it is closed. Raises `CannotShare` without room.
+    Others `attach` to `place_of` it until it is closed. Raises `CannotShare` without room.
     """
     size = max(1, _size(boxes, metas))
     try:
@@ -60,26 +60,37 @@ def room(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def path_of(fd: int) -> Path:
-    """Where other processes of this host and user can open a file that this one has open."""
-    return Path(f"/proc/{os.getpid()}/fd/{fd}")
+Place = tuple[str, int, int]  # a path under which processes of this host and user can open a file; what lies there
 
 
-def attach(path: Path, boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]) -> dict[str, tuple[Part]]:
-    """The memory that a rank made for the same boxes. It stays mapped while its tensors live."""
+def place_of(fd: int) -> Place:
+    """Of a file that this process has open, while it has."""
+    found = os.fstat(fd)
+    return f"/proc/{os.getpid()}/fd/{fd}", found.st_dev, found.st_ino
+
+
+def attach(place: Place, boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]) -> dict[str, tuple[Part]]:
+    """The memory that a rank made for the same boxes. It stays mapped while its tensors live.
+
+    Raises `CannotShare` where the path leads to anything else: in another container, numbers of processes mean others.
+    """
+    path, device, inode = place
     size = max(1, _size(boxes, metas))
     try:
-        raw = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
-    except RuntimeError as error:
+        found = os.stat(path)
+        if (found.st_dev, found.st_ino) != (device, inode):
+            raise CannotShare(f"Cannot map {path}: it is not the memory that was made for it.")
+        raw = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+    except (OSError, RuntimeError) as error:
         raise CannotShare(f"Cannot map {path}: {error}") from error
-    found = {}
+    parts = {}
     offset = 0
     for name in sorted(boxes):
         box, dtype = boxes[name], dtype_of(metas[name].dtype)
         num_bytes = box.volume * dtype.itemsize
-        found[name] = (Part(box, raw[offset : offset + num_bytes].view(dtype).view(box.shape)),)
+        parts[name] = (Part(box, raw[offset : offset + num_bytes].view(dtype).view(box.shape)),)
         offset += num_bytes + -num_bytes % _ALIGNMENT
-    return found
+    return parts
 
 
 def _size(boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]) -> int:

@@ -29,7 +29,7 @@ from elastic_core.state.transform import FillFromStore, Memory, MemorySource, Re
 T = TypeVar("T")
 Exchange = Callable[[bytes], Sequence[bytes]]
 
-CHANGE = "The change of layout"  # that failed
+CHANGE, SHARING = "The change of layout", "Sharing memory"  # that failed
 _KINDS: Mapping[str, type[ElasticError]] = {**BY_CODE, shared.CannotShare.code: shared.CannotShare}
 
 
@@ -64,17 +64,17 @@ def map_together(
     """The same for any boxes, by rank of this rank's host. Raises `shared.CannotShare` on every rank alike."""
     made: list[int] = []
 
-    def create() -> tuple[None, str]:
+    def create() -> tuple[None, shared.Place]:
         made.append(shared.create(folder, boxes[rank], metas))
-        return None, str(shared.path_of(made[0]))
+        return None, shared.place_of(made[0])
 
     def attach() -> tuple[dict[int, Memory], None]:
         crash_here("transfer.memory-made")
-        return {other: shared.attach(Path(paths[other]), boxes[other], metas) for other in boxes}, None
+        return {other: shared.attach(places[other], boxes[other], metas) for other in boxes}, None
 
     try:
-        paths = together(exchange, create, CHANGE)[1]
-        new = together(exchange, attach, CHANGE)[0]
+        places = [(path, device, inode) for path, device, inode in together(exchange, create, SHARING)[1]]
+        new = together(exchange, attach, SHARING)[0]
     finally:
         for fd in made:
             os.close(fd)

@@ -118,16 +118,24 @@ def test_memory_that_cannot_be_made_is_the_fault_of_all(memory_folder: Path) -> 
 def test_shared_memory_is_one_memory_for_its_user_alone(memory_folder: Path) -> None:
     boxes = {name: Box((0,) * len(meta.shape), meta.shape) for name, meta in METAS.items()}
     fd = shared.create(memory_folder, boxes, METAS)
-    mine, theirs = (shared.attach(shared.path_of(fd), boxes, METAS) for _ in range(2))
+    mine, theirs = (shared.attach(shared.place_of(fd), boxes, METAS) for _ in range(2))
     assert os.fstat(fd).st_mode & 0o777 == 0o600
     assert list(memory_folder.iterdir()) == []
     for name, tensor in STATE.items():
         mine[name][0].tensor.copy_(tensor)
     os.close(fd)
     assert_whole({0: theirs}, laid(1, 1, slots(1)), METAS, STATE)
-    os.close(empty := shared.create(memory_folder, {}, {}))
-    with pytest.raises(InfrastructureError, match="Cannot map"):
-        shared.attach(shared.path_of(empty), {}, {})
+
+
+def test_memory_that_is_gone_or_another_is_not_mapped(memory_folder: Path) -> None:
+    box, metas = {"w": Box((0,), (8,))}, {"w": TensorMeta("float32", (8,))}
+    fd = shared.create(memory_folder, box, metas)
+    path, device, inode = shared.place_of(fd)
+    with pytest.raises(shared.CannotShare, match="it is not the memory that was made for it"):
+        shared.attach((path, device, inode + 1), box, metas)
+    os.close(fd)
+    with pytest.raises(shared.CannotShare, match="Cannot map"):
+        shared.attach((path, device, inode), box, metas)
 
 
 def test_without_room_for_the_shards_it_says_so(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
