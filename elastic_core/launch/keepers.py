@@ -120,7 +120,7 @@ def _secret(settings: Settings) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         temporary.touch(mode=0o600)
-        temporary.write_bytes(secrets.token_bytes(32))
+        temporary.write_text(secrets.token_urlsafe(48))
         with suppress(FileExistsError):  # another has just done the same
             os.link(temporary, path)
         temporary.unlink()
