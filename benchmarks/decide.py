@@ -184,7 +184,7 @@ def judge_quality(report: Report, count: int) -> None:
         for parts, made in ((chosen, unbound), (ruled, plan)):
             parts.append(value_of(made, problem) / optimum if optimum > 0 else 1.0)
     report.figure("part_of_the_optimum", chosen)
-    report.figure("part_of_the_optimum_without_flapping", ruled)
+    report.figure("part_of_the_optimum_under_no_flapping", ruled)
     report.bar(
         f"{OURS}: value of its plan against the proven optimum, worst of {count} instances",
         want=f">= {WANT_QUALITY:.0%}",

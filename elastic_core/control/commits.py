@@ -23,7 +23,7 @@ from elastic_core.control.progress import guard
 from elastic_core.control.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.tokens import Claims, TrainerTokens
 from elastic_core.control.views import checkpoint_record
-from elastic_core.domain import Allocation, JobState, SegmentState, to_json
+from elastic_core.domain import JobState, SegmentState, to_json
 from elastic_core.errors import Conflict, Fenced, UserError
 
 
@@ -149,11 +149,10 @@ def _close_segment(tx: Tx, segment: SegmentRow, row: CheckpointRow) -> None:
 
 
 def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, passing: Passing) -> LeaseRow:
-    target, held = passing.target, leases.held(tx, lease)
-    granted = Allocation(slots=passing.slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm)
+    granted, reason, held = passing.allocation, passing.target.reason, leases.held(tx, lease)
     leases.release(tx, lease, f"handed over to {successor.id}")
     successor.asked_at = tx.now
-    return leases.open_lease(tx, job, successor, granted, target.reason, origin_epoch=lease.origin_epoch, beside=held)
+    return leases.open_lease(tx, job, successor, granted, reason, origin_epoch=lease.origin_epoch, beside=held)
 
 
 def _go_on(

@@ -172,6 +172,11 @@ def slice_box(name: str, shape: Sequence[int], cuts: Iterable[Cut], mesh: Mesh, 
     return None if box.volume == 0 and math.prod(shape) > 0 else box
 
 
+def of_one_rank(name: str) -> bool:
+    """Random state and a compressor's belong to single ranks; all else ranks share, whole or in parts."""
+    return name.partition("/")[0] in ("rng", "comm")
+
+
 def partition(layout: StateLayout, metas: Mapping[str, TensorMeta]) -> tuple[dict[str, Box], ...]:
     """Partitioning: the sub-collection of every rank, as the box of each tensor that it holds."""
     where = [layout.mesh.coordinates(rank) for rank in range(layout.world)]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from elastic_core import domain
 from elastic_core.domain import Slot
 from elastic_core.errors import UserError
-from elastic_core.state.layout import PIPELINE, REPLICATED, Mesh, Placement, StateLayout, TensorMeta
+from elastic_core.state.layout import PIPELINE, REPLICATED, Mesh, Placement, StateLayout, TensorMeta, of_one_rank
 
 
 def resized(layout: StateLayout, sizes: Mapping[str, int], slots: Sequence[Slot]) -> StateLayout:
@@ -47,7 +47,7 @@ def resized(layout: StateLayout, sizes: Mapping[str, int], slots: Sequence[Slot]
 def replicated_layout(layout: domain.Layout, metas: Mapping[str, TensorMeta]) -> StateLayout:
     """What a checkpoint without a layout was written under: every rank of one host held all that ranks share."""
     mesh = Mesh.of(layout)
-    shared = {name: REPLICATED for name in metas if name.partition("/")[0] not in ("rng", "comm")}
+    shared = {name: REPLICATED for name in metas if not of_one_rank(name)}
     return StateLayout(mesh, shared, tuple(Slot("local", i, "cpu") for i in range(mesh.world)))
 
 

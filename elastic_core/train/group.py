@@ -8,6 +8,7 @@ between ranks is bytes (JSON) and float64 vectors: nothing is pickled.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -94,6 +95,11 @@ class Group:
                 for work in [dist.broadcast(tensor, group=among, group_src=0, async_op=True) for tensor in tensors]:
                     assert work is not None
                     work.wait()
+
+    def say(self, text: str) -> None:
+        """A line of log, once for the group."""
+        if self.rank == 0:
+            print(f"elastic: {text}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if dist.is_initialized():

@@ -21,6 +21,7 @@ from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.state import shared
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.format import Box, Manifest, read_manifest, read_tensors
+from elastic_core.state.layout import of_one_rank
 from elastic_core.state.reading_together import READING, Readers, read_together
 from elastic_core.state.taking_part import together
 from elastic_core.train.group import Group
@@ -84,14 +85,10 @@ def warm_start(store: CheckpointStore, uri: str, group: Group, slots: Sequence[S
     return Restored(None, tensors, {}, num_bytes)
 
 
-def read_weights(
-    store: CheckpointStore, uri: str, sha256: str | None = None, boxes: Boxes | None = None
-) -> dict[str, Tensor]:
-    """The model's tensors of a checkpoint, or this rank's parts of them, nothing else of it."""
+def read_weights(store: CheckpointStore, uri: str, sha256: str | None = None) -> dict[str, Tensor]:
+    """The model's tensors of a checkpoint, nothing else of it."""
     manifest = read_manifest(store, uri, sha256)
-    parts = boxes(manifest) if boxes is not None else None
-    names = [name for name in (manifest.tensors if parts is None else parts) if name.startswith(MODEL)]
-    return read_tensors(store, manifest, names, parts)
+    return read_tensors(store, manifest, [name for name in manifest.tensors if name.startswith(MODEL)])
 
 
 def _read(
@@ -115,16 +112,16 @@ def _read(
         return manifest, {"boxes": listed, "room": shared.room(shared.FOLDER)}
 
     manifest, told = together(group.gather_bytes, look, READING)
-    own = [name for name in manifest.tensors if _of_one_rank(name) and concerns(name)]
+    own = [name for name in manifest.tensors if of_one_rank(name) and concerns(name)]
     whole = {
         name: Box.whole(entry.shape)
         for name, entry in manifest.tensors.items()
-        if not _of_one_rank(name) and concerns(name)
+        if not of_one_rank(name) and concerns(name)
     }
     wanted = [whole if one["boxes"] is None else _boxes(one["boxes"]) for one in told]
     room = [one["room"] for one in told]
     readers = Readers(rank=group.rank, slots=slots, exchange=group.gather_bytes, room=room)
-    tensors, num_bytes = read_together(store, manifest, wanted, own, readers, lambda text: _say(group, text))
+    tensors, num_bytes = read_together(store, manifest, wanted, own, readers, group.say)
     crash_here("restore.read")
     return tensors, manifest.scalars, num_bytes
 
@@ -133,21 +130,12 @@ def _boxes(listed: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> dict[s
     return {name: Box(tuple(start), tuple(shape)) for name, start, shape in listed}
 
 
-def _of_one_rank(name: str) -> bool:
-    return name.partition("/")[0] in ("rng", "comm")
-
-
 def _concerns(name: str, rank: int) -> bool:
     """Every rank's own tensors end in, or hold, its number."""
     kind, _, rest = name.partition("/")
     if kind == "rng":
         return rest.rpartition("/")[2] == str(rank)
     return kind != "comm" or rest.partition("/")[0] == str(rank)
-
-
-def _say(group: Group, text: str) -> None:
-    if group.rank == 0:
-        print(f"elastic: {text}", file=sys.stderr, flush=True)
 
 
 def _tell(mark_bad: MarkBad, record: CheckpointRecord, fault: str) -> None:

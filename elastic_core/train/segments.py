@@ -9,7 +9,6 @@ boundaries computes the same as one that waits at each.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -123,7 +122,7 @@ class Segments:
         busy = self._saver.pending or (self._committer is not None and self._committer.busy)
         if (due or over) and busy and not self._late:
             self._late = True
-            _say(self._around.group, "a checkpoint is due, and waits until the one before it is written and committed")
+            self._around.group.say("a checkpoint is due, and waits until the one before it is written and committed")
         return Outside(
             wish,
             # A segment may last longer for an interval checkpoint, but never begins behind two boundaries.
@@ -218,7 +217,7 @@ class Segments:
         try:
             what(self._saver)
         except SaveFailed as error:
-            _say(self._around.group, f"training goes on without an interval checkpoint: {error}")
+            self._around.group.say(f"training goes on without an interval checkpoint: {error}")
 
     def _end(self, describe: Describe, agreed: Agreement, ending: Ending) -> None:
         if agreed.steady and agreed.wish is Wish.NONE and not ending.finished:
@@ -232,7 +231,7 @@ class Segments:
         self.timings["last_step_at"] = time.time()
         self._report()
         if self._saver.pending:
-            _say(self._around.group, "a boundary waits until the checkpoint before it is written")
+            self._around.group.say("a boundary waits until the checkpoint before it is written")
             self._saver_does(Saver.settle)
 
     def _boundary(self, describe: Describe, ending: Ending) -> None:
@@ -259,11 +258,11 @@ class Segments:
             return
         started = time.perf_counter()
         if ends:
-            _say(self._around.group, "a boundary waits until the one before it is written and committed")
+            self._around.group.say("a boundary waits until the one before it is written and committed")
         try:
             answered = self._saver.settle() if ends else self._saver.advance()
         except SaveFailed as error:
-            _say(self._around.group, f"the segment goes on to step {self.step}, where it is saved again: {error}")
+            self._around.group.say(f"the segment goes on to step {self.step}, where it is saved again: {error}")
             self._unanswered = False
             self._boundary(describe, ending)
             return
@@ -281,7 +280,7 @@ class Segments:
             try:
                 return self._saver.final(self.order, describe(True), ending)
             except SaveFailed as error:
-                _say(self._around.group, f"attempt {attempt} of {_SAVE_TRIES}: {error}")
+                self._around.group.say(f"attempt {attempt} of {_SAVE_TRIES}: {error}")
                 if attempt == _SAVE_TRIES:
                     raise
                 time.sleep(2.0**attempt)
@@ -309,11 +308,6 @@ class Segments:
         self.anew, self.over = order, True
         step, samples = self.began
         if behind and self.step > step:
-            _say(self._around.group, f"{self.step - step} steps since the checkpoint of step {step} are dropped")
+            self._around.group.say(f"{self.step - step} steps since the checkpoint of step {step} are dropped")
             self.start_at(step, samples)
         return False
-
-
-def _say(group: Group, text: str) -> None:
-    if group.rank == 0:
-        print(f"elastic: {text}", file=sys.stderr, flush=True)
