@@ -43,13 +43,14 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the first Philly trace on both pools, horizon and sia")
     parser.add_argument("--policy", action="append", help="a rival; may be given several times (default: all)")
     parser.add_argument("--group", choices=("philly", "newtrace"), help="one group of workloads (default: both)")
+    parser.add_argument("--pool", choices=POOLS, help="one pool (default: both)")
     chosen = parser.parse_args()
     data = traces.data_folder()
     rivals = ("sia",) if chosen.quick else tuple(chosen.policy or RIVALS)
     groups = {"philly": PHILLY[:1]} if chosen.quick else {"philly": PHILLY, "newtrace": LONG}
     groups = {name: group for name, group in groups.items() if chosen.group in (None, name)}
     report = Report("scheduling", quick=chosen.quick)
-    for pool in POOLS:
+    for pool in POOLS if chosen.pool is None else (chosen.pool,):
         for group, names in groups.items():
             one_group(report, data, pool, group, names, rivals)
     return report.finish()
