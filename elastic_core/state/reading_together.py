@@ -2,8 +2,9 @@
 
 All compute the same plan (`reshard.plan_reading`) and its rounds (`state.rounds`). A rank reads its pieces into its own
 tensors and, as far as others of its host want them, into its outbox, shared memory that they have mapped. When all have
-read a round and every checksum held, each takes what it wants out of the others' outboxes, while its own other half is
-filled: one meeting a round is enough, and memory holds a rank's tensors and its outbox, however large the checkpoint.
+read a round and every checksum held, each takes what it wants out of the others' outboxes, and then fills another part
+of its own: one meeting a round is enough, and memory holds a rank's tensors and its outbox of one tile, however large
+the checkpoint.
 """
 
 from __future__ import annotations
@@ -72,15 +73,14 @@ def read_together(
     num_bytes, num_rounds = 0, max(len(its) for its in rounds)
     for number in range(num_rounds):
         mine = _round(rounds, readers.rank, number)
-        places, heads = _places(mine, readers.rank, parts, _half(outboxes, rounds, readers.rank, number)), mine.heads
+        places, heads = _places(mine, readers.rank, parts, outboxes), mine.heads
         if number == 0:
             places += [Destination(name, box, parts[name].tensor) for name, box in aside.items()]
             heads |= _unchecked(manifest, own, rounds, readers)
         num_bytes += _read(store, manifest, places, heads, number == num_rounds - 1, readers.exchange)
-        for mate in readers.mates:
+        for mate, outbox in outboxes.items():
             if mate != readers.rank:
-                half = _half(outboxes, rounds, mate, number)
-                _take(_round(rounds, mate, number), readers.rank, parts, half)
+                _take(_round(rounds, mate, number), readers.rank, parts, outbox)
     return {name: part.tensor for name, part in parts.items()}, num_bytes
 
 
@@ -107,7 +107,7 @@ def _prepared(
 
 def _outboxes(rounds: Rounds, readers: Readers) -> dict[int, Tensor]:
     """Those of this rank's host, by rank; none if nobody on any host shares anything."""
-    sizes = [max(one.posted for one in its) * min(2, len(its)) for its in rounds]
+    sizes = [max(one.end for one in its) for its in rounds]
     if not any(sizes):
         return {}
     metas = {f"{_OUTBOX}-{rank}": TensorMeta("uint8", (size,)) for rank, size in enumerate(sizes)}
@@ -120,26 +120,20 @@ def _round(rounds: Rounds, rank: int, number: int) -> Round:
     return rounds[rank][number] if number < len(rounds[rank]) else Round()
 
 
-def _half(outboxes: Mapping[int, Tensor], rounds: Rounds, rank: int, number: int) -> Tensor:
-    """Of a rank's outbox, the one that the round fills."""
-    size = max(one.posted for one in rounds[rank])
-    return outboxes[rank][number % 2 * size :][:size] if rank in outboxes else torch.empty(0, dtype=torch.uint8)
-
-
-def _places(mine: Round, rank: int, parts: Mapping[str, Part], half: Tensor) -> list[Destination]:
+def _places(mine: Round, rank: int, parts: Mapping[str, Part], outboxes: Mapping[int, Tensor]) -> list[Destination]:
     places = []
     for parcel in mine.parcels:
         if rank in parcel.targets:
             places.append(Destination(parcel.tensor, parcel.box, parts[parcel.tensor].view(parcel.box)))
         if parcel.place is not None:
-            places.append(Destination(parcel.tensor, parcel.box, parcel.within(half)))
+            places.append(Destination(parcel.tensor, parcel.box, parcel.within(outboxes[rank])))
     return places
 
 
-def _take(theirs: Round, rank: int, parts: Mapping[str, Part], half: Tensor) -> None:
+def _take(theirs: Round, rank: int, parts: Mapping[str, Part], outbox: Tensor) -> None:
     for parcel in theirs.parcels:
         if rank in parcel.targets:
-            parts[parcel.tensor].view(parcel.box).copy_(parcel.within(half))
+            parts[parcel.tensor].view(parcel.box).copy_(parcel.within(outbox))
 
 
 def _unchecked(manifest: Manifest, own: Sequence[str], rounds: Rounds, readers: Readers) -> frozenset[str]:

@@ -1,33 +1,35 @@
 """Who reads which tiles of a checkpoint when, so that ranks of a host share what they read by way of small memory.
 
 A rank reads the tiles of its pieces in the order of their files, each tile once. What others of its host want of a tile
-is a parcel with a place in the reader's outbox; a round is what fills one. Computed alike by every rank.
+is a parcel with a place in the reader's outbox; a round is what is read between two meetings of the ranks. While one is
+read, what others want of the round before is taken out of the outbox, so the two lie apart in it. Computed alike by
+every rank.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from elastic_core.domain import Slot
-from elastic_core.state.boxes import Box
+from elastic_core.state.boxes import TILE_BYTES, Box
 from elastic_core.state.dtypes import dtype_of, itemsize
 from elastic_core.state.manifest import Manifest, Tile
 from elastic_core.state.reading import GAP_BYTES, RUN_BYTES
 from elastic_core.state.reshard import Piece, Runs
 from elastic_core.state.shared import CannotShare
 
-_HALF_BYTES = 64 << 20  # of an outbox at most, which has two halves: one is read from while the other is filled
+_OUTBOX_BYTES = TILE_BYTES + (64 << 10)  # at most: a tile, with the paddings of its parcels
 _ALIGNMENT = 64  # of parcels in it, as their elements need
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A part of one tile, for `targets`. `place`: its first byte in a half of its reader's outbox, None if it is for
-    the reader alone."""
+    """A part of one tile, for `targets`. `place`: its first byte in its reader's outbox, None if it is for the reader
+    alone."""
 
     tensor: str
     box: Box
@@ -41,18 +43,19 @@ class Parcel:
     def num_bytes(self) -> int:
         return self.box.volume * itemsize(self.dtype)
 
-    def within(self, half: Tensor) -> Tensor:
-        """Its memory in a half of the outbox."""
+    def within(self, outbox: Tensor) -> Tensor:
+        """Its memory in the outbox."""
         assert self.place is not None, "nobody else wants it"
-        return half[self.place : self.place + self.num_bytes].view(dtype_of(self.dtype)).view(self.box.shape)
+        return outbox[self.place : self.place + self.num_bytes].view(dtype_of(self.dtype)).view(self.box.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one rank reads at a time. `heads`: files whose header it checks, for its host; `posted`: bytes of outbox."""
+    """What one rank reads at a time. `heads`: files whose header it checks, for its host; `end`: of its part of the
+    outbox."""
 
     parcels: tuple[Parcel, ...] = ()
-    posted: int = 0
+    end: int = 0
     heads: frozenset[str] = frozenset()
 
 
@@ -90,33 +93,52 @@ def rounds_of(pieces: Iterable[Piece], manifest: Manifest, slots: Sequence[Slot]
     found = []
     for rank, slot in enumerate(slots):
         mates = [other for other, its in enumerate(slots) if its.node == slot.node]
-        limit = min(_HALF_BYTES, min(room[mate] for mate in mates) // (4 * len(mates)))
+        limit = min(_OUTBOX_BYTES, min(room[mate] for mate in mates) // (2 * len(mates)))
         found.append(_rounds(rank, [tiles[rank][key] for key in sorted(tiles[rank])], limit))
     return _with_heads(found, slots)
 
 
 def _rounds(rank: int, tiles: Iterable[Sequence[Parcel]], limit: int) -> list[Round]:
     rounds: list[Round] = []
-    parcels: list[Parcel] = []
+    before = range(0)  # bytes of the outbox that the last round takes
+    for parcels in _batches(rank, tiles, limit):
+        posted = sum(_posted(parcel, rank) for parcel in parcels)
+        begin = before.stop if before.stop + posted <= limit else 0
+        if before.start < begin + posted and begin < before.stop:
+            rounds.append(Round())  # in which the others take what is there
+        before = range(begin, begin + posted) if posted else range(0)
+        rounds.append(Round(_placed(parcels, rank, begin), before.stop))
+    return rounds
+
+
+def _batches(rank: int, tiles: Iterable[Sequence[Parcel]], limit: int) -> Iterator[list[Parcel]]:
+    """What to read at a time: half of the outbox, so that two fit, or one tile that is larger. One at least."""
+    batch: list[Parcel] = []
     posted = 0
     for tile in tiles:
-        needed = sum(_padded(parcel) for parcel in tile if parcel.targets != (rank,))
+        needed = sum(_posted(parcel, rank) for parcel in tile)
         if needed > limit:
-            raise CannotShare(f"rank {rank} has room to share {limit} bytes at a time, and needs {needed}.")
-        if posted + needed > limit:
-            rounds.append(Round(tuple(parcels), posted))
-            parcels, posted = [], 0
-        for parcel in tile:
-            if parcel.targets == (rank,):
-                parcels.append(parcel)
-            else:
-                parcels.append(replace(parcel, place=posted))
-                posted += _padded(parcel)
-    return [*rounds, Round(tuple(parcels), posted)]
+            raise CannotShare(f"rank {rank} has room to share {limit} bytes, and needs {needed}.")
+        if posted + needed > limit // 2 and posted:
+            yield batch
+            batch, posted = [], 0
+        batch += tile
+        posted += needed
+    yield batch
 
 
-def _padded(parcel: Parcel) -> int:
-    return parcel.num_bytes + -parcel.num_bytes % _ALIGNMENT
+def _placed(parcels: Iterable[Parcel], rank: int, begin: int) -> tuple[Parcel, ...]:
+    placed = []
+    for parcel in parcels:
+        posted = _posted(parcel, rank)
+        placed.append(replace(parcel, place=begin) if posted else parcel)
+        begin += posted
+    return tuple(placed)
+
+
+def _posted(parcel: Parcel, rank: int) -> int:
+    """Bytes of the outbox that it takes."""
+    return 0 if parcel.targets == (rank,) else parcel.num_bytes + -parcel.num_bytes % _ALIGNMENT
 
 
 def _with_heads(rounds: Rounds, slots: Sequence[Slot]) -> Rounds:

@@ -127,11 +127,11 @@ def test_any_ranks_read_what_any_others_wrote_and_each_host_every_tile_once(
     metas = data.draw(models())
     old, new = data.draw(layouts_of(metas, 4)), data.draw(layouts_of(metas, 4))
     places = slots(new.world, per_node=data.draw(st.integers(1, 4)))
-    half = data.draw(st.sampled_from([512, 1 << 20]))  # so that there are several rounds
+    outbox = data.draw(st.sampled_from([256, 1024, 1 << 20]))  # so that there are several rounds
     state = state_of(metas, 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "tiles", lambda box, itemsize: boxes_module.tiles(box, itemsize, 64))
-        patch.setattr(rounds, "_HALF_BYTES", half)
+        patch.setattr(rounds, "_OUTBOX_BYTES", outbox)
         for module in (reading, rounds):
             patch.setattr(module, "GAP_BYTES", 0)  # what lies between would be read, and is more than these tensors
             patch.setattr(module, "RUN_BYTES", 256)
@@ -237,7 +237,7 @@ def test_without_memory_to_share_each_reads_for_itself(
     assert result.num_bytes[0] == result.num_bytes[1] == sum(file.size for file in manifest.files.values())
     for (said,) in result.said:  # alike on both
         assert said.startswith("each rank reads the checkpoint for itself: ")
-        assert ("has room to share 512 bytes at a time, and needs" in said) == (why == "no room")
+        assert ("has room to share 1024 bytes, and needs" in said) == (why == "no room")
     assert list(memory_folder.iterdir()) == []
 
 
