@@ -62,9 +62,20 @@ def tiles(box: Box, itemsize: int, limit: int = TILE_BYTES) -> Iterator[Box]:
     square as powers of two allow, so that a layout that cuts by columns need not read whole rows.
     """
     block = list(box.shape)
+    if box.volume * itemsize > limit and len(block) > 1:
+        block[1] //= _num_columns(box, itemsize, limit)
+    return _cut(box, block, itemsize, limit)
+
+
+def slabs(box: Box, itemsize: int, limit: int) -> Iterator[Box]:
+    """Cut a box into parts of at most `limit` bytes, or one element, that follow one another in row-major order."""
+    return _cut(box, box.shape, itemsize, limit)
+
+
+def _cut(box: Box, most: Sequence[int], itemsize: int, limit: int) -> Iterator[Box]:
+    """Into a grid of blocks of at most that shape and size."""
+    block = list(most)
     if box.volume * itemsize > limit:
-        if len(block) > 1:
-            block[1] //= _num_columns(box, itemsize, limit)
         for dim in range(len(block)):
             inner = math.prod(block[dim + 1 :]) * itemsize
             block[dim] = min(block[dim], max(1, limit // inner))

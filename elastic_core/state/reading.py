@@ -1,30 +1,36 @@
 """Reading tensors: only the byte ranges of the tiles asked for, neighbours by one request, straight into the tensors'
-memory; nothing is given out before every checksum held."""
+memory; nothing is given out before every checksum held.
+
+What cannot go straight to its place (columns of a tile, and what nobody wants of one, which its checksum covers too)
+passes through scratch memory in pieces, of which all threads together hold one tile.
+"""
 
 from __future__ import annotations
 
-import threading
+import queue
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import google_crc32c
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from elastic_core.errors import CorruptCheckpoint, UserError
-from elastic_core.state.boxes import Box
+from elastic_core.state.boxes import TILE_BYTES, Box, slabs
 from elastic_core.state.contract import CheckpointStore, doubted
-from elastic_core.state.dtypes import dtype_of
-from elastic_core.state.manifest import Manifest, TensorEntry, Tile, crc32c, read_manifest
+from elastic_core.state.dtypes import dtype_of, itemsize
+from elastic_core.state.manifest import Manifest, TensorEntry, Tile, read_manifest
 
 RUN_BYTES = 16 << 20  # neighbouring tiles are fetched by one request of at most this
-_SCRATCH_BYTES = 4 << 20  # and of no more than this, or one tile, that does not go straight to its place
+_SCRATCH_BYTES = 4 << 20  # and of no more than this that does not go straight to its place
 GAP_BYTES = 128 << 10  # and so are tiles with less than this between them
 _READERS = 8
 
-_ALIGNMENT = 64  # of tiles in scratch memory, as their elements need
+_ALIGNMENT = 64  # of pieces in scratch memory, as their elements need
 
 _Bytes = NDArray[np.uint8]
 
@@ -39,39 +45,72 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class _Extent:
-    """Bytes of a file with a checksum, and where they go: to `targets` one after another, to scratch without any.
+class _Piece:
+    """Neighbouring bytes, read into `target`, or into scratch memory without one; then `copies` are made of them."""
 
-    A target is memory, or a number of bytes that nobody wants. `copies` are made of the first.
-    """
+    length: int
+    target: _Bytes | None = None
+    copies: tuple[_Copy, ...] = ()
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.length + -self.length % _ALIGNMENT if self.target is None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """Where a part of a piece goes."""
+
+    out: Tensor
+    index: tuple[slice, ...]  # of the part in the piece
+    shape: tuple[int, ...]  # of the piece
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Bytes of a file with a checksum, in pieces that follow one another."""
 
     offset: int
     length: int
     crc32c: str
     what: str
-    targets: tuple[_Bytes | int, ...] = ()
-    copies: tuple[_Copy, ...] = ()
+    pieces: tuple[_Piece, ...]
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
 
     @property
     def scratch_bytes(self) -> int:
-        return sum(target for target in self.targets if isinstance(target, int)) if self.targets else self.length
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """Where a part of a tile goes that is not read into place."""
-
-    out: Tensor
-    index: tuple[slice, ...]  # of the part in the tile
-    shape: tuple[int, ...]  # of the tile
+        return sum(piece.scratch_bytes for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbouring extents of one file, fetched by one request."""
+    """Neighbouring extents of one file, fetched by one request, or by as many as the scratch memory for one needs."""
 
     file: str
     extents: tuple[_Extent, ...]
+
+    def pieces(self) -> Iterator[tuple[_Extent | None, _Piece]]:
+        """All bytes from the first extent's to the last's: of an extent, or between two."""
+        at = self.extents[0].offset
+        for extent in self.extents:
+            if extent.offset > at:
+                yield None, _Piece(extent.offset - at)
+            yield from ((extent, piece) for piece in extent.pieces)
+            at = extent.end
+
+    def requests(self) -> Iterator[list[tuple[_Extent | None, _Piece]]]:
+        request: list[tuple[_Extent | None, _Piece]] = []
+        aside = 0
+        for extent, piece in self.pieces():
+            if request and aside + piece.scratch_bytes > _SCRATCH_BYTES:
+                yield request
+                request, aside = [], 0
+            request.append((extent, piece))
+            aside += piece.scratch_bytes
+        yield request
 
 
 def read_tensors(
@@ -141,8 +180,9 @@ def verify(store: CheckpointStore, uri: str, sha256: str | None = None) -> Verif
             raise CorruptCheckpoint(f"Checkpoint {uri}: {name} has {size} bytes, its manifest says {file.size}.")
     for tensor in manifest.tensors.values():
         for tile in tensor.tiles:
+            what = f"tile {tile.box} of {tensor.name}"
             extents[tile.file].append(
-                _Extent(tile.offset, tile.length, tile.crc32c, f"tile {tile.box} of {tensor.name}")
+                _Extent(tile.offset, tile.length, tile.crc32c, what, tuple(_unwanted(tile.length)))
             )
     _fetch(store, manifest, extents)
     num_tiles = sum(len(tensor.tiles) for tensor in manifest.tensors.values())
@@ -177,25 +217,49 @@ def _extent_into(places: Iterable[Destination], tile: Tile, entry: TensorEntry) 
     ]
     if not parts:
         return None
-    whole = next((i for i, (part, out) in enumerate(parts) if part == tile.box and out.is_contiguous()), None)
-    targets = _in_rows(parts, tile) if whole is None else (_bytes_of(parts[whole][1]),)
-    copied = [] if whole is None and targets else [one for i, one in enumerate(parts) if i != whole]
-    copies = tuple(_Copy(out, part.slices(tile.box.start), tile.box.shape) for part, out in copied)
-    return _Extent(tile.offset, tile.length, tile.crc32c, f"tile {tile.box} of {entry.name}", targets, copies)
+    whole = next((out for part, out in parts if part == tile.box and out.is_contiguous()), None)
+    if whole is not None:
+        others = [(part, out) for part, out in parts if out is not whole]
+        pieces: tuple[_Piece, ...] = (_Piece(tile.length, _bytes_of(whole), _copies(others, tile.box)),)
+    else:
+        pieces = _in_rows(parts, tile) or _in_slabs(parts, tile, itemsize(entry.dtype))
+    return _Extent(tile.offset, tile.length, tile.crc32c, f"tile {tile.box} of {entry.name}", pieces)
 
 
-def _in_rows(parts: Sequence[tuple[Box, Tensor]], tile: Tile) -> tuple[_Bytes | int, ...]:
-    """Where a tile's bytes go if each part is whole rows of it and contiguous where it goes; else nothing."""
+def _in_rows(parts: Sequence[tuple[Box, Tensor]], tile: Tile) -> tuple[_Piece, ...]:
+    """A tile's pieces if each part is whole rows of it, apart from others and contiguous where it goes; else none."""
     box = tile.box
-    row = tile.length // box.shape[0] if box.shape else 0
-    found: list[_Bytes | int] = []
-    at = box.start[0] if box.shape else 0
+    if not box.shape:
+        return ()
+    row = tile.length // box.shape[0]
+    found: list[_Piece] = []
+    at = box.start[0]
     for part, out in sorted(parts, key=lambda one: one[0].start):
-        if not box.shape or part.shape[1:] != box.shape[1:] or part.start[0] < at or not out.is_contiguous():
+        if part.shape[1:] != box.shape[1:] or part.start[0] < at or not out.is_contiguous():
             return ()
-        found += [(part.start[0] - at) * row, _bytes_of(out)]
+        found += [*_unwanted((part.start[0] - at) * row), _Piece(part.shape[0] * row, _bytes_of(out))]
         at = part.end[0]
-    return (*found, (box.end[0] - at) * row)
+    return (*found, *_unwanted((box.end[0] - at) * row))
+
+
+def _in_slabs(parts: Sequence[tuple[Box, Tensor]], tile: Tile, size: int) -> tuple[_Piece, ...]:
+    boxes = slabs(tile.box, size, _SCRATCH_BYTES)
+    return tuple(_Piece(box.volume * size, None, _copies(parts, box)) for box in boxes)
+
+
+def _copies(parts: Iterable[tuple[Box, Tensor]], piece: Box) -> tuple[_Copy, ...]:
+    found = []
+    for part, out in parts:
+        inner = part.intersect(piece)
+        if inner is not None:
+            found.append(_Copy(out[inner.slices(part.start)], inner.slices(piece.start), piece.shape))
+    return tuple(found)
+
+
+def _unwanted(length: int) -> Iterator[_Piece]:
+    """What nobody wants, but its checksum is of."""
+    for at in range(0, length, _SCRATCH_BYTES):
+        yield _Piece(min(_SCRATCH_BYTES, length - at))
 
 
 def _bytes_of(tensor: Tensor) -> _Bytes:
@@ -212,7 +276,8 @@ def _fetch(
     runs: list[_Run] = []
     for name, parts in extents.items():
         file = manifest.files[name]
-        head = _Extent(0, file.header_bytes, file.header_crc32c, "its safetensors header")
+        pieces = tuple(_unwanted(file.header_bytes))
+        head = _Extent(0, file.header_bytes, file.header_crc32c, "its safetensors header", pieces)
         checked = [head] if heads is None or name in heads else []
         runs.extend(_Run(name, run) for run in _coalesce([*checked, *parts]))
     scratch = _Scratch()
@@ -226,9 +291,8 @@ def _coalesce(extents: list[_Extent]) -> Iterator[tuple[_Extent, ...]]:
     for extent in sorted(extents, key=lambda e: (e.offset, e.length)):
         aside = extent.scratch_bytes
         if run:
-            end = extent.offset + extent.length
-            gap = extent.offset - (run[-1].offset + run[-1].length)
-            if gap > GAP_BYTES or end - run[0].offset > RUN_BYTES or scratch + aside > _SCRATCH_BYTES:
+            gap = extent.offset - run[-1].end
+            if gap > GAP_BYTES or extent.end - run[0].offset > RUN_BYTES or scratch + aside > _SCRATCH_BYTES:
                 yield tuple(run)
                 run, scratch = [], 0
         run.append(extent)
@@ -237,72 +301,84 @@ def _coalesce(extents: list[_Extent]) -> Iterator[tuple[_Extent, ...]]:
         yield tuple(run)
 
 
-class _Scratch(threading.local):
-    """Memory of each thread for what does not go straight to its place: fresh memory for each request costs more than
-    the copying."""
+class _Scratch:
+    """One tile of memory, made when it is first needed, for as many runs at a time as have a part of it. Fresh memory
+    for each request would cost more than the copying."""
 
     def __init__(self) -> None:
-        self._memory: _Bytes = np.empty(0, dtype=np.uint8)
-        self._used = 0
+        self._parts: queue.SimpleQueue[_Bytes | None] = queue.SimpleQueue()
+        for _ in range(TILE_BYTES // _SCRATCH_BYTES):
+            self._parts.put(None)
 
-    def start(self, size: int) -> None:
-        """Everything taken before is given back; `size` bytes with their paddings can be taken now."""
-        if self._memory.nbytes < size:
-            self._memory = np.empty(size, dtype=np.uint8)
-        self._used = 0
-
-    def take(self, size: int) -> _Bytes:
-        taken = self._memory[self._used : self._used + size]
-        self._used += size + -size % _ALIGNMENT
-        return taken
+    @contextmanager
+    def lent(self, run: _Run) -> Iterator[_Bytes]:
+        """What its requests need; waits for another run to give its own back."""
+        if not any(piece.scratch_bytes for _, piece in run.pieces()):
+            yield np.empty(0, dtype=np.uint8)
+            return
+        part = self._parts.get()
+        try:
+            if part is None:
+                part = np.empty(_SCRATCH_BYTES, dtype=np.uint8)
+            yield part
+        finally:
+            self._parts.put(part)
 
 
 def _read_run(store: CheckpointStore, uri: str, run: _Run, scratch: _Scratch) -> int:
-    start, last = run.extents[0].offset, run.extents[-1]
-    num_takes = sum(2 + len(extent.targets) for extent in run.extents)
-    scratch.start(last.offset + last.length - start + _ALIGNMENT * num_takes)
-    buffers: list[_Bytes] = []
-    memory: list[list[_Bytes]] = []
-    at = start
-    for extent in run.extents:
-        if extent.offset > at:
-            buffers.append(scratch.take(extent.offset - at))
-        targets = extent.targets or (extent.length,)
-        memory.append([scratch.take(one) if isinstance(one, int) else one for one in targets])
-        buffers += memory[-1]
-        at = extent.offset + extent.length
-    try:
-        return _read_checked(store, uri, run, buffers, memory)
-    except CorruptCheckpoint as error:
-        if not doubted(store, f"{uri}/{run.file}", str(error)):
-            raise
-        return _read_checked(store, uri, run, buffers, memory)
+    with scratch.lent(run) as memory:
+        try:
+            return _read_checked(store, uri, run, memory)
+        except CorruptCheckpoint as error:
+            if not doubted(store, f"{uri}/{run.file}", str(error)):
+                raise
+            return _read_checked(store, uri, run, memory)
 
 
-def _read_checked(
-    store: CheckpointStore, uri: str, run: _Run, buffers: Sequence[_Bytes], memory: Sequence[Sequence[_Bytes]]
-) -> int:
-    """Fill the buffers, hold each extent's memory against its checksum, make its copies; the bytes read."""
-    start = run.extents[0].offset
+def _read_checked(store: CheckpointStore, uri: str, run: _Run, scratch: _Bytes) -> int:
+    """Fill the pieces' places, hold each extent's bytes against its checksum, make the copies; the bytes read."""
+    at = start = run.extents[0].offset
+    crc = 0
+    for request in run.requests():
+        places = _places([piece for _, piece in request], scratch)
+        end = at + _read_into(store, uri, run, at, places)
+        for (extent, piece), data in zip(request, places, strict=True):
+            at += piece.length
+            if extent is None:
+                continue
+            if at > end:
+                raise CorruptCheckpoint(
+                    f"Checkpoint {uri}: {run.file} ends at byte {end}, before the end of {extent.what} at byte "
+                    f"{extent.end}: it was cut short."
+                )
+            crc = google_crc32c.extend(0 if piece is extent.pieces[0] else crc, data)
+            for copy in piece.copies:
+                copy.out.copy_(torch.from_numpy(data).view(copy.out.dtype).reshape(copy.shape)[copy.index])
+            if piece is extent.pieces[-1]:
+                _hold(crc, extent, f"Checkpoint {uri}: {run.file}")
+    return at - start
+
+
+def _places(pieces: Iterable[_Piece], scratch: _Bytes) -> list[_Bytes]:
+    places = []
+    used = 0
+    for piece in pieces:
+        places.append(scratch[used : used + piece.length] if piece.target is None else piece.target)
+        used += piece.scratch_bytes
+    return places
+
+
+def _read_into(store: CheckpointStore, uri: str, run: _Run, offset: int, places: Iterable[_Bytes]) -> int:
     try:
-        num = store.read_into(f"{uri}/{run.file}", start, [b.data for b in buffers if b.nbytes])
+        return store.read_into(f"{uri}/{run.file}", offset, [place.data for place in places if place.nbytes])
     except FileNotFoundError as error:
         raise CorruptCheckpoint(f"Checkpoint {uri}: {run.file} is missing; it holds {run.extents[-1].what}.") from error
-    for extent, data in zip(run.extents, memory, strict=True):
-        if extent.offset + extent.length > start + num:
-            raise CorruptCheckpoint(
-                f"Checkpoint {uri}: {run.file} ends at byte {start + num}, before the end of {extent.what} "
-                f"at byte {extent.offset + extent.length}: it was cut short."
-            )
-        seen = crc32c(*data)
-        if seen != extent.crc32c:
-            raise CorruptCheckpoint(
-                f"Checkpoint {uri}: {run.file}: {extent.what} has CRC-32C {seen}, written was {extent.crc32c}."
-            )
-        for copy in extent.copies:
-            tile = torch.from_numpy(data[0]).view(copy.out.dtype).reshape(copy.shape)
-            copy.out.copy_(tile[copy.index])
-    return num
+
+
+def _hold(crc: int, extent: _Extent, where: str) -> None:
+    seen = f"{crc:08x}"
+    if seen != extent.crc32c:
+        raise CorruptCheckpoint(f"{where}: {extent.what} has CRC-32C {seen}, written was {extent.crc32c}.")
 
 
 def _some(names: Iterable[str], limit: int = 8) -> str:
