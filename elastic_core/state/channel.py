@@ -21,6 +21,7 @@ from typing import Any
 import google_crc32c
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.state.buffers import size_of
 
 NONCE = 32
 MAC = hashlib.sha256().digest_size
@@ -92,7 +93,7 @@ class Channel:
         """Fill the buffers, of bytes, one after another."""
         import numpy as np  # its arrays can be given to the checksum without a copy, memoryviews cannot
 
-        num = sum(buffer.nbytes for buffer in buffers)
+        num = size_of(buffers)
         deadline = self._deadline(num)
         length, checksum = self._receive_head(deadline)
         if length != num:

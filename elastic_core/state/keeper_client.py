@@ -11,7 +11,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.state.buffers import portions, size_of
 from elastic_core.state.channel import Channel, closing_on_error
 from elastic_core.state.stores_local import fill_from
 
@@ -87,11 +88,11 @@ class KeeperClient:
                     num = fill_from(fd, offset, buffers)
                 finally:
                     os.close(fd)
-                if num != sum(buffer.nbytes for buffer in buffers):
+                if num != size_of(buffers):
                     raise EOFError(f"{key} ends early")
                 return
-            for part in _portions(buffers, READ_BYTES):
-                length = sum(buffer.nbytes for buffer in part)
+            for part in portions(buffers, READ_BYTES):
+                length = size_of(part)
                 borrowed.read(key, offset, part)
                 offset += length
 
@@ -139,7 +140,7 @@ class Borrowed:
         return self.channel.receive_file()
 
     def read(self, key: str, offset: int, buffers: Sequence[memoryview]) -> None:
-        length = sum(buffer.nbytes for buffer in buffers)
+        length = size_of(buffers)
         self.channel.send_request(json.dumps({"op": "read", "key": key, "offset": offset, "length": length}).encode())
         self.channel.receive_answer(buffers, f"bytes {offset} to {offset + length} of {key}")
 
@@ -161,21 +162,3 @@ class Borrowed:
             self._idle.put((self.channel, time.monotonic()))
         else:
             self.channel.close()
-
-
-def _portions(buffers: Sequence[memoryview], most: int) -> Iterator[list[memoryview]]:
-    """The same memory in portions of at most `most` bytes."""
-    portion: list[memoryview] = []
-    room = most
-    for buffer in buffers:
-        rest = buffer
-        while rest.nbytes:
-            taken = rest[:room]
-            portion.append(taken)
-            room -= taken.nbytes
-            rest = rest[taken.nbytes :]
-            if room == 0:
-                yield portion
-                portion, room = [], most
-    if portion:
-        yield portion

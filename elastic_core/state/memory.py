@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.state.buffers import first, size_of
 from elastic_core.state.contract import CheckpointStore, Entry, Source
 from elastic_core.state.keeper_client import FAULTS, Access, Borrowed, KeeperClient, new_file, seal, write_all
 from elastic_core.state.paths import CheckpointPath
@@ -71,7 +72,7 @@ class NodeMemory:
     def read(self, key: str, offset: int, buffers: Sequence[memoryview]) -> int | None:
         """As `CheckpointStore.read_into`, from the first memory that gives it; None if none does."""
         for node, size in self._places(key).items():
-            wanted = _first(buffers, size - offset)
+            wanted = first(buffers, size - offset)
             try:
                 self._clients[node].read(key, offset, wanted)
             except FAULTS as error:
@@ -79,7 +80,7 @@ class NodeMemory:
                     self._lost.add(node)
                 self._tell(f"the memory of node {node} cannot be read: {_why(error)}")
                 continue
-            num = sum(buffer.nbytes for buffer in wanted)
+            num = size_of(wanted)
             with self._lock:
                 self._served.add(key)
                 self._taken["own_node" if node == self._node else "other_nodes"] += num
@@ -294,15 +295,6 @@ def _passing(source: Iterable[memoryview], writing: Writing) -> Iterator[memoryv
     for data in source:
         writing.add(data)
         yield data
-
-
-def _first(buffers: Sequence[memoryview], num_bytes: int) -> list[memoryview]:
-    """The buffers' first bytes, at most so many."""
-    found = []
-    for buffer in buffers:
-        found.append(buffer[: max(0, num_bytes)])
-        num_bytes -= buffer.nbytes
-    return found
 
 
 def _why(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.state.buffers import after
 from elastic_core.state.contract import Entry, Source
 from elastic_core.state.keys import check_key, check_prefix
 
@@ -146,7 +147,7 @@ def fill_from(fd: int, offset: int, buffers: Sequence[memoryview]) -> int:
             if num == 0:
                 return done
             done += num
-            group = _rest(group, num)
+            group = after(group, num)
     return done
 
 
@@ -159,15 +160,6 @@ def _chunks(source: Source) -> Iterator[bytes | memoryview]:
                 yield chunk
     else:
         yield from source
-
-
-def _rest(buffers: Sequence[memoryview], done: int) -> Sequence[memoryview]:
-    """What is left to fill once `done` bytes were."""
-    for i, buffer in enumerate(buffers):
-        if done < buffer.nbytes:
-            return [buffer[done:], *buffers[i + 1 :]]
-        done -= buffer.nbytes
-    return []
 
 
 def _make_folder(folder: Path) -> None:

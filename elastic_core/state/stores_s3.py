@@ -1,7 +1,8 @@
 """A checkpoint store in an S3 bucket, by boto3.
 
 Objects above one part go up by multipart upload, a few parts at a time, so that a shard need not fit memory; S3
-shows an object when its upload completes and not before. Each request has timeouts and is tried again a few
+shows an object when its upload completes and not before. Ranges above some MiB come down in parts, several at a time,
+since one connection to a far server is slow. Each request has timeouts and is tried again a few
 times with growing waits; what no retry can mend (credentials, a missing bucket) fails at once. Nothing here
 relies on conditional requests, which not every server honours.
 """
@@ -14,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt
 from urllib3.exceptions import HTTPError
 
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.state.buffers import portions, size_of
 from elastic_core.state.contract import Entry, Source
 from elastic_core.state.keys import check_key, check_prefix, is_key
 from elastic_core.waiting import growing
@@ -40,6 +42,8 @@ T = TypeVar("T")
 _PART_BYTES = 32 << 20
 _MAX_PARTS = 10_000  # S3's own limit
 _UPLOADERS = 4
+_RANGE_BYTES = 4 << 20  # of one request, where a range is read in parts
+_CONNECTIONS = 32  # of 8 threads that each read 16 MiB
 _ATTEMPTS = 5
 _PERMANENT = {
     "AccessDenied": "the credentials are not allowed to do this",
@@ -70,7 +74,7 @@ class S3Store:
                 connect_timeout=5,
                 read_timeout=60,
                 retries={"total_max_attempts": 1},  # tenacity tries again, once and for all requests alike
-                max_pool_connections=16,
+                max_pool_connections=_CONNECTIONS,
                 s3={"addressing_style": "path" if endpoint else "auto"},
                 # Checksums in trailers are beyond many servers; ours are in the manifest.
                 request_checksum_calculation="when_required",
@@ -104,8 +108,16 @@ class S3Store:
         return self._try(f"read {key}", read)
 
     def read_into(self, key: str, offset: int, buffers: Sequence[memoryview]) -> int:
-        length = sum(buffer.nbytes for buffer in buffers)
-        if length == 0:
+        ranges = list(portions(buffers, _RANGE_BYTES))
+        if len(ranges) < 2:
+            return self._read_range(key, offset, buffers)
+        starts = accumulate((size_of(part) for part in ranges[:-1]), initial=offset)
+        with ThreadPoolExecutor(len(ranges), thread_name_prefix="s3-ranges") as pool:
+            return sum(pool.map(partial(self._read_range, key), starts, ranges))
+
+    def _read_range(self, key: str, offset: int, buffers: Sequence[memoryview]) -> int:
+        length = size_of(buffers)
+        if length == 0:  # no range is empty
             self._require(key)
             return 0
 

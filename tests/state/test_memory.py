@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import socket
@@ -312,12 +311,3 @@ def test_a_node_has_one_keeper_however_many_start_it(nodes: Nodes) -> None:
     keepers.wait(keepers._spawn(nodes.settings, nodes.folder, "a") for _ in range(2))
     assert nodes.keeper("a") == first
     assert first.alive()
-
-
-def test_reading_in_portions_gives_every_byte_once() -> None:
-    memory = bytearray(range(100))
-    buffers = [memoryview(memory)[:7], memoryview(memory)[7:7], memoryview(memory)[7:60], memoryview(memory)[60:]]
-    portions = list(keeper_client._portions(buffers, 25))
-    assert [sum(part.nbytes for part in portion) for portion in portions] == [25] * 4
-    assert b"".join(itertools.chain.from_iterable(portions)) == bytes(memory)
-    assert list(keeper_client._portions([], 25)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,16 @@ def test_more_buffers_than_one_system_call_takes(store: CheckpointStore) -> None
     buffers = [bytearray(1) for _ in content]
     assert store.read_into("a", 0, [memoryview(b) for b in buffers]) == len(content)
     assert b"".join(buffers) == content
+
+
+@pytest.mark.parametrize("num_bytes", [9 << 20, 8 << 20, (8 << 20) - 1, 5 << 20, 0])
+def test_a_large_range_is_read_whole_or_as_far_as_the_object_goes(store: CheckpointStore, num_bytes: int) -> None:
+    content = random.Random(num_bytes).randbytes(num_bytes)
+    store.put("a", content)
+    buffers = [bytearray(size) for size in (3 << 20, 10, 6 << 20)]
+    num = store.read_into("a", 5, [memoryview(buffer) for buffer in buffers])
+    assert num == min(max(num_bytes - 5, 0), (9 << 20) + 10)
+    assert b"".join(buffers)[:num] == content[5 : 5 + num]
 
 
 def test_a_missing_object_is_missing_in_every_way(store: CheckpointStore) -> None:

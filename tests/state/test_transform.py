@@ -17,7 +17,7 @@ from elastic_core.domain import Slot
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.state import boxes as boxes_module
 from elastic_core.state import transform as transform_module
-from elastic_core.state.boxes import Box
+from elastic_core.state.boxes import TILE_BYTES, Box
 from elastic_core.state.central import central_plans
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.format import Manifest, plan_shards, read_manifest, write_manifest, write_shard
@@ -223,3 +223,26 @@ def test_a_source_that_is_missing_or_of_another_state_is_named() -> None:
     with pytest.raises(InfrastructureError, match="there is no store"):
         Transformer(unheld, 0, new, {}).first()
     assert held_by(new[0]) == {"w": (Box((0,), (4,)),)}
+
+
+def test_columns_of_large_tiles_pass_through_one_tile_of_scratch_memory(tmp_path: Path) -> None:
+    places: list[tuple[int, int]] = []
+
+    class Watched(LocalStore):
+        def read_into(self, key: str, offset: int, into: Sequence[memoryview]) -> int:
+            arrays = [np.frombuffer(buffer, dtype=np.uint8) for buffer in into]
+            places.extend((array.ctypes.data, array.nbytes) for array in arrays)
+            return super().read_into(key, offset, into)
+
+    store = Watched(tmp_path)
+    state = {f"w{i}": torch.randn(1024, 4096) for i in range(6)}  # of 16 MiB
+    write_manifest(store, URI, [write_shard(store, URI, 0, state)], HEADER, {})
+    parts = {name: torch.empty(1024, 1000) for name in state}
+    fill(store, read_manifest(store, URI), [Destination(n, Box((0, 7), (1024, 1000)), out) for n, out in parts.items()])
+    assert all(torch.equal(parts[name], state[name][:, 7:1007]) for name in state)
+    taken, end = 0, 0
+    for begin, num_bytes in sorted(places):
+        taken += max(0, begin + num_bytes - max(begin, end))
+        end = max(end, begin + num_bytes)
+    assert taken <= TILE_BYTES
+    assert sum(num_bytes for _, num_bytes in places) >= 6 * TILE_BYTES

@@ -1,0 +1,45 @@
+"""Memory to fill, as buffers one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+
+def size_of(buffers: Iterable[memoryview]) -> int:
+    return sum(buffer.nbytes for buffer in buffers)
+
+
+def portions(buffers: Iterable[memoryview], most: int) -> Iterator[list[memoryview]]:
+    """The same memory in portions of `most` bytes, the last one of what is left."""
+    portion: list[memoryview] = []
+    room = most
+    for buffer in buffers:
+        rest = buffer
+        while rest.nbytes:
+            taken = rest[:room]
+            portion.append(taken)
+            room -= taken.nbytes
+            rest = rest[taken.nbytes :]
+            if room == 0:
+                yield portion
+                portion, room = [], most
+    if portion:
+        yield portion
+
+
+def after(buffers: Sequence[memoryview], done: int) -> Sequence[memoryview]:
+    """What is left to fill once `done` bytes were."""
+    for i, buffer in enumerate(buffers):
+        if done < buffer.nbytes:
+            return [buffer[done:], *buffers[i + 1 :]]
+        done -= buffer.nbytes
+    return []
+
+
+def first(buffers: Iterable[memoryview], num_bytes: int) -> list[memoryview]:
+    """Their first bytes, at most so many."""
+    found = []
+    for buffer in buffers:
+        found.append(buffer[: max(0, num_bytes)])
+        num_bytes -= buffer.nbytes
+    return found
