@@ -73,8 +73,8 @@ def prior(history: tuple[float, ...], all_history: tuple[float, ...], scale: flo
 class WorkPrior:
     """A survival function that is a power of (work + scale) between the points of a grid, and `_TAIL` after the last.
 
-    Kept as logarithms: `position` = log(work + scale), `hazard` = -log survival, both ascending; `beyond` is the
-    integral of the survival from each point on.
+    Kept as logarithms: `position` = log(1 + work / scale), `hazard` = -log survival, both ascending; `beyond` is the
+    integral of the survival from each point on, in units of the scale.
     """
 
     scale: float
@@ -84,7 +84,7 @@ class WorkPrior:
 
     @staticmethod
     def of(works: Floats, survival: Floats, scale: float) -> WorkPrior:
-        position = np.log(works + scale)
+        position = np.log1p(works / scale)
         hazard = np.maximum.accumulate(-np.log(np.maximum(survival, 1e-300)))
         pieces = _areas(position[:-1], position[1:], hazard[:-1], hazard[1:])
         last = np.exp(position[-1] - hazard[-1]) / (_TAIL - 1.0)
@@ -92,17 +92,20 @@ class WorkPrior:
 
     def estimate(self, done: float) -> WorkEstimate:
         done = min(done, 1e200) if isfinite(done) and done > 0 else 0.0
-        at = float(np.log(done + self.scale))
+        at = self._position(done)
         here = self._hazard(at)
         low, median, high = (max(self._work(here - np.log(1.0 - q)), done) for q in (INTERVAL[0], 0.5, INTERVAL[1]))
-        area = self._area_from(at) - self._area_from(float(np.log(high + self.scale)))
+        area = self.scale * (self._area_from(at) - self._area_from(self._position(high)))
         return WorkEstimate(median, low, high, max(area, 0.0) / float(np.exp(-here)))
 
     def exceeds(self, work: float, done: float) -> float:
         """Probability that the total exceeds `work`, given that it exceeds `done`."""
         if work <= done:
             return 1.0
-        return float(np.exp(self._hazard(np.log(done + self.scale)) - self._hazard(np.log(work + self.scale))))
+        return float(np.exp(self._hazard(self._position(done)) - self._hazard(self._position(work))))
+
+    def _position(self, work: float) -> float:
+        return float(np.log1p(work / self.scale))
 
     def _hazard(self, at: float) -> float:
         over = max(at - float(self.position[-1]), 0.0)
@@ -110,10 +113,10 @@ class WorkPrior:
 
     def _work(self, hazard: float) -> float:
         over = max(hazard - float(self.hazard[-1]), 0.0)
-        return float(np.exp(np.interp(hazard, self.hazard, self.position) + over / _TAIL)) - self.scale
+        return float(np.expm1(np.interp(hazard, self.hazard, self.position) + over / _TAIL)) * self.scale
 
     def _area_from(self, at: float) -> float:
-        """Integral of the survival over all works beyond this position."""
+        """Integral of the survival over all works beyond this position, in units of the scale."""
         here = self._hazard(at)
         if at >= self.position[-1]:
             return float(np.exp(at - here)) / (_TAIL - 1.0)

@@ -7,7 +7,7 @@ from math import inf, isfinite, nan
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic_core.predict.work import estimate, prior
@@ -38,6 +38,7 @@ def test_the_interval_is_in_order_and_above_what_is_done(own: list[float], other
 
 @settings(BUSY, max_examples=40)
 @given(own=histories, done=st.floats(0, 1e6), factor=st.floats(1e-3, 1e3))
+@example(own=[307248872307.0, 307248872307.0, 0.001], done=0.0, factor=257.0)  # fourteen orders of magnitude apart
 def test_the_unit_of_work_does_not_matter(own: list[float], done: float, factor: float) -> None:
     one, other = (
         estimate(own, own, done, 1.0),
