@@ -306,7 +306,7 @@ class _Scratch:
     for each request would cost more than the copying."""
 
     def __init__(self) -> None:
-        self._parts: queue.SimpleQueue[_Bytes | None] = queue.SimpleQueue()
+        self._parts: queue.LifoQueue[_Bytes | None] = queue.LifoQueue()  # what was given back is lent first
         for _ in range(TILE_BYTES // _SCRATCH_BYTES):
             self._parts.put(None)
 
