@@ -105,14 +105,14 @@ def _replay(
 ) -> Comparison:
     """What the ledger holds, as it ran and under the policies. Reads the ledger itself, and changes nothing."""
     from elastic_core.control.plane import open_control
-    from elastic_core.sim.replay import compared_with_past
+    from elastic_core.sim.replay import compared_with_past, pool_of
 
     control = open_control(Settings())
     try:
         snapshot, past = control.snapshot(), control.history(jobs)
     finally:
         control.close()
-    pool = _cluster(cluster) if cluster else tuple(node for node in snapshot.nodes if node.present)
+    pool = _cluster(cluster) if cluster else pool_of(past, snapshot.nodes)
     return compared_with_past(
         past, pool, snapshot.now, lambda loaded: _run(loaded, pool, policies, options), queues=snapshot.queues, **more
     )

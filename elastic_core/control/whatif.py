@@ -13,7 +13,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import Conflict, UserError
 from elastic_core.policy import registry
 from elastic_core.sim.engine import Options, simulate
-from elastic_core.sim.replay import compared_with_past
+from elastic_core.sim.replay import compared_with_past, pool_of
 
 MAX_JOBS = 100
 MAX_DECISIONS = 3000
@@ -32,8 +32,8 @@ def what_if(control: LedgerControl, policy: str, jobs: int = MAX_JOBS) -> dict[s
         raise Conflict("another what-if is being answered; ask again in a moment")
     try:
         snapshot = control.snapshot()
-        pool = [node for node in snapshot.nodes if node.present]
         past = control.history(jobs)
+        pool = pool_of(past, snapshot.nodes)
         found = compared_with_past(
             past, pool, snapshot.now, lambda loaded: [simulate(loaded, pool, chosen, options)],
             queues=snapshot.queues, settings={"jobs": jobs},

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from elastic_core.control.contract import PastJob
+from elastic_core.control.contract import PastJob, PastLease
 from elastic_core.domain import JobState, Limits, Node, Queue
 from elastic_core.errors import UserError
 from elastic_core.predict.fit import job_models
@@ -84,6 +85,20 @@ def compared_with_past(
         results=[as_it_ran(past, pool, now), *results],
         notes=(*loaded.notes, *rests),
         **more,
+    )
+
+
+def pool_of(past: Sequence[PastJob], nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes that these jobs had, as far as the ledger knows: those on which one of them ran, gone or not, and with
+    them all of today's, unless they ran on none of those: then today's cluster is another one."""
+    slots: dict[str, int] = {}
+    for slot in (slot for job in past for lease in job.leases for slot in lease.allocation.slots):
+        slots[slot.node] = max(slots.get(slot.node, 0), slot.index + 1)
+    today = not slots or any(node.present and node.name in slots for node in nodes)
+    return tuple(
+        replace(node, present=True, num_slots=max(node.num_slots, slots.get(node.name, 0)))
+        for node in nodes
+        if node.name in slots or (node.present and today)
     )
 
 
@@ -174,6 +189,11 @@ def as_it_ran(past: Sequence[PastJob], nodes: Sequence[Node], now: float) -> Res
     )
 
 
+def _resized(before: PastLease, lease: PastLease) -> bool:
+    """By a restart, or in place."""
+    return not lease.handed_over or set(lease.allocation.slots) != set(before.allocation.slots)
+
+
 def _held(job: PastJob, start: float, now: float) -> list[Held]:
     found = []
     for lease in job.leases:
@@ -200,7 +220,7 @@ def _result(job: PastJob, start: float, now: float) -> JobResult:
         started_at=job.leases[0].since - start if job.leases else None,
         finished_at=None if ended is None else ended - start,
         turned_away=False,
-        resizes=max(0, sum(not lease.handed_over for lease in job.leases) - 1),
+        resizes=sum(_resized(before, lease) for before, lease in pairwise(job.leases)),
         slot_seconds=slot_seconds,
         done=job.done_samples / _work(job),
     )

@@ -29,7 +29,7 @@ class JobResult:
     started_at: float | None
     finished_at: float | None  # None: not when the simulation ended
     turned_away: bool
-    resizes: int  # restarts after the first start
+    resizes: int  # changes of slots, and restarts, after the first start
     slot_seconds: Mapping[str, float]  # by type
     done: float  # share of its work
     busy_seconds: float = 0.0  # slot-seconds of its workers in which they computed

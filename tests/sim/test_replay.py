@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from elastic_core.control.contract import PastJob, PastLease
-from elastic_core.domain import Allocation, JobState, Layout, Limits, ProfilePoint, Slot
+from elastic_core.domain import Allocation, JobState, Layout, Limits, Node, ProfilePoint, Slot
 from elastic_core.policy import registry
 from elastic_core.sim.engine import Options, simulate
-from elastic_core.sim.replay import as_it_ran, compared_with_past, extrapolated, ledger_workload
+from elastic_core.sim.replay import as_it_ran, compared_with_past, extrapolated, ledger_workload, pool_of
 from elastic_core.sim.workload import Workload, nodes
 
 POOL = nodes("cpu", 1, 4)
@@ -100,6 +100,29 @@ def test_as_it_ran_is_what_the_ledger_says() -> None:
     assert ran.figures()["mean_completion"] == pytest.approx(250)
     assert ran.figures()["makespan"] == pytest.approx(400)
     assert ran.figures()["slot_hours"] == pytest.approx(2 * 500 / 3600)
+
+
+def lease(since: float, until: float, *slots: Slot, handed_over: bool = False) -> PastLease:
+    held = Allocation(slots=slots, global_batch=16, layout=Layout(data=len(slots)))
+    return PastLease(since=T0 + since, until=T0 + until, allocation=held, handed_over=handed_over)
+
+
+def test_resizes_are_counted_with_a_restart_and_in_place() -> None:
+    one, two, away = (Slot(node, index, "cpu") for node, index in (("cpu-0", 0), ("cpu-0", 1), ("cpu-1", 0)))
+    grown = lease(50, 100, one, two, handed_over=True)
+    kept = lease(100, 150, two, one, handed_over=True)
+    moved, again = lease(150, 170, away), lease(170, 200, away)  # after a crash
+    ran = as_it_ran([past("a", leases=(lease(0, 50, one), grown, kept, moved, again))], POOL, now=T0 + 1000)
+    assert [job.resizes for job in ran.jobs] == [3]
+
+
+def test_the_pool_has_the_nodes_that_are_gone_but_were_used() -> None:
+    gone, unused, here = (Node(name=f"cpu-{index}", type="cpu", num_slots=2, present=index == 2) for index in range(3))
+    ran = [lease(0, 99, Slot("cpu-0", 3, "cpu")), lease(99, 200, Slot("cpu-2", 0, "cpu"))]  # cpu-0 had four slots then
+    before = replace(gone, num_slots=4, present=True)
+    assert pool_of([past("a", leases=tuple(ran))], (gone, unused, here)) == (before, here)
+    assert pool_of([past("a", leases=tuple(ran[:1]))], (gone, unused, here)) == (before,)  # today's cluster is another
+    assert pool_of([past("a", leases=())], (gone, unused, here)) == (here,)
 
 
 def test_the_comparison_begins_with_what_happened() -> None:
