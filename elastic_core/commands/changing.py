@@ -108,6 +108,8 @@ def _target(text: str, before: StateLayout, slots: tuple[Slot, ...], store: str)
             return layout_from_json(json.loads(Path(text).read_text()))
         except (OSError, ValueError) as error:
             raise UserError(f"{text} cannot be read as a layout: {error}") from error
+    if "=" in text and "/" not in text:
+        raise UserError(f"{text!r} is no layout: write axes and their ranks, at least 1 each, as data=2,tensor=4.")
     return _layout_of(open_checkpoint(text, store, "")[1])
 
 

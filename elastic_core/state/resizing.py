@@ -32,7 +32,9 @@ def resized(layout: StateLayout, sizes: Mapping[str, int], slots: Sequence[Slot]
             f"or another checkpoint that has it."
         )
     if len(slots) < mesh.world:
-        raise UserError(f"{dict(zip(mesh.axes, mesh.sizes, strict=True))} needs {mesh.world} slots, not {len(slots)}.")
+        raise UserError(
+            f"{dict(zip(mesh.axes, mesh.sizes, strict=True))} needs {mesh.world} slots, not {len(slots)}: name as many."
+        )
     placements = {
         name: _merged(placement, mesh, before // after)
         for name, placement in layout.placements.items()
@@ -54,7 +56,7 @@ def replicated_layout(layout: domain.Layout, metas: Mapping[str, TensorMeta]) ->
 def parse_sizes(text: str) -> dict[str, int] | None:
     """`data=2,tensor=4` as a mapping; None for something else."""
     parts = [part.partition("=") for part in text.split(",")]
-    if not all(axis.isidentifier() and size.isdigit() for axis, _, size in parts):
+    if not all(axis.isidentifier() and size.isdigit() and int(size) for axis, _, size in parts):
         return None
     return {axis: int(size) for axis, _, size in parts}
 

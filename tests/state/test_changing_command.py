@@ -123,7 +123,9 @@ def test_what_cannot_be_meant_is_refused(folder: Path) -> None:
     for arguments, words in (
         (("expert=2",), "axes"),
         (("pipeline=4", "--slots", "a:8"), "without the task's split"),
-        (("data=8",), "needs 16 slots, not 4"),
+        (("data=8",), "needs 16 slots, not 4: name as many."),
+        (("data=nope",), "'data=nope' is no layout: write axes and their ranks, at least 1 each, as data=2,tensor=4."),
+        (("data=0",), "'data=0' is no layout"),
         (("data=2", "--lost", "node-0/9"), "none of the slots"),
         (("data=2", "--slots", "a"), "node:count"),
     ):
