@@ -69,7 +69,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("completed_in_window", "in window", _count, 1, "jobs that ended within the window"),
     Figure("slot_hours", "slot-hours", _number, -1, "slots held, times the hours they were held, restarts included"),
     Figure("utilisation", "utilisation", _percent, 1, "slot-hours over all that the cluster had until the last end"),
-    Figure("resizes_per_job", "resizes/job", _number, -1, "restarts on other slots after a job's first start"),
+    Figure("resizes_per_job", "resizes/job", _number, -1, "changes of slots, and restarts, after a job's first start"),
     Figure("rho_mean", "rho mean", _number, -1, "finish-time fairness: completion time over that on a fair share"),
     Figure("rho_max", "rho max", _number, -1, "of the job that was treated worst"),
     Figure("unfair_share", "rho > 1", _percent, -1, "jobs that would have been better off with their fair share"),

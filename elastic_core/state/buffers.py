@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+_ALIGNMENT = 64  # as any element needs
+
+
+def aligned(num_bytes: int) -> int:
+    """What so many bytes take up, so that anything may begin behind them."""
+    return num_bytes + -num_bytes % _ALIGNMENT
+
 
 def size_of(buffers: Iterable[memoryview]) -> int:
     return sum(buffer.nbytes for buffer in buffers)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.state.boxes import TILE_BYTES, Box, slabs
+from elastic_core.state.buffers import aligned
 from elastic_core.state.contract import CheckpointStore, doubted
 from elastic_core.state.dtypes import dtype_of, itemsize
 from elastic_core.state.manifest import Manifest, TensorEntry, Tile, read_manifest
@@ -29,8 +30,6 @@ RUN_BYTES = 16 << 20  # neighbouring tiles are fetched by one request of at most
 _SCRATCH_BYTES = 4 << 20  # and of no more than this that does not go straight to its place
 GAP_BYTES = 128 << 10  # and so are tiles with less than this between them
 _READERS = 8
-
-_ALIGNMENT = 64  # of pieces in scratch memory, as their elements need
 
 _Bytes = NDArray[np.uint8]
 
@@ -54,7 +53,7 @@ class _Piece:
 
     @property
     def scratch_bytes(self) -> int:
-        return self.length + -self.length % _ALIGNMENT if self.target is None else 0
+        return aligned(self.length) if self.target is None else 0
 
 
 @dataclass(frozen=True, slots=True)

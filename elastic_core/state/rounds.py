@@ -16,6 +16,7 @@ from torch import Tensor
 
 from elastic_core.domain import Slot
 from elastic_core.state.boxes import TILE_BYTES, Box
+from elastic_core.state.buffers import aligned
 from elastic_core.state.dtypes import dtype_of, itemsize
 from elastic_core.state.manifest import Manifest, Tile
 from elastic_core.state.reading import GAP_BYTES, RUN_BYTES
@@ -23,7 +24,6 @@ from elastic_core.state.reshard import Piece, Runs
 from elastic_core.state.shared import CannotShare
 
 _OUTBOX_BYTES = TILE_BYTES + (64 << 10)  # at most: a tile, with the paddings of its parcels
-_ALIGNMENT = 64  # of parcels in it, as their elements need
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +101,20 @@ def rounds_of(pieces: Iterable[Piece], manifest: Manifest, slots: Sequence[Slot]
 def _rounds(rank: int, tiles: Iterable[Sequence[Parcel]], limit: int) -> list[Round]:
     rounds: list[Round] = []
     before = range(0)  # bytes of the outbox that the last round takes
-    for parcels in _batches(rank, tiles, limit):
-        posted = sum(_posted(parcel, rank) for parcel in parcels)
-        begin = before.stop if before.stop + posted <= limit else 0
-        if before.start < begin + posted and begin < before.stop:
-            rounds.append(Round())  # in which the others take what is there
+    for parcels, posted in _batches(rank, tiles, limit):
+        begin = before.stop
+        if begin + posted > limit:
+            begin = 0
+            if posted > before.start:
+                rounds.append(Round())  # in which the others take what is there
         before = range(begin, begin + posted) if posted else range(0)
         rounds.append(Round(_placed(parcels, rank, begin), before.stop))
     return rounds
 
 
-def _batches(rank: int, tiles: Iterable[Sequence[Parcel]], limit: int) -> Iterator[list[Parcel]]:
-    """What to read at a time: half of the outbox, so that two fit, or one tile that is larger. One at least."""
+def _batches(rank: int, tiles: Iterable[Sequence[Parcel]], limit: int) -> Iterator[tuple[list[Parcel], int]]:
+    """What to read at a time, and its bytes of the outbox: half of it, so that two fit, or one tile that is larger. One
+    at least."""
     batch: list[Parcel] = []
     posted = 0
     for tile in tiles:
@@ -120,11 +122,11 @@ def _batches(rank: int, tiles: Iterable[Sequence[Parcel]], limit: int) -> Iterat
         if needed > limit:
             raise CannotShare(f"rank {rank} has room to share {limit} bytes, and needs {needed}.")
         if posted + needed > limit // 2 and posted:
-            yield batch
+            yield batch, posted
             batch, posted = [], 0
         batch += tile
         posted += needed
-    yield batch
+    yield batch, posted
 
 
 def _placed(parcels: Iterable[Parcel], rank: int, begin: int) -> tuple[Parcel, ...]:
@@ -138,7 +140,7 @@ def _placed(parcels: Iterable[Parcel], rank: int, begin: int) -> tuple[Parcel, .
 
 def _posted(parcel: Parcel, rank: int) -> int:
     """Bytes of the outbox that it takes."""
-    return 0 if parcel.targets == (rank,) else parcel.num_bytes + -parcel.num_bytes % _ALIGNMENT
+    return 0 if parcel.targets == (rank,) else aligned(parcel.num_bytes)
 
 
 def _with_heads(rounds: Rounds, slots: Sequence[Slot]) -> Rounds:

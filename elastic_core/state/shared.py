@@ -16,12 +16,12 @@ import torch
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.state.boxes import Box
+from elastic_core.state.buffers import aligned
 from elastic_core.state.dtypes import dtype_of, itemsize
 from elastic_core.state.layout import TensorMeta
 from elastic_core.state.transform import Part
 
 FOLDER = Path("/dev/shm")
-_ALIGNMENT = 64
 
 
 class CannotShare(InfrastructureError):
@@ -89,10 +89,10 @@ def attach(place: Place, boxes: Mapping[str, Box], metas: Mapping[str, TensorMet
         box, dtype = boxes[name], dtype_of(metas[name].dtype)
         num_bytes = box.volume * dtype.itemsize
         parts[name] = (Part(box, raw[offset : offset + num_bytes].view(dtype).view(box.shape)),)
-        offset += num_bytes + -num_bytes % _ALIGNMENT
+        offset += aligned(num_bytes)
     return parts
 
 
 def _size(boxes: Mapping[str, Box], metas: Mapping[str, TensorMeta]) -> int:
     sizes = (box.volume * itemsize(metas[name].dtype) for name, box in boxes.items())
-    return sum(size + -size % _ALIGNMENT for size in sizes)
+    return sum(aligned(size) for size in sizes)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.state.buffers import after, first, portions, size_of
+from elastic_core.state.buffers import after, aligned, first, portions, size_of
 
 SIZES = st.lists(st.integers(0, 20), max_size=8)
 
@@ -36,3 +36,9 @@ def test_what_comes_first_and_after_makes_up_all(sizes: list[int], cut: int) -> 
     whole = b"".join(buffers)
     assert b"".join(first(buffers, cut)) == whole[:cut]
     assert b"".join(after(buffers, cut)) == whole[cut:]
+
+
+@given(st.integers(0, 1 << 40))
+def test_what_is_aligned_ends_at_the_next_multiple_of_64(num_bytes: int) -> None:
+    assert 0 <= aligned(num_bytes) - num_bytes < 64
+    assert aligned(num_bytes) % 64 == 0

@@ -289,9 +289,11 @@ def test_other_objects_and_other_jobs_checkpoints_pass_by(nodes: Nodes) -> None:
 
 def test_a_keeper_leaves_nothing_behind_however_it_ends(nodes: Nodes) -> None:
     write(nodes.store("a")[0], some_tensors())
-    held = [os.readlink(fd) for fd in Path(f"/proc/{nodes.keeper('a').pid}/fd").iterdir()]
+    keeper = Path(f"/proc/{nodes.keeper('a').pid}")
+    held = [os.readlink(fd) for fd in (keeper / "fd").iterdir()]
     assert any("memfd:" in path for path in held)
     assert not any(path.startswith("/dev/shm/") for path in held)  # a name would outlive it
+    assert "/dev/shm/" not in (keeper / "maps").read_text()
     nodes.kill("a")
     keepers.wait(keepers.start(nodes.settings, NODES))
     assert nodes.kept("a") == {}
