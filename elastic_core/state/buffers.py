@@ -12,6 +12,11 @@ def aligned(num_bytes: int) -> int:
     return num_bytes + -num_bytes % _ALIGNMENT
 
 
+def aligned_below(num_bytes: int) -> int:
+    """The most of them behind which anything may begin."""
+    return num_bytes - num_bytes % _ALIGNMENT
+
+
 def size_of(buffers: Iterable[memoryview]) -> int:
     return sum(buffer.nbytes for buffer in buffers)
 

@@ -2,7 +2,7 @@
 memory; nothing is given out before every checksum held.
 
 What cannot go straight to its place (columns of a tile, and what nobody wants of one, which its checksum covers too)
-passes through scratch memory in pieces, of which all threads together hold one tile.
+passes through scratch memory in pieces, of which all threads together hold one tile, or what the caller has left.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from torch import Tensor
 
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.state.boxes import TILE_BYTES, Box, slabs
-from elastic_core.state.buffers import aligned
+from elastic_core.state.buffers import aligned, aligned_below
 from elastic_core.state.contract import CheckpointStore, doubted
 from elastic_core.state.dtypes import dtype_of, itemsize
 from elastic_core.state.manifest import Manifest, TensorEntry, Tile, read_manifest
 
 RUN_BYTES = 16 << 20  # neighbouring tiles are fetched by one request of at most this
-_SCRATCH_BYTES = 4 << 20  # and of no more than this that does not go straight to its place
+SCRATCH_BYTES = 4 << 20  # and of no more than this that does not go straight to its place
+SCRATCH_PARTS = TILE_BYTES // SCRATCH_BYTES
+_LEAST_BYTES = 128 << 10  # of one of several parts of scratch memory
 GAP_BYTES = 128 << 10  # and so are tiles with less than this between them
 _READERS = 8
 
@@ -91,20 +93,20 @@ class _Run:
     file: str
     extents: tuple[_Extent, ...]
 
-    def pieces(self) -> Iterator[tuple[_Extent | None, _Piece]]:
-        """All bytes from the first extent's to the last's: of an extent, or between two."""
+    def pieces(self, most: int) -> Iterator[tuple[_Extent | None, _Piece]]:
+        """All bytes from the first extent's to the last's: of an extent, or between two, then of at most `most`."""
         at = self.extents[0].offset
         for extent in self.extents:
             if extent.offset > at:
-                yield None, _Piece(extent.offset - at)
+                yield from ((None, piece) for piece in _unwanted(extent.offset - at, most))
             yield from ((extent, piece) for piece in extent.pieces)
             at = extent.end
 
-    def requests(self) -> Iterator[list[tuple[_Extent | None, _Piece]]]:
+    def requests(self, scratch_bytes: int) -> Iterator[list[tuple[_Extent | None, _Piece]]]:
         request: list[tuple[_Extent | None, _Piece]] = []
         aside = 0
-        for extent, piece in self.pieces():
-            if request and aside + piece.scratch_bytes > _SCRATCH_BYTES:
+        for extent, piece in self.pieces(scratch_bytes):
+            if request and aside + piece.scratch_bytes > scratch_bytes:
                 yield request
                 request, aside = [], 0
             request.append((extent, piece))
@@ -135,12 +137,15 @@ def fill(
     manifest: Manifest,
     destinations: Iterable[Destination],
     heads: Collection[str] | None = None,
+    scratch: Tensor | None = None,
 ) -> int:
     """Fill memory with parts of tensors, each tile read once however many want of it; the bytes read from the store.
 
-    `heads`: the files whose header is to be checked; None for all that are read from. Raises as `read_tensors`; then
-    the memory holds anything.
+    `heads`: the files whose header is to be checked; None for all that are read from. `scratch`: bytes to use for what
+    passes through; without them a tile of memory is made, as far as it is needed. Raises as `read_tensors`; then the
+    memory holds anything.
     """
+    aside = _Scratch(scratch)
     wanted: dict[str, list[Destination]] = {}
     for destination in destinations:
         _wanted_box(manifest, destination.name, destination.box)
@@ -149,10 +154,10 @@ def fill(
     extents: dict[str, list[_Extent]] = {}
     for name, places in wanted.items():
         for tile in manifest.tensors[name].tiles:
-            extent = _extent_into(places, tile, manifest.tensors[name])
+            extent = _extent_into(places, tile, manifest.tensors[name], aside.part_bytes)
             if extent is not None:
                 extents.setdefault(tile.file, []).append(extent)
-    return _fetch(store, manifest, extents, heads)
+    return _fetch(store, manifest, extents, aside, heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +186,9 @@ def verify(store: CheckpointStore, uri: str, sha256: str | None = None) -> Verif
         for tile in tensor.tiles:
             what = f"tile {tile.box} of {tensor.name}"
             extents[tile.file].append(
-                _Extent(tile.offset, tile.length, tile.crc32c, what, tuple(_unwanted(tile.length)))
+                _Extent(tile.offset, tile.length, tile.crc32c, what, tuple(_unwanted(tile.length, SCRATCH_BYTES)))
             )
-    _fetch(store, manifest, extents)
+    _fetch(store, manifest, extents, _Scratch())
     num_tiles = sum(len(tensor.tiles) for tensor in manifest.tensors.values())
     return Verified(len(manifest.files), len(manifest.tensors), num_tiles, manifest.size_bytes, manifest.sha256)
 
@@ -208,7 +213,8 @@ def _require_fit(place: Destination, entry: TensorEntry) -> None:
         )
 
 
-def _extent_into(places: Iterable[Destination], tile: Tile, entry: TensorEntry) -> _Extent | None:
+def _extent_into(places: Iterable[Destination], tile: Tile, entry: TensorEntry, most: int) -> _Extent | None:
+    """`most`: bytes that a piece in scratch memory may have."""
     parts = [
         (part, place.tensor[part.slices(place.box.start)])
         for place in places
@@ -221,11 +227,11 @@ def _extent_into(places: Iterable[Destination], tile: Tile, entry: TensorEntry) 
         others = [(part, out) for part, out in parts if out is not whole]
         pieces: tuple[_Piece, ...] = (_Piece(tile.length, _bytes_of(whole), _copies(others, tile.box)),)
     else:
-        pieces = _in_rows(parts, tile) or _in_slabs(parts, tile, itemsize(entry.dtype))
+        pieces = _in_rows(parts, tile, most) or _in_slabs(parts, tile, itemsize(entry.dtype), most)
     return _Extent(tile.offset, tile.length, tile.crc32c, f"tile {tile.box} of {entry.name}", pieces)
 
 
-def _in_rows(parts: Sequence[tuple[Box, Tensor]], tile: Tile) -> tuple[_Piece, ...]:
+def _in_rows(parts: Sequence[tuple[Box, Tensor]], tile: Tile, most: int) -> tuple[_Piece, ...]:
     """A tile's pieces if each part is whole rows of it, apart from others and contiguous where it goes; else none."""
     box = tile.box
     if not box.shape:
@@ -236,13 +242,13 @@ def _in_rows(parts: Sequence[tuple[Box, Tensor]], tile: Tile) -> tuple[_Piece, .
     for part, out in sorted(parts, key=lambda one: one[0].start):
         if part.shape[1:] != box.shape[1:] or part.start[0] < at or not out.is_contiguous():
             return ()
-        found += [*_unwanted((part.start[0] - at) * row), _Piece(part.shape[0] * row, _bytes_of(out))]
+        found += [*_unwanted((part.start[0] - at) * row, most), _Piece(part.shape[0] * row, _bytes_of(out))]
         at = part.end[0]
-    return (*found, *_unwanted((box.end[0] - at) * row))
+    return (*found, *_unwanted((box.end[0] - at) * row, most))
 
 
-def _in_slabs(parts: Sequence[tuple[Box, Tensor]], tile: Tile, size: int) -> tuple[_Piece, ...]:
-    boxes = slabs(tile.box, size, _SCRATCH_BYTES)
+def _in_slabs(parts: Sequence[tuple[Box, Tensor]], tile: Tile, size: int, most: int) -> tuple[_Piece, ...]:
+    boxes = slabs(tile.box, size, most)
     return tuple(_Piece(box.volume * size, None, _copies(parts, box)) for box in boxes)
 
 
@@ -255,10 +261,10 @@ def _copies(parts: Iterable[tuple[Box, Tensor]], piece: Box) -> tuple[_Copy, ...
     return tuple(found)
 
 
-def _unwanted(length: int) -> Iterator[_Piece]:
-    """What nobody wants, but its checksum is of."""
-    for at in range(0, length, _SCRATCH_BYTES):
-        yield _Piece(min(_SCRATCH_BYTES, length - at))
+def _unwanted(length: int, most: int) -> Iterator[_Piece]:
+    """What nobody wants, but its checksum is of, or lies between."""
+    for at in range(0, length, most):
+        yield _Piece(min(most, length - at))
 
 
 def _bytes_of(tensor: Tensor) -> _Bytes:
@@ -270,28 +276,28 @@ def _fetch(
     store: CheckpointStore,
     manifest: Manifest,
     extents: Mapping[str, list[_Extent]],
+    scratch: _Scratch,
     heads: Collection[str] | None = None,
 ) -> int:
     runs: list[_Run] = []
     for name, parts in extents.items():
         file = manifest.files[name]
-        pieces = tuple(_unwanted(file.header_bytes))
+        pieces = tuple(_unwanted(file.header_bytes, scratch.part_bytes))
         head = _Extent(0, file.header_bytes, file.header_crc32c, "its safetensors header", pieces)
         checked = [head] if heads is None or name in heads else []
-        runs.extend(_Run(name, run) for run in _coalesce([*checked, *parts]))
-    scratch = _Scratch()
+        runs.extend(_Run(name, run) for run in _coalesce([*checked, *parts], scratch.part_bytes))
     with ThreadPoolExecutor(min(_READERS, len(runs)) or 1, thread_name_prefix="read-tensors") as pool:
         return sum(pool.map(lambda run: _read_run(store, manifest.uri, run, scratch), runs))
 
 
-def _coalesce(extents: list[_Extent]) -> Iterator[tuple[_Extent, ...]]:
+def _coalesce(extents: list[_Extent], scratch_bytes: int) -> Iterator[tuple[_Extent, ...]]:
     run: list[_Extent] = []
     scratch = 0
     for extent in sorted(extents, key=lambda e: (e.offset, e.length)):
         aside = extent.scratch_bytes
         if run:
             gap = extent.offset - run[-1].end
-            if gap > GAP_BYTES or extent.end - run[0].offset > RUN_BYTES or scratch + aside > _SCRATCH_BYTES:
+            if gap > GAP_BYTES or extent.end - run[0].offset > RUN_BYTES or scratch + aside > scratch_bytes:
                 yield tuple(run)
                 run, scratch = [], 0
         run.append(extent)
@@ -301,24 +307,28 @@ def _coalesce(extents: list[_Extent]) -> Iterator[tuple[_Extent, ...]]:
 
 
 class _Scratch:
-    """One tile of memory, made when it is first needed, for as many runs at a time as have a part of it. Fresh memory
-    for each request would cost more than the copying."""
+    """Memory for as many runs at a time as have a part of it: what is given, or else one tile, each part made when it
+    is first needed. Fresh memory for each request would cost more than the copying."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Tensor | None = None) -> None:
         self._parts: queue.LifoQueue[_Bytes | None] = queue.LifoQueue()  # what was given back is lent first
-        for _ in range(TILE_BYTES // _SCRATCH_BYTES):
-            self._parts.put(None)
+        num_parts, self.part_bytes = SCRATCH_PARTS, SCRATCH_BYTES
+        if given is not None:
+            num_parts = max(1, min(SCRATCH_PARTS, given.numel() // _LEAST_BYTES))
+            self.part_bytes = aligned_below(given.numel() // num_parts) or given.numel()
+        for i in range(num_parts):
+            self._parts.put(None if given is None else given[i * self.part_bytes :][: self.part_bytes].numpy())
 
     @contextmanager
     def lent(self, run: _Run) -> Iterator[_Bytes]:
         """What its requests need; waits for another run to give its own back."""
-        if not any(piece.scratch_bytes for _, piece in run.pieces()):
+        if not any(piece.scratch_bytes for _, piece in run.pieces(self.part_bytes)):
             yield np.empty(0, dtype=np.uint8)
             return
         part = self._parts.get()
         try:
             if part is None:
-                part = np.empty(_SCRATCH_BYTES, dtype=np.uint8)
+                part = np.empty(self.part_bytes, dtype=np.uint8)
             yield part
         finally:
             self._parts.put(part)
@@ -338,7 +348,7 @@ def _read_checked(store: CheckpointStore, uri: str, run: _Run, scratch: _Bytes) 
     """Fill the pieces' places, hold each extent's bytes against its checksum, make the copies; the bytes read."""
     at = start = run.extents[0].offset
     crc = 0
-    for request in run.requests():
+    for request in run.requests(len(scratch)):
         places = _places([piece for _, piece in request], scratch)
         end = at + _read_into(store, uri, run, at, places)
         for (extent, piece), data in zip(request, places, strict=True):

@@ -1,16 +1,16 @@
 """Ranks that read one checkpoint together: of what several ranks of a host want, one reads each part of the store.
 
-All compute the same plan (`reshard.plan_reading`) and its rounds (`state.rounds`). A rank reads its pieces into its own
-tensors and, as far as others of its host want them, into its outbox, shared memory that they have mapped. When all have
-read a round and every checksum held, each takes what it wants out of the others' outboxes, and then fills another part
-of its own: one meeting a round is enough, and memory holds a rank's tensors and its outbox of one tile, however large
-the checkpoint.
+All compute the same plan (`reshard.plan_reading`) and its rounds (`state.rounds`). What a rank alone wants it reads
+into its own tensors, and what others of its host want too into its outbox, shared memory that they have mapped. When
+all have read a round and every checksum held, each takes what it wants out of the outboxes, and then fills another part
+of its own: one meeting a round is enough, and memory holds a rank's tensors and one tile, however large the checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from elastic_core.state import shared
 from elastic_core.state.boxes import Box
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.dtypes import dtype_of, itemsize
-from elastic_core.state.layout import TensorMeta
+from elastic_core.state.layout import TensorMeta, of_one_rank
 from elastic_core.state.manifest import Manifest
 from elastic_core.state.overlap import Wanted
 from elastic_core.state.reading import Destination, fill
@@ -54,33 +54,25 @@ def read_together(
     store: CheckpointStore,
     manifest: Manifest,
     wanted: Sequence[Wanted],
-    own: Sequence[str],
     readers: Readers,
     say: Callable[[str], None],
 ) -> tuple[dict[str, Tensor], int]:
     """This rank's tensors, on the CPU, and the bytes that it read. Collective.
 
-    `wanted`: the boxes of every rank, by rank; `own`: whole tensors that this rank alone wants. Ranks that cannot share
-    memory read for themselves, and that is said. Raises on every rank alike: `CorruptCheckpoint`, or
-    `InfrastructureError` where the store does not answer.
+    `wanted`: the boxes of every rank, by rank. Ranks that cannot share memory read for themselves, and that is said.
+    Raises on every rank alike: `CorruptCheckpoint`, or `InfrastructureError` where the store does not answer.
     """
     rounds, outboxes = _prepared(manifest, wanted, readers, say)
-    aside = {name: Box.whole(manifest.tensors[name].shape) for name in own}
     parts = {
         name: Part(box, torch.empty(box.shape, dtype=dtype_of(manifest.tensors[name].dtype)))
-        for name, box in {**wanted[readers.rank], **aside}.items()
+        for name, box in wanted[readers.rank].items()
     }
     num_bytes, num_rounds = 0, max(len(its) for its in rounds)
     for number in range(num_rounds):
-        mine = _round(rounds, readers.rank, number)
-        places, heads = _places(mine, readers.rank, parts, outboxes), mine.heads
-        if number == 0:
-            places += [Destination(name, box, parts[name].tensor) for name, box in aside.items()]
-            heads |= _unchecked(manifest, own, rounds, readers)
-        num_bytes += _read(store, manifest, places, heads, number == num_rounds - 1, readers.exchange)
+        work = partial(_read, store, manifest, _round(rounds, readers.rank, number), parts, outboxes.get(readers.rank))
+        num_bytes += together(readers.exchange, _last(work) if number == num_rounds - 1 else work, READING)[0]
         for mate, outbox in outboxes.items():
-            if mate != readers.rank:
-                _take(_round(rounds, mate, number), readers.rank, parts, outbox)
+            _take(_round(rounds, mate, number), readers.rank, parts, outbox)
     return {name: part.tensor for name, part in parts.items()}, num_bytes
 
 
@@ -91,8 +83,9 @@ def _prepared(
     metas = {name: TensorMeta(manifest.tensors[name].dtype, manifest.tensors[name].shape) for name in sorted(names)}
     tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in metas}
     try:
-        pieces = plan_reading(metas, wanted, readers.slots, tiles, runs_of(manifest, metas))
-        rounds = rounds_of(pieces, manifest, readers.slots, readers.room)
+        runs = runs_of(manifest, [name for name in metas if not of_one_rank(name)])
+        pieces = plan_reading(metas, wanted, readers.slots, tiles, runs)
+        rounds = rounds_of(pieces, manifest, wanted, readers.slots, readers.room)
         return rounds, _outboxes(rounds, readers)
     except shared.CannotShare as error:
         say(f"each rank reads the checkpoint for itself: {error}")
@@ -102,7 +95,7 @@ def _prepared(
         for name, box in boxes.items()
     ]
     everyone = [Slot(f"rank-{rank}", 0, slot.type) for rank, slot in enumerate(readers.slots)]
-    return rounds_of(alone, manifest, everyone, readers.room), {}
+    return rounds_of(alone, manifest, wanted, everyone, readers.room), {}
 
 
 def _outboxes(rounds: Rounds, readers: Readers) -> dict[int, Tensor]:
@@ -120,38 +113,28 @@ def _round(rounds: Rounds, rank: int, number: int) -> Round:
     return rounds[rank][number] if number < len(rounds[rank]) else Round()
 
 
-def _places(mine: Round, rank: int, parts: Mapping[str, Part], outboxes: Mapping[int, Tensor]) -> list[Destination]:
-    places = []
-    for parcel in mine.parcels:
-        if rank in parcel.targets:
-            places.append(Destination(parcel.tensor, parcel.box, parts[parcel.tensor].view(parcel.box)))
-        if parcel.place is not None:
-            places.append(Destination(parcel.tensor, parcel.box, parcel.within(outboxes[rank])))
-    return places
+def _read(
+    store: CheckpointStore, manifest: Manifest, mine: Round, parts: Mapping[str, Part], outbox: Tensor | None
+) -> tuple[int, None]:
+    """The bytes of a round read; nothing to tell of it."""
+    places = [
+        Destination(parcel.tensor, parcel.box, parts[parcel.tensor].view(parcel.box))
+        for parcel in mine.parcels
+        if parcel.posted is None
+    ]
+    scratch = None
+    if outbox is not None and mine.end:
+        posted = dict.fromkeys(parcel.posted for parcel in mine.parcels if parcel.posted is not None)
+        places += [Destination(one.tensor, one.box, one.within(outbox)) for one in posted]
+        scratch = outbox[mine.scratch.start : mine.scratch.stop]
+    return fill(store, manifest, places, mine.heads, scratch), None
 
 
 def _take(theirs: Round, rank: int, parts: Mapping[str, Part], outbox: Tensor) -> None:
     for parcel in theirs.parcels:
-        if rank in parcel.targets:
+        if parcel.posted is not None and rank in parcel.targets:
             parts[parcel.tensor].view(parcel.box).copy_(parcel.within(outbox))
 
 
-def _unchecked(manifest: Manifest, own: Sequence[str], rounds: Rounds, readers: Readers) -> frozenset[str]:
-    """Files of this rank's own tensors whose header nobody else of its host checks."""
-    files = frozenset(tile.file for name in own for tile in manifest.tensors[name].tiles)
-    return files.difference(*(one.heads for mate in readers.mates for one in rounds[mate]))
-
-
-def _read(
-    store: CheckpointStore,
-    manifest: Manifest,
-    places: Sequence[Destination],
-    heads: frozenset[str],
-    last: bool,
-    exchange: Exchange,
-) -> int:
-    def read() -> tuple[int, None]:
-        num_bytes = fill(store, manifest, places, heads)
-        return fetched(num_bytes) if last else num_bytes, None
-
-    return together(exchange, read, READING)[0]
+def _last(work: Callable[[], tuple[int, None]]) -> Callable[[], tuple[int, None]]:
+    return lambda: fetched(work())

@@ -1,16 +1,17 @@
 """Who reads which tiles of a checkpoint when, so that ranks of a host share what they read by way of small memory.
 
-A rank reads the tiles of its pieces in the order of their files, each tile once. What others of its host want of a tile
-is a parcel with a place in the reader's outbox; a round is what is read between two meetings of the ranks. While one is
-read, what others want of the round before is taken out of the outbox, so the two lie apart in it. Computed alike by
-every rank.
+A rank reads the tiles of its pieces in the order of their files, each tile once. A tile that others of its host want
+something of is read into its outbox, shared memory of one tile, and all take their parts from there; a round is what is
+read between two meetings of the ranks. While one is read, the round before is still being taken out, so the two lie
+apart in the outbox, and what is left of it is scratch memory for what passes through on its way to the reader's own
+tensors. Computed alike by every rank.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -19,44 +20,63 @@ from elastic_core.state.boxes import TILE_BYTES, Box
 from elastic_core.state.buffers import aligned
 from elastic_core.state.dtypes import dtype_of, itemsize
 from elastic_core.state.manifest import Manifest, Tile
-from elastic_core.state.reading import GAP_BYTES, RUN_BYTES
+from elastic_core.state.overlap import Wanted
+from elastic_core.state.reading import GAP_BYTES, RUN_BYTES, SCRATCH_BYTES, SCRATCH_PARTS
 from elastic_core.state.reshard import Piece, Runs
 from elastic_core.state.shared import CannotShare
 
-_OUTBOX_BYTES = TILE_BYTES + (64 << 10)  # at most: a tile, with the paddings of its parcels
+_SPARE_BYTES = 128 << 10  # always left of an outbox, for headers and what lies between tiles
+_OUTBOX_BYTES = TILE_BYTES + _SPARE_BYTES + (64 << 10)  # at most; the rest are paddings of a tile's parts
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """A part of one tile, for `targets`. `place`: its first byte in its reader's outbox, None if it is for the reader
-    alone."""
+class Posted:
+    """A part of a tensor in its reader's outbox, from byte `place` on."""
 
     tensor: str
     box: Box
     dtype: str
-    file: str
-    offset: int  # of its tile in the file
-    targets: tuple[int, ...]
-    place: int | None = None
+    place: int
 
     @property
-    def num_bytes(self) -> int:
-        return self.box.volume * itemsize(self.dtype)
+    def end(self) -> int:
+        return self.place + _num_bytes(self.box, self.dtype)
+
+    def within(self, outbox: Tensor) -> Tensor:
+        """Its memory."""
+        return outbox[self.place : self.end].view(dtype_of(self.dtype)).view(self.box.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A part of one tile, for `targets`, which find it in `posted`; without that it is for its reader alone."""
+
+    tensor: str
+    box: Box
+    targets: tuple[int, ...]
+    posted: Posted | None = None
 
     def within(self, outbox: Tensor) -> Tensor:
         """Its memory in the outbox."""
-        assert self.place is not None, "nobody else wants it"
-        return outbox[self.place : self.place + self.num_bytes].view(dtype_of(self.dtype)).view(self.box.shape)
+        assert self.posted is not None, "nobody else wants it"
+        return self.posted.within(outbox)[self.box.slices(self.posted.box.start)]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one rank reads at a time. `heads`: files whose header it checks, for its host; `end`: of its part of the
-    outbox."""
+    """What one rank reads at a time. `taken`: the bytes of its outbox that this takes; `scratch`: those that it may use
+    while it reads; `tiles`: file and offset of what it reads; `heads`: files whose header it checks, for its host."""
 
     parcels: tuple[Parcel, ...] = ()
-    end: int = 0
+    taken: range = range(0)
+    scratch: range = range(0)
+    tiles: tuple[tuple[str, int], ...] = ()
     heads: frozenset[str] = frozenset()
+
+    @property
+    def end(self) -> int:
+        """Of its part of the outbox."""
+        return max(self.taken.stop, self.scratch.stop)
 
 
 Rounds = Sequence[Sequence[Round]]  # by rank
@@ -80,16 +100,25 @@ def runs_of(manifest: Manifest, names: Collection[str]) -> Runs:
     return runs
 
 
-def rounds_of(pieces: Iterable[Piece], manifest: Manifest, slots: Sequence[Slot], room: Sequence[int]) -> Rounds:
-    """`room`: free bytes of memory to share, by rank. Raises `CannotShare` where that does not hold a tile for each."""
-    tiles: list[dict[tuple[str, int], list[Parcel]]] = [defaultdict(list) for _ in slots]
+def rounds_of(
+    pieces: Iterable[Piece],
+    manifest: Manifest,
+    wanted: Sequence[Wanted],
+    slots: Sequence[Slot],
+    room: Sequence[int],
+) -> Rounds:
+    """`wanted`, and `room`, free bytes of memory to share: by rank. Raises `CannotShare` where that does not hold a
+    tile for each."""
+    tiles: list[dict[tuple[str, int], _Reading]] = [{} for _ in slots]
     for piece in pieces:
-        entry = manifest.tensors[piece.tensor]
+        entry, rank = manifest.tensors[piece.tensor], piece.fetcher
         for tile in entry.tiles:
             part = tile.box.intersect(piece.box)
             if part is not None:
-                parcel = Parcel(piece.tensor, part, entry.dtype, tile.file, tile.offset, piece.targets)
-                tiles[piece.fetcher][tile.file, tile.offset].append(parcel)
+                key = (tile.file, tile.offset)
+                if key not in tiles[rank]:
+                    tiles[rank][key] = _Reading(rank, tile, piece.tensor, entry.dtype, wanted[rank].get(piece.tensor))
+                tiles[rank][key].parcels.append(Parcel(piece.tensor, part, piece.targets))
     found = []
     for rank, slot in enumerate(slots):
         mates = [other for other, its in enumerate(slots) if its.node == slot.node]
@@ -98,49 +127,117 @@ def rounds_of(pieces: Iterable[Piece], manifest: Manifest, slots: Sequence[Slot]
     return _with_heads(found, slots)
 
 
-def _rounds(rank: int, tiles: Iterable[Sequence[Parcel]], limit: int) -> list[Round]:
+@dataclass(slots=True)
+class _Reading:
+    """A tile that a rank reads, for whom, and the box of its tensor that the rank has itself."""
+
+    rank: int
+    tile: Tile
+    tensor: str
+    dtype: str
+    own: Box | None
+    parcels: list[Parcel] = field(default_factory=list)
+
+    def shared(self) -> list[Box]:
+        """What of it goes into the outbox: nothing, the rows that others want, or the whole tile."""
+        found = [parcel.box for parcel in self.parcels if parcel.targets != (self.rank,)]
+        return found if not found or self._by_rows() else [self.tile.box]
+
+    def num_aside(self) -> int:
+        """Bytes that can neither go there nor straight to the reader's own."""
+        if self.shared() == [self.tile.box]:
+            return 0
+        straight = sum(_num_bytes(parcel.box, self.dtype) for parcel in self.parcels) if self._by_rows() else 0
+        return self.tile.length - straight
+
+    def _by_rows(self) -> bool:
+        """Whether all parts of it are whole rows, also where they go."""
+        return all(
+            parcel.box.shape[1:] == self.tile.box.shape[1:]
+            and (
+                parcel.targets != (self.rank,) or (self.own is not None and self.own.shape[1:] == parcel.box.shape[1:])
+            )
+            for parcel in self.parcels
+        )
+
+    def placed(self, begin: int) -> Iterator[Parcel]:
+        """Its parcels, what is shared of them lying in the outbox from `begin` on."""
+        places = {}
+        for box in self.shared():
+            places[box] = Posted(self.tensor, box, self.dtype, begin)
+            begin += aligned(_num_bytes(box, self.dtype))
+        for parcel in self.parcels:
+            yield replace(parcel, posted=places.get(self.tile.box, places.get(parcel.box)))
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What a rank reads in one round, the bytes of the outbox that it takes, and those that pass through scratch
+    memory."""
+
+    readings: list[_Reading] = field(default_factory=list)
+    num_shared: int = 0
+    num_aside: int = 0
+
+
+def _rounds(rank: int, tiles: Iterable[_Reading], limit: int) -> list[Round]:
+    most = limit - min(SCRATCH_BYTES, limit // 4)  # that two rounds in a row share, unless a tile is larger
     rounds: list[Round] = []
-    before = range(0)  # bytes of the outbox that the last round takes
-    for parcels, posted in _batches(rank, tiles, limit):
+    before = range(0)  # of the outbox, what the last round takes
+    for batch in _batches(rank, tiles, limit, most):
         begin = before.stop
-        if begin + posted > limit:
+        if begin + batch.num_shared > most:
             begin = 0
-            if posted > before.start:
+            if before and (batch.num_shared > before.start or before.stop > most):
                 rounds.append(Round())  # in which the others take what is there
-        before = range(begin, begin + posted) if posted else range(0)
-        rounds.append(Round(_placed(parcels, rank, begin), before.stop))
+                before = range(0)
+        taken = range(begin, begin + batch.num_shared) if batch.num_shared else range(0)
+        free = max(before.stop, taken.stop)
+        spare = _SPARE_BYTES * min(SCRATCH_PARTS, max(1, len(batch.readings)))
+        scratch = range(free, min(limit, free + aligned(batch.num_aside) + spare))
+        rounds.append(_round(batch, taken, scratch))
+        before = taken
+    if not any(one.taken for one in rounds):
+        return [replace(one, scratch=range(0)) for one in rounds]  # nobody maps anything
     return rounds
 
 
-def _batches(rank: int, tiles: Iterable[Sequence[Parcel]], limit: int) -> Iterator[tuple[list[Parcel], int]]:
-    """What to read at a time, and its bytes of the outbox: half of it, so that two fit, or one tile that is larger. One
-    at least."""
-    batch: list[Parcel] = []
-    posted = 0
-    for tile in tiles:
-        needed = sum(_posted(parcel, rank) for parcel in tile)
-        if needed > limit:
-            raise CannotShare(f"rank {rank} has room to share {limit} bytes, and needs {needed}.")
-        if posted + needed > limit // 2 and posted:
-            yield batch, posted
-            batch, posted = [], 0
-        batch += tile
-        posted += needed
-    yield batch, posted
+def _round(batch: _Batch, taken: range, scratch: range) -> Round:
+    parcels: list[Parcel] = []
+    begin = taken.start
+    for reading in batch.readings:
+        parcels += reading.placed(begin)
+        begin += _num_shared(reading)
+    tiles = tuple((reading.tile.file, reading.tile.offset) for reading in batch.readings)
+    return Round(tuple(parcels), taken, scratch, tiles)
 
 
-def _placed(parcels: Iterable[Parcel], rank: int, begin: int) -> tuple[Parcel, ...]:
-    placed = []
-    for parcel in parcels:
-        posted = _posted(parcel, rank)
-        placed.append(replace(parcel, place=begin) if posted else parcel)
-        begin += posted
-    return tuple(placed)
+def _batches(rank: int, tiles: Iterable[_Reading], limit: int, most: int) -> Iterator[_Batch]:
+    """What to read at a time: of `most` half, so that two fit, or one tile that is larger. One at least."""
+    batch = _Batch()
+    for reading in tiles:
+        num_shared, num_aside = _num_shared(reading), reading.num_aside()
+        if num_shared and num_shared + _SPARE_BYTES > limit:
+            raise CannotShare(
+                f"rank {rank} has room to share {max(0, limit)} bytes, and needs {num_shared + _SPARE_BYTES}."
+            )
+        full = batch.num_shared and batch.num_shared + num_shared > most // 2
+        apart = (batch.num_aside and num_shared > most) or (num_aside and batch.num_shared > most)
+        if full or apart:
+            yield batch
+            batch = _Batch()
+        batch.readings.append(reading)
+        batch.num_shared += num_shared
+        batch.num_aside += num_aside
+    yield batch
 
 
-def _posted(parcel: Parcel, rank: int) -> int:
-    """Bytes of the outbox that it takes."""
-    return 0 if parcel.targets == (rank,) else aligned(parcel.num_bytes)
+def _num_shared(reading: _Reading) -> int:
+    return sum(aligned(_num_bytes(box, reading.dtype)) for box in reading.shared())
+
+
+def _num_bytes(box: Box, dtype: str) -> int:
+    return box.volume * itemsize(dtype)
 
 
 def _with_heads(rounds: Rounds, slots: Sequence[Slot]) -> Rounds:
@@ -148,10 +245,9 @@ def _with_heads(rounds: Rounds, slots: Sequence[Slot]) -> Rounds:
     firsts: dict[tuple[str, str], tuple[int, int, int]] = {}  # by host and file: offset, rank, number of its round
     for rank, slot in enumerate(slots):
         for number, one in enumerate(rounds[rank]):
-            for parcel in one.parcels:
-                here = (parcel.offset, rank, number)
-                key = (slot.node, parcel.file)
-                firsts[key] = min(firsts.get(key, here), here)
+            for file, offset in one.tiles:
+                here = (offset, rank, number)
+                firsts[slot.node, file] = min(firsts.get((slot.node, file), here), here)
     heads: dict[tuple[int, int], set[str]] = defaultdict(set)
     for (_, file), (_, rank, number) in firsts.items():
         heads[rank, number].add(file)

@@ -29,6 +29,7 @@ from elastic_core.train.training_state import MODEL
 
 MarkBad = Callable[[int, str], None]
 Boxes = Callable[[Manifest], Mapping[str, Box] | None]
+Concerns = Callable[[str, int], bool]  # whether a rank may want a tensor
 
 _TRIES = 3
 
@@ -61,7 +62,7 @@ def restore(
     for record in candidates:
         try:
             tensors, scalars, num_bytes = _read(
-                store, record.uri, record.manifest_sha256, group, slots, boxes, lambda name: _concerns(name, group.rank)
+                store, record.uri, record.manifest_sha256, group, slots, boxes, _of_rank
             )
         except CorruptCheckpoint as error:
             fault = str(error)
@@ -81,7 +82,7 @@ def restore(
 
 def warm_start(store: CheckpointStore, uri: str, group: Group, slots: Sequence[Slot], boxes: Boxes) -> Restored:
     """The model's tensors of a checkpoint of another job, or this rank's parts of them. Collective."""
-    tensors, _, num_bytes = _read(store, uri, None, group, slots, boxes, lambda name: name.startswith(MODEL))
+    tensors, _, num_bytes = _read(store, uri, None, group, slots, boxes, lambda name, _: name.startswith(MODEL))
     return Restored(None, tensors, {}, num_bytes)
 
 
@@ -98,7 +99,7 @@ def _read(
     group: Group,
     slots: Sequence[Slot],
     boxes: Boxes | None,
-    concerns: Callable[[str], bool],
+    concerns: Concerns,
 ) -> tuple[dict[str, Tensor], Mapping[str, Any], int]:
     """(tensors, scalars, bytes read). Raises on every rank alike."""
 
@@ -108,30 +109,29 @@ def _read(
         mine = boxes(manifest) if boxes is not None else None
         listed = None
         if mine is not None:
-            listed = [(name, box.start, box.shape) for name, box in mine.items() if concerns(name)]
+            listed = [(name, box.start, box.shape) for name, box in mine.items() if concerns(name, group.rank)]
         return manifest, {"boxes": listed, "room": shared.room(shared.FOLDER)}
 
     manifest, told = together(group.gather_bytes, look, READING)
-    own = [name for name in manifest.tensors if of_one_rank(name) and concerns(name)]
-    whole = {
-        name: Box.whole(entry.shape)
-        for name, entry in manifest.tensors.items()
-        if not of_one_rank(name) and concerns(name)
-    }
-    wanted = [whole if one["boxes"] is None else _boxes(one["boxes"]) for one in told]
+    wanted = [_wanted(manifest, one["boxes"], rank, concerns) for rank, one in enumerate(told)]
     room = [one["room"] for one in told]
     readers = Readers(rank=group.rank, slots=slots, exchange=group.gather_bytes, room=room)
-    tensors, num_bytes = read_together(store, manifest, wanted, own, readers, group.say)
+    tensors, num_bytes = read_together(store, manifest, wanted, readers, group.say)
     crash_here("restore.read")
     return tensors, manifest.scalars, num_bytes
 
 
-def _boxes(listed: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> dict[str, Box]:
-    return {name: Box(tuple(start), tuple(shape)) for name, start, shape in listed}
+def _wanted(
+    manifest: Manifest, listed: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None, rank: int, concerns: Concerns
+) -> dict[str, Box]:
+    """A rank's parts of what ranks share, as it listed them or else whole, and whole what belongs to it alone."""
+    names = [name for name in manifest.tensors if concerns(name, rank)]
+    whole = {name: Box.whole(manifest.tensors[name].shape) for name in names if listed is None or of_one_rank(name)}
+    return whole | {name: Box(tuple(start), tuple(shape)) for name, start, shape in listed or ()}
 
 
-def _concerns(name: str, rank: int) -> bool:
-    """Every rank's own tensors end in, or hold, its number."""
+def _of_rank(name: str, rank: int) -> bool:
+    """Every rank's own tensors end in, or hold, its number; the others are of all."""
     kind, _, rest = name.partition("/")
     if kind == "rng":
         return rest.rpartition("/")[2] == str(rank)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from elastic_core.state import boxes as boxes_module
 from elastic_core.state import rounds, writing
 from elastic_core.state.boxes import TILE_BYTES, Box
-from elastic_core.state.layout import DATA, REPLICATED, Mesh, StateLayout, TensorMeta, partition
+from elastic_core.state.layout import DATA, REPLICATED, Cut, Mesh, Placement, StateLayout, TensorMeta, partition
 from elastic_core.state.reshard import plan_reading
 from elastic_core.state.rounds import Round, rounds_of, runs_of
 from elastic_core.state.stores_local import LocalStore
@@ -25,8 +25,9 @@ TILE = 64
 
 
 def taken(one: Round) -> set[int]:
-    """Bytes of the outbox that its parcels take."""
-    places = [range(p.place, p.place + p.num_bytes) for p in one.parcels if p.place is not None]
+    """Bytes of the outbox that lie in it for others."""
+    posted = {parcel.posted for parcel in one.parcels if parcel.posted is not None}
+    places = [range(one.place, one.end) for one in posted]
     assert sum(map(len, places)) == len({byte for place in places for byte in place})  # no two take the same
     return {byte for place in places for byte in place}
 
@@ -37,7 +38,7 @@ def volume(boxes: Iterable[Box]) -> int:
 
 @given(data=st.data())
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
-def test_rounds_hold_everything_once_and_two_in_a_row_lie_apart(
+def test_rounds_hold_everything_once_and_what_is_used_at_the_same_time_lies_apart(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     metas = data.draw(models())
@@ -47,24 +48,38 @@ def test_rounds_hold_everything_once_and_two_in_a_row_lie_apart(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "tiles", lambda box, itemsize: boxes_module.tiles(box, itemsize, TILE))
         patch.setattr(rounds, "_OUTBOX_BYTES", outbox)
+        patch.setattr(rounds, "_SPARE_BYTES", TILE)
         manifest = save(LocalStore(tmp_path_factory.mktemp("store")), old, metas, state_of(metas, 3))
         wanted = partition(new, metas)
         tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in metas}
         pieces = plan_reading(metas, wanted, places, tiles, runs_of(manifest, metas))
-        found = rounds_of(pieces, manifest, places, [1 << 20] * new.world)
+        found = rounds_of(pieces, manifest, wanted, places, [1 << 20] * new.world)
     for rank, its in enumerate(found):
-        assert all(0 <= byte < one.end <= outbox for one in its for byte in taken(one))
-        assert all(taken(one).isdisjoint(taken(following)) for one, following in pairwise(its))
+        assert all(one.end <= outbox and taken(one) <= set(one.taken) for one in its)
+        for before, one in pairwise([Round(), *its]):
+            parts = [set(before.taken), set(one.taken), set(one.scratch)]
+            assert sum(map(len, parts)) == len(set.union(*parts))
+        if any(one.taken for one in its):
+            assert all(len(one.scratch) >= TILE for one in its if one.parcels)
         mine = [piece for piece in pieces if piece.fetcher == rank]
         assert volume(p.box for one in its for p in one.parcels) == volume(piece.box for piece in mine)
-        assert all((p.place is None) == (p.targets == (rank,)) for one in its for p in one.parcels)
+        for one in its:
+            for parcel in one.parcels:
+                assert parcel.posted is not None or parcel.targets == (rank,)
+                assert parcel.posted is None or parcel.posted.box.intersect(parcel.box) == parcel.box
 
 
-def test_an_outbox_is_a_tile(tmp_path: Path) -> None:
-    metas = {f"model/{i}": TensorMeta("float32", (1024, 512 << i)) for i in range(4)}  # 2 to 16 MiB
-    four = StateLayout(Mesh((DATA,), (4,)), dict.fromkeys(metas, REPLICATED), slots(4))
-    manifest = save(LocalStore(tmp_path), four, metas, state_of(metas, 1))
-    tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in metas}
-    pieces = plan_reading(metas, partition(four, metas), four.slots, tiles, runs_of(manifest, metas))
-    found = rounds_of(pieces, manifest, four.slots, [1 << 40] * 4)
-    assert TILE_BYTES <= max(one.end for its in found for one in its) < 1.01 * TILE_BYTES
+METAS = {f"model/{i}": TensorMeta("float32", (1024, 512 << i)) for i in range(4)}  # 2 to 16 MiB
+WHOLE = StateLayout(Mesh((DATA,), (4,)), dict.fromkeys(METAS, REPLICATED), slots(4))
+BY_COLUMNS = StateLayout(Mesh((DATA,), (4,)), dict.fromkeys(METAS, Placement((Cut(DATA, 1),))), slots(4))
+BY_ROWS = StateLayout(Mesh((DATA,), (3,)), dict.fromkeys(METAS, Placement((Cut(DATA, 0),))), slots(3))
+
+
+@pytest.mark.parametrize("layout", [WHOLE, BY_COLUMNS, BY_ROWS], ids=["whole", "columns", "rows"])
+def test_all_memory_beside_a_ranks_own_is_a_tile(tmp_path: Path, layout: StateLayout) -> None:
+    manifest = save(LocalStore(tmp_path), WHOLE, METAS, state_of(METAS, 1))
+    tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in METAS}
+    wanted = partition(layout, METAS)
+    pieces = plan_reading(METAS, wanted, layout.slots, tiles, runs_of(manifest, METAS))
+    found = rounds_of(pieces, manifest, wanted, layout.slots, [1 << 40] * layout.world)
+    assert TILE_BYTES / 2 < max(one.end for its in found for one in its) < 1.02 * TILE_BYTES
