@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from torch import Tensor
 
@@ -109,65 +110,61 @@ def rounds_of(
 ) -> Rounds:
     """`wanted`, and `room`, free bytes of memory to share: by rank. Raises `CannotShare` where that does not hold a
     tile for each."""
-    tiles: list[dict[tuple[str, int], _Reading]] = [{} for _ in slots]
+    tiles: list[dict[tuple[str, int], tuple[Tile, list[Parcel]]]] = [{} for _ in slots]
     for piece in pieces:
-        entry, rank = manifest.tensors[piece.tensor], piece.fetcher
-        for tile in entry.tiles:
+        for tile in manifest.tensors[piece.tensor].tiles:
             part = tile.box.intersect(piece.box)
             if part is not None:
-                key = (tile.file, tile.offset)
-                if key not in tiles[rank]:
-                    tiles[rank][key] = _Reading(rank, tile, piece.tensor, entry.dtype, wanted[rank].get(piece.tensor))
-                tiles[rank][key].parcels.append(Parcel(piece.tensor, part, piece.targets))
+                _, parcels = tiles[piece.fetcher].setdefault((tile.file, tile.offset), (tile, []))
+                parcels.append(Parcel(piece.tensor, part, piece.targets))
     found = []
     for rank, slot in enumerate(slots):
         mates = [other for other, its in enumerate(slots) if its.node == slot.node]
         limit = min(_OUTBOX_BYTES, min(room[mate] for mate in mates) // (2 * len(mates)))
-        found.append(_rounds(rank, [tiles[rank][key] for key in sorted(tiles[rank])], limit))
+        readings = []
+        for _, (tile, parcels) in sorted(tiles[rank].items(), key=itemgetter(0)):
+            tensor = parcels[0].tensor
+            readings.append(_reading(rank, tile, manifest.tensors[tensor].dtype, parcels, wanted[rank].get(tensor)))
+        found.append(_rounds(rank, readings, limit))
     return _with_heads(found, slots)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Reading:
-    """A tile that a rank reads, for whom, and the box of its tensor that the rank has itself."""
+    """A tile that a rank reads. `shared`: what of it goes into the outbox; `num_shared`: bytes of that; `num_aside`:
+    bytes that can neither go there nor straight to the reader's own."""
 
-    rank: int
     tile: Tile
-    tensor: str
     dtype: str
-    own: Box | None
-    parcels: list[Parcel] = field(default_factory=list)
-
-    def shared(self) -> list[Box]:
-        """What of it goes into the outbox: nothing, the rows that others want, or the whole tile."""
-        found = [parcel.box for parcel in self.parcels if parcel.targets != (self.rank,)]
-        return found if not found or self._by_rows() else [self.tile.box]
-
-    def num_aside(self) -> int:
-        """Bytes that can neither go there nor straight to the reader's own."""
-        if self.shared() == [self.tile.box]:
-            return 0
-        straight = sum(_num_bytes(parcel.box, self.dtype) for parcel in self.parcels) if self._by_rows() else 0
-        return self.tile.length - straight
-
-    def _by_rows(self) -> bool:
-        """Whether all parts of it are whole rows, also where they go."""
-        return all(
-            parcel.box.shape[1:] == self.tile.box.shape[1:]
-            and (
-                parcel.targets != (self.rank,) or (self.own is not None and self.own.shape[1:] == parcel.box.shape[1:])
-            )
-            for parcel in self.parcels
-        )
+    parcels: Sequence[Parcel]
+    shared: Sequence[Box]
+    num_shared: int
+    num_aside: int
 
     def placed(self, begin: int) -> Iterator[Parcel]:
         """Its parcels, what is shared of them lying in the outbox from `begin` on."""
         places = {}
-        for box in self.shared():
-            places[box] = Posted(self.tensor, box, self.dtype, begin)
+        for box in self.shared:
+            places[box] = Posted(self.parcels[0].tensor, box, self.dtype, begin)
             begin += aligned(_num_bytes(box, self.dtype))
         for parcel in self.parcels:
-            yield replace(parcel, posted=places.get(self.tile.box, places.get(parcel.box)))
+            posted = places.get(self.tile.box, places.get(parcel.box))
+            yield parcel if posted is None else Parcel(parcel.tensor, parcel.box, parcel.targets, posted)
+
+
+def _reading(rank: int, tile: Tile, dtype: str, parcels: Sequence[Parcel], own: Box | None) -> _Reading:
+    """`own`: the box of the tensor that the rank has itself."""
+    straight = own is not None and own.shape[1:] == tile.box.shape[1:]
+    by_rows = all(
+        parcel.box.shape[1:] == tile.box.shape[1:] and (straight or parcel.targets != (rank,)) for parcel in parcels
+    )
+    shared = [parcel.box for parcel in parcels if parcel.targets != (rank,)]
+    if shared and not by_rows:
+        shared = [tile.box]
+    num_shared = sum(aligned(_num_bytes(box, dtype)) for box in shared)
+    placed = sum(_num_bytes(parcel.box, dtype) for parcel in parcels) if by_rows else 0
+    num_aside = 0 if tile.box in shared else tile.length - placed
+    return _Reading(tile, dtype, parcels, shared, num_shared, num_aside)
 
 
 @dataclass(slots=True)
@@ -180,8 +177,10 @@ class _Batch:
     num_aside: int = 0
 
 
-def _rounds(rank: int, tiles: Iterable[_Reading], limit: int) -> list[Round]:
-    most = limit - min(SCRATCH_BYTES, limit // 4)  # that two rounds in a row share, unless a tile is larger
+def _rounds(rank: int, tiles: Sequence[_Reading], limit: int) -> list[Round]:
+    some_aside = any(reading.num_aside for reading in tiles)
+    kept = min(SCRATCH_BYTES, limit // 4) if some_aside else _SPARE_BYTES
+    most = max(0, limit - kept)  # for two rounds in a row, unless a tile is larger
     rounds: list[Round] = []
     before = range(0)  # of the outbox, what the last round takes
     for batch in _batches(rank, tiles, limit, most):
@@ -207,7 +206,7 @@ def _round(batch: _Batch, taken: range, scratch: range) -> Round:
     begin = taken.start
     for reading in batch.readings:
         parcels += reading.placed(begin)
-        begin += _num_shared(reading)
+        begin += reading.num_shared
     tiles = tuple((reading.tile.file, reading.tile.offset) for reading in batch.readings)
     return Round(tuple(parcels), taken, scratch, tiles)
 
@@ -216,24 +215,18 @@ def _batches(rank: int, tiles: Iterable[_Reading], limit: int, most: int) -> Ite
     """What to read at a time: of `most` half, so that two fit, or one tile that is larger. One at least."""
     batch = _Batch()
     for reading in tiles:
-        num_shared, num_aside = _num_shared(reading), reading.num_aside()
-        if num_shared and num_shared + _SPARE_BYTES > limit:
-            raise CannotShare(
-                f"rank {rank} has room to share {max(0, limit)} bytes, and needs {num_shared + _SPARE_BYTES}."
-            )
-        full = batch.num_shared and batch.num_shared + num_shared > most // 2
-        apart = (batch.num_aside and num_shared > most) or (num_aside and batch.num_shared > most)
+        if reading.num_shared and reading.num_shared + _SPARE_BYTES > limit:
+            needed = reading.num_shared + _SPARE_BYTES
+            raise CannotShare(f"rank {rank} has room to share {limit} bytes, and needs {needed}.")
+        full = batch.num_shared and batch.num_shared + reading.num_shared > most // 2
+        apart = (batch.num_aside and reading.num_shared > most) or (reading.num_aside and batch.num_shared > most)
         if full or apart:
             yield batch
             batch = _Batch()
         batch.readings.append(reading)
-        batch.num_shared += num_shared
-        batch.num_aside += num_aside
+        batch.num_shared += reading.num_shared
+        batch.num_aside += reading.num_aside
     yield batch
-
-
-def _num_shared(reading: _Reading) -> int:
-    return sum(aligned(_num_bytes(box, reading.dtype)) for box in reading.shared())
 
 
 def _num_bytes(box: Box, dtype: str) -> int:
