@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +20,12 @@ from elastic_core.domain import Slot
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.state import boxes as boxes_module
 from elastic_core.state import reading, rounds, shared, writing
-from elastic_core.state.boxes import Box
+from elastic_core.state.boxes import TILE_BYTES, Box
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.format import Manifest
 from elastic_core.state.layout import DATA, REPLICATED, Cut, Mesh, Placement, StateLayout, TensorMeta, partition
 from elastic_core.state.overlap import Wanted
+from elastic_core.state.reading import SCRATCH_BYTES
 from elastic_core.state.reading_together import Readers, read_together
 from elastic_core.state.stores_local import LocalStore
 from tests.state.builders import same_bits
@@ -180,6 +182,28 @@ def test_a_host_reads_hardly_more_than_its_ranks_want_together(
         ranks = [rank for rank, slot in enumerate(target.slots) if slot.node == node]
         if layout is replicated:  # all read alike, but for the size of what one request fetches
             assert max(result.num_bytes[rank] for rank in ranks) - num_bytes / len(ranks) <= reading.RUN_BYTES
+
+
+@pytest.mark.parametrize("world", [1, 4])
+def test_columns_pass_through_one_tile_of_memory_for_each_rank(
+    tmp_path: Path, memory_folder: Path, large: State, world: int
+) -> None:
+    by_columns = {name: Placement((Cut(DATA, 1),) if len(meta.shape) == 2 else ()) for name, meta in LARGE.items()}
+    target = StateLayout(Mesh((DATA,), (4,)), by_columns, slots(4))
+    store = LocalStore(tmp_path / "store")
+    manifest = save(store, replicated(2, 2), LARGE, large)
+    wanted = partition(target, LARGE)[:world]
+    tracemalloc.start()  # sees NumPy's arrays, of which scratch memory would be made, and neither tensors nor mappings
+    try:
+        result = read(store, manifest, wanted, target.slots[:world], memory_folder)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert_read(result, wanted, large)
+    if world == 1:  # which shares nothing, so that its tile is its own
+        assert SCRATCH_BYTES < peak < 1.2 * TILE_BYTES
+    else:
+        assert peak < SCRATCH_BYTES
 
 
 def test_what_lies_between_small_tensors_is_not_read_by_two(tmp_path: Path, memory_folder: Path) -> None:
