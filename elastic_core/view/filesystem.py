@@ -42,6 +42,7 @@ class ElasticFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         super().__init__(store=store, endpoint=endpoint, **options)
         settings = Settings()
         place = open_store(store or settings.store_url(), endpoint=endpoint or settings.s3_endpoint)
+        self.place = place.url
         self._tree = Tree(place)
 
     @classmethod
@@ -51,20 +52,24 @@ class ElasticFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
-        return _info(path, self._tree.find(path))
+        return _info(path, *self._tree.find(path))
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """A folder's children, or the file itself. Sizes cost nothing but for small files, which are made for it."""
         path = self._strip_protocol(path)
-        node = self._tree.find(path)
+        node, written = self._tree.find(path)
         if isinstance(node, File):
-            return [_info(path, node)] if detail else [path]
+            return [_info(path, node, written)] if detail else [path]
         prefix = f"{path}/" if path else ""
         names = list(node.names())
         if not detail:
             return [prefix + name for name in names]
         children = ((prefix + name, node.child(name)) for name in names)
-        return [_info(name, child) for name, child in children if child is not None]  # None: gone meanwhile
+        return [_info(name, child, written) for name, child in children if child is not None]  # None: gone meanwhile
+
+    def resolve(self, path: str) -> str:
+        """The path with `newest` replaced by the checkpoint that it names now: what lies there never changes."""
+        return self._tree.resolve(self._strip_protocol(path))
 
     def glob(self, path: str, maxdepth: int | None = None, **options: Any) -> Any:
         """A path that exists is itself, not a pattern: `weight[0:10]` names a slice."""
@@ -89,7 +94,7 @@ class ElasticFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def _file(self, path: str) -> File:
         path = self._strip_protocol(path)
-        node = self._tree.find(path)
+        node, _ = self._tree.find(path)
         if not isinstance(node, File):
             raise IsADirectoryError(f"elastic://{path} is a folder: it holds {', '.join(list(node.names())[:8])}.")
         return node
@@ -103,10 +108,10 @@ class _Reader(io.BufferedReader):
         super().__init__(RangedFile(file.size, file.read), buffer_size=max(1, min(self.size, _BUFFER)))
 
 
-def _info(path: str, node: Node) -> dict[str, Any]:
-    """As fsspec wants it; `mode` are the permissions that a mount shows."""
+def _info(path: str, node: Node, written: float) -> dict[str, Any]:
+    """As fsspec wants it; `mode` are the permissions that a mount shows; a file is as old as what it belongs to."""
     if isinstance(node, File):
-        return {"name": path, "size": node.size, "type": "file", "mode": 0o444}
+        return {"name": path, "size": node.size, "type": "file", "mode": 0o444, "mtime": written}
     return {"name": path, "size": 0, "type": "directory", "mode": 0o555, "mtime": node.modified}
 
 

@@ -41,17 +41,32 @@ class Tree:
         self._store = store
         self._manifests: dict[str, Manifest] = {}
 
-    def find(self, path: str) -> Node:
-        """The node at a path. Raises `FileNotFoundError` saying what is there instead, `UserError` for a path that is
-        none, `CorruptCheckpoint`, `InfrastructureError`."""
+    def find(self, path: str) -> tuple[Node, float]:
+        """The node at a path, and when what it belongs to was written (Unix time; 0.0: nobody knows).
+
+        Raises `FileNotFoundError` saying what is there instead, `UserError` for a path that is none,
+        `CorruptCheckpoint`, `InfrastructureError`.
+        """
         node: Node = Folder(self._jobs, self._job)
+        written = 0.0
         parts = _parts(path)
         for i, part in enumerate(parts):
             found = node.child(part) if isinstance(node, Folder) else None
             if found is None or (i == len(parts) - 1 and not _is_there(found)):
                 raise FileNotFoundError(_missing("/".join(parts[:i]), part, node))
             node = found
-        return node
+            if isinstance(node, Folder):
+                written = node.modified
+        return node, written
+
+    def resolve(self, path: str) -> str:
+        """The path with `newest` replaced by the checkpoint that it names now: what lies there never changes."""
+        match _parts(path):
+            case [job, checkpoints, name, *rest] if (checkpoints, name) == (CHECKPOINTS, NEWEST):
+                newest = self._newest(job) if is_key(job) else None
+                leaf = newest and newest.uri.removeprefix(f"{job}/")
+                return "/".join([job, CHECKPOINTS, leaf, *rest]) if leaf else path
+        return path
 
     def _jobs(self) -> Iterable[str]:
         return sorted({found.job_id for found in self._complete("")})
@@ -71,7 +86,7 @@ class Tree:
 
     def _lineage(self, job: str, name: str) -> Node | None:
         if name == NEWEST:
-            newest = max(self._complete(job), key=lambda found: (found.lineage, found.step, found.epoch), default=None)
+            newest = self._newest(job)
             return None if newest is None else self._checkpoint(newest.uri)
         if not name.startswith("lineage-"):
             return None
@@ -81,6 +96,9 @@ class Tree:
             return sorted(found.uri.removeprefix(f"{prefix}/") for found in self._complete(prefix))
 
         return Folder(names, lambda leaf: self._checkpoint(f"{prefix}/{leaf}"), sure=False)
+
+    def _newest(self, job: str) -> CheckpointPath | None:
+        return max(self._complete(job), key=lambda found: (found.lineage, found.step, found.epoch), default=None)
 
     def _complete(self, prefix: str) -> list[CheckpointPath]:
         """Checkpoints below a prefix that have their manifest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,3 +49,10 @@ def write_job(store: CheckpointStore, job: str = "digits", step: int = 7, **scal
         infos.append(write_shard(store, uri, rank, parts, boxes, {name: metas[name].shape for name in boxes}))
     write_manifest(store, uri, infos, header, {"order": 1, **DATA.to_scalars(), **scalars}, LAYOUT)
     return uri
+
+
+def flip_last_byte(file: Path) -> None:
+    """A disk's mistake: the last bit of the last tile is another."""
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)

@@ -22,7 +22,7 @@ from elastic_core.state.order import batch_indices
 from elastic_core.state.stores import open_store
 from elastic_core.view.filesystem import ElasticFileSystem
 from tests.state.conftest import BUCKET, Server
-from tests.view.builders import DATASET, SEED, tensors, write_job
+from tests.view.builders import DATASET, SEED, flip_last_byte, tensors, write_job
 
 HERE = "digits/checkpoints/lineage-0/step-0000000007-epoch-3-abc"
 
@@ -139,9 +139,7 @@ def test_incomplete_checkpoints_are_not_shown_and_corrupt_ones_say_so(
     assert len(files.ls("digits/checkpoints/lineage-0")) == 2
     assert files.info("digits/checkpoints/newest/header.json")
     shard = tmp_path / "store" / "digits/lineage-0/step-0000000007-epoch-3-abc/shard-0.safetensors"
-    content = bytearray(shard.read_bytes())
-    content[-1] ^= 1
-    shard.write_bytes(content)
+    flip_last_byte(shard)
     with pytest.raises(CorruptCheckpoint, match=r"shard-0.safetensors: .* has CRC-32C"):
         [files.cat_file(path) for path in files.find(f"{HERE}/tensors")]
 
