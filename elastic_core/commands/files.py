@@ -1,8 +1,9 @@
-"""`elastic ls elastic://...`: what the virtual file system shows (docs/files.md), without any service."""
+"""`elastic ls`, `elastic mount`: the virtual file system elastic:// (docs/files.md), without any service."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,13 +13,12 @@ from elastic_core.errors import NotFound
 
 app = typer.Typer()
 
+Url = Annotated[str, typer.Argument(help="elastic://JOB/checkpoints/...; nothing: the jobs")]
+Store = Annotated[str, typer.Option(help="folder or s3://bucket/prefix; the configured store")]
+
 
 @app.command()
-def ls(
-    url: Annotated[str, typer.Argument(help="elastic://JOB/checkpoints/...; nothing: the jobs")] = "elastic://",
-    store: Annotated[str, typer.Option(help="folder or s3://bucket/prefix; the configured store")] = "",
-    as_json: Json = False,
-) -> None:
+def ls(url: Url = "elastic://", store: Store = "", as_json: Json = False) -> None:
     """List a folder of elastic://: jobs, checkpoints, tensors, layouts, the data of every rank."""
     from elastic_core.view.filesystem import ElasticFileSystem  # brings torch
 
@@ -35,6 +35,20 @@ def ls(
         for one in found
     )  # fmt: skip
     print_table(("size", "written", "path"), rows)
+
+
+@app.command()
+def mount(
+    folder: Annotated[Path, typer.Argument(help="an empty folder")], url: Url = "elastic://", store: Store = ""
+) -> None:
+    """Show elastic:// as a folder of this machine, read-only, until Ctrl-C. Needs FUSE (docs/files.md)."""
+    from elastic_core.view.filesystem import ElasticFileSystem  # brings torch
+    from elastic_core.view.mount import mount as mount_on
+
+    def mounted(shown: str) -> None:
+        typer.echo(f"{shown} is mounted on {folder}, read-only. Ctrl-C ends it, and so does: fusermount -u {folder}")
+
+    mount_on(ElasticFileSystem(store=store), url, folder, mounted)
 
 
 def _time(at: float) -> str:

@@ -1,4 +1,4 @@
-"""`elastic ls` on a plain folder, without any service."""
+"""`elastic ls` on a plain folder, without any service, and what `elastic mount` refuses before it asks for FUSE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from elastic_core.cli import build
-from elastic_core.errors import NotFound
+from elastic_core.errors import NotFound, UserError
 from elastic_core.state.stores import open_store
 from tests.view.builders import write_job
 
@@ -21,8 +21,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home" / "store"
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(build(), ["ls", *map(str, arguments)])
+def run(*arguments: object, command: str = "ls") -> Result:
+    return CliRunner().invoke(build(), [command, *map(str, arguments)])
 
 
 def test_without_an_address_it_lists_the_jobs() -> None:
@@ -46,3 +46,48 @@ def test_what_is_not_there_is_told_as_every_error_is() -> None:
     error = run("elastic://digit/checkpoints").exception
     assert isinstance(error, NotFound)
     assert "digit holds no checkpoints" in str(error)
+
+
+def refusal(*arguments: object) -> str:
+    """Why nothing was mounted."""
+    error = run(*arguments, command="mount").exception
+    assert isinstance(error, UserError), error
+    return str(error)
+
+
+def test_a_mount_needs_an_empty_folder_outside_the_store(tmp_path: Path, store: Path) -> None:
+    missing, full, file = tmp_path / "missing", tmp_path / "full", tmp_path / "file"
+    full.mkdir()
+    for name in "abcdefg":
+        (full / name).touch()
+    file.touch()
+    (store / "empty").mkdir()
+    assert refusal(missing) == f"{missing} does not exist, and a mount needs an empty folder: mkdir -p {missing}"
+    assert refusal(full).startswith(f"{full} is not empty: a mount would hide a, b, c, d, e and 2 more.")
+    assert "file is not a folder: name an empty one" in refusal(file)
+    assert "lies in the store" in refusal(store / "empty")
+    assert "/proc is a mount already. End that mount first (`fusermount -u /proc`)" in refusal("/proc")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("elastic://digit", "elastic:// holds no digit. Did you mean digits?"),
+        ("elastic://digits/checkpoints/newest/header.json", "header.json is a file: mount the folder that holds it"),
+        ("s3://bucket/prefix", "'s3://bucket/prefix' is no path of elastic://"),
+        ("elastic://digits/checkpoints/newest/layouts/rows=3", "axes"),
+    ],
+)
+def test_a_mount_needs_the_address_of_a_folder(tmp_path: Path, url: str, says: str) -> None:
+    (tmp_path / "empty").mkdir()
+    assert says in refusal(tmp_path / "empty", url)
+
+
+def test_a_machine_without_the_device_of_fuse_is_told_how_it_gets_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr("elastic_core.view.mount.DEVICE", tmp_path / "fuse")
+    assert f"There is no {tmp_path}/fuse here, so nothing can be mounted: `modprobe fuse`" in refusal(
+        tmp_path / "empty"
+    )
