@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -29,15 +31,27 @@ from tests.view import builders
 from tests.view.builders import flip_last_byte, tensors, write_job
 
 ROOT = Path(__file__).parents[2]
+CAP_SYS_ADMIN = 21
 LINEAGE = "digits/checkpoints/lineage-0"
 HERE = f"{LINEAGE}/step-0000000007-epoch-3-abc"
 WEIGHT = "tensors/model/blocks.0.weight"
+
+
+def may_mount() -> bool:
+    """Root may, unless its container keeps that from it; others may by a fusermount that runs as root."""
+    if os.geteuid():
+        return bool(os.stat(shutil.which("fusermount") or os.devnull).st_mode & stat.S_ISUID)
+    (capabilities,) = re.findall(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
+    return bool(int(capabilities, 16) >> CAP_SYS_ADMIN & 1)
+
+
 LACKS = [
     what
     for what, there in {
         "libfuse": find_library("fuse") or find_library("fuse3") or os.environ.get("FUSE_LIBRARY_PATH"),
         "the program fusermount": shutil.which("fusermount"),
         "/dev/fuse": os.path.exists("/dev/fuse"),
+        "the right to mount": may_mount(),
     }.items()
     if not there
 ]
