@@ -6,10 +6,11 @@ A task evaluates on the CPU, in training as afterwards, so that it need not know
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from elastic_core.errors import UserError
 from elastic_core.state.rng import capture_rng, restore_rng
@@ -25,7 +26,7 @@ def measured(evaluate: Evaluate | None, model: nn.Module) -> dict[str, float]:
     if evaluate is None:
         return {}
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
-        model = copy.deepcopy(model).cpu()
+        model = copied_to(model, torch.device("cpu"))
     training = [module for module in model.modules() if module.training]
     random_state = capture_rng(0)
     try:
@@ -40,3 +41,13 @@ def measured(evaluate: Evaluate | None, model: nn.Module) -> dict[str, float]:
         return {str(name): float(value) for name, value in metrics.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(f"evaluate() must give a mapping of names to numbers, not {metrics!r}.") from error
+
+
+def copied_to(model: nn.Module, device: torch.device) -> nn.Module:
+    """A copy whose tensors lie on that device, without one in the memory that the model's own lie in."""
+    copies: dict[int, Tensor] = {}
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        there = tensor.detach().to(device, copy=True)
+        kept = isinstance(tensor, nn.Parameter)
+        copies[id(tensor)] = nn.Parameter(there, requires_grad=tensor.requires_grad) if kept else there
+    return copy.deepcopy(model, memo=dict(copies))

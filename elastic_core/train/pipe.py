@@ -8,6 +8,7 @@ they are fewer than the stages); a ragged rest goes through by itself, since sta
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.func import functional_call
 
 from elastic_core.errors import UserError
 from elastic_core.train.cut_gradients import exchanging
@@ -86,7 +88,7 @@ class Pipe:
         key = (count, tuple((tuple(value.shape), value.dtype) for value in inputs))
         if key not in self._schedules:
             stages = self._places.layout.pipeline
-            between = shapes_between(self._cut, inputs, self._context)
+            between = shapes_between(self._cut, inputs, self._context, self._device)
             part = _Part(
                 self._cut.model,
                 self._places.stage,
@@ -124,17 +126,31 @@ def called_with(loss: Loss, batch: Any) -> tuple[Tensor, ...]:
     raise UserError("In a pipeline loss(model, batch) calls model(...) once; this one does not call it.")
 
 
-def shapes_between(cut: Cut, inputs: tuple[Tensor, ...], context: Context) -> list[tuple[Tensor, ...]]:
-    """Examples (on no device) of what goes into the first stage, from each to the next, and out of the last."""
+def shapes_between(
+    cut: Cut, inputs: tuple[Tensor, ...], context: Context, device: torch.device
+) -> list[tuple[Tensor, ...]]:
+    """Examples (on no device) of what goes into the first stage, from each to the next, and out of the last.
+
+    Worked out as if on `device`: autocast chooses types by it.
+    """
     found: list[tuple[Tensor, ...]] = []
     with FakeTensorMode(allow_non_fake_inputs=True), context():
-        values: Any = tuple(torch.empty(value.shape, dtype=value.dtype) for value in inputs)
+        values: Any = tuple(torch.empty(value.shape, dtype=value.dtype, device=device) for value in inputs)
         found.append(_examples(values))
         for units in cut.stages:
             for name in units:
-                values = cut.skeleton.get_submodule(name)(*(values if isinstance(values, tuple) else (values,)))
+                unit = cut.skeleton.get_submodule(name)
+                values = functional_call(unit, _fakes(unit, device), values)
             found.append(_examples(values))
     return found
+
+
+def _fakes(module: nn.Module, device: torch.device) -> dict[str, Tensor]:
+    tensors = itertools.chain(module.named_parameters(), module.named_buffers())
+    return {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype, device=device, requires_grad=tensor.requires_grad)
+        for name, tensor in tensors
+    }
 
 
 def _examples(values: Any) -> tuple[Tensor, ...]:

@@ -178,6 +178,10 @@ def _device(slot_type: str) -> torch.device:
     import torch
 
     if slot_type == "cpu" or not torch.cuda.is_available():
+        if slot_type != "cpu":
+            _say(
+                f"the slot is a {slot_type}, but torch {torch.__version__} sees no CUDA device: this rank uses the CPU"
+            )
         torch.set_num_threads(1)
         return torch.device("cpu")
     index = 0 if torch.cuda.device_count() == 1 else int(os.environ.get("LOCAL_RANK", "0"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -118,11 +120,36 @@ def test_shapes_between_stages_are_known_without_running_them() -> None:
 
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    shapes = shapes_between(Whole, (torch.zeros(3, 8, dtype=torch.int64),), torch.enable_grad)  # type: ignore[arg-type]
+    inputs = (torch.zeros(3, 8, dtype=torch.int64),)
+    shapes = shapes_between(Whole, inputs, torch.enable_grad, torch.device("cpu"))  # type: ignore[arg-type]
     assert [(tuple(t.shape), t.requires_grad) for (t,) in shapes] == [
         ((3, 8), False), ((3, 8, 8), True), ((3, 8, 256), True),
     ]  # fmt: skip
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@contextmanager
+def autocast(device: str) -> Iterator[None]:
+    """As torch.autocast does, which refuses devices that this machine does not have."""
+    torch.set_autocast_dtype(device, torch.bfloat16)
+    torch.set_autocast_enabled(device, True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device, False)
+
+
+@pytest.mark.parametrize(("device", "of_softmax"), [("cpu", torch.bfloat16), ("cuda", torch.float32)])
+def test_types_between_stages_are_those_that_autocast_gives_on_the_device(device: str, of_softmax: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.Softmax(-1))
+    model.requires_grad_(False)  # torch notes no gradients of a device that this machine does not have
+
+    class Whole:
+        skeleton = skeleton_of(model)
+        stages = (("0", "1"), ("2",), ("3",))
+
+    found = shapes_between(Whole, (torch.zeros(3, 4),), lambda: autocast(device), torch.device(device))  # type: ignore[arg-type]
+    assert [t.dtype for (t,) in found] == [torch.float32, torch.bfloat16, torch.bfloat16, of_softmax]
 
 
 @given(st.integers(0, 500), st.integers(2, 8), st.none() | st.integers(1, 50))
