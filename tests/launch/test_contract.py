@@ -76,16 +76,18 @@ def test_debug_runs_in_this_process_with_the_ranks_environment(home: Path, monke
     import os
 
     monkeypatch.setattr("elastic_core.launch.debug.PATIENCE_SECONDS", 0.0)
-    seen: dict[str, str] = {}
+    monkeypatch.setenv("WORLD_SIZE", "what it was")
+    before, seen = dict(os.environ), dict[str, str]()
 
     def worker(run_dir: Path, rank: int) -> int:
+        os.environ["RANK_OF_A_WORKER"] = str(rank)
         seen.update(os.environ, pid=str(os.getpid()), segment=RunDir(run_dir).order().segment_id)
         return 0
 
     DebugLauncher(settings(home), worker).start(order(num_slots=1))
     assert seen["pid"] == str(os.getpid())
     assert (seen["RANK"], seen["WORLD_SIZE"], seen["segment"]) == ("0", "1", "job__seg_0")
-    assert "WORLD_SIZE" not in os.environ
+    assert dict(os.environ) == before
 
 
 def test_debug_refuses_more_than_one_slot(home: Path) -> None:
