@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import re
+import secrets
 import shutil
 import signal
 import stat
@@ -27,6 +28,7 @@ from safetensors import safe_open
 from elastic_core.state.contract import CheckpointStore
 from elastic_core.state.stores import open_store
 from elastic_core.view.filesystem import ElasticFileSystem
+from tests.state.conftest import BUCKET, Server, credentials, rclone  # noqa: F401  # fixtures
 from tests.view import builders
 from tests.view.builders import flip_last_byte, tensors, write_job
 
@@ -125,6 +127,22 @@ def test_every_file_has_the_bytes_and_the_size_that_the_file_system_gives(folder
             content = files.cat_file(path)
             assert (folder / path).read_bytes() == content, path
             assert (folder / path).stat().st_size == len(content), path
+
+
+@pytest.mark.usefixtures("credentials")
+def test_a_store_on_s3_is_mounted_alike(
+    folder: Path,
+    rclone: Server,
+    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+) -> None:
+    store = open_store(f"s3://{BUCKET}/{secrets.token_hex(4)}", endpoint=rclone.endpoint)
+    write_job(store)
+    monkeypatch.setenv("ELASTIC_S3_ENDPOINT", rclone.endpoint)
+    with mounted(folder, store):
+        weight = np.load(folder / HERE / f"{WEIGHT}.npy")
+        assert np.array_equal(weight, tensors()["model/blocks.0.weight"].numpy())
+        with safe_open(folder / HERE / "shard-0.safetensors", "np") as shard:
+            assert any("blocks.0.weight" in name for name in shard.keys())  # noqa: SIM118  # it is no dictionary
 
 
 def test_programs_that_know_files_read_tensors_slices_shards_and_data(folder: Path, store: CheckpointStore) -> None:
