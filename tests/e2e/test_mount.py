@@ -132,8 +132,8 @@ def test_every_file_has_the_bytes_and_the_size_that_the_file_system_gives(folder
 @pytest.mark.usefixtures("credentials")
 def test_a_store_on_s3_is_mounted_alike(
     folder: Path,
-    rclone: Server,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    rclone: Server,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = open_store(f"s3://{BUCKET}/{secrets.token_hex(4)}", endpoint=rclone.endpoint)
     write_job(store)
