@@ -72,6 +72,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "mounted"
 
 
+@pytest.fixture(autouse=True)
+def hangups_end_processes() -> Iterator[None]:
+    """Also where these tests run under nohup, which those that they start would inherit."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def elastic_mount(folder: Path, store: CheckpointStore, *address: str, **environment: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from elastic_core.cli import app; app()", "mount", str(folder), *address]
     return subprocess.Popen(
