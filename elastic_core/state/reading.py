@@ -28,9 +28,9 @@ from elastic_core.state.manifest import Manifest, TensorEntry, Tile, read_manife
 
 RUN_BYTES = 16 << 20  # neighbouring tiles are fetched by one request of at most this
 SCRATCH_BYTES = 4 << 20  # and of no more than this that does not go straight to its place
+GAP_BYTES = 128 << 10  # and so are tiles with less than this between them
 SCRATCH_PARTS = TILE_BYTES // SCRATCH_BYTES
 _LEAST_BYTES = 128 << 10  # of one of several parts of scratch memory
-GAP_BYTES = 128 << 10  # and so are tiles with less than this between them
 _READERS = 8
 
 _Bytes = NDArray[np.uint8]

@@ -69,8 +69,9 @@ def read_together(
     }
     num_bytes, num_rounds = 0, max(len(its) for its in rounds)
     for number in range(num_rounds):
-        work = partial(_read, store, manifest, _round(rounds, readers.rank, number), parts, outboxes.get(readers.rank))
-        num_bytes += together(readers.exchange, _last(work) if number == num_rounds - 1 else work, READING)[0]
+        mine, last = _round(rounds, readers.rank, number), number == num_rounds - 1
+        work = partial(_read, store, manifest, mine, parts, outboxes.get(readers.rank), last)
+        num_bytes += together(readers.exchange, work, READING)[0]
         for mate, outbox in outboxes.items():
             _take(_round(rounds, mate, number), readers.rank, parts, outbox)
     return {name: part.tensor for name, part in parts.items()}, num_bytes
@@ -83,7 +84,7 @@ def _prepared(
     metas = {name: TensorMeta(manifest.tensors[name].dtype, manifest.tensors[name].shape) for name in sorted(names)}
     tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in metas}
     try:
-        runs = runs_of(manifest, [name for name in metas if not of_one_rank(name)])
+        runs = runs_of(manifest, [name for name in metas if not of_one_rank(name)])  # each rank reads its own itself
         pieces = plan_reading(metas, wanted, readers.slots, tiles, runs)
         rounds = rounds_of(pieces, manifest, wanted, readers.slots, readers.room)
         return rounds, _outboxes(rounds, readers)
@@ -114,7 +115,12 @@ def _round(rounds: Rounds, rank: int, number: int) -> Round:
 
 
 def _read(
-    store: CheckpointStore, manifest: Manifest, mine: Round, parts: Mapping[str, Part], outbox: Tensor | None
+    store: CheckpointStore,
+    manifest: Manifest,
+    mine: Round,
+    parts: Mapping[str, Part],
+    outbox: Tensor | None,
+    last: bool,
 ) -> tuple[int, None]:
     """The bytes of a round read; nothing to tell of it."""
     places = [
@@ -127,14 +133,11 @@ def _read(
         posted = dict.fromkeys(parcel.posted for parcel in mine.parcels if parcel.posted is not None)
         places += [Destination(one.tensor, one.box, one.within(outbox)) for one in posted]
         scratch = outbox[mine.scratch.start : mine.scratch.stop]
-    return fill(store, manifest, places, mine.heads, scratch), None
+    num_bytes = fill(store, manifest, places, mine.heads, scratch)
+    return fetched(num_bytes) if last else num_bytes, None
 
 
 def _take(theirs: Round, rank: int, parts: Mapping[str, Part], outbox: Tensor) -> None:
     for parcel in theirs.parcels:
         if parcel.posted is not None and rank in parcel.targets:
             parts[parcel.tensor].view(parcel.box).copy_(parcel.within(outbox))
-
-
-def _last(work: Callable[[], tuple[int, None]]) -> Callable[[], tuple[int, None]]:
-    return lambda: fetched(work())

@@ -26,7 +26,7 @@ from elastic_core.state.reading import GAP_BYTES, RUN_BYTES, SCRATCH_BYTES, SCRA
 from elastic_core.state.reshard import Piece, Runs
 from elastic_core.state.shared import CannotShare
 
-_SPARE_BYTES = 128 << 10  # always left of an outbox, for headers and what lies between tiles
+_SPARE_BYTES = 64 << 10  # always left of an outbox, for headers and what lies between tiles
 _OUTBOX_BYTES = TILE_BYTES + _SPARE_BYTES + (64 << 10)  # at most; the rest are paddings of a tile's parts
 
 
@@ -192,7 +192,7 @@ def _rounds(rank: int, tiles: Sequence[_Reading], limit: int) -> list[Round]:
                 before = range(0)
         taken = range(begin, begin + batch.num_shared) if batch.num_shared else range(0)
         free = max(before.stop, taken.stop)
-        spare = _SPARE_BYTES * min(SCRATCH_PARTS, max(1, len(batch.readings)))
+        spare = _SPARE_BYTES * min(SCRATCH_PARTS, len(batch.readings))
         scratch = range(free, min(limit, free + aligned(batch.num_aside) + spare))
         rounds.append(_round(batch, taken, scratch))
         before = taken

@@ -180,7 +180,8 @@ def _device(slot_type: str) -> torch.device:
     if slot_type == "cpu" or not torch.cuda.is_available():
         if slot_type != "cpu":
             _say(
-                f"the slot is a {slot_type}, but torch {torch.__version__} sees no CUDA device: this rank uses the CPU"
+                f"the slot is a {slot_type}, but torch {torch.__version__} sees no CUDA device, so the CPU trains; "
+                "if it should not, does nvidia-smi list the device, and is this torch built for CUDA?"
             )
         torch.set_num_threads(1)
         return torch.device("cpu")
