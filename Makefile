@@ -35,4 +35,6 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p elastic_core
+	PYTHONPATH=.:plugins $(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/vulture
 	$(BIN)/pytest tests/docs

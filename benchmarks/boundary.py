@@ -21,6 +21,9 @@ In place two figures are taken, which overlap. The stall is what training waits:
 to the start of the next one, and between the steps after it for as long as the commit has no answer. That the task
 evaluates its model on held-out data meanwhile is in it; that steps take longer while a thread writes is not. `commit`
 is when the boundary was committed, counted from its last step.
+
+Bars: a resize takes at most 2 s (median), a boundary in place stalls training for at most a step and 50 ms, and is at
+least 10 times cheaper than one with new processes.
 """
 
 from __future__ import annotations
@@ -41,9 +44,10 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, text
 
-from benchmarks.report import Report, spread
-from elastic_core.control.contract import ExitReport, JobFacts
+from benchmarks.common.report import Report, spread
 from elastic_core.domain import JobState, SegmentState
+from elastic_core.protocol.process_groups import ExitReport
+from elastic_core.protocol.records import JobFacts
 from elastic_core.services.secrets import read_secret
 from elastic_core.spec import ClusterSpec, JobSpec
 from elastic_core.spec.form import WHOLE_SPEC

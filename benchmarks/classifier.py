@@ -25,11 +25,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.report import Report
+from benchmarks.common.report import Report
 from elastic_core.errors import UserError
-from elastic_core.predict import stored
-from elastic_core.predict.feature_choice import score
-from elastic_core.predict.predictability import (
+from elastic_core.predict.predictability import stored
+from elastic_core.predict.predictability.feature_choice import score
+from elastic_core.predict.predictability.predictability import (
     CANDIDATES,
     FEATURES,
     Splits,
@@ -41,9 +41,9 @@ from elastic_core.predict.predictability import (
     grouped,
     plain,
 )
-from elastic_core.predict.submission import NAMES, Submission, tasks_of
-from elastic_core.sim.tables import read_table
-from elastic_core.sim.traces import data_folder
+from elastic_core.predict.predictability.submission import NAMES, Submission, tasks_of
+from elastic_core.sim.traces.published_traces import data_folder
+from elastic_core.sim.traces.trace_files import read_table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -1,4 +1,7 @@
-"""What an index of the data order costs, for data sets of any size; and a shuffled list, which it replaces."""
+"""What an index of the data order costs, for data sets of any size; and a shuffled list, which it replaces.
+
+Bar: the median time of one index stays below 500 ns, however many samples there are.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import time
 
 import numpy as np
 
-from benchmarks.report import Report
-from elastic_core.state.order import batch_indices
+from benchmarks.common.report import Report
+from elastic_core.state.order.sample_order import batch_indices
 
 SIZES = {
     "digits": 1437,

@@ -1,9 +1,9 @@
 """Replays Microsoft's whole Philly trace: `python -m benchmarks.philly [--quick] [--policy NAME ...]`.
 
 82,247 jobs of autumn 2017 on 1,024 a100 (128 nodes of 8), one decision per 10 simulated minutes. The trace names no
-models: they are drawn at random by the seed among Sia's measured ones (see `elastic_core.sim.philly`). Bars are on
-processor time, so that what else the machine does is not measured, and on the peak of the process's memory. `--quick`
-replays four days from where the trace gets busy, with bars in proportion to the simulated time.
+models: they are drawn at random by the seed among Sia's measured ones (see `elastic_core.sim.traces.philly`). Bars are
+on processor time, so that what else the machine does is not measured, and on the peak of the process's memory.
+`--quick` replays four days from where the trace gets busy, with bars in proportion to the simulated time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from benchmarks.report import Report
+from benchmarks.common.report import Report
 from elastic_core.errors import UserError
 from elastic_core.policy import registry
-from elastic_core.sim import catalogue, clusters
-from elastic_core.sim.engine import Options, simulate
-from elastic_core.sim.workload import Workload
+from elastic_core.sim.engine.engine import Options, simulate
+from elastic_core.sim.ground_truth.workload import Workload
+from elastic_core.sim.workloads import catalogue, clusters
 
 ROUND_SECONDS = 600.0
 DAY = 86400.0
@@ -35,10 +35,10 @@ DEFAULT = ("horizon", "srtf")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="four days of the trace")
-    parser.add_argument("--policy", action="append", help=f"default: {', '.join(DEFAULT)}, those that exist")
+    parser.add_argument("--policy", action="append", help=f"default: {', '.join(DEFAULT)}")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    names = given.policy or [name for name in DEFAULT if name in registry.names()]
+    names = given.policy or DEFAULT
     policies = [registry.get(name) for name in names]
     report = Report("philly", quick=given.quick)
     try:

@@ -5,6 +5,10 @@ one node, with 5 % noise, what a job would see first; judged on all other placem
 several nodes that the fit has never seen. Then other types: from these three points alone, with what five other models
 teach about the types. Work: Philly's jobs in order of submission, a virtual cluster taken for a task. Loss curves: the
 validation metrics of the traces, by epoch, seen to a part of the run; Optimus's curve beside the set.
+
+Bars: median error of step times at most 0.27 over the models, 80 % of them within two deviations, a fit within 5 ms;
+on a type never seen at most 0.8 of the error without experience; 80 % intervals of work that hold 75 to 92 %; loss
+curves no further off than Optimus's.
 """
 
 from __future__ import annotations
@@ -20,16 +24,17 @@ from random import Random
 
 import numpy as np
 
-from benchmarks.report import Report, spread
+from benchmarks.common.report import Report, spread
 from elastic_core.domain import Limits, ProfilePoint, ThroughputModel
 from elastic_core.errors import UserError
-from elastic_core.predict import convergence, throughput
-from elastic_core.predict.experience import learn
-from elastic_core.predict.throughput import StepTime
-from elastic_core.predict.work import prior
-from elastic_core.sim.measured import EPOCHS
-from elastic_core.sim.tables import read_table
-from elastic_core.sim.traces import SIA_SUFFIX, data_folder
+from elastic_core.predict.speed import throughput
+from elastic_core.predict.speed.experience import learn
+from elastic_core.predict.speed.throughput import StepTime
+from elastic_core.predict.work import convergence
+from elastic_core.predict.work.work_left_predictor import prior
+from elastic_core.sim.traces.measured import EPOCHS
+from elastic_core.sim.traces.published_traces import SIA_SUFFIX, data_folder
+from elastic_core.sim.traces.trace_files import read_table
 
 LIMITS = Limits(slot_counts=tuple(range(1, 65)), types=(), min_batch=1, max_batch=10**6)
 SETS = {"t4 (Pollux)": ("pollux-osdi21", "t4", "")} | {

@@ -4,8 +4,9 @@
 
 Figure 14: a transformer's weights and Adam's moments go from one (tensor, pipeline, data) layout to another, between
 up to 16 processes, one a device, four devices on each of up to four hosts. THE HOSTS ARE EMULATED: all processes run on
-this machine, and those of different hosts share no memory. Ours (`state.taking_part`) against one process that takes
-in everything and hands it out (`state.central`). Every new tensor is compared with the original, bit for bit.
+this machine, and those of different hosts share no memory. Ours (`state.reshard.collective_reshard`) against one
+process that takes in everything and hands it out (`state.reshard.tenplex_central`). Every new tensor is compared with
+the original, bit for bit.
 
 A link is a device's (everything that enters or leaves its memory) or a host's (everything between it and other
 hosts). Its load is what it sends or takes in, whichever is more; the central way's two phases follow each other, so
@@ -16,6 +17,9 @@ cores of one machine, whose links are memory copies.
 
 Figure 16: the example transformer, reconfigured midway by the runtime (checkpoint, new processes, restore), up and
 down, in data, pipeline and tensor sizes, against a run that stays in the layout it began in.
+
+Bars: the busiest link carries at most a quarter of the central way's bytes, the sockets at most 1.02 times the bytes
+planned; losses differ relatively by at most 1e-10 in fp64 and 1e-5 in the 50 steps after the change in fp32.
 """
 
 from __future__ import annotations
@@ -33,14 +37,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.changing import Change, Moves, Outcome, carry_out, load_of_links
-from benchmarks.curves import Curve, Resize, largest_difference, trained
-from benchmarks.report import Report
+from benchmarks.common.changing import Change, Moves, Outcome, carry_out, load_of_links
+from benchmarks.common.curves import Curve, Resize, largest_difference, trained
+from benchmarks.common.report import Report
 from benchmarks.reshard import whole_state
 from elastic_core.domain import Layout, Slot
-from elastic_core.state.central import central_plans
-from elastic_core.state.layout import AXES, PIPELINE, TENSOR, Cut, Mesh, Placement, StateLayout, TensorMeta
-from elastic_core.state.reshard import holdings, plan_change
+from elastic_core.state.layout.layout import AXES, PIPELINE, TENSOR, Mesh, Placement, Split, StateLayout, TensorMeta
+from elastic_core.state.reshard.change_plan import holdings, plan_change
+from elastic_core.state.reshard.tenplex_central import tenplex_central_plans
 
 Sizes = tuple[int, int, int]  # tensor, pipeline, data
 
@@ -80,7 +84,7 @@ def layout_of(metas: Mapping[str, TensorMeta], sizes: Sizes) -> StateLayout:
         unit, *inner = name.split("/")[1].split(".")
         stage = {"embed": 0, "head": pipeline - 1}.get(unit)
         stage = int(inner[0]) * pipeline // DEPTH if stage is None else stage
-        cuts = (Cut(TENSOR, CUT_DIMS[inner[-1]]),) if inner[-1] in CUT_DIMS else ()
+        cuts = (Split(TENSOR, CUT_DIMS[inner[-1]]),) if inner[-1] in CUT_DIMS else ()
         placements[name] = Placement(cuts, {PIPELINE: (stage,)})
     return StateLayout(Mesh(AXES, (pipeline, data, tensor)), placements, SLOTS[: tensor * pipeline * data])
 
@@ -100,7 +104,7 @@ def changes_of(
     held = holdings(old, metas)
     plan = plan_change(metas, held, layout_of(metas, after), candidates=SLOTS)
     seconds = time.perf_counter() - started
-    central = central_plans(metas, held, plan.target, old.slots[0])
+    central = tenplex_central_plans(metas, held, plan.target, old.slots[0])
     ours, theirs = (
         Change(metas=metas, state=state, old=old, target=plan.target, phases=phases) for phases in ((plan,), central)
     )
@@ -127,12 +131,12 @@ class Loads:
         return max(found.items(), key=lambda one: one[1], default=("none", 0))
 
 
-def over(central: float, ours: float) -> float:
+def ratio_over(central: float, ours: float) -> float:
     """How many times ours fits; infinite where ours moves nothing."""
     return central / ours if ours else math.inf
 
 
-def told(ratio: float) -> float | str:
+def json_ratio(ratio: float) -> float | str:
     """JSON knows no infinity."""
     return round(ratio, 2) if math.isfinite(ratio) else "ours moves nothing"
 
@@ -154,9 +158,9 @@ def compare(report: Report, width: int, rounds: int, folder: Path) -> None:
         loads = {way: Loads.of(found[0].moves) for way, found in outcomes.items()}
         seconds = {way: statistics.median(one.seconds for one in found) for way, found in outcomes.items()}
         (our_link, our_bytes), (their_link, their_bytes) = (loads[way].busiest() for way in ("ours", "central"))
-        ratio = over(their_bytes, our_bytes)
+        ratio = ratio_over(their_bytes, our_bytes)
         by_kind = [
-            over(loads["central"].busiest(kind)[1], loads["ours"].busiest(kind)[1]) for kind in ("host", "device")
+            ratio_over(loads["central"].busiest(kind)[1], loads["ours"].busiest(kind)[1]) for kind in ("host", "device")
         ]
         rows.append(
             (name, f"{our_bytes / 2**20:.1f} ({our_link})", f"{their_bytes / 2**20:.1f} ({their_link})", ratio,
@@ -165,13 +169,17 @@ def compare(report: Report, width: int, rounds: int, folder: Path) -> None:
         for way, change in (("ours", ours), ("central", central)):
             planned = sum(plan.moved.device for plan in change.phases)
             for one in outcomes[way]:
-                worst = max(worst, over(sum(sum(moves.values()) for moves in one.moves), planned) if planned else 0.0)
+                worst = max(
+                    worst, ratio_over(sum(sum(moves.values()) for moves in one.moves), planned) if planned else 0.0
+                )
             raw.append(
                 {"case": name, "way": way, "planned_bytes": planned, "link_bytes": loads[way].by_link,
                  "seconds": [one.seconds for one in outcomes[way]], "proven": change.phases[0].proven,
                  "cpu_seconds": [one.cpu_seconds for one in outcomes[way]]}
             )  # fmt: skip
-        report.bar(f"{mib} MiB, {name}: bytes over the busiest link", want=">= 4 x", got=told(ratio), ok=ratio >= 4)
+        report.bar(
+            f"{mib} MiB, {name}: bytes over the busiest link", want=">= 4 x", got=json_ratio(ratio), ok=ratio >= 4
+        )
     report.bar(
         f"{mib} MiB: bytes at the sockets over those planned", want="<= 1.02", got=round(worst, 4), ok=worst <= 1.02
     )

@@ -9,6 +9,9 @@ in production. `horizon` runs with declared work and without.
 
 Beside every figure stands the limit: the mean completion time if each job had the whole pool to itself from its
 arrival, at the best option that the measured step times allow, one restart included.
+
+Bars, over `sia`'s: mean completion at most 0.75 (heterogeneous) or 0.80, 0.90 with work undeclared; p99, makespan and
+resizes a job at most 1.
 """
 
 from __future__ import annotations
@@ -21,16 +24,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Report
+from benchmarks.common.report import Report
 from elastic_core.domain import Node
 from elastic_core.errors import UserError
 from elastic_core.policy import registry
-from elastic_core.sim import traces
-from elastic_core.sim.engine import Options, simulate
-from elastic_core.sim.physics import Physics, gain, split
-from elastic_core.sim.workload import SimJob, Workload
+from elastic_core.sim.engine.engine import Options, simulate
+from elastic_core.sim.ground_truth.physics import Physics, gain, split
+from elastic_core.sim.ground_truth.workload import SimJob, Workload
+from elastic_core.sim.traces import published_traces
 
-POOLS: dict[str, tuple[Node, ...]] = {"heterogeneous": traces.SIA_HETEROGENEOUS, "64 T4": traces.SIXTEEN_T4_NODES}
+POOLS: dict[str, tuple[Node, ...]] = {
+    "heterogeneous": published_traces.SIA_HETEROGENEOUS,
+    "64 T4": published_traces.SIXTEEN_T4_NODES,
+}
 ROUNDS = {"sia": 60.0, "gavel": 360.0, "tiresias": 60.0, "optimus": 60.0, "pollux": 60.0}
 RIVALS = ("sia", "gavel", "tiresias", "optimus", "srtf", "elastic_batch", "fair_share")
 PHILLY = [f"philly/workload-{i}" for i in (1, 2, 3, 4)]
@@ -45,7 +51,7 @@ def main() -> int:
     parser.add_argument("--group", choices=("philly", "newtrace"), help="one group of workloads (default: both)")
     parser.add_argument("--pool", choices=POOLS, help="one pool (default: both)")
     chosen = parser.parse_args()
-    data = traces.data_folder()
+    data = published_traces.data_folder()
     rivals = ("sia",) if chosen.quick else tuple(chosen.policy or RIVALS)
     groups = {"philly": PHILLY[:1]} if chosen.quick else {"philly": PHILLY, "newtrace": LONG}
     groups = {name: group for name, group in groups.items() if chosen.group in (None, name)}
@@ -59,7 +65,7 @@ def main() -> int:
 def one_group(
     report: Report, data: Path, pool: str, group: str, names: Sequence[str], rivals: Sequence[str]
 ) -> None:  # fmt: skip
-    loaded = [traces.sia_workload(data, data / "sia-sosp23" / "workloads" / f"{name}.csv") for name in names]
+    loaded = [published_traces.sia_workload(data, data / "sia-sosp23" / "workloads" / f"{name}.csv") for name in names]
     limits = [statistics.fmean(alone(job, POOLS[pool]) for job in one.jobs) for one in loaded]
     found = {
         label: [run(one, pool, policy, declared=declared) for one in loaded]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from airflow.sdk import DAG, Param
 
-from elastic_airflow.jobs import EvaluateOperator, RegisterOperator, SubmitJobOperator
 from elastic_airflow.operators import ElasticTrainingOperator
+from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator, SubmitJobOperator
 from elastic_core.spec.form import form_fields
 
 SPECS = Path(__file__).resolve().parent.parent / "examples" / "specs"

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from elastic_airflow.jobs import ReconcileOperator
+from elastic_airflow.tasks.job_tasks import ReconcileOperator
 
 with DAG(
     dag_id="elastic_reconcile",

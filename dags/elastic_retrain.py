@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable, Param
 
-from elastic_airflow.jobs import EvaluateOperator, RegisterOperator
 from elastic_airflow.operators import ElasticTrainingOperator
-from elastic_airflow.retraining import ANEW, CHAMPION, PlanRetrainingOperator
+from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator
+from elastic_airflow.tasks.retraining import ANEW, CHAMPION, PlanRetrainingOperator
 
 with DAG(
     dag_id="elastic_retrain",

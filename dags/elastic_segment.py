@@ -10,7 +10,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, Asset
 
 from elastic_airflow.names import TRAIN_TASK
-from elastic_airflow.segments import AcquireSlotsOperator, RunSegmentOperator
+from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator, RunSegmentOperator
 
 # Nobody ever updates this asset. Airflow wants manual runs to be allowed where a DAG has no schedule at all, and a run
 # that no segment of the ledger stands behind would only fail.

@@ -8,14 +8,15 @@ from importlib import import_module
 import typer
 from rich.console import Console
 
+from elastic_core import logs
 from elastic_core.errors import ElasticError
 
 # Module of `elastic_core.commands` -> the name of its group; None: subcommands of their own (`elastic up`).
 PARTS = {
-    "services": None,
-    "jobs": "jobs",
+    "services_commands": None,
+    "jobs_commands": "jobs",
     "checkpoints": "checkpoint",
-    "tracker": "tracker",
+    "tracker_commands": "tracker",
     "simulate": None,
     "files": None,
 }
@@ -33,6 +34,7 @@ def build() -> typer.Typer:
 
 def app() -> None:
     """Entry point: an error that the platform raised on purpose is shown as its message, without a traceback."""
+    logs.configure("elastic")
     try:
         build()()
     except ElasticError as error:

@@ -231,7 +231,7 @@ class ProfilePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputModel:
-    """Fitted parameters of one job's step time (see `predict.throughput`); `source` is "fitted" or "prior"."""
+    """Fitted parameters of one job's step time (see `predict.speed.throughput`); `source` is "fitted" or "prior"."""
 
     params: Mapping[str, float]
     source: str

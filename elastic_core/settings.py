@@ -6,6 +6,7 @@ Read once by whoever starts (CLI, operator, agent), passed on as a value; nothin
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -36,6 +37,9 @@ class Settings(BaseSettings):
     )
     airflow_db_url: str = Field(
         default="", description="SQLAlchemy URL of Airflow's database; empty for the embedded one"
+    )
+    log_format: Literal["console", "json"] = Field(
+        default="console", description="how the platform's own processes log: lines for people, or JSON objects"
     )
     mlflow_uri: str = Field(
         default="", description="MLflow tracking server; empty for the embedded one, 'none' for no tracking"

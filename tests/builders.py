@@ -8,10 +8,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from elastic_core.control.contract import Commit, ExitReport, Heartbeat, JobFacts, LaunchOrder
-from elastic_core.control.database import Ledger
+from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Observation
+from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
+from elastic_core.protocol.records import JobFacts
+from elastic_core.protocol.trainer import Commit, Heartbeat
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
 
@@ -116,7 +118,7 @@ def an_observation(step: int, order: LaunchOrder, **more: Any) -> Observation:
     return Observation(**values)
 
 
-GONE_AT_BOUNDARY = ExitReport(kind="boundary")
+GONE_AT_BOUNDARY = ExitReport(kind=ExitKind.BOUNDARY)
 
 
 @dataclass
@@ -139,4 +141,4 @@ class Life:
         return order
 
     def leave(self, order: LaunchOrder, kind: str = "boundary", error: str = "") -> None:
-        self.trainer(order.token).exited(ExitReport(kind=kind, error=error))
+        self.trainer(order.token).exited(ExitReport(kind=ExitKind(kind), error=error))

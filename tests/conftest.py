@@ -12,6 +12,9 @@ import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.engine import Engine
 
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store_urls import open_store
+
 TEMPLATE = "ledger_template"
 
 
@@ -45,7 +48,7 @@ class TestServer:
     def create_ledger(self, name: str) -> URL:
         """A migrated database: copied from a template, since migrating each time is slower."""
         if not self._migrated:
-            from elastic_core.control.migrations import upgrade
+            from elastic_core.control.ledger.migrations import upgrade
 
             upgrade(self.create(TEMPLATE).render_as_string(hide_password=False))
             self._migrated = True
@@ -87,3 +90,8 @@ def memory_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="elastic-test-"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def folder_store(tmp_path: Path) -> CheckpointStore:
+    return open_store(str(tmp_path / "store"))

@@ -18,15 +18,15 @@ import pytest
 from elastic_core import crashing
 from elastic_core.crashing import POINTS, arm
 from elastic_core.domain import Slot
-from elastic_core.launch.rundir import RunDir
-from elastic_core.state.format import read_manifest, verify
-from elastic_core.state.inspecting import compare, find
-from elastic_core.state.peers import Address, RangeServer
-from elastic_core.state.stores import open_store
-from elastic_core.state.sweep import sweep
-from elastic_core.train.exits import INFRASTRUCTURE
+from elastic_core.host.exits import ExitCode
+from elastic_core.host.rundir import RunDir
+from elastic_core.state.format.checkpoint_format import read_manifest, verify
+from elastic_core.state.format.inspecting import compare, find
+from elastic_core.state.reshard.peers import Address, RangeServer
+from elastic_core.state.stores.litter import sweep
+from elastic_core.state.stores.store_urls import open_store
 from tests.state.changing_ranks import METAS, SECRET, STATE, change, laid, places
-from tests.state.test_transform import memories, save
+from tests.state.reshard.test_transform import memories, save
 from tests.train import forked
 from tests.train.job import Job
 
@@ -99,7 +99,7 @@ def test_training_killed_there_goes_on_from_the_checkpoint_before(
         job.spec = {}  # no checkpoint before it
     codes = job.run(2, BATCH, segment_steps=2 if at_a_boundary else None)
     assert codes[victim] == -signal.SIGKILL, f"{point} was not reached: {codes}\n{job.logs()}"
-    assert codes[1 - victim] == (0 if resized else INFRASTRUCTURE), job.logs()
+    assert codes[1 - victim] == (0 if resized else ExitCode.INFRASTRUCTURE), job.logs()
 
     store, commits = open_store(str(job.store)), job.ledger.commits()
     assert last in commits
@@ -142,7 +142,7 @@ def test_a_change_of_layout_killed_there_harms_no_checkpoint_and_is_made_from_it
 
     with RangeServer(memories(old, METAS, STATE)[old.slots[0]], SECRET) as server:
         codes = run(1, {old.slots[0]: server.address}, victim=1)
-    assert codes == [INFRASTRUCTURE, -signal.SIGKILL, INFRASTRUCTURE], (tmp_path / "log").read_text()
+    assert codes == [ExitCode.INFRASTRUCTURE, -signal.SIGKILL, ExitCode.INFRASTRUCTURE], (tmp_path / "log").read_text()
     assert list(memory_folder.iterdir()) == []
     verify(store, uri)
     assert run(2, {}, victim=None) == [0, 0, 0], (tmp_path / "log").read_text()

@@ -1,6 +1,6 @@
 """Exact sum of gradients: what a resize or a crash must not change by a single bit.
 
-A ring sums an element in an order that depends on its position in the bucket, and DDP lays its buckets out anew
+A ring sums an element in an order that depends on its position in the bucket, and DDP rebuilds its buckets
 after the first step after every start. `OrderedAllReduce` therefore sums every element in the order of ranks,
 wherever it lies: ranks swap chunks (all-to-all), each sums its chunk, and the sums are gathered. Three facts
 keep that cheap: for two ranks any order gives the same bits (a + b == b + a), so the backend's own all-reduce
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from elastic_core.comm.contract import BucketProbe, GradBucket
+from elastic_core.comm.algorithm import BucketProbe, GradBucket
 from elastic_core.comm.hook import exchange
 from elastic_core.comm.hooked import HookedAlgorithm
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from elastic_core.comm.contract import BucketProbe, GradBucket
+from elastic_core.comm.algorithm import BucketProbe, GradBucket
 from elastic_core.comm.hook import exchange
 
 _Item = tuple[Tensor, bool, "Future[Tensor]"]

@@ -16,13 +16,13 @@ from elastic_core.commands.printing import Json, print_json, print_table, size_t
 from elastic_core.domain import Slot, to_json
 from elastic_core.errors import UserError
 from elastic_core.settings import Settings
-from elastic_core.state.resizing import parse_sizes
-from elastic_core.state.stores import open_store
+from elastic_core.state.layout.resizing import parse_sizes
+from elastic_core.state.stores.store_urls import open_store
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
-    from elastic_core.state.layout import StateLayout
-    from elastic_core.state.manifest import Manifest
-    from elastic_core.state.reshard import Plan
+    from elastic_core.state.format.manifest import Manifest
+    from elastic_core.state.layout.layout import StateLayout
+    from elastic_core.state.reshard.change_plan import Plan
 
 _out = Console(highlight=False, soft_wrap=True)
 
@@ -48,7 +48,7 @@ def plan(
 
     By default the new layout takes slots of A, or those that a file or checkpoint B names.
     """
-    from elastic_core.state.reshard import holdings, plan_change
+    from elastic_core.state.reshard.change_plan import holdings, plan_change
 
     _, manifest = open_checkpoint(a, store, "")
     before = _layout_of(manifest)
@@ -60,11 +60,11 @@ def plan(
     metas = {name: meta for name, meta in manifest.metas.items() if name in after.placements}
     held = {} if from_store else holdings(before, {n: m for n, m in metas.items() if n in before.placements}, gone)
     tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in metas}
-    found = plan_change(metas, held, after, candidates=candidates, tiles=tiles, keep_map=keep_map)
+    change = plan_change(metas, held, after, candidates=candidates, tiles=tiles, keep_map=keep_map)
     if as_json:
-        print_json(_plan_json(found))
+        print_json(_plan_json(change))
     else:
-        _print_plan(found)
+        _print_plan(change)
 
 
 def reshard(
@@ -75,7 +75,7 @@ def reshard(
     as_json: Json = False,
 ) -> None:
     """Write a checkpoint anew, as the ranks of another layout would have written it; every tensor bit for bit."""
-    from elastic_core.state.inspecting import reshard as reshard_checkpoint
+    from elastic_core.state.format.inspecting import reshard as reshard_checkpoint
 
     place, manifest = open_checkpoint(uri, store, "")
     before = _layout_of(manifest)
@@ -91,14 +91,14 @@ def reshard(
 
 
 def _layout_of(manifest: Manifest) -> StateLayout:
-    from elastic_core.state.resizing import replicated_layout
+    from elastic_core.state.layout.resizing import replicated_layout
 
     return manifest.layout or replicated_layout(manifest.header.layout, manifest.metas)
 
 
 def _target(text: str, before: StateLayout, slots: tuple[Slot, ...], store: str) -> StateLayout:
-    from elastic_core.state.layout import layout_from_json
-    from elastic_core.state.resizing import resized
+    from elastic_core.state.layout.layout import layout_from_json
+    from elastic_core.state.layout.resizing import resized
 
     sizes = parse_sizes(text)
     if sizes is not None:
@@ -114,13 +114,13 @@ def _target(text: str, before: StateLayout, slots: tuple[Slot, ...], store: str)
 
 
 def _slots(text: str) -> tuple[Slot, ...]:
-    found: list[Slot] = []
+    slots: list[Slot] = []
     for part in filter(None, text.split(",")):
         node, _, count = part.rpartition(":")
         if not node or not count.isdigit():
             raise UserError(f"{part!r} is not node:count, such as node-1:4.")
-        found.extend(Slot(node, index, "cpu") for index in range(int(count)))
-    return tuple(found)
+        slots.extend(Slot(node, index, "cpu") for index in range(int(count)))
+    return tuple(slots)
 
 
 def _slot(text: str, layout: StateLayout) -> Slot:
@@ -130,35 +130,35 @@ def _slot(text: str, layout: StateLayout) -> Slot:
     raise UserError(f"{text!r} is none of the slots of A: {', '.join(f'{s.node}/{s.index}' for s in layout.slots)}.")
 
 
-def _plan_json(found: Plan) -> dict[str, Any]:
-    from elastic_core.state.layout import layout_to_json
+def _plan_json(change: Plan) -> dict[str, Any]:
+    from elastic_core.state.layout.layout import layout_to_json
 
     return {
-        "bytes": {link.value: size for link, size in found.num_bytes.items()},
-        "moved": to_json(found.moved),
-        "bound": to_json(found.bound),
-        "proven": found.proven,
-        "map": [f"{slot.node}/{slot.index}" for slot in found.target.slots],
-        "released": [f"{slot.node}/{slot.index}" for slot in found.released],
-        "pieces": [to_json(piece) for piece in found.pieces],
-        "layout": layout_to_json(found.target),
+        "bytes": {link.value: size for link, size in change.num_bytes.items()},
+        "moved": to_json(change.moved),
+        "bound": to_json(change.bound),
+        "proven": change.proven,
+        "map": [f"{slot.node}/{slot.index}" for slot in change.target.slots],
+        "released": [f"{slot.node}/{slot.index}" for slot in change.released],
+        "pieces": [to_json(piece) for piece in change.pieces],
+        "layout": layout_to_json(change.target),
     }
 
 
-def _print_plan(found: Plan) -> None:
-    by_link: Mapping[str, int] = {link.value: size for link, size in found.num_bytes.items()}
+def _print_plan(change: Plan) -> None:
+    by_link: Mapping[str, int] = {link.value: size for link, size in change.num_bytes.items()}
     print_table(("link", "bytes", ""), ((link, size, size_text(size)) for link, size in by_link.items()))
     rows = (
         (f"into {what}", moved, bound, size_text(moved))
         for what, moved, bound in (
-            ("devices", found.moved.device, found.bound.device),
-            ("hosts", found.moved.host, found.bound.host),
-            ("the job, from the store", found.moved.store, found.bound.store),
+            ("devices", change.moved.device, change.bound.device),
+            ("hosts", change.moved.host, change.bound.host),
+            ("the job, from the store", change.moved.store, change.bound.store),
         )
     )
     print_table(("moved", "bytes", "lower bound", ""), rows)
-    places = ", ".join(f"{rank}: {slot.node}/{slot.index}" for rank, slot in enumerate(found.target.slots))
-    best = "no other map moves less" if found.proven else "not proven to be the best map"
+    places = ", ".join(f"{rank}: {slot.node}/{slot.index}" for rank, slot in enumerate(change.target.slots))
+    best = "no other map moves less" if change.proven else "not proven to be the best map"
     _out.print(f"ranks on slots  {places}  ({best})", markup=False)
-    released = ", ".join(f"{slot.node}/{slot.index}" for slot in found.released) or "none"
-    _out.print(f"released        {released}\npieces          {len(found.pieces)}", markup=False)
+    released = ", ".join(f"{slot.node}/{slot.index}" for slot in change.released) or "none"
+    _out.print(f"released        {released}\npieces          {len(change.pieces)}", markup=False)

@@ -19,14 +19,14 @@ from elastic_core.commands.changing import plan, reshard
 from elastic_core.commands.exporting import export
 from elastic_core.commands.opening import Sha256, Store, locate, open_checkpoint
 from elastic_core.commands.printing import Json, print_json, print_table, size_text
-from elastic_core.control.client import HttpControl
 from elastic_core.domain import to_json
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
+from elastic_core.protocol.http_client import HttpControl
 from elastic_core.settings import Settings
-from elastic_core.state.stores import open_store
+from elastic_core.state.stores.store_urls import open_store
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
-    from elastic_core.state.manifest import Manifest
+    from elastic_core.state.format.manifest import Manifest
 
 app = typer.Typer(help="Checkpoints: list, show, verify, export, compare, reshard.", no_args_is_help=True)
 _out = Console(highlight=False, soft_wrap=True)
@@ -88,11 +88,11 @@ def show(uri: str, store: Store = "", sha256: Sha256 = "", as_json: Json = False
 @app.command()
 def verify(uri: str, store: Store = "", sha256: Sha256 = "", as_json: Json = False) -> None:
     """Read every byte and hold it against its checksums. Exit code 1: corrupt."""
-    from elastic_core.state.reading import verify as verify_bytes
+    from elastic_core.state.format.reading import verify as verify_bytes
 
     place, relative = locate(uri, store)
     try:
-        found = verify_bytes(place, relative, sha256 or None)
+        verified = verify_bytes(place, relative, sha256 or None)
     except CorruptCheckpoint as error:
         if as_json:
             print_json({"ok": False, "fault": str(error)})
@@ -100,11 +100,11 @@ def verify(uri: str, store: Store = "", sha256: Sha256 = "", as_json: Json = Fal
             _out.print(f"corrupt: {error}", markup=False)
         raise typer.Exit(1) from error
     if as_json:
-        print_json({"ok": True, **to_json(found)})
+        print_json({"ok": True, **to_json(verified)})
     else:
         _out.print(
-            f"ok: {found.num_tensors} tensors in {found.num_tiles} tiles of {found.num_files} files, "
-            f"{size_text(found.size_bytes)}, manifest {found.sha256}",
+            f"ok: {verified.num_tensors} tensors in {verified.num_tiles} tiles of {verified.num_files} files, "
+            f"{size_text(verified.size_bytes)}, manifest {verified.sha256}",
             markup=False,
         )
 
@@ -112,38 +112,38 @@ def verify(uri: str, store: Store = "", sha256: Sha256 = "", as_json: Json = Fal
 @app.command()
 def diff(first: str, second: str, store: Store = "", as_json: Json = False) -> None:
     """How two checkpoints differ, tensor by tensor. Exit code 1: tensors or scalars differ."""
-    from elastic_core.state.inspecting import compare
+    from elastic_core.state.format.inspecting import compare
 
     store_a, a = open_checkpoint(first, store, "")
     store_b, b = open_checkpoint(second, store, "")
-    found = compare(store_a, a, store_b, b)
+    difference = compare(store_a, a, store_b, b)
     if as_json:
-        print_json({"same": found.same, **to_json(found)})
+        print_json({"same": difference.same, **to_json(difference)})
     else:
-        for path, (one, other) in found.values.items():
-            _out.print(f"{path}: {json.dumps(one)} -> {json.dumps(other)}", markup=False)
-        rows = ((t.name, t.what, _number(t.num_different), _number(t.max_abs)) for t in found.tensors)
+        for path, (first_value, second_value) in difference.values.items():
+            _out.print(f"{path}: {json.dumps(first_value)} -> {json.dumps(second_value)}", markup=False)
+        rows = ((t.name, t.what, _number(t.num_different), _number(t.max_abs)) for t in difference.tensors)
         print_table(("tensor", "differs in", "elements", "by at most"), rows)
-        _out.print(f"{found.num_equal} tensors are equal bit for bit, {len(found.tensors)} differ")
-    if not found.same:
+        _out.print(f"{difference.num_equal} tensors are equal bit for bit, {len(difference.tensors)} differ")
+    if not difference.same:
         raise typer.Exit(1)
 
 
 def _list_store(job: str, store: str, as_json: bool) -> None:
-    from elastic_core.state.inspecting import find
+    from elastic_core.state.format.inspecting import find
 
-    found = find(open_store(store, endpoint=Settings().s3_endpoint), job)
+    listed = find(open_store(store, endpoint=Settings().s3_endpoint), job)
     if as_json:
-        print_json([to_json(one) for one in found])
+        print_json([to_json(checkpoint) for checkpoint in listed])
         return
-    rows = ((f.header.lineage, f.header.step, f.header.samples, size_text(f.size_bytes), f.uri, "") if f.header
-            else ("", "", "", size_text(f.size_bytes), f.uri, f.fault) for f in found)  # fmt: skip
+    rows = ((c.header.lineage, c.header.step, c.header.samples, size_text(c.size_bytes), c.uri, "") if c.header
+            else ("", "", "", size_text(c.size_bytes), c.uri, c.fault) for c in listed)  # fmt: skip
     print_table(("lineage", "step", "samples", "size", "uri", "fault"), rows)
 
 
 def _manifest_json(manifest: Manifest) -> dict[str, Any]:
     """As the file has it: a layout's placements once each."""
-    from elastic_core.state.layout import layout_to_json
+    from elastic_core.state.layout.layout import layout_to_json
 
     layout = None if manifest.layout is None else layout_to_json(manifest.layout)
     return {**to_json(replace(manifest, layout=None)), "layout": layout}

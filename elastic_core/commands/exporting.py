@@ -15,8 +15,8 @@ from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points, parse_job_spec
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
-    from elastic_core.state.contract import CheckpointStore
-    from elastic_core.state.manifest import Manifest
+    from elastic_core.state.format.manifest import Manifest
+    from elastic_core.state.stores.store import CheckpointStore
 
 _out = Console(highlight=False, soft_wrap=True)
 
@@ -57,7 +57,7 @@ def export(
 
 
 def _export_weights(place: CheckpointStore, manifest: Manifest, out: Path, prefix: str, as_json: bool) -> None:
-    from elastic_core.state.inspecting import export as export_tensors
+    from elastic_core.state.format.inspecting import export as export_tensors
 
     names = export_tensors(place, manifest, out, prefix)
     size = out.stat().st_size
@@ -90,7 +90,7 @@ def _register(manifest: Manifest, name: str, given: JobSpec | None, as_json: boo
         )
     settings = Settings()
     entry_points.reach(settings.project)
-    from elastic_core.track.registry import register_checkpoint
+    from elastic_core.track.model_registry import register_checkpoint
 
     control = open_api(settings)
     made = register_checkpoint(control, settings, manifest.header.job_id, manifest.sha256, name)

@@ -1,4 +1,4 @@
-"""`elastic ls`, `elastic mount`: the virtual file system elastic:// (docs/files.md), without any service."""
+"""`elastic ls`, `elastic mount`: the virtual file system elastic:// (docs/guide/files.md), without any service."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def ls(url: Url = "elastic://", store: Store = "", as_json: Json = False) -> Non
     from elastic_core.view.filesystem import ElasticFileSystem  # brings torch
 
     try:
-        found = ElasticFileSystem(store=store).ls(url)
+        entries = ElasticFileSystem(store=store).ls(url)
     except FileNotFoundError as error:
         raise NotFound(str(error)) from error
     if as_json:
-        print_json(found)
+        print_json(entries)
         return
     rows = (
-        ("" if one["type"] == "directory" else size_text(one["size"]), _time(one.get("mtime", 0.0)),
-         f"elastic://{one['name']}" + ("/" if one["type"] == "directory" else ""))
-        for one in found
+        ("" if entry["type"] == "directory" else size_text(entry["size"]), _time(entry.get("mtime", 0.0)),
+         f"elastic://{entry['name']}" + ("/" if entry["type"] == "directory" else ""))
+        for entry in entries
     )  # fmt: skip
     print_table(("size", "written", "path"), rows)
 
@@ -41,9 +41,9 @@ def ls(url: Url = "elastic://", store: Store = "", as_json: Json = False) -> Non
 def mount(
     folder: Annotated[Path, typer.Argument(help="an empty folder")], url: Url = "elastic://", store: Store = ""
 ) -> None:
-    """Show elastic:// as a folder of this machine, read-only, until Ctrl-C. Needs FUSE (docs/files.md)."""
+    """Show elastic:// as a folder of this machine, read-only, until Ctrl-C. Needs FUSE (docs/guide/files.md)."""
     from elastic_core.view.filesystem import ElasticFileSystem  # brings torch
-    from elastic_core.view.mount import mount as mount_on
+    from elastic_core.view.fuse_mount import mount as mount_on
 
     def mounted(shown: str) -> None:
         typer.echo(f"{shown} is mounted on {folder}, read-only. Ctrl-C ends it, and so does: fusermount -u {folder}")

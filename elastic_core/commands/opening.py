@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastic_core.control.client import HttpControl
-from elastic_core.control.tokens import read_secret
 from elastic_core.errors import UserError
+from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.tokens import read_secret
 from elastic_core.settings import Settings
-from elastic_core.state.paths import MANIFEST
-from elastic_core.state.stores import open_store
+from elastic_core.state.stores.paths import MANIFEST
+from elastic_core.state.stores.store_urls import open_store
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
-    from elastic_core.state.contract import CheckpointStore
-    from elastic_core.state.manifest import Manifest
+    from elastic_core.state.format.manifest import Manifest
+    from elastic_core.state.stores.store import CheckpointStore
 
 Store = Annotated[str, typer.Option(help="folder or s3://bucket/prefix that the uri is below; the configured store")]
 Sha256 = Annotated[str, typer.Option(help="the manifest's SHA-256, as the ledger holds it")]
@@ -38,7 +38,7 @@ def locate(uri: str, store: str) -> tuple[CheckpointStore, str]:
 
 
 def open_checkpoint(uri: str, store: str, sha256: str) -> tuple[CheckpointStore, Manifest]:
-    from elastic_core.state.manifest import read_manifest
+    from elastic_core.state.format.manifest import read_manifest
 
     place, relative = locate(uri, store)
     return place, read_manifest(place, relative, sha256 or None)

@@ -24,15 +24,15 @@ from elastic_core.commands.printing import Json, print_json
 from elastic_core.domain import Node
 from elastic_core.errors import UserError
 from elastic_core.policy import registry
-from elastic_core.policy.contract import Policy
+from elastic_core.policy.base.policy import Policy
 from elastic_core.settings import Settings
-from elastic_core.sim import catalogue, clusters
-from elastic_core.sim.engine import Options, simulate
-from elastic_core.sim.page import page
-from elastic_core.sim.report import Comparison, span
-from elastic_core.sim.result import Result
-from elastic_core.sim.workload import Workload
+from elastic_core.sim.engine.engine import Options, simulate
+from elastic_core.sim.engine.result import Result
+from elastic_core.sim.ground_truth.workload import Workload
+from elastic_core.sim.report.report import Comparison
+from elastic_core.sim.workloads import catalogue, clusters
 from elastic_core.spec.cluster import parse_cluster_spec
+from elastic_core.text import figure_of_time
 
 app = typer.Typer()
 _out = Console(highlight=False, soft_wrap=True)
@@ -41,9 +41,7 @@ _err = Console(highlight=False, stderr=True)
 INTERRUPTED = 130  # what shells say of a process that Ctrl-C ended
 MOST_PAST_JOBS = 2000
 # What people do today, what needs no model, and what decides by models.
-DEFAULT_POLICIES = tuple(
-    name for name in ("fixed", "fair_share", "elastic_batch", "horizon") if name in registry.names()
-)
+DEFAULT_POLICIES = ("fixed", "fair_share", "elastic_batch", "horizon")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -72,7 +70,7 @@ def simulate_command(
 ) -> None:  # fmt: skip
     """Run a workload under policies and compare what becomes of its jobs. Nothing real is started."""
     if list_:
-        _list(as_json)
+        _print_catalogue(as_json)
         return
     chosen = [registry.get(name) for name in policy or DEFAULT_POLICIES]
     entry = catalogue.entry(workload)
@@ -84,19 +82,19 @@ def simulate_command(
         "settings": {
             "seed": seed,
             "work": "undeclared" if undeclared else "declared",
-            "decisions": f"every {span(round_seconds)}" if round_seconds else "at every event",
+            "decisions": f"every {figure_of_time(round_seconds)}" if round_seconds else "at every event",
             "until": until,
         },
     }
     if from_ledger:
-        found = _replay(chosen, options, min(jobs, MOST_PAST_JOBS), cluster, more)
+        comparison = _replay(chosen, options, min(jobs, MOST_PAST_JOBS), cluster, more)
     else:
         pool = _cluster(cluster or entry.cluster)
         loaded = catalogue.first(entry.load(seed), jobs)
         results = _run(loaded, pool, chosen, options)
-        found = Comparison(workload=loaded, nodes=pool, results=results, notes=loaded.notes, **more)
-    _show(found, out, as_json)
-    if any(result.interrupted for result in found.results):
+        comparison = Comparison(workload=loaded, nodes=pool, results=results, notes=loaded.notes, **more)
+    _show_comparison(comparison, out, as_json)
+    if any(result.interrupted for result in comparison.results):
         raise typer.Exit(INTERRUPTED)
 
 
@@ -118,24 +116,26 @@ def _replay(
     )
 
 
-def _show(found: Comparison, out: Path | None, as_json: bool) -> None:
+def _show_comparison(comparison: Comparison, out: Path | None, as_json: bool) -> None:
     if out is not None:
-        _write(found, out)
+        _write_report(comparison, out)
     if as_json:
-        print_json(found.to_json(timeline=False))
+        print_json(comparison.to_json(timeline=False))
         return
-    _out.print(found.table())
-    for note in found.notes:
+    _out.print(comparison.table())
+    for note in comparison.notes:
         _out.print(f"note: {note}", markup=False)
     if out is not None:
         _out.print(f"written to {out / 'report.html'} and {out / 'results.json'}", markup=False)
 
 
-def _write(found: Comparison, out: Path) -> None:
+def _write_report(comparison: Comparison, out: Path) -> None:
+    from elastic_core.sim.report.html_page import render_page  # matplotlib takes a second to import
+
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "results.json").write_text(json.dumps(found.to_json(), indent=1))
-        (out / "report.html").write_text(page(found))
+        (out / "results.json").write_text(json.dumps(comparison.to_json(), indent=1))
+        (out / "report.html").write_text(render_page(comparison))
     except OSError as error:
         raise UserError(f"the report cannot be written to {out}: {error.strerror or error}") from error
 
@@ -148,37 +148,40 @@ def _run(loaded: Workload, pool: Sequence[Node], policies: Sequence[Policy], opt
     )  # fmt: skip
     start = loaded.jobs[0].submitted_at if loaded.jobs else 0.0
     options = replace(options, until=start + options.until)
-    with _patience() as asked, Progress(*columns, console=_err, transient=True) as bar:
+    with (
+        _interrupt_between_decisions() as raise_if_interrupted,
+        Progress(*columns, console=_err, transient=True) as bar,
+    ):
         for policy in policies:
             task = bar.add_task(policy.name, total=len(loaded.jobs), at="")
 
-            def tell(ended: int, _: int, now: float, task: Any = task) -> None:
-                bar.update(task, completed=ended, at=f"{span(now - start)} simulated")
-                asked()
+            def show_progress(ended: int, _: int, now: float, task: Any = task) -> None:
+                bar.update(task, completed=ended, at=f"{figure_of_time(now - start)} simulated")
+                raise_if_interrupted()
 
-            results.append(simulate(loaded, pool, policy, options, progress=tell))
+            results.append(simulate(loaded, pool, policy, options, progress=show_progress))
             if results[-1].interrupted:
                 break
     return results
 
 
 @contextmanager
-def _patience() -> Iterator[Callable[[], None]]:
+def _interrupt_between_decisions() -> Iterator[Callable[[], None]]:
     """Ctrl-C takes effect between two decisions, where the figures fit together; a second one at once."""
-    asked = False
+    interrupted = False
 
-    def remember(_: int, __: Any) -> None:
-        nonlocal asked
-        if asked:
+    def on_interrupt(_: int, __: Any) -> None:
+        nonlocal interrupted
+        if interrupted:
             raise KeyboardInterrupt
-        asked = True
+        interrupted = True
         _err.print("stopping after the decision under way; Ctrl-C again stops at once")
 
     def check() -> None:
-        if asked:
+        if interrupted:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, remember)
+    before = signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield check
     finally:
@@ -206,18 +209,18 @@ def _seconds(option: str, text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _CatalogueRow:
     name: str
     what: str
     cluster: str = ""
 
 
-def _list(as_json: bool) -> None:
+def _print_catalogue(as_json: bool) -> None:
     loads = [
-        _Listed(name, e.summary + (" (ELASTIC_DATA)" if e.needs_data else ""), e.cluster)
+        _CatalogueRow(name, e.summary + (" (ELASTIC_DATA)" if e.needs_data else ""), e.cluster)
         for name, e in catalogue.ENTRIES.items()
     ]
-    pools = [_Listed(name, preset.summary) for name, preset in clusters.PRESETS.items()]
+    pools = [_CatalogueRow(name, preset.summary) for name, preset in clusters.PRESETS.items()]
     if as_json:
         listed = {
             "workloads": [{"name": e.name, "summary": e.what, "cluster": e.cluster} for e in loads],
@@ -226,12 +229,12 @@ def _list(as_json: bool) -> None:
         }
         print_json(listed)
         return
-    _out.print(_listing("workload", loads))
-    _out.print(_listing("cluster", pools))
+    _out.print(_catalogue_table("workload", loads))
+    _out.print(_catalogue_table("cluster", pools))
     _out.print(f"policies: {', '.join(registry.names())}", markup=False)
 
 
-def _listing(what: str, rows: Sequence[_Listed]) -> Table:
+def _catalogue_table(what: str, rows: Sequence[_CatalogueRow]) -> Table:
     table = Table(what, "what it is", *(["cluster"] if rows[0].cluster else []))
     for row in rows:
         table.add_row(row.name, row.what, *([row.cluster] if row.cluster else []))

@@ -6,44 +6,39 @@ event. Use `open_control(settings)`.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select
 
-from elastic_core.control import cluster as pool
-from elastic_core.control import endings, finished, history, lifecycle, progress, reads, reconcile, sweep, views
-from elastic_core.control.allocator import Allocator, Replay, replay
-from elastic_core.control.commits import commit as make_commit
-from elastic_core.control.contract import (
-    CheckpointRecord,
-    Commit,
-    CommitAnswer,
-    ExitReport,
-    Explanation,
-    FinishedRun,
-    Heartbeat,
-    HeartbeatAnswer,
-    JobFacts,
-    JobStatus,
-    LaunchOrder,
-    PastJob,
-    ProcessGroup,
-    ReconcileAnswer,
-    SegmentStatus,
-)
-from elastic_core.control.database import Clock, Ledger, Tx
-from elastic_core.control.feed import LedgerFeed
-from elastic_core.control.tables import SegmentRow
-from elastic_core.control.tokens import Claims, TrainerTokens, check_fresh, read_secret
+from elastic_core.control.ledger import finished, history, reads, views
+from elastic_core.control.ledger.database import Clock, Ledger, Tx
+from elastic_core.control.ledger.feed import LedgerFeed
+from elastic_core.control.ledger.tables import SegmentRow
+from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
+from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable
+from elastic_core.control.transitions import pool_changes as pool
+from elastic_core.control.transitions.commits import commit as make_commit
 from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
+from elastic_core.logs import get_logger
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
+from elastic_core.protocol.records import (
+    CheckpointRecord,
+    Explanation,
+    FinishedRun,
+    JobFacts,
+    JobStatus,
+    PastJob,
+    SegmentStatus,
+)
+from elastic_core.protocol.tokens import Claims, TrainerTokens, check_fresh, read_secret
+from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class LedgerControl:
@@ -94,7 +89,7 @@ class LedgerControl:
 
     def _change_job(self, job_id: str, work: Any) -> JobStatus:
         self._ledger.change(work)
-        self.allocator.settle()
+        self.allocator.decide_pending()
         return self.job(job_id)
 
     # segments
@@ -118,7 +113,7 @@ class LedgerControl:
             self._ledger.change(lambda tx: lifecycle.ask(tx, segment_id))
         elif status.state != SegmentState.WAITING:
             return status
-        self.allocator.settle()
+        self.allocator.decide_pending()
         return self.segment(segment_id)
 
     def launch_order(self, segment_id: str) -> LaunchOrder:
@@ -126,35 +121,35 @@ class LedgerControl:
 
     def revoke(self, segment_id: str, reason: str) -> SegmentStatus:
         self._ledger.change(lambda tx: lifecycle.revoke(tx, segment_id, reason))
-        self.allocator.settle()
+        self.allocator.decide_pending()
         return self.segment(segment_id)
 
     def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
         self._ledger.change(lambda tx: endings.group_gone(tx, origin_epoch, report))
-        self.allocator.settle()
+        self.allocator.decide_pending()
 
     # the pool
 
     def set_cluster(self, cluster: ClusterSpec) -> None:
         self._ledger.change(lambda tx: pool.set_cluster(tx, cluster))
-        self.allocator.settle()
+        self.allocator.decide_pending()
 
     def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
-        righted = self._ledger.change(lambda tx: reconcile.put_right(tx, groups, self._started_at))
-        self.allocator.learnt.refresh()
+        reconciled = self._ledger.change(lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at))
+        self.allocator.predictors.refresh()
         self.allocator.wake()
         return self._ledger.read(
             lambda tx: ReconcileAnswer(
-                stop=righted.stop,
-                actions=righted.actions,
-                active_segments=reconcile.active_segments(tx),
-                active_jobs=reconcile.active_jobs(tx),
-                removable_checkpoints=sweep.removable(tx),
+                stop=reconciled.stop,
+                actions=reconciled.actions,
+                active_segments=ledger_reconcile.active_segments(tx),
+                active_jobs=ledger_reconcile.active_jobs(tx),
+                removable_checkpoints=removable.removable(tx),
             )
         )
 
     def swept(self, checkpoint_ids: Sequence[int]) -> None:
-        self._ledger.write(lambda tx: sweep.swept(tx, checkpoint_ids))
+        self._ledger.write(lambda tx: removable.swept(tx, checkpoint_ids))
 
     # decisions
 
@@ -163,7 +158,7 @@ class LedgerControl:
             tx.trigger = trigger
 
         self._ledger.change(event)
-        self.allocator.settle()
+        self.allocator.decide_pending()
         return self._ledger.read(lambda tx: tx.scheduling().version)
 
     def snapshot(self) -> Snapshot:
@@ -206,7 +201,7 @@ class LedgerTrainer:
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         self._check()
         answer = self._ledger.write(lambda tx: progress.heartbeat(tx, self._tokens, self._claims, beat))
-        self._decide(self._control.allocator.wake)
+        self._try_to_decide(self._control.allocator.wake)
         return answer
 
     def observe(self, observations: Sequence[Observation]) -> None:
@@ -221,32 +216,32 @@ class LedgerTrainer:
         self._check()
         if not commit.final:
             return self._ledger.write(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
-        if not commit.finished and self._ledger.read(self._runs):
+        if not commit.finished and self._ledger.read(self._is_running):
             # Decided before, not after: what the job gets next is then known when the lease could be handed over.
-            self._decide(lambda: self._control.decide(f"boundary of {self._claims.segment_id}"))
+            self._try_to_decide(lambda: self._control.decide(f"boundary of {self._claims.segment_id}"))
         answer = self._ledger.change(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
-        self._decide(self._control.allocator.settle)
+        self._try_to_decide(self._control.allocator.decide_pending)
         return answer
 
-    def vacated(self, slots: Sequence[Slot]) -> None:
+    def release_slots(self, slots: Sequence[Slot]) -> None:
         self._check()
-        self._ledger.change(lambda tx: progress.vacated(tx, self._claims, slots))
-        self._decide(self._control.allocator.settle)
+        self._ledger.change(lambda tx: progress.release_slots(tx, self._claims, slots))
+        self._try_to_decide(self._control.allocator.decide_pending)
 
     def exited(self, report: ExitReport) -> None:
         # Also with an expired token: it only says that its own processes are gone, however long the API was away.
         self._ledger.change(lambda tx: endings.group_gone(tx, self._claims.origin_epoch, report))
-        self._decide(self._control.allocator.settle)
+        self._try_to_decide(self._control.allocator.decide_pending)
 
     def _check(self) -> None:
         check_fresh(self._claims, self._ledger.clock())
 
-    def _runs(self, tx: Tx) -> bool:
+    def _is_running(self, tx: Tx) -> bool:
         state = tx.session.scalar(select(SegmentRow.state).where(SegmentRow.id == self._claims.segment_id))
         return state is not None and SegmentState(state).open
 
     @staticmethod
-    def _decide(decision: Any) -> None:
+    def _try_to_decide(decision: Any) -> None:
         try:
             decision()
         except Exception:

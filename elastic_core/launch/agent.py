@@ -1,8 +1,8 @@
-"""The detached process that starts and watches the workers of one process group (`launch.group`).
+"""The detached process that starts and watches the workers of one process group (`launch.worker_group`).
 
 It outlives whoever launched it, writes exit.json only when every process of the group is gone, then tells the
 ledger. It does not watch for hangs: heartbeats do. Nothing large is imported before the workers are gone: it must
-start fast and stay small beside them.
+start fast and stay small beside them. Its log is logs/agent.log of the run dir.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from elastic_core.launch.group import SIGNALS, supervise
-from elastic_core.launch.process import ProcessId
-from elastic_core.launch.rundir import RunDir
+from elastic_core import logs
+from elastic_core.host.messages import AgentProcess
+from elastic_core.host.process import ProcessId
+from elastic_core.host.rundir import RunDir
+from elastic_core.launch.worker_group import SIGNALS, supervise
 
 
 def daemonize() -> None:
@@ -28,9 +30,7 @@ def daemonize() -> None:
 def claim(run_dir: RunDir, lock_fd: int) -> None:
     """Record this agent, then let go of the launcher's lock: whoever takes it next finds agent.json."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # from now on others may signal us; nothing listens yet
-    identity = ProcessId.of(os.getpid())
-    assert identity is not None
-    run_dir.write("agent.json", identity._asdict())
+    run_dir.write(AgentProcess(*ProcessId.current()))
     os.close(lock_fd)
 
 
@@ -39,13 +39,14 @@ def main(argv: Sequence[str]) -> None:
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     run_dir = RunDir(Path(options["--run-dir"]))
     daemonize()
+    logs.configure("agent")
     claim(run_dir, int(options["--lock-fd"]))
-    ended = supervise(run_dir)
+    outcome = supervise(run_dir)
 
     from elastic_core.launch.delivery import deliver
-    from elastic_core.launch.verdict import settle
+    from elastic_core.launch.exit_classification import report_exit
 
-    deliver(run_dir, settle(run_dir, ended))
+    deliver(run_dir, report_exit(run_dir, outcome))
 
 
 if __name__ == "__main__":

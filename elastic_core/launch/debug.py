@@ -1,4 +1,8 @@
-"""`DebugLauncher`: a segment of world size 1 in the caller's own process, so that a breakpoint works."""
+"""`DebugLauncher`: a segment of world size 1 in the caller's own process, so that a breakpoint works.
+
+The same run dir, order and exit report as `launch.local`, without an agent: nothing ends the training if the caller
+hangs, and nothing is left of it if the caller dies. Not for more than one slot.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from elastic_core.control.contract import LaunchOrder
 from elastic_core.errors import UserError
-from elastic_core.launch.contract import GroupStatus
+from elastic_core.host.environment import worker_settings
+from elastic_core.host.messages import SETTINGS, AgentProcess
+from elastic_core.host.pinning import device_variables
+from elastic_core.host.process import ProcessId
+from elastic_core.host.rundir import RunDir
 from elastic_core.launch.delivery import deliver
-from elastic_core.launch.environment import worker_settings
+from elastic_core.launch.exit_classification import report_exit
 from elastic_core.launch.folders import GroupFolders
-from elastic_core.launch.group import Ended
-from elastic_core.launch.pinning import device_variables
-from elastic_core.launch.process import ProcessId
-from elastic_core.launch.rundir import RunDir
-from elastic_core.launch.verdict import settle
+from elastic_core.launch.launcher import GroupStatus
+from elastic_core.launch.worker_group import GroupOutcome
+from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
 
 PATIENCE_SECONDS = 10.0  # with a ledger that is away: somebody waits in front of it
@@ -25,7 +30,7 @@ PATIENCE_SECONDS = 10.0  # with a ledger that is away: somebody waits in front o
 
 def run_worker(run_dir: Path, rank: int) -> int:
     """The worker's own main function; its exit code."""
-    from elastic_core.train.worker import main  # brings torch
+    from elastic_core.train.process.worker import main  # brings torch
 
     return main(["--run-dir", str(run_dir), "--rank", str(rank)])
 
@@ -45,23 +50,21 @@ class DebugLauncher(GroupFolders):
                 f"{order.allocation.num_slots}; set slots.max to 1 in the job spec, or use the launcher 'local'"
             )
         folder = RunDir.of(self.home, order.origin_epoch)
-        if not (folder.path / "agent.json").exists():
+        if folder.read(AgentProcess) is None:
             self._run(folder, order)
         status = self.poll(order.origin_epoch)
         assert status is not None
         return status
 
     def _run(self, folder: RunDir, order: LaunchOrder) -> None:
-        me = ProcessId.of(os.getpid())
-        assert me is not None
         folder.create()
         folder.write_order(order)
-        folder.write("settings.json", worker_settings(self.settings))
-        folder.write("agent.json", me._asdict())
+        folder.write_json(SETTINGS, worker_settings(self.settings))
+        folder.write(AgentProcess(*ProcessId.current()))
         variables = {"RANK": "0", "WORLD_SIZE": "1", **device_variables(order.allocation.slots[0], os.environ)}
         with _environment(variables):
             code = self.worker(folder.path, 0)
-        deliver(folder, settle(folder, Ended({0: code}, [0], set(), None)), PATIENCE_SECONDS)
+        deliver(folder, report_exit(folder, GroupOutcome({0: code}, [0], set(), None)), PATIENCE_SECONDS)
 
 
 @contextmanager

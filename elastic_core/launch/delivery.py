@@ -1,16 +1,23 @@
-"""Brings a group's exit report to the ledger, with patience: the API may be away just then."""
+"""Brings a group's exit report to the ledger, with patience: the API may be away just then.
+
+Best effort: whoever gives up here leaves exit.json behind, which reconciliation (`launch.host_reconcile`) reports. The
+pauses between tries grow and are random, so that the agents of a host do not come all at once.
+"""
 
 from __future__ import annotations
 
+import logging
 import random
 import signal
 import time
 
-from elastic_core.control.client import HttpTrainer
-from elastic_core.control.contract import ExitReport
 from elastic_core.errors import ElasticError, InfrastructureError
-from elastic_core.launch.group import log
-from elastic_core.launch.rundir import RunDir
+from elastic_core.host.messages import ORDER, WorkerSettings
+from elastic_core.host.rundir import RunDir
+from elastic_core.protocol.http_client import HttpTrainer
+from elastic_core.protocol.process_groups import ExitReport
+
+log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 1800.0  # afterwards reconciliation finds exit.json
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0
@@ -21,23 +28,23 @@ def deliver(run_dir: RunDir, report: ExitReport, patience: float = PATIENCE_SECO
 
     Ends early when told to (SIGTERM), or when the ledger refuses the report.
     """
-    settings = run_dir.read("settings.json")
+    settings = run_dir.read(WorkerSettings)
     deadline, pause = time.monotonic() + patience, FIRST_PAUSE
-    while settings is not None and (run_dir.path / "order.json").exists():
+    while settings is not None and (run_dir.path / ORDER).exists():
         try:
-            HttpTrainer(settings["control_url"], run_dir.order().token, patience_seconds=0).exited(report)
+            HttpTrainer(settings.control_url, run_dir.order().token, patience_seconds=0).exited(report)
         except InfrastructureError as error:
-            log(f"could not report {report.kind!r}, will try again: {error}")
+            log.warning(f"could not report {report.kind}, will try again: {error}")
         except ElasticError as error:
-            log(f"the ledger refused the report {report.kind!r}: {error}")
+            log.error(f"the ledger refused the report {report.kind}: {error}")
             return False
         else:
-            log(f"reported {report.kind!r} {report.error}")
+            log.info(f"reported {report.kind} {report.error}".rstrip())
             return True
-        told_to_end = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), pause * random.uniform(0.5, 1))
-        if told_to_end or time.monotonic() > deadline:
-            log("giving up the report: reconciliation will find exit.json")
+        asked_to_end = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), pause * random.uniform(0.5, 1))
+        if asked_to_end or time.monotonic() > deadline:
+            log.warning("giving up the report: reconciliation will find exit.json")
             return False
         pause = min(LONGEST_PAUSE, 2 * pause)
-    log("the run dir has vanished, or the group was forgotten: no report")
+    log.warning("the run dir has vanished, or the group was forgotten: no report")
     return False

@@ -1,6 +1,6 @@
 """Groups of processes as folders <home>/run/<origin_epoch>: what every launcher of this host shares.
 
-Nothing is kept in memory, so that any process of this user on this host finds, watches and stops a group, whoever
+No state is held in memory, so that any process of this user on this host finds, watches and stops a group, whoever
 started it. Whether it lives is asked by pid and start time.
 """
 
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any
 
-from elastic_core.control.contract import ExitReport, ProcessGroup
-from elastic_core.domain import from_json, to_json
-from elastic_core.launch.contract import GroupStatus
-from elastic_core.launch.environment import RUN_DIR
-from elastic_core.launch.process import ProcessId, kill_marked
-from elastic_core.launch.rundir import RunDir
-from elastic_core.launch.verdict import tail
+from elastic_core.host.environment import RUN_DIR
+from elastic_core.host.messages import EXIT, ORDER, AgentProcess, GroupStop, OrderInForce, WorkerProcesses
+from elastic_core.host.process import kill_marked
+from elastic_core.host.rundir import RunDir
+from elastic_core.launch.exit_classification import log_tail
+from elastic_core.launch.launcher import GroupStatus
+from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup
 from elastic_core.settings import Settings
 
 STUCK_SECONDS = 15.0  # past the grace, before an agent that should have killed its workers is killed itself
@@ -32,27 +31,27 @@ class GroupFolders:
     def poll(self, origin_epoch: int) -> GroupStatus | None:
         """The group's status; None when none was ever started here under this origin epoch, or it was forgotten.
 
-        A group whose agent died without a word is settled here: what its workers left behind is killed, and exit.json
+        A group whose agent died without a word is reported here: what its workers left behind is killed, and exit.json
         says so once nothing is left.
         """
         folder = RunDir.of(self.home, origin_epoch)
-        agent, order = folder.read("agent.json"), folder.read("order.json")
+        agent, order = folder.read(AgentProcess), folder.read(OrderInForce)
         if agent is None or order is None:
             return None
-        report = folder.read("exit.json")
-        if report is None and not ProcessId(**agent).alive():
-            report = folder.read("exit.json") or self._settle(folder, agent)  # it may have ended just now
+        report = folder.exit_report()
+        if report is None and not agent.process.alive():
+            report = folder.exit_report() or self._report_orphaned_exit(folder, agent)  # it may have ended just now
         return GroupStatus(
             origin_epoch=origin_epoch,
-            segment_id=order["segment_id"],
+            segment_id=order.segment_id,
             alive=report is None,
-            exit=from_json(ExitReport, report) if report else None,
-            ended_at=(folder.path / "exit.json").stat().st_mtime if report else None,
+            exit=report,
+            ended_at=(folder.path / EXIT).stat().st_mtime if report else None,
             log_path=str(folder.log(0)),
         )
 
     def groups(self) -> list[ProcessGroup]:
-        statuses = [self.poll(origin_epoch) for origin_epoch in self._known()]
+        statuses = [self.poll(origin_epoch) for origin_epoch in self._origin_epochs()]
         return [
             ProcessGroup(origin_epoch=status.origin_epoch, segment_id=status.segment_id, alive=status.alive)
             for status in statuses
@@ -65,43 +64,41 @@ class GroupFolders:
         On a dead group whose agent still tries to deliver its report, it ends the agent.
         """
         folder = RunDir.of(self.home, origin_epoch)
-        agent = folder.read("agent.json")
+        agent = folder.read(AgentProcess)
         if agent is None:
             return
-        request, now = folder.read("stop.json"), time.time()
-        if request and now > request["kill_at"] + STUCK_SECONDS:
-            ProcessId(**agent).send(signal.SIGKILL)  # stopped or wedged itself; its workers die with it
+        request, now = folder.read(GroupStop), time.time()
+        if request and now > request.kill_at + STUCK_SECONDS:
+            agent.process.send(signal.SIGKILL)  # stopped or wedged itself; its workers die with it
             return
-        kill_at = min(now + grace_seconds, request["kill_at"]) if request else now + grace_seconds
-        folder.write("stop.json", {"grace_seconds": max(0.0, kill_at - now), "kill_at": kill_at})
-        ProcessId(**agent).send(signal.SIGTERM)
+        kill_at = min(now + grace_seconds, request.kill_at) if request else now + grace_seconds
+        folder.write(GroupStop(grace_seconds=max(0.0, kill_at - now), kill_at=kill_at))
+        agent.process.send(signal.SIGTERM)
 
     def forget(self, origin_epoch: int) -> None:
-        """Remove what is kept of a dead group, its token first. Logs and exit.json stay: it never starts again."""
+        """Remove the files of a dead group, its token first. Logs and exit.json stay: it never starts again."""
         status = self.poll(origin_epoch)
         if status is None or status.alive:
             return
         folder = RunDir.of(self.home, origin_epoch)
-        for path in sorted(folder.path.iterdir(), key=lambda path: path.name != "order.json"):
-            if path.is_file() and path.name != "exit.json":
+        for path in sorted(folder.path.iterdir(), key=lambda path: path.name != ORDER):
+            if path.is_file() and path.name != EXIT:
                 path.unlink(missing_ok=True)
 
-    def _known(self) -> list[int]:
+    def _origin_epochs(self) -> list[int]:
         root = self.home / "run"
         return sorted(int(path.name) for path in root.iterdir() if path.name.isdigit()) if root.exists() else []
 
-    def _settle(self, folder: RunDir, agent: dict[str, int]) -> Any | None:
+    def _report_orphaned_exit(self, folder: RunDir, agent: AgentProcess) -> ExitReport | None:
         """The exit report of a group whose agent is gone without one; None while a process is left."""
-        workers = [ProcessId(worker["pid"], worker["start_time"]) for worker in folder.read("workers.json") or ()]
-        if kill_marked(RUN_DIR, str(folder.path)) or any(worker.alive() for worker in workers):
+        recorded = folder.read(WorkerProcesses)
+        workers = recorded.workers if recorded else ()
+        if kill_marked(RUN_DIR, str(folder.path)) or any(worker.process.alive() for worker in workers):
             return None
-        agent_log = folder.path / "logs" / "agent.log"
-        report = to_json(
-            ExitReport(
-                kind="infrastructure",
-                error=f"the agent (pid {agent['pid']}) was killed, and its workers with it",
-                log_tail=tail(agent_log),
-            )
+        report = ExitReport(
+            kind=ExitKind.INFRASTRUCTURE,
+            error=f"the agent (pid {agent.pid}) was killed, and its workers with it",
+            log_tail=log_tail(folder.agent_log),
         )
-        folder.write("exit.json", report)
+        folder.write_exit(report)
         return report

@@ -1,4 +1,8 @@
-"""`LocalLauncher`: starts the process groups of this machine, each under a detached agent (`launch.agent`)."""
+"""`LocalLauncher`: starts the process groups of this machine, each under a detached agent (`launch.agent`).
+
+At most one agent ever runs under an origin epoch, whoever starts it and however often; it lives on when its launcher
+dies. Nothing here watches the workers, and all nodes of a cluster are this machine.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,20 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from elastic_core.control.contract import LaunchOrder
 from elastic_core.domain import CPU, Slot
 from elastic_core.errors import InfrastructureError
-from elastic_core.launch import keepers
-from elastic_core.launch.contract import GroupStatus
-from elastic_core.launch.environment import RUN_DIR, allowed, worker_settings
+from elastic_core.host.environment import RUN_DIR, allowed, worker_settings
+from elastic_core.host.messages import EXIT, SETTINGS, AgentProcess, SpawnPlan
+from elastic_core.host.rundir import RunDir
+from elastic_core.host.this_machine import read_cluster
+from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.folders import GroupFolders
-from elastic_core.launch.rundir import RunDir
-from elastic_core.launch.verdict import tail
-from elastic_core.services.cluster import read_cluster
+from elastic_core.launch.launcher import GroupStatus
+from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
+from elastic_core.state.memory_tier import cache_servers
 
-WORKER = (sys.executable, "-m", "elastic_core.train.worker")
+WORKER = (sys.executable, "-m", "elastic_core.train.process.worker")
 AGENT = (sys.executable, "-m", "elastic_core.launch.agent")
 START_SECONDS = 60.0  # for the agent to come up, on a machine that is busy
 
@@ -41,11 +46,11 @@ class LocalLauncher(GroupFolders):
         folder = RunDir.of(self.home, order.origin_epoch)
         folder.create()
         with _lock(folder) as fd:
-            if folder.read("agent.json") is None and folder.read("exit.json") is None:
+            if folder.read(AgentProcess) is None and folder.exit_report() is None:
                 self._prepare(folder, order)
-                starting = keepers.prepare(self.settings, order, folder)
+                starting = cache_servers.prepare(self.settings, order, folder)
                 self._spawn_agent(folder, fd)
-                keepers.wait(starting)
+                cache_servers.wait(starting)
         with _lock(folder):  # free again once the agent has recorded itself, or died
             pass
         status = self.poll(order.origin_epoch)
@@ -54,25 +59,25 @@ class LocalLauncher(GroupFolders):
         return status
 
     def _why_not_started(self, folder: RunDir, order: LaunchOrder) -> str:
-        if (folder.path / "exit.json").exists():
+        if (folder.path / EXIT).exists():
             return (
                 f"the processes of segment {order.segment_id} under epoch {order.origin_epoch} have ended long ago; "
                 "ask for the segment's launch order again"
             )
-        agent_log = folder.path / "logs" / "agent.log"
-        return f"the agent of segment {order.segment_id} did not start; {agent_log} ends with: {tail(agent_log)!r}"
+        log = folder.agent_log
+        return f"the agent of segment {order.segment_id} did not start; {log} ends with: {log_tail(log)!r}"
 
     def _prepare(self, folder: RunDir, order: LaunchOrder) -> None:
         folder.write_order(order)
-        folder.write("settings.json", worker_settings(self.settings))
-        spawn = {
-            "grace_seconds": self.settings.grace_seconds,
-            "argv": list(self.worker_command),
-            "env": {RUN_DIR: str(folder.path)},
-            "cwd": str(self.settings.project.absolute()),
-            "cpu_slots": [(slot.node, slot.index, slot.type) for slot in self._cpu_slots()],
-        }
-        folder.write("spawn.json", spawn)
+        folder.write_json(SETTINGS, worker_settings(self.settings))
+        plan = SpawnPlan(
+            argv=self.worker_command,
+            env={RUN_DIR: str(folder.path)},
+            cwd=str(self.settings.project.absolute()),
+            grace_seconds=self.settings.grace_seconds,
+            cpu_slots=tuple((slot.node, slot.index, slot.type) for slot in self._cpu_slots()),
+        )
+        folder.write(plan)
 
     def _cpu_slots(self) -> list[Slot]:
         """CPU slots of the whole cluster, which all live on this host.
@@ -86,7 +91,7 @@ class LocalLauncher(GroupFolders):
 
     def _spawn_agent(self, folder: RunDir, lock_fd: int) -> None:
         # Whether it worked is judged by agent.json alone.
-        with (folder.path / "logs" / "agent.log").open("ab") as output, suppress(subprocess.TimeoutExpired):
+        with folder.agent_log.open("ab") as output, suppress(subprocess.TimeoutExpired):
             subprocess.run(  # returns when the agent has left this process's tree
                 [*AGENT, "--run-dir", str(folder.path), "--lock-fd", str(lock_fd)],
                 stdin=subprocess.DEVNULL,

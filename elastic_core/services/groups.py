@@ -1,4 +1,8 @@
-"""The training processes of this machine, as `elastic down` sees them: asked for a boundary first, then ended."""
+"""The training processes of this machine, as `elastic down` sees them: asked for a boundary first, then ended.
+
+Bounded in time whatever they do. A group that obeys has committed and told the ledger when this returns, one that hangs
+is killed and reported by the next reconciliation. The cache servers end last: nobody restores from them any more.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ import signal
 import time
 from collections.abc import Callable
 
-from elastic_core.launch import keepers
+from elastic_core.host.messages import AgentProcess
+from elastic_core.host.process import ProcessId
+from elastic_core.host.rundir import RunDir
 from elastic_core.launch.folders import GroupFolders
-from elastic_core.launch.process import ProcessId
-from elastic_core.launch.rundir import RunDir
 from elastic_core.settings import Settings
+from elastic_core.state.memory_tier import cache_servers
 
 DELIVERY_SECONDS = 5.0  # for an agent to tell the ledger of its end; reconciliation tells it later otherwise
 FIRM_SECONDS = 5.0  # for an agent to do what it does at once, on a machine that is busy
@@ -37,13 +42,13 @@ def stop_groups(settings: Settings) -> int:
     for agent in agents.values():
         agent.send(signal.SIGKILL)  # its workers die with it
     _wait(lambda: any(group.alive for group in folders.groups()), FIRM_SECONDS)
-    keepers.stop(settings)
+    cache_servers.stop(settings)
     return len(agents)
 
 
 def _agent(settings: Settings, epoch: int) -> ProcessId | None:
-    recorded = RunDir.of(settings.home, epoch).read("agent.json")
-    return ProcessId(**recorded) if recorded else None
+    agent = RunDir.of(settings.home, epoch).read(AgentProcess)
+    return agent.process if agent else None
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> None:

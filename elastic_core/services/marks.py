@@ -8,12 +8,9 @@ outlive a restart of the services on purpose.
 from __future__ import annotations
 
 import hashlib
-import signal
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from elastic_core.launch.process import ProcessId, marked
+from elastic_core.host.process import ProcessId, marked
 
 HOME_MARK = "ELASTIC_SERVICES_OF"
 PROGRAM_MARK = "ELASTIC_SERVICE"
@@ -34,17 +31,3 @@ def of_home(home: Path) -> list[ProcessId]:
 
 def of_program(home: Path, program: str) -> list[ProcessId]:
     return marked(PROGRAM_MARK, f"{home_mark(home)}/{program}")
-
-
-def end(processes: Sequence[ProcessId], grace_seconds: float, asking: int = signal.SIGTERM) -> list[ProcessId]:
-    """Ask, after the grace SIGKILL. Returns those that are still there 5 s after that (normally none)."""
-    for signum, patience in ((asking, grace_seconds), (signal.SIGKILL, 5.0)):
-        for process in processes:
-            process.send(signum)
-        deadline = time.monotonic() + patience
-        while any(process.alive() for process in processes) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        processes = [process for process in processes if process.alive()]
-        if not processes:
-            break
-    return list(processes)

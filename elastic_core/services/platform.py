@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from elastic_core.errors import UserError
+from elastic_core.host.this_machine import discover
 from elastic_core.services import airflow
-from elastic_core.services.cluster import discover
 from elastic_core.services.groups import stop_groups
 from elastic_core.services.postgres import EmbeddedPostgres, database_urls, needed
 from elastic_core.services.program import Port, Program, Stack, Stage
@@ -91,7 +91,7 @@ def prepare_home(settings: Settings) -> None:
 
 
 def _migrate_ledger(settings: Settings) -> None:
-    from elastic_core.control.migrations import upgrade
+    from elastic_core.control.ledger.migrations import upgrade
 
     upgrade(read_secret(settings, "ledger_url"))
 
@@ -134,13 +134,17 @@ def _tracker(settings: Settings) -> tuple[Program, ...]:
         return ()
     environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
     return (
-        Program(name="tracker", command=(sys.executable, "-m", "elastic_core.track.service"), environment=environment),
+        Program(
+            name="tracker",
+            command=(sys.executable, "-m", "elastic_core.track.tracker_service"),
+            environment=environment,
+        ),
     )
 
 
 def push_cluster(settings: Settings) -> ClusterSpec:
     """Tell the control plane which nodes and slots there are. The same cluster again changes nothing."""
-    from elastic_core.control.client import HttpControl
+    from elastic_core.protocol.http_client import HttpControl
 
     cluster = discover(settings)
     HttpControl(settings.api_url(), read_secret(settings, "control").encode()).set_cluster(cluster)

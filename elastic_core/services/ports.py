@@ -1,4 +1,7 @@
-"""Is a port free, and who has it if not."""
+"""Is a port free, and who has it if not: asked before anything starts, for an error that a person can act on.
+
+No reservation: another process may take the port in between, and the service's own log says so then.
+"""
 
 from __future__ import annotations
 

@@ -7,12 +7,17 @@ behind, and take secrets from their files at the last moment. Small on purpose: 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from elastic_core.services.marks import end, marks, of_program
+from elastic_core import logs
+from elastic_core.host.process import end_processes
+from elastic_core.services.marks import marks, of_program
+
+log = logging.getLogger("elastic_core.services.run")  # in its own process `__name__` is "__main__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +35,17 @@ class Launch:
 
 def main(path: str) -> None:
     launch = Launch(**json.loads(Path(path).read_text()))
+    logs.configure(launch.program)
     home = Path(launch.home)
-    left = end([process for process in of_program(home, launch.program) if process.pid != os.getpid()], 3.0)
-    if left:
-        sys.exit(f"processes of an earlier {launch.program} cannot be ended: {[process.pid for process in left]}")
+    earlier = [process for process in of_program(home, launch.program) if process.pid != os.getpid()]
+    stubborn = end_processes(earlier, 3.0)
+    if stubborn:
+        sys.exit(f"processes of an earlier {launch.program} cannot be ended: {[process.pid for process in stubborn]}")
     secrets = {name: Path(file).read_text().strip() for name, file in launch.secrets.items()}
     environment = os.environ | launch.environment | secrets | marks(home, launch.program)
     if launch.user:
         _become(launch.user)
-    print(f"--- starting {launch.program}, pid {os.getpid()}", flush=True)
+    log.info("starting")
     os.execvpe(launch.command[0], launch.command, environment)
 
 

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.services.marks import end, of_home, of_program
+from elastic_core.host.process import end_processes
+from elastic_core.services.marks import of_home, of_program
 from elastic_core.services.ports import require_free
 from elastic_core.services.program import Program, Stack, Stage
 from elastic_core.services.supervise import ProgramState, Supervisor
+from elastic_core.text import tail
 
 Tell = Callable[[str], None]
 POLL_SECONDS = 0.4  # between two looks at what is not healthy yet; each costs the services a little
@@ -117,8 +119,8 @@ def down(stack: Stack, tell: Tell) -> int:
 
 
 def _stop(supervisor: Supervisor, stage: Stage, tell: Tell) -> None:
-    known = supervisor.states()  # it may run with other settings than this stack's
-    programs = [program for program in stage.programs if program.name in known]
+    states = supervisor.states()  # it may run with other settings than this stack's
+    programs = [program for program in stage.programs if program.name in states]
     if programs:
         tell("stopping " + ", ".join(program.name for program in programs))
         patience = max(program.stop_seconds for program in programs) + 10.0
@@ -130,19 +132,19 @@ def _clear(home: Path, stage: Stage) -> int:
     total = 0
     for name in {program.stop_signal for program in stage.programs}:
         programs = [program.name for program in stage.programs if program.stop_signal == name]
-        found = [process for program in programs for process in of_program(home, program)]
-        end(found, 10.0, signal.Signals[f"SIG{name}"])
-        total += len(found)
+        leftovers = [process for program in programs for process in of_program(home, program)]
+        end_processes(leftovers, 10.0, signal.Signals[f"SIG{name}"])
+        total += len(leftovers)
     return total
 
 
 def _clear_rest(home: Path) -> int:
     """End what carries this home's mark and belongs to no program of the stack any more."""
-    found = of_home(home)
-    stubborn = end(found, 10.0)
+    leftovers = of_home(home)
+    stubborn = end_processes(leftovers, 10.0)
     if stubborn:
         raise InfrastructureError(f"processes that do not end: {[process.pid for process in stubborn]}")
-    return len(found)
+    return len(leftovers)
 
 
 def status(stack: Stack) -> list[ServiceStatus]:
@@ -166,15 +168,6 @@ def _status(supervisor: Supervisor, program: Program, state: ProgramState | None
 
 def _log(supervisor: Supervisor, name: str) -> Path:
     return supervisor.logs / f"{name}.log"
-
-
-def tail(path: Path, lines: int) -> str:
-    """The last lines of a text file, of which at most the last 64 KiB are read; "" if there is none."""
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 65536))
-        return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
 
 def _require_same(supervisor: Supervisor, stack: Stack) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.launch.process import ProcessId
+from elastic_core.host.process import ProcessId
 from elastic_core.services.marks import home_mark
 from elastic_core.services.program import Program
 from elastic_core.services.run import Launch

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from elastic_core.control.contract import PastJob, PastLease
 from elastic_core.domain import JobState, Limits, Node, Queue
 from elastic_core.errors import UserError
-from elastic_core.predict.fit import job_models
-from elastic_core.predict.throughput import StepTime
-from elastic_core.sim.physics import Nodes
-from elastic_core.sim.report import Comparison
-from elastic_core.sim.result import Held, JobResult, Result
-from elastic_core.sim.workload import SimJob, Workload, workload
+from elastic_core.predict.speed.fit import job_models
+from elastic_core.predict.speed.throughput import StepTime
+from elastic_core.protocol.records import PastJob, PastLease
+from elastic_core.sim.engine.result import Held, JobResult, Result
+from elastic_core.sim.ground_truth.physics import Nodes
+from elastic_core.sim.ground_truth.workload import SimJob, Workload, workload
+from elastic_core.sim.report.report import Comparison
 
 UNKNOWN_RESTART_SECONDS = 10.0  # of a job that was never restarted: what production assumes, too
 AS_IT_RAN = "as it ran"
@@ -55,9 +55,14 @@ class FittedPhysics:
         key = (kind, nodes, local, accumulation)
         if key not in self._known:
             slots = sum(nodes)
-            asked = (np.asarray([slots]), np.asarray([len(nodes)]), kind, np.asarray([slots * local * accumulation]))
-            step = float(self.model.seconds(*asked, self.limits)[0])
-            compute = float(self.model.compute_seconds(*asked, self.limits)[0])
+            arguments = (
+                np.asarray([slots]),
+                np.asarray([len(nodes)]),
+                kind,
+                np.asarray([slots * local * accumulation]),
+            )
+            step = float(self.model.seconds(*arguments, self.limits)[0])
+            compute = float(self.model.compute_seconds(*arguments, self.limits)[0])
             self._known[key] = step, max(0.0, step - accumulation * compute)
         return self._known[key]
 
@@ -132,17 +137,17 @@ def _job(job: PastJob, start: float) -> SimJob:
 def _notes(past: Sequence[PastJob]) -> list[str]:
     idle = [job.job_id for job in past if _work(job) <= 0]
     blind = [job.job_id for job in past if _work(job) > 0 and not job.profile]
-    one = [job.job_id for job in past if _work(job) > 0 and len(_measured(job)) == 1]
+    single_count = [job.job_id for job in past if _work(job) > 0 and len(_measured(job)) == 1]
     cut = [job.job_id for job in past if _work(job) > 0 and job.state in (JobState.FAILED, JobState.CANCELLED)]
     untried = [job.job_id for job in past if _work(job) > 0 and job.resize_seconds is None]
-    told = (
+    remarks = (
         (idle, "did no work before they failed or were cancelled, and are left out"),
         (cut, "failed or were cancelled: they end after the work that they had committed"),
         (blind, "were never measured: their speed is a guess"),
-        (one, "were measured on one count of slots only: what they gain from others is extrapolated"),
+        (single_count, "were measured on one count of slots only: what they gain from others is extrapolated"),
         (untried, f"were never restarted: {UNKNOWN_RESTART_SECONDS:.0f} s are assumed"),
     )
-    return [f"{_named(names)} {what}" for names, what in told if names]
+    return [f"{_named(names)} {what}" for names, what in remarks if names]
 
 
 def _named(names: Sequence[str]) -> str:
@@ -195,15 +200,17 @@ def _resized(before: PastLease, lease: PastLease) -> bool:
 
 
 def _held(job: PastJob, start: float, now: float) -> list[Held]:
-    found = []
+    stretches = []
     for lease in job.leases:
         nodes: dict[str, int] = {}
         for slot in lease.allocation.slots:
             nodes[slot.node] = nodes.get(slot.node, 0) + 1
         kind = lease.allocation.slots[0].type
         until = now if lease.until is None else lease.until
-        found.append(Held(job.job_id, lease.since - start, until - start, kind, nodes, lease.allocation.global_batch))
-    return found
+        stretches.append(
+            Held(job.job_id, lease.since - start, until - start, kind, nodes, lease.allocation.global_batch)
+        )
+    return stretches
 
 
 def _result(job: PastJob, start: float, now: float) -> JobResult:

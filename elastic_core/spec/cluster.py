@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from elastic_core.domain import Node, Queue
 from elastic_core.spec.problems import parse
+from elastic_core.text import near_miss
 
 QUEUE_NAME = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 
@@ -78,16 +78,16 @@ class ClusterSpec(BaseModel):
         have = ", ".join(f"{count} of {kind}" for kind, count in sorted(capacity.items()))
         for queue in self.queues:
             for kind in sorted(queue.guaranteed.keys() - capacity.keys()):
-                near = get_close_matches(kind, capacity, n=1, cutoff=0.5)
-                hint = f"; did you mean {near[0]!r}?" if near else "."
+                near = near_miss(kind, capacity)
+                hint = f"; did you mean {near!r}?" if near else "."
                 yield f"queue {queue.name!r} is guaranteed slots of {kind!r}, which no node has{hint} There are {have}"
 
     def _too_much(self) -> Iterator[str]:
         for kind, count in sorted(self.capacity().items()):
             shares = {queue.name: queue.guaranteed[kind] for queue in self.queues if kind in queue.guaranteed}
             if sum(shares.values()) > count:
-                told = " + ".join(f"{share} ({name})" for name, share in shares.items())
-                yield f"the queues are guaranteed {told} slots of {kind!r}, and the nodes have {count} in all"
+                guarantees = " + ".join(f"{share} ({name})" for name, share in shares.items())
+                yield f"the queues are guaranteed {guarantees} slots of {kind!r}, and the nodes have {count} in all"
 
     def domain_queues(self) -> tuple[Queue, ...]:
         ordered = sorted(self.queues, key=lambda queue: queue.name)

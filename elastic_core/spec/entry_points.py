@@ -13,12 +13,12 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from elastic_core.errors import UserError
+from elastic_core.text import did_you_mean, near_miss
 
 _NAME = r"[A-Za-z][A-Za-z0-9_]*"
 _ENTRY_POINT = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
@@ -75,21 +75,21 @@ def load(entry_point: str, patterns: str | Sequence[str]) -> Any:
             f"Entry point {entry_point!r}: there is no module {error.name!r}."
             f"{_suggest(module_name, _siblings(module_name))}"
         ) from error
-    found = getattr(module, attribute, None)
+    entry = getattr(module, attribute, None)
     entries = {name: value for name, value in vars(module).items() if _is_entry(value)}
     offered = sorted(name for name, value in entries.items() if value.__module__ == module_name)
-    if found is None or not _is_entry(found):
-        what = "is no class or function" if found is not None else "does not exist"
+    if entry is None or not _is_entry(entry):
+        what = "is no class or function" if entry is not None else "does not exist"
         raise UserError(
             f"Entry point {entry_point!r}: {attribute!r} {what} in {module_name}.{_suggest(attribute, offered)} "
             f"The module offers: {', '.join(offered) or 'nothing'}."
         )
-    if not _matches(found.__module__, parse_patterns(patterns)):
+    if not _matches(entry.__module__, parse_patterns(patterns)):
         raise UserError(
-            f"Entry point {entry_point!r}: {attribute!r} is defined in {found.__module__!r}, which the operator's "
+            f"Entry point {entry_point!r}: {attribute!r} is defined in {entry.__module__!r}, which the operator's "
             f"patterns do not allow. Name something that {module_name} defines itself."
         )
-    return found
+    return entry
 
 
 def _matches(module: str, patterns: Iterable[str]) -> bool:
@@ -108,16 +108,15 @@ def _near_pattern(module: str, patterns: Sequence[str]) -> str:
     """A hint for `example.digits` when `examples.*` is allowed: the same module under an allowed package."""
     head, _, rest = module.partition(".")
     heads = {pattern.partition(".")[0] for pattern in patterns}
-    for near in get_close_matches(head, heads, n=1, cutoff=0.6):
-        candidate = f"{near}.{rest}" if rest else near
-        if candidate != module and _matches(candidate, patterns):
-            return f" Did you mean {candidate!r}?"
+    near = near_miss(head, heads, cutoff=0.6)
+    candidate = f"{near}.{rest}" if rest else near
+    if candidate and candidate != module and _matches(candidate, patterns):
+        return f" Did you mean {candidate!r}?"
     return ""
 
 
-def _suggest(wanted: str, known: Iterable[str]) -> str:
-    near = get_close_matches(wanted, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def _suggest(name: str, known: Iterable[str]) -> str:
+    return did_you_mean(name, known, cutoff=0.6)
 
 
 def _siblings(module: str) -> list[str]:

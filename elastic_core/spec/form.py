@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from elastic_core.errors import UserError
 from elastic_core.spec.job import JobSpec, parse_job_spec
+from elastic_core.text import near_miss
 
 NO_PRESET = "none"
 PRESET, WHOLE_SPEC, JOB_ID = "preset", "spec", "job_id"
@@ -81,8 +81,8 @@ def spec_from_form(values: Mapping[str, Any], presets: Mapping[str, Mapping[str,
     """The spec that a filled form means. Raises `UserError` naming every field that is wrong and what is allowed."""
     known = {item.name: item for item in form_fields(presets)}
     for name in values.keys() - known.keys():
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
+        near = near_miss(name, known, cutoff=0.6)
+        hint = f"did you mean {near!r}?" if near else f"known fields: {', '.join(sorted(known))}"
         raise UserError(f"the form has no field {name!r}: {hint}")
     if values.get(WHOLE_SPEC):
         return parse_job_spec(values[WHOLE_SPEC])
@@ -97,14 +97,14 @@ def spec_from_form(values: Mapping[str, Any], presets: Mapping[str, Mapping[str,
 def _leaves(
     node: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...]
 ) -> list[tuple[tuple[str, ...], Any]]:
-    found: list[tuple[tuple[str, ...], Any]] = []
+    leaves: list[tuple[tuple[str, ...], Any]] = []
     for name, child in node["properties"].items():
         target = root["$defs"][child["$ref"].rpartition("/")[2]] if "$ref" in child else child
         if "properties" in target:
-            found += _leaves(target, root, (*path, name))
+            leaves += _leaves(target, root, (*path, name))
         else:
-            found.append(((*path, name), child))
-    return found
+            leaves.append(((*path, name), child))
+    return leaves
 
 
 def _leaf(path: tuple[str, ...], node: Mapping[str, Any], root: Mapping[str, Any]) -> FormField:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from elastic_core.errors import UserError
+from elastic_core.text import near_miss
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = Sequence[int | str]
@@ -30,9 +30,9 @@ def refuse(what: str, problems: Sequence[str]) -> UserError:
 
 def describe(kind: type[BaseModel], error: ValidationError) -> tuple[str, ...]:
     """One sentence a problem, in the order of the fields."""
-    found: list[dict[str, Any]] = [dict(problem) for problem in error.errors(include_url=False)]
-    paths: list[Path] = [problem["loc"] for problem in found]
-    return tuple(_sentence(kind, problem) for problem in found if not _follows_from_deeper(problem, paths))
+    problems: list[dict[str, Any]] = [dict(problem) for problem in error.errors(include_url=False)]
+    paths: list[Path] = [problem["loc"] for problem in problems]
+    return tuple(_sentence(kind, problem) for problem in problems if not _follows_from_deeper(problem, paths))
 
 
 def _follows_from_deeper(problem: dict[str, Any], paths: Sequence[Path]) -> bool:
@@ -44,8 +44,8 @@ def _follows_from_deeper(problem: dict[str, Any], paths: Sequence[Path]) -> bool
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """What to say of a key that does not exist: the near-miss, and all that exist."""
     names = sorted(known)
-    near = get_close_matches(key, names, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    near = near_miss(key, names, cutoff=0.6)
+    hint = f"; did you mean {near!r}?" if near else "."
     return f"there is no such key{hint} Allowed: {', '.join(names)}"
 
 

@@ -1,4 +1,7 @@
-"""Memory to fill, as buffers one after another."""
+"""Buffers to fill one after another, as `preadv` takes them: sizes, portions, what is left, alignment.
+
+Only views are made; no byte is copied. Offsets and sizes are in bytes; the buffers are of bytes, too.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,8 @@ def after(buffers: Sequence[memoryview], done: int) -> Sequence[memoryview]:
 
 def first(buffers: Iterable[memoryview], num_bytes: int) -> list[memoryview]:
     """Their first bytes, at most so many."""
-    found = []
+    taken = []
     for buffer in buffers:
-        found.append(buffer[: max(0, num_bytes)])
+        taken.append(buffer[: max(0, num_bytes)])
         num_bytes -= buffer.nbytes
-    return found
+    return taken

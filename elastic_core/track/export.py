@@ -15,15 +15,15 @@ from mlflow.models import Model, ModelSignature, infer_signature
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from elastic_core.control.contract import CheckpointRecord
 from elastic_core.errors import UserError
+from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.spec import JobSpec, entry_points
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.manifest import Manifest
-from elastic_core.state.reading import read_tensors
+from elastic_core.state.format.manifest import Manifest
+from elastic_core.state.format.reading import read_tensors
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.train.checkpoint.restore import read_weights
+from elastic_core.train.checkpoint.training_state import MODEL, load_weights
 from elastic_core.train.entry import function_facts, is_task, make_task
-from elastic_core.train.restore import read_weights
-from elastic_core.train.training_state import MODEL, load_weights
 
 _REQUIRED = ("elastic-airflow", "torch", "safetensors", "numpy", "pydantic")
 

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_TAG_VAL_LENGTH
 
-from elastic_core.control.contract import CheckpointRecord
 from elastic_core.domain import Allocation, Layout, Observation
+from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 

@@ -1,6 +1,6 @@
-"""Follows the ledger's outbox with one number: read a page, have it recorded, then settle.
+"""Follows the ledger's outbox with one number: read a page, have it recorded, then acknowledge it.
 
-A crash between recording and settling brings the same page again, which adds nothing (see `Tracker.record`). So
+A crash between recording and acknowledging brings the same page again, which adds nothing (see `Tracker.record`). So
 every event reaches the tracker, and at most one page of events is in memory however far behind it is.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elastic_core.control.events import Feed
+from elastic_core.protocol.events import Feed
 from elastic_core.track.tracker import Tracker
 
 READER = "mlflow"
@@ -20,7 +20,7 @@ class Lag:
 
     position: int
     events: int
-    oldest_at: float | None  # when the oldest event not yet settled happened, Unix seconds
+    oldest_at: float | None  # when the oldest event not yet acknowledged happened, Unix seconds
 
     def seconds(self, now: float) -> float:
         return 0.0 if self.oldest_at is None else max(0.0, now - self.oldest_at)
@@ -34,14 +34,14 @@ class Follower:
     page: int = 500
 
     def step(self) -> int:
-        """Record and settle the next page; its number of events, 0 when there is nothing new.
+        """Record and acknowledge the next page; its number of events, 0 when there is nothing new.
 
-        Raises `InfrastructureError` when the tracker is away: nothing is settled, ask again later.
+        Raises `InfrastructureError` when the tracker is away: nothing is acknowledged, ask again later.
         """
         events = self.feed.events(self.feed.position(self.reader), self.page)
         if events:
             self.tracker.record(events)
-            self.feed.settle(self.reader, events[-1].position)
+            self.feed.acknowledge(self.reader, events[-1].position)
         return len(events)
 
     def catch_up(self) -> int:

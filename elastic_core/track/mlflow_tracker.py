@@ -17,19 +17,13 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from elastic_core.control.contract import JobStatus
-from elastic_core.control.events import Event, EventKind, Feed
 from elastic_core.domain import Allocation, JobState, SegmentState, from_json
+from elastic_core.protocol.events import Event, EventKind, Feed
+from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.track import facts
-from elastic_core.track.runs import Recent, Refused, Run, Runs
-from elastic_core.track.segments import (
-    Segment,
-    checkpoint_of,
-    committed_observations,
-    observations,
-    read_segment,
-)
+from elastic_core.track.mlflow_runs import Recent, Refused, Run, Runs
+from elastic_core.track.segment_facts import Segment, checkpoint_of, committed_observations, observations, read_segment
 from elastic_core.track.tracker import Jobs
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from elastic_core.control.contract import JobStatus
-from elastic_core.control.events import Event
+from elastic_core.protocol.events import Event
+from elastic_core.protocol.records import JobStatus
 
 
 class Tracker(Protocol):

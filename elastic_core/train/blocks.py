@@ -1,8 +1,8 @@
 """Data that is read in blocks: a data set whose samples come by the row group, the shard, the chunk.
 
 Map-style to the loop, read block by block from wherever the blocks lie. The order of the data follows the blocks
-(`state.block_order`), so that a block is fetched once and used while it is there. What a block is, a subclass says; it
-must give the same samples for the same number for ever (docs/data.md).
+(`state.order.block_order`), so that a block is fetched once and used while it is there. What a block is, a subclass
+says; it must give the same samples for the same number for ever (docs/guide/data.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from elastic_core.errors import UserError
-from elastic_core.state.block_order import Blocks
+from elastic_core.state.order.block_order import Blocks
 
 _FETCHERS = 4  # blocks fetched at once
 
@@ -32,7 +32,7 @@ class BlockDataset(Dataset[Any]):
 
     def __init__(self, window: int = 16) -> None:
         self._window = window
-        self._kept: OrderedDict[int, Sequence[Any]] = OrderedDict()  # the longest unused first
+        self._cache: OrderedDict[int, Sequence[Any]] = OrderedDict()  # the longest unused first
 
     @property
     @abstractmethod
@@ -55,30 +55,30 @@ class BlockDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Samples by their indices: each of their blocks is read once. Raises `IndexError`, `UserError`."""
-        wanted = np.asarray(indices, dtype=np.int64)
-        if wanted.size and not 0 <= int(wanted.min()) <= int(wanted.max()) < len(self):
-            raise IndexError(f"Indices {wanted.min()}..{wanted.max()} are outside [0, {len(self)}).")
-        numbers = np.searchsorted(self.blocks.starts, wanted, side="right") - 1
-        held = self._hold(dict.fromkeys(numbers.tolist()))
-        places = (wanted - self.blocks.starts[numbers]).tolist()
-        return [held[number][place] for number, place in zip(numbers.tolist(), places, strict=True)]
+        requested = np.asarray(indices, dtype=np.int64)
+        if requested.size and not 0 <= int(requested.min()) <= int(requested.max()) < len(self):
+            raise IndexError(f"Indices {requested.min()}..{requested.max()} are outside [0, {len(self)}).")
+        numbers = np.searchsorted(self.blocks.starts, requested, side="right") - 1
+        blocks = self._load_blocks(dict.fromkeys(numbers.tolist()))
+        places = (requested - self.blocks.starts[numbers]).tolist()
+        return [blocks[number][place] for number, place in zip(numbers.tolist(), places, strict=True)]
 
-    def _hold(self, numbers: Iterable[int]) -> dict[int, Sequence[Any]]:
+    def _load_blocks(self, numbers: Iterable[int]) -> dict[int, Sequence[Any]]:
         """These blocks, from memory or read now."""
         numbers = list(numbers)
-        missing = [number for number in numbers if number not in self._kept]
+        missing = [number for number in numbers if number not in self._cache]
         if missing:
             with ThreadPoolExecutor(min(_FETCHERS, len(missing)), thread_name_prefix="read-blocks") as pool:
-                self._kept.update(zip(missing, pool.map(self._checked, missing), strict=True))
-        held = {}
+                self._cache.update(zip(missing, pool.map(self._read_checked, missing), strict=True))
+        blocks = {}
         for number in numbers:
-            self._kept.move_to_end(number)
-            held[number] = self._kept[number]
-        while len(self._kept) > self._window + 1:
-            self._kept.popitem(last=False)
-        return held
+            self._cache.move_to_end(number)
+            blocks[number] = self._cache[number]
+        while len(self._cache) > self._window + 1:
+            self._cache.popitem(last=False)
+        return blocks
 
-    def _checked(self, number: int) -> Sequence[Any]:
+    def _read_checked(self, number: int) -> Sequence[Any]:
         block = self.read_block(number)
         if len(block) != self.blocks.rows[number]:
             raise UserError(

@@ -15,14 +15,14 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 from torch import nn
 
-from elastic_core.control.contract import JobFacts
 from elastic_core.errors import UserError
+from elastic_core.protocol.records import JobFacts
 from elastic_core.spec import JobSpec
-from elastic_core.spec.layouts import Admitted
-from elastic_core.train.evaluating import Evaluate
+from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.train.layouts import Declared, resolve
+from elastic_core.train.parallel.stages import check_units
 from elastic_core.train.session import Session
-from elastic_core.train.stages import check_units
+from elastic_core.train.steps.evaluating import Evaluate
 from elastic_core.train.task import Task
 
 F = TypeVar("F", bound=Callable[[Session], None])

@@ -1,4 +1,4 @@
-"""What a task says of how its model may be cut, and what its modules need to work on a part.
+"""What a task says of how its model may be partitioned, and what its modules need to work on a part.
 
 Nothing here imports torch's parallel libraries, which cost a second and more: a data-parallel job never loads them.
 """
@@ -30,20 +30,20 @@ UNCUT = Declared()
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a parameter that a tensor plan cuts, with its gradient; the whole of any other."""
-    cut = getattr(tensor, "to_local", None)  # DTensor's
-    part: Tensor = tensor if cut is None else cut()
+    """This rank's part of a parameter that a tensor plan partitions, with its gradient; the whole of any other."""
+    to_local = getattr(tensor, "to_local", None)  # DTensor's
+    part: Tensor = tensor if to_local is None else to_local()
     return part
 
 
 def resolve(plan: TensorPlan, model: nn.Module) -> dict[str, ParallelStyle]:
     """The plan with its wildcards ('blocks.*.mlp') replaced by the modules that this part of the model has."""
-    found: dict[str, ParallelStyle] = {}
+    styles: dict[str, ParallelStyle] = {}
     for name, _ in model.named_modules():
         tokens = name.split(".")
         for pattern, style in plan.items():
-            wanted = pattern.split(".")
-            if len(wanted) == len(tokens) and all(map(fnmatch, tokens, wanted)):
-                found[name] = style
+            parts = pattern.split(".")
+            if len(parts) == len(tokens) and all(map(fnmatch, tokens, parts)):
+                styles[name] = style
                 break
-    return found
+    return styles

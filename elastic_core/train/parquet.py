@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elastic_core.errors import UserError
-from elastic_core.state.contract import Entry
-from elastic_core.state.ranged import open_ranged
-from elastic_core.state.stores import open_store
+from elastic_core.state.stores.ranged_file import open_ranged
+from elastic_core.state.stores.store import Entry
+from elastic_core.state.stores.store_urls import open_store
 from elastic_core.train.blocks import BlockDataset
 
 Row = dict[str, Any]
@@ -62,7 +62,7 @@ class ParquetFiles(BlockDataset):
         place, prefix = (above or ".", name) if name.endswith(_SUFFIX) else (url, "")
         self._store = open_store(place, endpoint=endpoint)
         self._files = self._footers(prefix)
-        self._columns = self._chosen(columns)
+        self._columns = self._select_columns(columns)
         groups = [(file, number) for file in self._files for number in range(file.footer.num_row_groups)]
         self._groups = [(file, number) for file, number in groups if file.footer.row_group(number).num_rows]
         if not self._groups:
@@ -74,7 +74,7 @@ class ParquetFiles(BlockDataset):
 
     def read_block(self, number: int) -> Sequence[Any]:
         file, group = self._groups[number]
-        with self._faults(file.entry.key):
+        with self._raising_user_errors(file.entry.key):
             source = open_ranged(self._store, file.entry.key, file.entry.size)
             with pq.ParquetFile(pa.PythonFile(source, "r"), metadata=file.footer, pre_buffer=True) as opened:
                 table = opened.read_row_group(group, columns=self._columns, use_threads=False)
@@ -91,10 +91,10 @@ class ParquetFiles(BlockDataset):
             return list(pool.map(self._footer, entries))
 
     def _footer(self, entry: Entry) -> _File:
-        with self._faults(entry.key):
+        with self._raising_user_errors(entry.key):
             return _File(entry, pq.read_metadata(pa.PythonFile(open_ranged(self._store, entry.key, entry.size), "r")))
 
-    def _chosen(self, columns: Sequence[str] | None) -> list[str]:
+    def _select_columns(self, columns: Sequence[str] | None) -> list[str]:
         first = self._files[0]
         known = first.footer.schema.to_arrow_schema()
         chosen = list(known.names if columns is None else columns)
@@ -104,16 +104,16 @@ class ParquetFiles(BlockDataset):
         for file in self._files[1:]:
             schema = file.footer.schema.to_arrow_schema()
             for name in chosen:
-                found = schema.field(name).type if name in schema.names else "missing"
-                if found != known.field(name).type:
+                column_type = schema.field(name).type if name in schema.names else "missing"
+                if column_type != known.field(name).type:
                     raise UserError(
-                        f"Column {name!r} is {known.field(name).type} in {first.entry.key} and {found} in "
+                        f"Column {name!r} is {known.field(name).type} in {first.entry.key} and {column_type} in "
                         f"{file.entry.key}: all files must agree. Rewrite the file, or name other columns."
                     )
         return chosen
 
     @contextmanager
-    def _faults(self, key: str) -> Iterator[None]:
+    def _raising_user_errors(self, key: str) -> Iterator[None]:
         try:
             yield
         except (pa.ArrowInvalid, FileNotFoundError) as error:

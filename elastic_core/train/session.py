@@ -8,7 +8,7 @@
 
 The loop sees micro-batches and never where one segment ends and the next begins: `batches` restores, saves at
 intervals and boundaries, goes straight on when the lease passes on with the same slots, and ends when this process
-should, or is to begin anew with other ranks.
+should, or is to restart training with other ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,53 +24,48 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from elastic_core.control.contract import Commit, LaunchOrder
 from elastic_core.errors import UserError
-from elastic_core.state.order import rank_share
-from elastic_core.train.audit import ReadLog
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.trainer import Commit
+from elastic_core.state.order.sample_order import rank_share
 from elastic_core.train.blocks import BlockDataset
-from elastic_core.train.committing import Committer
-from elastic_core.train.data import Collate, DataPlan, MicroBatch, Reader, StepPlan, plan_step
-from elastic_core.train.data_state import DataState, check_resumed
-from elastic_core.train.evaluating import Evaluate, measured
-from elastic_core.train.gradients import Gradients
+from elastic_core.train.checkpoint.committing import Committer
+from elastic_core.train.checkpoint.pipeline import CheckpointPipeline
+from elastic_core.train.checkpoint.restore import Restored, restore, warm_start
+from elastic_core.train.checkpoint.training_state import TrainingState, restore_rank, seed_everything
+from elastic_core.train.data.audit import ReadLog
+from elastic_core.train.data.batches import Collate, DataPlan, MicroBatch, Reader, StepPlan, plan_step
+from elastic_core.train.data.data_state import check_dataset, check_resumed
+from elastic_core.train.gradients.gradients import Gradients
+from elastic_core.train.gradients.noise import NoiseState
+from elastic_core.train.gradients.rates import Rates
 from elastic_core.train.layouts import UNCUT, Declared
-from elastic_core.train.noise import NoiseState
-from elastic_core.train.places import Places
-from elastic_core.train.rates import Rates
-from elastic_core.train.restore import Restored, read_weights, restore, warm_start
-from elastic_core.train.saving import Content, Saver
-from elastic_core.train.segments import Segments, Surroundings
-from elastic_core.train.stepping import Stepper
-from elastic_core.train.training_state import (
-    TrainingState,
-    rank_tensors,
-    restore_rank,
-    seed_everything,
-)
+from elastic_core.train.parallel.places import Places
+from elastic_core.train.steps.content_source import ContentSource
+from elastic_core.train.steps.evaluating import Evaluate
+from elastic_core.train.steps.runtime_context import RuntimeContext
+from elastic_core.train.steps.segment_progress import Progress
+from elastic_core.train.steps.segments import Segments
+from elastic_core.train.steps.stepping import Stepper
 
 if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
-    from elastic_core.train.cut_gradients import CutGradients
-    from elastic_core.train.cutting import Cut
-    from elastic_core.train.pipe import Loss, Pipe
-
-_QUICK_SECONDS = 1.0  # of evaluation that an interval checkpoint may take
+    from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
+    from elastic_core.train.gradients.pipe import Loss, Pipe
+    from elastic_core.train.parallel.partitioning import ModelPartition
 
 
 @dataclass
 class _Prepared:
     """What `prepare` made."""
 
-    state: TrainingState
-    gradients: Gradients | CutGradients
+    gradients: Gradients | PartitionedGradients
     stepper: Stepper
+    segments: Segments
     reader: Reader
     plan: DataPlan
     reads: ReadLog
     restored: Restored
-    evaluate: Evaluate | None
-    evaluate_seconds: float = 0.0  # that it took last time
-    cut: Cut | None = None  # None: every rank holds the whole model
+    partition: ModelPartition | None  # None: every rank holds the whole model
 
 
 @dataclass
@@ -86,15 +80,15 @@ class _Current:
 class Session:
     """One rank's part in training one job, over the segments in which its group stays as it is."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, context: RuntimeContext) -> None:
         """Seeds torch, NumPy and Python from the job's seed: models made from now on are alike on every rank."""
-        self._around = around
-        self._group = around.group
-        self._segments = Segments(around)
-        self._places = Places(around.group, around.order.allocation.layout)
+        self._context = context
+        self._group = context.group
+        self._progress = Progress(context)
+        self._places = Places(context.group, context.order.allocation.layout)
         self._prepared: _Prepared | None = None
         self._current: _Current | None = None
-        self._spec = around.order.spec
+        self._spec = context.order.spec
         self._evaluate: Evaluate | None = None
         seed_everything(self._spec.seed)
 
@@ -118,36 +112,36 @@ class Session:
     @property
     def num_steps(self) -> int:
         """Optimizer steps of the job so far."""
-        return self._segments.step
+        return self._progress.step
 
     @property
     def num_samples(self) -> int:
         """Samples of the job's work so far, over all passes of the data set."""
-        return self._segments.samples
+        return self._progress.samples
 
     @property
     def progress(self) -> float:
         """Part of the job's work that is done, in [0, 1]."""
-        return self._segments.progress
+        return self._progress.fraction
 
     @property
     def last_loss(self) -> float:
         """Mean loss over the last step's whole global batch, the same on every rank."""
-        return self._segments.loss
+        return self._progress.loss
 
     @property
     def over(self) -> bool:
         """`batches` has ended: training may return."""
-        return self._segments.over
+        return self._progress.over
 
     @property
-    def anew(self) -> LaunchOrder | None:
-        """The next segment's order, where the same job is to begin again in this process, with other ranks."""
-        return self._segments.anew
+    def next_order(self) -> LaunchOrder | None:
+        """The next segment's order, where training is to restart in this process, with other ranks."""
+        return self._progress.next_order
 
     def log(self, **metrics: float) -> None:
         """Report metrics with the next observation and checkpoint. Rank 0's count, the others' are ignored."""
-        self._segments.log({name: float(value) for name, value in metrics.items()})
+        self._progress.log({name: float(value) for name, value in metrics.items()})
 
     def evaluate_with(self, evaluate: Evaluate | None) -> None:
         """How `prepare` evaluates when it is not told: what an entry point says besides its loop."""
@@ -174,46 +168,51 @@ class Session:
         stepped once an optimizer step. `collate`: list of samples to a batch. `learning_rate_factor`: schedule by
         progress in [0, 1], where there is no scheduler. `evaluate`: metrics of the plain model on held-out data, for
         checkpoints. `clip_grad_norm`: greatest norm of a gradient. `find_unused_parameters`: as in DDP. `declared`: how
-        the model may be cut. Raises `UserError` for what cannot be trained.
+        the model may be partitioned. Raises `UserError` for what cannot be trained.
         """
         if self._prepared is not None:
             raise UserError("session.prepare was called twice; call it once, before the loop.")
         started = time.perf_counter()
-        around, spec, order = self._around, self._spec, self._segments.order
-        _check_dataset(dataset, order.facts.dataset_samples)
+        context, spec, order = self._context, self._spec, self._progress.order
+        check_dataset(dataset, order.facts.dataset_samples)
         plan = DataPlan(
             spec.seed, order.facts.dataset_samples, order.total_samples, spec.batch.max_per_slot,
             dataset.blocks if isinstance(dataset, BlockDataset) else None,
         )  # fmt: skip
-        part, state = self._part(model, optimizer, scheduler, declared)
+        partition, state = self._partition(model, optimizer, scheduler, declared)
         rates = Rates(optimizer, scheduler, learning_rate_factor, spec.batch)
         restored = self._restore(state)
         if restored.record is not None:
             check_resumed(plan, restored.scalars)
         rates.restored()
-        gradients: Gradients | CutGradients
-        if part is None:
+        gradients: Gradients | PartitionedGradients
+        if partition is None:
             gradients = Gradients(model, self._group, order.allocation.comm, find_unused_parameters)
         else:
-            from elastic_core.train.cut_gradients import CutGradients
+            from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
 
-            gradients = CutGradients(part, self._group, self._places)
+            gradients = PartitionedGradients(partition, self._group, self._places)
         reads = ReadLog(keep_indices=spec.audit == "full")
-        committer = Committer(around.heart, around.wishes, self._remember) if around.heart is not None else None
-        saver = Saver(self._group, around.store, reads, committer, self._places, part.groups if part else ())
-        self._segments.attach(saver, committer)
+        committer = None
+        if context.control_link is not None:
+            committer = Committer(context.control_link, context.stop_requests, self._remember)
+        optimizer_groups = partition.groups if partition is not None else ()
+        pipeline = CheckpointPipeline(self._group, context.store, reads, committer, self._places, optimizer_groups)
+        content = ContentSource(
+            self._group, self._places, context.store, self._progress, plan, state, gradients.comm,
+            evaluate or self._evaluate, partition,
+        )  # fmt: skip
         self._prepared = _Prepared(
-            state=state,
             gradients=gradients,
             stepper=Stepper(self._group, spec, state, gradients, self._places, rates, clip_grad_norm),
+            segments=Segments(context, self._progress, pipeline, content.describe),
             reader=Reader(dataset, collate, self.device),
             plan=plan,
             reads=reads,
             restored=restored,
-            evaluate=evaluate or self._evaluate,
-            cut=part,
+            partition=partition,
         )
-        self._segments.time("restore", time.perf_counter() - started)
+        self._progress.time("restore", time.perf_counter() - started)
         return gradients.wrapped, optimizer
 
     def batches(self) -> Iterator[Any]:
@@ -233,10 +232,10 @@ class Session:
             for batch in self.batches():
                 self.step(loss(ready.gradients.wrapped, batch))
             return
-        from elastic_core.train.pipe import Pipe
+        from elastic_core.train.gradients.pipe import Pipe
 
-        assert ready.cut is not None
-        pipe = Pipe(ready.cut, self._places, loss, self.device, self._autocast)
+        assert ready.partition is not None, "a layout with stages partitions the model"
+        pipe = Pipe(ready.partition, self._places, loss, self.device, self._autocast)
         for _ in self._steps(ready):
             self._pipeline_step(ready, pipe)
 
@@ -255,50 +254,47 @@ class Session:
         if self._prepared is not None:
             self._prepared.gradients.close()
 
-    def _part(
+    def _partition(
         self, model: nn.Module, optimizer: Optimizer, scheduler: Any | None, declared: Declared
-    ) -> tuple[Cut | None, TrainingState]:
+    ) -> tuple[ModelPartition | None, TrainingState]:
         """This rank's part of the model, None for all of it, and the state of what it holds."""
         if self._places.replicated:
             model.to(self.device)
             return None, TrainingState(model, optimizer, scheduler, NoiseState())
-        from elastic_core.train.cut_state import CutState
-        from elastic_core.train.cutting import cut
+        from elastic_core.train.checkpoint.partitioned_state import PartitionedState
+        from elastic_core.train.parallel.partitioning import partition_model
 
-        part = cut(model, optimizer, self._places, declared, self.device, self._autocast)
-        return part, CutState(part.model, optimizer, scheduler, NoiseState(), part, self._places)
+        partition = partition_model(model, optimizer, self._places, declared, self.device, self._autocast)
+        return partition, PartitionedState(partition.model, optimizer, scheduler, NoiseState(), partition, self._places)
 
     def _steps(self, ready: _Prepared) -> Iterator[None]:
         """Yields where a step is to be taken."""
         self._restore_randomness(ready)
-        self._segments.begin()
-        while not self._segments.over:
-            if self._segments.progress < 1.0:
+        ready.segments.begin()
+        while not self._progress.over:
+            if self._progress.fraction < 1.0:
                 yield
-            self._segments.proceed(self._describe)
+            ready.segments.proceed()
 
     def _finish(self, ready: _Prepared, current: _Current) -> None:
-        segments = self._segments
-        segments.stepped(
-            ready.stepper.finish(
-                current.plan, segments.order.allocation, segments.progress, segments.outside(), current.started
-            )
-        )
+        progress, segments = self._progress, ready.segments
+        allocation, status = progress.order.allocation, segments.status()
+        segments.stepped(ready.stepper.finish(current.plan, allocation, progress.fraction, status, current.started))
 
     def _pipeline_step(self, ready: _Prepared, pipe: Pipe) -> None:
-        from elastic_core.train.cut_gradients import CutGradients
-        from elastic_core.train.pipe import micro_batch_size
+        from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
+        from elastic_core.train.gradients.pipe import micro_batch_size
 
-        segments, layout, started = self._segments, self._places.layout, time.perf_counter()
-        batch = segments.order.allocation.global_batch
-        share = rank_share(min(batch, ready.plan.total_samples - segments.samples), self._places.data, layout.data)[1]
+        progress, layout, started = self._progress, self._places.layout, time.perf_counter()
+        batch = progress.order.allocation.global_batch
+        share = rank_share(min(batch, ready.plan.total_samples - progress.samples), self._places.data, layout.data)[1]
         plan = replace(ready.plan, max_local=micro_batch_size(share, layout.pipeline, ready.plan.max_local))
-        step = plan_step(plan, segments.samples, batch, self._places.data, layout.data)
-        ready.stepper.starts(segments.step)
+        step = plan_step(plan, progress.samples, batch, self._places.data, layout.data)
+        ready.stepper.begin_step(progress.step)
         losses = pipe.run(step.micro, [self._read(ready, micro) for micro in step.micro])
-        assert isinstance(ready.gradients, CutGradients)
+        assert isinstance(ready.gradients, PartitionedGradients)
         for micro, loss in zip(step.micro, losses, strict=True):
-            ready.gradients.took(micro, loss)
+            ready.gradients.add_micro_batch(micro, loss)
         self._finish(ready, _Current(step, started))
 
     def _read(self, ready: _Prepared, micro: MicroBatch) -> Any:
@@ -315,14 +311,13 @@ class Session:
 
     def _micro_batches(self, ready: _Prepared) -> Iterator[Any]:
         """The batches of one step on this rank."""
-        segments = self._segments
-        batch = segments.order.allocation.global_batch
-        places = self._places
+        progress, places = self._progress, self._places
+        batch = progress.order.allocation.global_batch
         self._current = current = _Current(
-            plan_step(ready.plan, segments.samples, batch, places.data, places.layout.data, alike=places.sharded),
+            plan_step(ready.plan, progress.samples, batch, places.data, places.layout.data, alike=places.sharded),
             time.perf_counter(),
         )
-        ready.stepper.starts(segments.step)
+        ready.stepper.begin_step(progress.step)
         for micro in current.plan.micro:
             current.micro = micro
             samples = self._read(ready, micro)
@@ -336,13 +331,13 @@ class Session:
                 )
 
     def _restore(self, state: TrainingState) -> Restored:
-        heart, store, order = self._around.heart, self._around.store, self._segments.order
-        mark_bad = heart.trainer.mark_bad if heart is not None else None
+        link, store, order = self._context.control_link, self._context.store, self._progress.order
+        mark_bad = link.heartbeat.trainer.mark_bad if link is not None else None
         slots = order.allocation.slots
         restored = restore(order.restore.candidates, store, self._group, slots, mark_bad, state.boxes)
         if restored.record is not None:
             state.load(restored.tensors, restored.scalars)
-            self._segments.start_at(restored.record.step, restored.record.samples)
+            self._progress.start_at(restored.record.step, restored.record.samples)
         elif order.warm_start is not None:
             restored = warm_start(store, order.warm_start, self._group, slots, state.boxes)
             state.load_weights(restored.tensors)
@@ -351,16 +346,16 @@ class Session:
 
     def _report_sources(self, num_bytes: int) -> None:
         """How many bytes all ranks together have read from where, with the next checkpoint."""
-        memory = self._around.memory
-        mine = memory.taken() if memory is not None else {"store": num_bytes}
-        totals = [sum(ranks) for ranks in zip(*self._group.gather_vectors(list(mine.values())), strict=True)]
+        memory = self._context.memory
+        by_source = memory.taken() if memory is not None else {"store": num_bytes}
+        totals = [sum(ranks) for ranks in zip(*self._group.gather_vectors(list(by_source.values())), strict=True)]
         if any(totals):  # a new job has read nothing
-            for source, total in zip(mine, totals, strict=True):
-                self._segments.time(f"restored_from_{source}_bytes", total)
+            for source, total in zip(by_source, totals, strict=True):
+                self._progress.time(f"restored_from_{source}_bytes", total)
 
     def _remember(self, commit: Commit) -> None:
         """Rank 0's: what was just committed is the latest that the nodes' memory should hold."""
-        memory, slots = self._around.memory, self._segments.order.allocation.slots
+        memory, slots = self._context.memory, self._progress.order.allocation.slots
         if memory is not None and commit.finished:
             memory.finished()
         elif memory is not None:
@@ -377,67 +372,10 @@ class Session:
         if not restore_rank(restored.tensors, same, self.rank, comm):
             # Ranks that share layers draw alike, replicas and stages do not.
             stage = () if places.first_stage else (places.stage,)
-            seed_everything(self._spec.seed, self._segments.samples, places.data, *stage)
+            seed_everything(self._spec.seed, self._progress.samples, places.data, *stage)
         ready.restored = Restored()  # lets go of the tensors
-
-    def _describe(self, final: bool) -> Content:
-        ready, segments = self._ready("saving"), self._segments
-        first, leads = self.rank == 0, self._places.data == 0 and self._places.tensor == 0
-        metrics: dict[str, float] = {}
-        measure = None
-        if first and ready.evaluate is not None and (final or ready.evaluate_seconds < _QUICK_SECONDS):
-            if ready.cut is None:
-                metrics = self._evaluated(ready, lambda: ready.state.model)
-            else:
-                measure = partial(self._evaluated_from_store, ready, ready.cut)
-        return Content(
-            step=segments.step,
-            samples=segments.samples,
-            shared=ready.state.tensors(),
-            own=rank_tensors(self.rank, ready.gradients.comm),
-            scalars=self._scalars(ready) if leads else {},
-            metrics={**segments.metrics(), **metrics},
-            timings=segments.timings,
-            measure=measure,
-        )
-
-    def _evaluated_from_store(self, ready: _Prepared, part: Cut, uri: str) -> dict[str, float]:
-        """No rank holds the whole model: the checkpoint just written does."""
-        from elastic_core.train.cut_state import whole_model
-
-        return self._evaluated(ready, lambda: whole_model(part, read_weights(self._around.store, uri)))
-
-    def _evaluated(self, ready: _Prepared, model: Callable[[], nn.Module]) -> dict[str, float]:
-        """Held-out metrics: at every boundary, and with interval checkpoints as long as that is quick."""
-        started = time.perf_counter()
-        metrics = measured(ready.evaluate, model())
-        ready.evaluate_seconds = time.perf_counter() - started
-        self._segments.time("evaluate", ready.evaluate_seconds)
-        self.log(**metrics)
-        return metrics
-
-    def _scalars(self, ready: _Prepared) -> dict[str, Any]:
-        """Those of the training state, and how the data has been read since this stretch began."""
-        segments = self._segments
-        data = DataState.of(ready.plan, segments.order.allocation.global_batch, *segments.began)
-        return {**ready.state.scalars(self.world_size), **data.to_scalars()}
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._spec.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
-
-
-def _check_dataset(dataset: Dataset[Any], num_samples: int) -> None:
-    try:
-        found = len(dataset)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise UserError(
-            f"The data set, a {type(dataset).__name__}, has no length. Give a map-style one, with len() and [index], "
-            f"or one of blocks (elastic_core.train.blocks); docs/data.md says what to do with a stream."
-        ) from error
-    if found != num_samples:
-        raise UserError(
-            f"The data set has {found} samples here, but had {num_samples} when the job was submitted. The order of "
-            f"the data depends on it: submit a new job for changed data."
-        )

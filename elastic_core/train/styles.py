@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 
 class SumOfParts(ParallelStyle):
-    """`dims`: of each parameter of the module, by its name, the dim that is cut. Every parameter has to be there.
+    """`dims`: of each parameter of the module, by its name, its partitioned dim. Every parameter has to be there.
 
     The module's forward works with what `layouts.local` gives, for any size of that dim, and gives one tensor: the sum
     over the slices. Its inputs are the same on every rank, and so is its output.
@@ -29,8 +29,8 @@ class SumOfParts(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in dict(module.named_parameters(recurse=False)).items():
-            cut = [Shard(self._dims[name])]
-            part = distribute_tensor(parameter.data, device_mesh, cut, src_data_rank=self.src_data_rank)
+            placements = [Shard(self._dims[name])]
+            part = distribute_tensor(parameter.data, device_mesh, placements, src_data_rank=self.src_data_rank)
             module.register_parameter(name, nn.Parameter(part, requires_grad=parameter.requires_grad))
 
         def enter(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

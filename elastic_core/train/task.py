@@ -54,7 +54,7 @@ class Task(ABC):
         """Mean loss over the micro-batch, a scalar. `model` may be wrapped: call it, do not reach into it."""
 
     def tensor_plan(self, model: nn.Module) -> Mapping[str, ParallelStyle]:  # noqa: ARG002 - the default cuts no layer
-        """How layers are cut over tensor-parallel ranks: names of modules ('blocks.*.mlp.0') to torch's styles.
+        """How layers are partitioned over tensor-parallel ranks: names of modules ('blocks.*.mlp.0') to torch's styles.
 
         As `torch.distributed.tensor.parallel.parallelize_module` takes it. What it leaves out every rank holds whole.
         Import torch's styles inside: they take a second to load, and other layouts do not need them.
@@ -66,7 +66,7 @@ class Task(ABC):
         return (1,)
 
     def pipeline_units(self, model: nn.Module) -> Sequence[str]:  # noqa: ARG002 - the default has one stage
-        """Names of the submodules that the model runs one after another: where a pipeline may cut it.
+        """Names of the submodules that the model runs one after another: where a pipeline may split it.
 
         model(x) is last(... second(first(x))), each on the output of the one before (a tuple is several arguments), and
         every parameter lies in one of them. In a pipeline `loss` calls the model once, with tensors.

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 from fsspec.spec import AbstractFileSystem
 
 from elastic_core.settings import Settings
-from elastic_core.state.ranged import RangedFile
-from elastic_core.state.stores import open_store
-from elastic_core.view.nodes import File, Node
+from elastic_core.state.stores.ranged_file import RangedFile
+from elastic_core.state.stores.store_urls import open_store
 from elastic_core.view.tree import Tree
+from elastic_core.view.tree_nodes import File, Node
 
 _BUFFER = 16 << 20  # read ahead: reading a few bytes of a tile costs the whole tile
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from elastic_core.domain import Layout, to_json
 from elastic_core.errors import UserError
-from elastic_core.state.layout import DATA, Mesh
-from elastic_core.state.manifest import Manifest
-from elastic_core.train.data_state import DataState
-from elastic_core.view.nodes import Folder, Made, Node, folder, json_file
+from elastic_core.state.format.manifest import Manifest
+from elastic_core.state.layout.layout import DATA, Mesh
+from elastic_core.train.data.data_state import DataState
+from elastic_core.view.tree_nodes import Folder, Made, Node, folder, json_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,10 +60,10 @@ class _Stretch:
         first, last = max(self.state.since_step + 1, at - NUM_LISTED + 1), min(self.state.last_step, at + NUM_LISTED)
 
         def child(name: str) -> Node | None:
-            found = _STEP.fullmatch(name)
-            if found is None or not self.state.since_step < int(found[1]) <= self.state.last_step:
+            matched = _STEP.fullmatch(name)
+            if matched is None or not self.state.since_step < int(matched[1]) <= self.state.last_step:
                 return None
-            return self._step(int(found[1]))
+            return self._step(int(matched[1]))
 
         return Folder(lambda: (f"step-{n:010d}" for n in range(first, last + 1)), child, self._modified)
 
@@ -92,10 +92,10 @@ class _Stretch:
 
     def _step(self, number: int) -> Folder:
         def child(name: str) -> Node | None:
-            found = _RANK.fullmatch(name)
-            if found is None or found[2] not in _WRITERS or int(found[1]) >= self.mesh.world:
+            matched = _RANK.fullmatch(name)
+            if matched is None or matched[2] not in _WRITERS or int(matched[1]) >= self.mesh.world:
                 return None
-            return Made(partial(self._content, number, int(found[1]), _WRITERS[found[2]]))
+            return Made(partial(self._content, number, int(matched[1]), _WRITERS[matched[2]]))
 
         names = [f"rank-{rank}{suffix}" for rank in range(self.mesh.world) for suffix in _WRITERS]
         return replace(folder({}, self._modified), names=lambda: names, child=child)

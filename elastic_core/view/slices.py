@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elastic_core.errors import UserError
-from elastic_core.state.boxes import Box
+from elastic_core.state.layout.boxes import Box
 
 _RANGE = re.compile(r"(-?\d+)?:(-?\d+)?")
 _INTEGER = re.compile(r"-?\d+")

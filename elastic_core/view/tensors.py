@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from elastic_core.state.boxes import Box
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.dtypes import dtype_of, itemsize
-from elastic_core.state.manifest import Manifest
-from elastic_core.state.reading import read_tensors
-from elastic_core.view.nodes import File, Folder, Node, json_file
+from elastic_core.state.format.manifest import Manifest
+from elastic_core.state.format.reading import read_tensors
+from elastic_core.state.layout.boxes import Box
+from elastic_core.state.layout.dtypes import dtype_of, itemsize
+from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.view.slices import Part, parse, whole
+from elastic_core.view.tree_nodes import File, Folder, Node, json_file
 
 RAW, NPY = ".raw", ".npy"
 _SLICED = re.compile(r"(?P<stem>[^\[\]]+)(?P<slice>\[[^\[\]]*\])?(?P<suffix>\.raw|\.npy)")
@@ -63,9 +63,9 @@ class Collection:
 
     def _folder(self, entries: Mapping[str, Any], prefix: str) -> Folder:
         def child(name: str) -> Node | None:
-            found = entries.get(name)
-            if isinstance(found, dict):
-                return self._folder(found, f"{prefix}{name}/")
+            entry = entries.get(name)
+            if isinstance(entry, dict):
+                return self._folder(entry, f"{prefix}{name}/")
             sliced = _SLICED.fullmatch(name)
             if sliced is None or not isinstance(tensor := entries.get(sliced["stem"] + sliced["suffix"]), str):
                 return None

@@ -1,4 +1,4 @@
-"""The tree: jobs, their checkpoints, and what is in one. Docs: docs/files.md.
+"""The tree: jobs, their checkpoints, and what is in one. Docs: docs/guide/files.md.
 
     <job>/checkpoints/<lineage>/<checkpoint>/    also <job>/checkpoints/newest/, which is not listed
         manifest.json  shard-0.safetensors ...   the stored files, byte for byte
@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 
 from elastic_core.domain import Slot, to_json
 from elastic_core.errors import UserError
-from elastic_core.state.boxes import Box
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.keys import is_key
-from elastic_core.state.layout import StateLayout, layout_to_json, partition
-from elastic_core.state.manifest import Manifest, read_manifest
-from elastic_core.state.paths import MANIFEST, CheckpointPath
-from elastic_core.state.resizing import parse_sizes, replicated_layout, resized
-from elastic_core.view.nodes import File, Folder, Node, Stored, folder, json_file
+from elastic_core.state.format.manifest import Manifest, read_manifest
+from elastic_core.state.layout.boxes import Box
+from elastic_core.state.layout.layout import StateLayout, layout_to_json, partition
+from elastic_core.state.layout.resizing import parse_sizes, replicated_layout, resized
+from elastic_core.state.stores.keys import is_key
+from elastic_core.state.stores.paths import MANIFEST, CheckpointPath
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.text import near_miss
 from elastic_core.view.partition import data_folder
 from elastic_core.view.tensors import Collection
+from elastic_core.view.tree_nodes import File, Folder, Node, Stored, folder, json_file
 
 CHECKPOINTS, NEWEST = "checkpoints", "newest"
 _NAMED = 8  # names that an error lists
@@ -51,10 +51,10 @@ class Tree:
         written = 0.0
         parts = _parts(path)
         for i, part in enumerate(parts):
-            found = node.child(part) if isinstance(node, Folder) else None
-            if found is None or (i == len(parts) - 1 and not _is_there(found)):
+            below = node.child(part) if isinstance(node, Folder) else None
+            if below is None or (i == len(parts) - 1 and not _is_there(below)):
                 raise FileNotFoundError(_missing("/".join(parts[:i]), part, node))
-            node = found
+            node = below
             if isinstance(node, Folder):
                 written = node.modified
         return node, written
@@ -191,8 +191,8 @@ def _missing(above: str, part: str, node: Node) -> str:
     where = f"elastic://{above}"
     if isinstance(node, File):
         return f"{where} is a file: there is no {part} below it."
-    there = list(node.names())
-    near = get_close_matches(part, there, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    listed = ", ".join(there[:_NAMED]) + (f" and {len(there) - _NAMED} more" if len(there) > _NAMED else "")
+    names = list(node.names())
+    near = near_miss(part, names, cutoff=0.6)
+    hint = f" Did you mean {near}?" if near else ""
+    listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     return f"{where} holds no {part}.{hint} It holds {listed or 'nothing'}."

@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from elastic_core.control.contract import JobStatus
 from elastic_core.domain import JobState
 from elastic_core.errors import ElasticError, NotFound
+from elastic_core.protocol.records import JobStatus
 from examples.demo import live, report
 from examples.demo.jobs import Plan, job_ids, sized_spec
 from examples.demo.services import Platform, platform

@@ -9,8 +9,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from elastic_core.control.contract import JobStatus
 from elastic_core.domain import JobState, Node
+from elastic_core.protocol.records import JobStatus
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 

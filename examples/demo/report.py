@@ -9,11 +9,11 @@ from itertools import pairwise
 from rich.console import Console
 from rich.table import Table
 
-from elastic_core.control.contract import JobStatus, SegmentStatus
 from elastic_core.domain import JobState
+from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
-from elastic_core.state.stores import open_store
-from elastic_core.train.audit import Verdict, prove
+from elastic_core.state.stores.store_urls import open_store
+from elastic_core.train.data.audit import AuditResult, prove
 from examples.demo.jobs import Plan
 from examples.demo.services import Platform
 
@@ -25,7 +25,7 @@ class Outcome:
     job: JobStatus
     plan: Plan
     segments: Sequence[SegmentStatus]
-    reads: Sequence[Verdict]
+    reads: Sequence[AuditResult]
     run_state: str
 
     def resizes(self) -> list[tuple[SegmentStatus, SegmentStatus]]:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from elastic_core.control.client import HttpControl
+from elastic_core.protocol.http_client import HttpControl
 from elastic_core.services import stack as services
 from elastic_core.services.airflow import airflow_url
 from elastic_core.services.platform import (

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 
 from elastic_airflow.names import PAGE_ROUTE, SEGMENT_DAG
-from elastic_core.control.contract import JobStatus
+from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 
 

@@ -3,7 +3,6 @@
 JOB_DAG = "elastic_job"
 SEGMENT_DAG = "elastic_segment"
 RECONCILE_DAG = "elastic_reconcile"
-RETRAIN_DAG = "elastic_retrain"
 TRAIN_TASK = "train"  # of a segment's run: the task that has its processes run
 
 CONN_ID = "elastic_control"  # Airflow connection to the control API

@@ -16,21 +16,22 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from elastic_airflow import links, runs
-from elastic_airflow.driver import driver_of, end_driver
-from elastic_airflow.hooks import ElasticHook
+from elastic_airflow import links
+from elastic_airflow.access import dag_runs
+from elastic_airflow.access.driver import driver_of, end_driver
+from elastic_airflow.access.hooks import ElasticHook
+from elastic_airflow.access.retries import infrastructure_retries
 from elastic_airflow.names import CONN_ID, DRIVER, JOB_DAG
-from elastic_airflow.retries import infrastructure_retries
 from elastic_airflow.triggers import JobTrigger
-from elastic_core.control.contract import JobStatus, SegmentStatus
 from elastic_core.domain import JobState
 from elastic_core.errors import NotFound, UserError
+from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import parse_job_spec
 
 if TYPE_CHECKING:
-    from elastic_core.control.client import HttpControl
+    from elastic_core.protocol.http_client import HttpControl
 
 NAMED_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # no colon: not made of a time by Airflow
 
@@ -85,19 +86,19 @@ class ElasticTrainingOperator(ElasticOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         control = self.control()
         job = submit(control, context, self.spec, self.job_id, self.warm_start)
-        job = self._driven_by(control, job, context["ti"])
-        return self._go_on(control, job)
+        job = self._record_driver(control, job, context["ti"])
+        return self._drive(control, job)
 
     def resume(self, context: Any, job_id: str, segment_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
         self.log.info("%s", event["happened"])
         control = self.control()
         job = control.job(job_id)
-        for passed in passed_since(control.segments(job_id), segment_id):
-            done = runs.ensure_segment_run(job_id, passed, over=True)
-            self.log.info("segment %s went by in the same processes: %s", passed, done)
-        return self._go_on(control, job)
+        for segment_passed in passed_since(control.segments(job_id), segment_id):
+            what_was_done = dag_runs.ensure_segment_run(job_id, segment_passed, over=True)
+            self.log.info("segment %s went by in the same processes: %s", segment_passed, what_was_done)
+        return self._drive(control, job)
 
-    def _driven_by(self, control: HttpControl, job: JobStatus, ti: Any) -> JobStatus:
+    def _record_driver(self, control: HttpControl, job: JobStatus, ti: Any) -> JobStatus:
         """Note which task drives the job; revive a job that had ended badly, if a person asked for it by clearing."""
         driver = driver_of(ti)
         if driver.items() <= job.results.get(DRIVER, {}).items():
@@ -107,7 +108,7 @@ class ElasticTrainingOperator(ElasticOperator):
             job = control.revive(job.job_id)
         return control.record_results(job.job_id, {DRIVER: driver})
 
-    def _go_on(self, control: HttpControl, job: JobStatus) -> dict[str, Any]:
+    def _drive(self, control: HttpControl, job: JobStatus) -> dict[str, Any]:
         self.show_links(job)
         if job.state is JobState.FINISHED:
             self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.done_samples)
@@ -115,7 +116,7 @@ class ElasticTrainingOperator(ElasticOperator):
         if job.state is not JobState.ACTIVE:
             end_driver(control, job)
             raise AirflowFailException(f"job {job.job_id} {job.state}: {job.error or 'no reason was given'}")
-        self.log.info("segment %s: %s", job.segment_id, runs.ensure_segment_run(job.job_id, job.segment_id))
+        self.log.info("segment %s: %s", job.segment_id, dag_runs.ensure_segment_run(job.job_id, job.segment_id))
         self.log.info("step %d, %d of %d samples; %s", job.step, job.done_samples, job.total_samples, job.target_reason)
         trigger = JobTrigger(job.job_id, job.segment_id, self.conn_id)
         raise TaskDeferred(
@@ -147,7 +148,7 @@ def submit(
     try:
         job = control.job(name)
     except NotFound:
-        from elastic_core.train.inspect import inspect_job  # imports torch: only in the task that needs it
+        from elastic_core.train.process.inspect import inspect_job  # imports torch: only in the task that needs it
 
         return control.submit(name, parsed, inspect_job(parsed, Settings()), warm_start)
     return control.submit(name, parsed, job.facts, warm_start)  # raises Conflict for another spec under this id

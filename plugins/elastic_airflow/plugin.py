@@ -20,7 +20,7 @@ class ElasticPlugin(AirflowPlugin):
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """Asked for by the API server, and by `airflow plugins`."""
-        from elastic_airflow.mount import plugin_app
+        from elastic_airflow.api_server import plugin_app
 
         return [{"app": plugin_app(), "url_prefix": URL_PREFIX, "name": "Elastic training platform"}]
 

@@ -16,21 +16,21 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from elastic_airflow import runs
-from elastic_airflow.board import Board
-from elastic_airflow.driver import end_driver
+from elastic_airflow.access import dag_runs
+from elastic_airflow.access.driver import end_driver
+from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import CONN_ID, SEGMENT_DAG, TRAIN_TASK
-from elastic_core.control.contract import JobStatus
 from elastic_core.domain import SegmentState
 from elastic_core.errors import InfrastructureError, Unauthorized
+from elastic_core.protocol.records import JobStatus
 
 AWAY = (InfrastructureError, Unauthorized, AirflowRuntimeError, OSError)  # what waiting may cure
 POLL_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 15.0
-CHECK_SECONDS = 8.0  # between looks at what the board does not tell: the run, the lease's epoch
+CHECK_SECONDS = 8.0  # between looks at what the cache does not tell: the run, the lease's epoch
 LAST_COMMIT_SECONDS = 20.0  # how long a job that was marked as a success may take to commit what it has
-HEED_SECONDS = 60.0  # that a user's act waits for a control API that is away
-_HEEDING: set[asyncio.Task[None]] = set()  # the event loop holds tasks weakly only
+USER_ACTION_SECONDS = 60.0  # that a user's act waits for a control API that is away
+_USER_ACTIONS: set[asyncio.Task[None]] = set()  # the event loop holds tasks weakly only
 
 
 def quiet_seconds() -> float:
@@ -56,8 +56,8 @@ class LedgerTrigger(BaseTrigger):
         self._next_check = 0.0
 
     @property
-    def board(self) -> Board:
-        return Board.of(self.conn_id)
+    def cache(self) -> ActiveJobsCache:
+        return ActiveJobsCache.of(self.conn_id)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {"job_id": self.job_id, "segment_id": self.segment_id, "conn_id": self.conn_id}
@@ -72,45 +72,45 @@ class LedgerTrigger(BaseTrigger):
         backoff = POLL_SECONDS
         while True:
             try:
-                happened = await self._happened()
+                what_happened = await self._what_happened()
             except AWAY as error:
                 self.log.warning("the control API is away (%s); asking again in %.0f s", error, backoff)
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
                 continue
-            if happened:
-                yield TriggerEvent({"happened": happened})
+            if what_happened:
+                yield TriggerEvent({"happened": what_happened})
                 return
             backoff = POLL_SECONDS
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _happened(self) -> str | None:
-        job = (await self.board.active_jobs()).get(self.job_id)
+    async def _what_happened(self) -> str | None:
+        job = (await self.cache.active_jobs()).get(self.job_id)
         if job is None:
             return f"job {self.job_id} is not active any more"
         if job.segment_id != self.segment_id:
             return f"segment {self.segment_id} is over; {job.segment_id} is next"
         return await self.look(job)
 
-    async def heed(self, wish: str | None) -> None:
+    async def handle_user_action(self, action: str | None) -> None:
         """Do what the user's act on the task means for job and segment. Nothing, unless a subclass says otherwise."""
 
     async def on_kill(self) -> None:
         # Airflow cancels this call again at each heartbeat of the triggerer, until it has ended. So the work is a task
         # of its own that nobody cancels; a triggerer that stops ends it.
-        work = asyncio.create_task(self._heed_wish())
-        _HEEDING.add(work)
-        work.add_done_callback(_HEEDING.discard)
+        work = asyncio.create_task(self._handle_with_retries())
+        _USER_ACTIONS.add(work)
+        work.add_done_callback(_USER_ACTIONS.discard)
         await asyncio.shield(work)
 
-    async def _heed_wish(self) -> None:
-        until = time.monotonic() + HEED_SECONDS
+    async def _handle_with_retries(self) -> None:
+        until = time.monotonic() + USER_ACTION_SECONDS
         while True:
             try:
-                return await self.heed(await self._wish())
+                return await self.handle_user_action(await self._user_action())
             except AWAY as error:
                 if time.monotonic() > until:
-                    self.log.error("what the user wished for segment %s was not done: %s", self.segment_id, error)
+                    self.log.error("what the user asked of segment %s was not done: %s", self.segment_id, error)
                     raise
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -122,14 +122,14 @@ class LedgerTrigger(BaseTrigger):
         self._next_check = now + CHECK_SECONDS
         return True
 
-    async def _wish(self) -> str | None:
+    async def _user_action(self) -> str | None:
         """What the user did to the task: its state now ("success", "failed"), None if cleared, "deleted"."""
         task: Any = self.task_instance
         if task is None:
             return "deleted"
-        if await asyncio.to_thread(runs.presence, task.dag_id, task.run_id) is runs.Presence.MISSING:
+        if await asyncio.to_thread(dag_runs.presence, task.dag_id, task.run_id) is dag_runs.Presence.MISSING:
             return "deleted"
-        return await asyncio.to_thread(runs.task_state, task.dag_id, task.run_id, task.task_id, task.map_index)
+        return await asyncio.to_thread(dag_runs.task_state, task.dag_id, task.run_id, task.task_id, task.map_index)
 
 
 class JobTrigger(LedgerTrigger):
@@ -138,35 +138,35 @@ class JobTrigger(LedgerTrigger):
     async def look(self, job: JobStatus) -> str | None:
         if not self._check_due():
             return None
-        found = await asyncio.to_thread(runs.presence, SEGMENT_DAG, self.segment_id)
-        if found is runs.Presence.MISSING:
+        run = await asyncio.to_thread(dag_runs.presence, SEGMENT_DAG, self.segment_id)
+        if run is dag_runs.Presence.MISSING:
             return f"run {self.segment_id} was deleted"
-        if found is runs.Presence.FINISHED:
+        if run is dag_runs.Presence.FINISHED:
             if job.segment_state in (SegmentState.CREATED, SegmentState.WAITING):
                 return f"run {self.segment_id} ended, but its segment still waits"
             # Marked before a triggerer had taken up its trigger, whose on_kill would have done this.
-            wish = await asyncio.to_thread(runs.task_state, SEGMENT_DAG, self.segment_id, TRAIN_TASK)
-            control = await self.board.control()
-            await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(wish))
+            action = await asyncio.to_thread(dag_runs.task_state, SEGMENT_DAG, self.segment_id, TRAIN_TASK)
+            control = await self.cache.control()
+            await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(action))
         return None
 
-    async def heed(self, wish: str | None) -> None:
+    async def handle_user_action(self, action: str | None) -> None:
         """Marked failed: cancel the job. Marked a success: commit, then stop. Cleared, deleted: a new task attaches."""
-        if wish not in ("failed", "success"):
-            self.log.info("job %s goes on: its task was %s", self.job_id, wish or "cleared")
+        if action not in ("failed", "success"):
+            self.log.info("job %s goes on: its task was %s", self.job_id, action or "cleared")
             return
-        control = await self.board.control()
-        if wish == "success":
+        control = await self.cache.control()
+        if action == "success":
             await self._commit_first()
-        job = await asyncio.to_thread(control.cancel, self.job_id, by_a_user(wish))
+        job = await asyncio.to_thread(control.cancel, self.job_id, by_a_user(action))
         await asyncio.to_thread(end_driver, control, job)
 
     async def _commit_first(self) -> None:
-        control = await self.board.control()
+        control = await self.cache.control()
         await asyncio.to_thread(control.revoke, self.segment_id, "the job was marked as a success in Airflow")
         until = time.monotonic() + LAST_COMMIT_SECONDS
         while time.monotonic() < until:
-            job = (await self.board.active_jobs()).get(self.job_id)
+            job = (await self.cache.active_jobs()).get(self.job_id)
             if job is None or job.segment_id != self.segment_id or job.allocation is None:
                 return
             await asyncio.sleep(POLL_SECONDS)
@@ -199,16 +199,16 @@ class SegmentTrigger(LedgerTrigger):
             return f"its attempt is over; the segment is {job.segment_state}"
         if not self._check_due():
             return None
-        control = await self.board.control()
+        control = await self.cache.control()
         segment = await asyncio.to_thread(control.segment, self.segment_id)
         if segment.epoch != self.epoch or not segment.lease_live:
             return f"its attempt under epoch {self.epoch} is over; the epoch is now {segment.epoch}"
         return None
 
-    async def heed(self, wish: str | None) -> None:
+    async def handle_user_action(self, action: str | None) -> None:
         """Marked or cleared: reach a boundary. Deleted: nothing, the run is started again and attaches."""
-        if wish == "deleted":
+        if action == "deleted":
             self.log.info("the run was deleted: segment %s goes on", self.segment_id)
             return
-        control = await self.board.control()
-        await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(wish))
+        control = await self.cache.control()
+        await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(action))

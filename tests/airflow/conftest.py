@@ -20,9 +20,9 @@ os.environ["AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"] = "0"  # triggers then ne
 import uvicorn
 from airflow.sdk.execution_time import task_runner
 
-from elastic_core.control.api import create_app
-from elastic_core.control.client import HttpControl
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.http_api import create_app
+from elastic_core.protocol.http_client import HttpControl
 from tests.airflow.doubles import FakeSupervisor
 from tests.builders import CONTROL_SECRET, FakeClock, Life, a_cluster, a_control
 

@@ -14,12 +14,12 @@ import pytest
 from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 
-from elastic_airflow import mount
-from elastic_airflow.api import ui_router
-from elastic_airflow.mount import mount_app, user_may
+from elastic_airflow import api_server
+from elastic_airflow.api_server import mount_app, user_may
+from elastic_airflow.page.page_api import ui_router
 from elastic_airflow.plugin import ElasticPlugin
-from elastic_core.control.api import create_app
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.http_api import create_app
 from elastic_core.errors import InfrastructureError
 from elastic_core.settings import Settings
 from tests.builders import CONTROL_SECRET, FACTS, Life, a_commit, a_spec
@@ -70,7 +70,7 @@ def test_it_registers_once_from_the_plugins_folder_installed_or_not(installed: b
     code = (
         f"from airflow import plugins_manager as p; import sys; {'' if installed else absent}\n"
         "plugins, errors = p._get_plugins()\n"
-        "print([x.name for x in plugins].count('elastic'), errors, 'elastic_airflow.mount' in sys.modules)"
+        "print([x.name for x in plugins].count('elastic'), errors, 'elastic_airflow.api_server' in sys.modules)"
     )
     environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
@@ -134,7 +134,7 @@ def test_a_file_that_is_not_the_pages_is_not_there() -> None:
 @pytest.fixture
 def page_data(plane: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """The page's route over a real ledger. Airflow's own database is not there: no DAG is paused."""
-    monkeypatch.setattr("elastic_airflow.api.paused_dags", lambda: ["elastic_segment"])
+    monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", lambda: ["elastic_segment"])
     app = create_app(plane, service_secret=CONTROL_SECRET, user_reads=anybody, user_writes=nobody)
     app.include_router(ui_router(plane, Settings()), prefix="/ui")
     return TestClient(app)
@@ -185,4 +185,4 @@ def test_the_control_app_of_the_settings_needs_a_ledger_and_says_so(
 ) -> None:
     monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
     with pytest.raises(InfrastructureError, match="ledger_url"):
-        mount.build_control_app()
+        api_server.build_control_app()

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from elastic_airflow import triggers
-from elastic_airflow.board import Board
+from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
 from elastic_airflow.triggers import GrantTrigger, JobTrigger, LedgerTrigger, SegmentTrigger, quiet_seconds
-from elastic_core.control.contract import LaunchOrder
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
+from elastic_core.protocol.process_groups import LaunchOrder
 from tests.airflow.conftest import Api
 from tests.airflow.doubles import FakeSupervisor, FakeTask
 from tests.builders import FACTS, Life, a_commit, a_spec
@@ -28,7 +28,7 @@ RUN = (SEGMENT_DAG, SEGMENT)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(triggers, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr("elastic_airflow.board.MAX_AGE", 0.02)
+    monkeypatch.setattr("elastic_airflow.access.jobs_cache.MAX_AGE", 0.02)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
 
 
 def test_an_absent_control_api_is_waited_for(job: str, api: Api, plane: LedgerControl, monkeypatch: Any) -> None:
-    monkeypatch.setattr("elastic_airflow.hooks.TRIGGER_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("elastic_airflow.access.hooks.TRIGGER_PATIENCE_SECONDS", 0.1)
     plane.fail(job, "ValueError: boom")
     api.stop()
 
@@ -142,12 +142,12 @@ def test_an_absent_control_api_is_waited_for(job: str, api: Api, plane: LedgerCo
 
 @pytest.mark.usefixtures("hog")
 def test_eighty_triggers_ask_the_ledger_as_often_as_one(job: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("elastic_airflow.board.MAX_AGE", 0.2)
+    monkeypatch.setattr("elastic_airflow.access.jobs_cache.MAX_AGE", 0.2)
     asked = []
 
     async def story() -> None:
-        board = Board.of("elastic_control")
-        control = await board.control()
+        cache = ActiveJobsCache.of("elastic_control")
+        control = await cache.control()
         jobs = control.jobs
         monkeypatch.setattr(control, "jobs", lambda active_only: asked.append(1) or jobs(active_only))
         waiting = [asyncio.create_task(_first_event(GrantTrigger(job, SEGMENT))) for _ in range(80)]
@@ -163,8 +163,8 @@ def test_eighty_triggers_ask_the_ledger_as_often_as_one(job: str, monkeypatch: A
 def test_in_an_outage_one_trigger_finds_out_for_all_and_all_come_back(
     job: str, api: Api, plane: LedgerControl, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("elastic_airflow.hooks.TRIGGER_PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr("elastic_airflow.board.MAX_AGE", 0.5)
+    monkeypatch.setattr("elastic_airflow.access.hooks.TRIGGER_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("elastic_airflow.access.jobs_cache.MAX_AGE", 0.5)
     monkeypatch.setattr(triggers, "MAX_BACKOFF_SECONDS", 0.2)
     api.stop()
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from elastic_core.comm.algorithms import create
 from elastic_core.comm.allreduce import _GATHER_BELOW, OrderedAllReduce
-from elastic_core.comm.registry import create
 from elastic_core.errors import UserError
-from elastic_core.launch.rundir import RunDir
-from elastic_core.train.group import Group
+from elastic_core.host.rundir import RunDir
+from elastic_core.train.parallel.group import Group
 from tests.train import forked
 
 SIZES = (1, 2, 5, 1000, _GATHER_BELOW - 1, _GATHER_BELOW, _GATHER_BELOW + 1, 50_003)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from elastic_core.cli import build
 from elastic_core.errors import NotFound, UserError
-from elastic_core.state.stores import open_store
+from elastic_core.state.stores.store_urls import open_store
 from tests.view.builders import write_job
 
 
@@ -87,7 +87,7 @@ def test_a_machine_without_the_device_of_fuse_is_told_how_it_gets_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
-    monkeypatch.setattr("elastic_core.view.mount.DEVICE", tmp_path / "fuse")
+    monkeypatch.setattr("elastic_core.view.fuse_mount.DEVICE", tmp_path / "fuse")
     assert f"There is no {tmp_path}/fuse here, so nothing can be mounted: `modprobe fuse`" in refusal(
         tmp_path / "empty"
     )

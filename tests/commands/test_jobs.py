@@ -11,9 +11,9 @@ import pytest
 from fastapi import FastAPI
 from typer.testing import CliRunner, Result
 
-from elastic_core.commands.jobs import app
-from elastic_core.control.api import create_app
+from elastic_core.commands.jobs_commands import app
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import NotFound, UserError
 from tests.builders import (
@@ -66,7 +66,7 @@ def test_a_job_is_submitted_from_a_file_and_found_again(
     control: LedgerControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The task's own process imports torch and its data set: `train` has tests for it.
-    monkeypatch.setattr("elastic_core.train.inspect.inspect_job", lambda spec, settings: FACTS)
+    monkeypatch.setattr("elastic_core.train.process.inspect.inspect_job", lambda spec, settings: FACTS)
     file = tmp_path / "digits.json"
     file.write_text(json.dumps(to_json(a_spec())))
     assert printed("submit", file, "--id", "job-a")["job_id"] == "job-a"

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from elastic_core.control.api import create_app
-from elastic_core.control.client import HttpControl, HttpTrainer
-from elastic_core.control.contract import ServiceControl, TrainerControl
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.http_api import create_app
+from elastic_core.protocol.http_client import HttpControl, HttpTrainer
+from elastic_core.protocol.service import ServiceControl
+from elastic_core.protocol.trainer import TrainerControl
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_cluster, a_control, a_spec
 from tests.control.serving import served
 

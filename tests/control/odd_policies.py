@@ -1,4 +1,4 @@
-"""A process for policies as `elastic_core.control.apart` starts it, with policies that misbehave."""
+"""A process for policies as `control.scheduling.policy_process` starts it, with policies that misbehave."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from random import Random
 from typing import ClassVar
 
-from elastic_core.control import apart
+from elastic_core.control.scheduling import policy_process
 from elastic_core.domain import Plan, Snapshot
 from elastic_core.policy import registry
-from elastic_core.policy.contract import Law
-from elastic_core.policy.fair_share import FairShare
+from elastic_core.policy.base.policy import Law
+from elastic_core.policy.baselines.fair_share import FairShare
 
 
 class Odd:
@@ -38,4 +38,4 @@ class Odd:
 
 if __name__ == "__main__":
     registry._POLICIES["odd"] = Odd
-    apart.main()
+    policy_process.main()

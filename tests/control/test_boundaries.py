@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import create_engine, text
 
-from elastic_core.control.contract import CommitAnswer, Directive, ExitReport, LaunchOrder
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, SegmentState, Slot
 from elastic_core.errors import Conflict, Fenced
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
+from elastic_core.protocol.trainer import CommitAnswer, Directive
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_spec, an_observation
 
 
@@ -194,7 +195,7 @@ def test_slots_still_being_left_stay_held_over_the_next_boundary(control: Ledger
     assert third is not None
     assert control.segment("job-b__seg_0").state is SegmentState.WAITING
     assert "being given up by job-a" in control.job("job-b").target_reason
-    control.trainer(third.token).vacated(order.allocation.slots[2:])
+    control.trainer(third.token).release_slots(order.allocation.slots[2:])
     assert control.launch_order("job-b__seg_0").allocation.slots == order.allocation.slots[2:]
 
 
@@ -374,6 +375,6 @@ def test_forty_jobs_wait_and_each_knows_why(control: LedgerControl) -> None:
 
 def test_processes_that_leave_do_not_get_the_next_lease(control: LedgerControl) -> None:
     order = a_life(control).start()
-    answer = control.trainer(order.token).commit(a_commit(order, 3, final=True, leaving=True))
+    answer = control.trainer(order.token).commit(a_commit(order, 3, final=True, draining=True))
     assert (answer.directive, answer.order) == (Directive.BOUNDARY, None)
     assert control.segment("job-a__seg_1").state is SegmentState.CREATED

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.control.contract import Directive, ExitReport, Heartbeat, LaunchOrder, ProcessGroup
 from elastic_core.domain import JobState, Layout, Queue, SegmentState
 from elastic_core.errors import Conflict, Fenced, NotFound, Unauthorized, UserError
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
+from elastic_core.protocol.trainer import Directive, Heartbeat
 from elastic_core.spec import parse_cluster_spec
-from elastic_core.spec.layouts import Admitted
+from elastic_core.spec.admitted_layouts import Admitted
 from tests.builders import FACTS, a_beat, a_cluster, a_commit, a_spec, an_observation
 from tests.control.conftest import Plane
 
@@ -167,16 +168,16 @@ def test_a_lease_passes_on_with_fewer_slots_and_the_others_are_free_once_they_ar
     assert plane.service.segment("job-b__seg_0").state is SegmentState.WAITING  # the old processes are still there
     lost = before.allocation.slots[2:]
     for _ in range(2):  # the first answer was lost
-        plane.trainer(after.token).vacated(lost)
+        plane.trainer(after.token).release_slots(lost)
     assert plane.service.launch_order("job-b__seg_0").allocation.slots == lost
 
 
 def test_slots_of_the_job_itself_are_not_given_back_by_the_way(plane: Plane) -> None:
     before, after = shrinks(plane)
-    plane.trainer(after.token).vacated(after.allocation.slots)
+    plane.trainer(after.token).release_slots(after.allocation.slots)
     assert plane.service.segment("job-b__seg_0").state is SegmentState.WAITING
     with pytest.raises(Fenced):
-        plane.trainer(before.token).vacated(before.allocation.slots)
+        plane.trainer(before.token).release_slots(before.allocation.slots)
 
 
 def test_slots_that_are_left_but_not_given_back_go_with_the_processes(plane: Plane) -> None:

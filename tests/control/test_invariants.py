@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from elastic_core.control.contract import LaunchOrder
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import Conflict
+from elastic_core.protocol.process_groups import LaunchOrder
 from tests.builders import FACTS, Life, a_commit, a_spec
 
 ADD_CHECKPOINT = text("""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.control.contract import Directive
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, SegmentState
+from elastic_core.protocol.trainer import Directive
 from tests.builders import FACTS, Life, a_beat, a_commit, a_spec
 
 

@@ -19,10 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 
-from elastic_core.control.contract import Directive, ExitReport, LaunchOrder, ProcessGroup
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, SegmentState, Slot
 from elastic_core.errors import Conflict, Fenced, UserError
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
+from elastic_core.protocol.trainer import Directive
 from tests.builders import FACTS, FakeClock, a_beat, a_cluster, a_commit, a_control, a_spec
 from tests.conftest import TestServer
 
@@ -177,7 +178,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         gone, group.leaving = group.leaving, ()
         try:
-            self.control.trainer(group.order.token).vacated(gone)
+            self.control.trainer(group.order.token).release_slots(gone)
         except Fenced:
             self.die(group, "stopped")
 

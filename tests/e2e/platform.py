@@ -16,14 +16,14 @@ from typing import Any
 
 import httpx
 
-from elastic_core.control.client import HttpControl
+from elastic_core.protocol.http_client import HttpControl
 from elastic_core.services.airflow import airflow_url
 from elastic_core.services.marks import of_home
 from elastic_core.services.platform import settings_environment
 from elastic_core.services.secrets import ADMIN, admin_password, read_secret
-from elastic_core.services.stack import tail
 from elastic_core.services.supervise import Supervisor
 from elastic_core.settings import Settings
+from elastic_core.text import tail
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = {"nodes": [{"name": name, "type": "cpu", "slots": 2} for name in ("node-a", "node-b")]}

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from elastic_core.control.contract import SegmentStatus
 from elastic_core.domain import JobState, SegmentState
+from elastic_core.protocol.records import SegmentStatus
 from elastic_core.services.airflow import airflow_url
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import a_job, finished, job_of, log_of, start, states_of, tasks_of, trains
@@ -27,14 +27,14 @@ def long_job(platform: Platform) -> Iterator[str]:
 def training(platform: Platform, job_id: str, other_than: str = "") -> SegmentStatus:
     """The segment that trains, its run deferred on it."""
 
-    def settled() -> SegmentStatus | None:
+    def segment_under_its_run() -> SegmentStatus | None:
         segment = trains(platform, job_id)
         if segment is None or segment.segment_id == other_than:
             return None
         deferred = states_of(platform, "elastic_segment", segment.segment_id).get("train") == "deferred"
         return segment if deferred else None
 
-    found: SegmentStatus = eventually(settled, 120, f"a segment of {job_id} trains under its run")
+    found: SegmentStatus = eventually(segment_under_its_run, 120, f"a segment of {job_id} trains under its run")
     return found
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.domain import Layout
-from elastic_core.train.audit import prove
+from elastic_core.train.data.audit import prove
 from tests.train import forked
 from tests.train.conftest import new_job
 from tests.train.job import Job

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from elastic_core.domain import Layout
-from elastic_core.state.format import read_manifest
-from elastic_core.state.stores_local import LocalStore
+from elastic_core.state.format.checkpoint_format import read_manifest
+from elastic_core.state.stores.local_store import LocalStore
 from tests.train import forked
 from tests.train.conftest import new_job
 from tests.train.job import Job

@@ -12,11 +12,11 @@ import psutil
 import pytest
 import torch
 
-from elastic_core.control.contract import CheckpointRecord
 from elastic_core.domain import JobState
+from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.services.marks import of_home
-from elastic_core.state.format import read_manifest, read_tensors
-from elastic_core.state.stores import open_store
+from elastic_core.state.format.checkpoint_format import read_manifest, read_tensors
+from elastic_core.state.stores.store_urls import open_store
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import (
     a_job,

@@ -18,15 +18,15 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.control.contract import CheckpointRecord
-from elastic_core.control.migrations import upgrade
+from elastic_core.control.ledger.migrations import upgrade
 from elastic_core.domain import JobState
+from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.services.platform import settings_environment
 from elastic_core.services.postgres import EmbeddedPostgres, database_urls
 from elastic_core.services.secrets import ensure_secrets, read_secret
 from elastic_core.settings import Settings
-from elastic_core.state.stores import open_store
-from elastic_core.train.audit import prove
+from elastic_core.state.stores.store_urls import open_store
+from elastic_core.train.data.audit import prove
 from tests.launch.airflowless import PROJECT, ROWS, Platform, settings_for
 
 SAMPLES, STEPS = 640, 80
@@ -34,7 +34,7 @@ RECOVERY_SECONDS = 120.0
 
 SERVE = """
 import sys, uvicorn
-from elastic_core.control.api import create_app
+from elastic_core.control.rpc.http_api import create_app
 from elastic_core.control.plane import open_control
 from elastic_core.settings import Settings
 settings = Settings()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from elastic_core.control.contract import JobStatus, SegmentStatus
 from elastic_core.domain import JobState, SegmentState
-from elastic_core.state.stores import open_store
-from elastic_core.track import registry
-from elastic_core.train.audit import prove
+from elastic_core.protocol.records import JobStatus, SegmentStatus
+from elastic_core.state.stores.store_urls import open_store
+from elastic_core.track import model_registry
+from elastic_core.train.data.audit import prove
 from tests.e2e.platform import Platform, eventually
 
 LINE = "tests.e2e.tasks_for_tests:LineTask"
@@ -103,7 +103,7 @@ def test_a_job_goes_from_the_form_to_a_registered_model(platform: Platform) -> N
         eventually(lambda run=run: platform.run_state("elastic_segment", run) == "success", 90, f"{run} succeeds")
     assert_read_exactly_once(platform, "form")
     assert job.done_samples == 5_000
-    champion = registry.champion(platform.settings, "form")
+    champion = model_registry.champion(platform.settings, "form")
     assert champion is not None
     assert champion.metrics == platform.control.job("form").results["evaluation"]
 
@@ -190,7 +190,7 @@ def test_retraining_replaces_the_champion_only_by_a_better_model(platform: Platf
     assert "is the first champion" in retrain("first", 2_000, "champion")["verdict"]
     assert "the champion stays" in retrain("worse", 64, "anew")["verdict"]
     assert "promoted" in retrain("better", 8_000, "champion")["verdict"]
-    champion = registry.champion(platform.settings, "again")
+    champion = model_registry.champion(platform.settings, "again")
     assert champion is not None
     assert champion.version == "3"
 

@@ -25,8 +25,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.stores import open_store
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store_urls import open_store
 from elastic_core.view.filesystem import ElasticFileSystem
 from tests.state.conftest import BUCKET, Server, credentials, rclone  # noqa: F401  # fixtures
 from tests.view import builders

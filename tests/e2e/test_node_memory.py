@@ -1,4 +1,4 @@
-"""The nodes' memory under resizes and without its keepers; the nodes are this machine's."""
+"""The nodes' memory under resizes and without its cache servers; the nodes are this machine's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from elastic_core.domain import JobState
 from tests.launch.conftest import home as launch_home
-from tests.launch.test_node_memory import keeper_of, nodes, pool, restored
+from tests.launch.test_node_memory import cache_server_of, nodes, pool, restored
 
 home = launch_home
 
@@ -26,18 +26,18 @@ def test_a_resize_in_place_reads_from_memory_alone(home: Path, ledger_url: str) 
         assert sources["own_node"] > 0
         assert sources["other_nodes"] > 0  # what n1 had nothing of
         assert sources["store"] == 0
-        assert "the keeper of node n1 does not answer" in running.logs()
+        assert "the cache server of node n1 does not answer" in running.logs()
 
 
-def test_without_its_keepers_a_job_restores_from_the_store_and_says_so(home: Path, ledger_url: str) -> None:
+def test_without_its_cache_servers_a_job_restores_from_the_store_and_says_so(home: Path, ledger_url: str) -> None:
     with nodes(home, ledger_url, n0=1) as running:
         running.submit("job", samples=480, params={"sleep": 0.1}, checkpoints={"interval_steps": 10})
         running.until(lambda: running.control.checkpoints("job"), bool)
-        keeper_of(running, "n0").send(signal.SIGKILL)
+        cache_server_of(running, "n0").send(signal.SIGKILL)
         os.kill(running.worker_pids("job")[0], signal.SIGKILL)
         assert running.wait("job").state is JobState.FINISHED
         assert sorted(running.curve("job")) == list(range(1, 61))
         (sources,) = restored(running, "job")
         assert sources["store"] > 0
         assert (sources["own_node"], sources["other_nodes"]) == (0, 0)
-        assert keeper_of(running, "n0").alive()  # the next start of the job has brought another
+        assert cache_server_of(running, "n0").alive()  # the next start of the job has brought another

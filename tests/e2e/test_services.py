@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastic_core.launch.process import ProcessId
+from elastic_core.host.process import ProcessId
 from elastic_core.services.marks import of_program
 from tests.e2e.platform import Platform, eventually
 

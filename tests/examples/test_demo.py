@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from elastic_core.control.contract import JobFacts, JobStatus, SegmentStatus
 from elastic_core.domain import Allocation, JobState, Layout, Node, SegmentState
+from elastic_core.protocol.records import JobFacts, JobStatus, SegmentStatus
 from elastic_core.spec import JobSpec
-from elastic_core.train.audit import Verdict
+from elastic_core.train.data.audit import AuditResult
 from examples.demo import live
 from examples.demo.jobs import PLANS, job_ids, sized_spec
 from examples.demo.report import Outcome, claims, show
@@ -52,7 +52,7 @@ def an_outcome(**changes: object) -> Outcome:
         job=a_job(),
         plan=PLAN,
         segments=[a_segment(i, slots) for i, slots in enumerate((2, 4, 1))],
-        reads=[Verdict(0, 100, 100, True, True), Verdict(1, 100, 100, True, True)],
+        reads=[AuditResult(0, 100, 100, True, True), AuditResult(1, 100, 100, True, True)],
         run_state="success",
     )
     return replace(good, **changes)
@@ -73,9 +73,9 @@ def test_a_good_run_holds_in_every_claim():
         ({"run_state": "failed"}, "every run in Airflow ended well"),
         ({"segments": [a_segment(0, 4), a_segment(1, 1)]}, "jobs grew when slots got free"),
         ({"segments": [a_segment(0, 1), a_segment(1, 4)]}, "jobs shrank when others came"),
-        ({"reads": [Verdict(0, 100, 100, False, True, "2 samples were read more than once")]}, "exactly once"),
-        ({"reads": [Verdict(0, 60, 100, None, True)]}, "exactly once"),
-        ({"reads": [Verdict(0, 100, 100, True, False)]}, "exactly once"),
+        ({"reads": [AuditResult(0, 100, 100, False, True, "2 samples were read more than once")]}, "exactly once"),
+        ({"reads": [AuditResult(0, 60, 100, None, True)]}, "exactly once"),
+        ({"reads": [AuditResult(0, 100, 100, True, False)]}, "exactly once"),
         ({"reads": []}, "exactly once"),
         ({"job": a_job(results={"evaluation": {"accuracy": 0.5}})}, "digits learned"),
         ({"job": a_job(results={})}, "digits learned"),

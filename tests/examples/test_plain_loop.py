@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from elastic_core.control.contract import LaunchOrder
-from elastic_core.launch.rundir import RunDir
+from elastic_core.host.rundir import RunDir
+from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec import JobSpec
-from elastic_core.train.audit import prove
-from elastic_core.train.worker import main
+from elastic_core.train.data.audit import prove
+from elastic_core.train.process.worker import main
 from tests.train.ledger import FolderLedger, make_order
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ def work(folder: Path, order: LaunchOrder) -> int:
     run_dir = RunDir(folder / "run" / str(order.epoch))
     run_dir.create()
     run_dir.write_order(order)
-    run_dir.write("settings.json", {"project": str(ROOT), "store": str(folder / "store"), "tasks": "examples.*"})
+    run_dir.write_json("settings.json", {"project": str(ROOT), "store": str(folder / "store"), "tasks": "examples.*"})
     ledger = FolderLedger(folder / "ledger")
     ledger.set(epoch=order.epoch, order=json.loads((run_dir.path / "order.json").read_text()))
     return main(

@@ -13,19 +13,18 @@ from typing import Any, Protocol
 import uvicorn
 from fastapi import HTTPException
 
-from elastic_core.control.api import create_app
-from elastic_core.control.client import HttpControl
-from elastic_core.control.contract import JobStatus, SegmentStatus
-from elastic_core.control.database import Ledger
-from elastic_core.control.events import Event
+from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState
 from elastic_core.errors import Conflict, InfrastructureError
+from elastic_core.host.messages import AgentProcess, M, OrderInForce, WorkerProcesses
+from elastic_core.host.rundir import RunDir
+from elastic_core.launch.host_reconcile import reconcile_host
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.process import ProcessId
-from elastic_core.launch.reconcile import reconcile_host
-from elastic_core.launch.rundir import RunDir
-from elastic_core.launch.workers import slots_of
+from elastic_core.protocol.events import Event
+from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
 from elastic_core.train.entry import job_facts
@@ -144,12 +143,16 @@ class Platform:
 
     def worker_pids(self, job_id: str) -> list[int]:
         order = self.control.launch_order(self.running(job_id).segment_id)
-        workers = self.until(lambda: self._read(order.origin_epoch, "workers.json"), bool)
-        return [worker["pid"] for worker in workers]
+        workers = self.until(
+            lambda: self._read(order.origin_epoch, WorkerProcesses), lambda message: message and message.workers
+        )
+        return [worker.pid for worker in workers.workers]
 
     def agent_pid(self, job_id: str) -> int:
         order = self.control.launch_order(self.running(job_id).segment_id)
-        return int(self._read(order.origin_epoch, "agent.json")["pid"])
+        agent = self._read(order.origin_epoch, AgentProcess)
+        assert agent is not None
+        return agent.pid
 
     def curve(self, job_id: str, rank: int = 0) -> dict[int, str]:
         """Loss in hex by step; of a step that was taken again, the last time."""
@@ -169,8 +172,8 @@ class Platform:
     def reconcile(self) -> list[str]:
         return list(reconcile_host(self.control, self.launcher).actions)
 
-    def _read(self, origin_epoch: int, name: str) -> Any:
-        return RunDir.of(self.home, origin_epoch).read(name)
+    def _read(self, origin_epoch: int, kind: type[M]) -> M | None:
+        return RunDir.of(self.home, origin_epoch).read(kind)
 
     def _drive(self) -> None:
         """What segment runs do: ask for slots, start what was granted and has no processes yet. And reconciliation."""
@@ -190,20 +193,20 @@ class Platform:
     def _watch(self) -> None:
         """Looks at the processes themselves: whether two of them ever sit on one slot.
 
-        One that was started ahead sits on its slot once its group's order names it, and then until it is gone.
+        A standby worker sits on its slot once its group's order names it, and then until it is gone.
         """
         seated: set[int] = set()
         while not self._closed.wait(0.05):
             holders: dict[str, list[int]] = {}
             for path in (self.home / "run").glob("*"):
                 folder = RunDir(path)
-                order, workers = folder.read("order.json"), folder.read("workers.json")
-                named = {str(place) for place in slots_of(order)} if order else set()
-                for worker in workers or ():
-                    if worker["slot"] in named:
-                        seated.add(worker["pid"])
-                    if worker["pid"] in seated and ProcessId(worker["pid"], worker["start_time"]).alive():
-                        holders.setdefault(worker["slot"], []).append(worker["pid"])
+                order, recorded = folder.read(OrderInForce), folder.read(WorkerProcesses)
+                named = set(map(str, order.slots)) if order else set()
+                for worker in recorded.workers if recorded else ():
+                    if worker.slot in named:
+                        seated.add(worker.pid)
+                    if worker.pid in seated and worker.process.alive():
+                        holders.setdefault(worker.slot, []).append(worker.pid)
             self.held_twice |= {f"{slot} by {pids}" for slot, pids in holders.items() if len(pids) > 1}
 
     def __enter__(self) -> Platform:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from elastic_core.control.contract import JobFacts, LaunchOrder, RestorePoint
 from elastic_core.domain import Allocation, Layout, Slot
-from elastic_core.launch.contract import GroupStatus, Launcher
+from elastic_core.host.messages import AgentProcess, WorkerProcesses
+from elastic_core.host.process import ProcessId
+from elastic_core.host.rundir import RunDir
+from elastic_core.launch.launcher import GroupStatus, Launcher
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.process import ProcessId
-from elastic_core.launch.rundir import RunDir
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.records import JobFacts, RestorePoint
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 
@@ -82,8 +84,8 @@ def wait_until_ready(launcher: LocalLauncher, num_ranks: int = 2, origin_epoch: 
 
 def workers_of(folder: RunDir) -> list[ProcessId]:
     """The living workers, in the order of their start."""
-    return [ProcessId(worker["pid"], worker["start_time"]) for worker in folder.read("workers.json")]
+    return [worker.process for worker in folder.require(WorkerProcesses).workers]
 
 
 def agent_of(launcher: LocalLauncher, origin_epoch: int = 7) -> ProcessId:
-    return ProcessId(**RunDir.of(launcher.home, origin_epoch).read("agent.json"))
+    return RunDir.of(launcher.home, origin_epoch).require(AgentProcess).process

@@ -1,6 +1,6 @@
 """A worker that does as it is told: `scripted_worker.py BEHAVIOURS --run-dir D --rank R`, behaviours by rank, by comma.
 
-Started ahead (`--slot S` behind that) it does the same.
+A standby worker (`--slot S` behind that) does the same.
 
 sleep: until a signal ends it | boundary: exit 0 on SIGTERM | stubborn: ignores SIGTERM | exit:N |
 error:N: with an error file | parent: starts a grandchild in a session of its own, then sleeps |

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import UserError
-from elastic_core.launch.contract import Launcher
+from elastic_core.host.rundir import RunDir
 from elastic_core.launch.debug import DebugLauncher
+from elastic_core.launch.launcher import Launcher
+from elastic_core.launch.launchers import launcher as launcher_named
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.registry import launcher as launcher_named
-from elastic_core.launch.rundir import RunDir
 from tests.launch.builders import order, scripted, settings, wait_until_dead
 
 Make = Callable[[Path, int], Launcher]

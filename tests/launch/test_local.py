@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import InfrastructureError
-from elastic_core.launch.environment import RUN_DIR
+from elastic_core.host.environment import RUN_DIR
+from elastic_core.host.messages import EXIT, AgentProcess
+from elastic_core.host.process import ProcessId, children, marked
+from elastic_core.host.rundir import RunDir
+from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.process import ProcessId, children, marked
-from elastic_core.launch.rundir import RunDir
-from elastic_core.launch.workers import CPU_NICE
 from tests.launch.builders import (
     SCRIPT,
     TOKEN,
@@ -228,14 +229,29 @@ def test_workers_end_when_the_run_dir_vanishes(home: Path) -> None:
     assert launcher.poll(7) is None
 
 
+@pytest.mark.parametrize(("name", "text"), [("wanted.json", '{"request": 1}'), ("order.json", "{")])
+def test_an_agent_that_meets_a_broken_file_ends_its_workers_and_names_it(home: Path, name: str, text: str) -> None:
+    launcher = scripted(home, "stubborn")
+    launcher.start(order())
+    wait_until_ready(launcher)
+    folder = RunDir.of(home, 7)
+    (folder.path / name).write_text(text)
+    wait_for(folder.exit_report)
+    report = folder.exit_report()
+    assert report is not None
+    assert report.kind == "infrastructure"
+    assert f"run/7/{name}" in report.error
+    assert processes(launcher) == []
+
+
 def test_a_pid_that_belongs_to_somebody_else_now_is_not_our_group(home: Path) -> None:
     launcher = scripted(home, "exit:0")
     launcher.start(order())
     wait_until_dead(launcher)
     folder = RunDir.of(home, 7)
-    (folder.path / "exit.json").unlink()
+    (folder.path / EXIT).unlink()
     somebody = subprocess.Popen(["sleep", "600"])
-    folder.write("agent.json", {"pid": somebody.pid, "start_time": 1})  # as if it had got the agent's pid
+    folder.write(AgentProcess(somebody.pid, 1))  # as if it had got the agent's pid
     try:
         launcher.stop(7, grace_seconds=0)
         assert not launcher.poll(7).alive

@@ -1,4 +1,4 @@
-"""Workers that leave a group while it lives, and such as are started ahead of its growth."""
+"""Workers that leave a group while it lives, and standby workers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.domain import Layout, Slot, to_json
-from elastic_core.launch.environment import RUN_DIR
-from elastic_core.launch.group import PEER_SECONDS
+from elastic_core.domain import Layout, Slot
+from elastic_core.host.environment import RUN_DIR
+from elastic_core.host.messages import SlotId, StandbyRequest, WorkerProcesses
+from elastic_core.host.process import ProcessId, marked
+from elastic_core.host.rundir import RunDir
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.process import ProcessId, marked
-from elastic_core.launch.rundir import RunDir
+from elastic_core.launch.worker_group import PEER_SECONDS
 from tests.launch.builders import order, scripted, wait_for, wait_until_dead, wait_until_ready, workers_of
 
 
@@ -27,12 +28,11 @@ def resize(folder: RunDir, *slots: int) -> None:
 
 
 def want(folder: RunDir, *slots: int, request: int = 1) -> None:
-    named = tuple(Slot("n0", index, "cpu") for index in slots)
-    folder.write("wanted.json", {"request": request, "slots": to_json(named)})
+    folder.write(StandbyRequest(request, tuple(SlotId("n0", index, "cpu") for index in slots)))
 
 
 def slots_in_use(folder: RunDir) -> list[str]:
-    return [worker["slot"] for worker in folder.read("workers.json")]
+    return [worker.slot for worker in folder.require(WorkerProcesses).workers]
 
 
 def started(launcher: LocalLauncher, num_slots: int = 2) -> tuple[RunDir, list[ProcessId]]:
@@ -66,16 +66,16 @@ def test_a_worker_that_leaves_is_no_death_even_if_it_fails_or_hangs(home: Path) 
     assert (report.kind, report.exit_codes) == ("boundary", (0,))
 
 
-def started_ahead(launcher: LocalLauncher, slot: int) -> tuple[RunDir, ProcessId]:
+def started_standby(launcher: LocalLauncher, slot: int) -> tuple[RunDir, ProcessId]:
     """A group on slot 0, and a worker that waits for another slot."""
     folder, _ = started(launcher, 1)
     want(folder, slot)
     return folder, wait_until_ready(launcher, 2)[1]
 
 
-def test_a_worker_is_started_ahead_once_and_with_the_environment_of_its_slot(home: Path) -> None:
+def test_a_standby_worker_is_started_once_and_with_the_environment_of_its_slot(home: Path) -> None:
     launcher = scripted(home, "boundary")
-    folder, worker = started_ahead(launcher, 3)
+    folder, worker = started_standby(launcher, 3)
     assert slots_in_use(folder) == ["n0:0", "n0:3"]
     environ = Path(f"/proc/{worker.pid}/environ").read_text()
     assert "LOCAL_RANK=3" in environ
@@ -92,7 +92,7 @@ def test_a_worker_is_started_ahead_once_and_with_the_environment_of_its_slot(hom
 
 def test_a_worker_that_dies_while_it_waits_costs_the_group_nothing(home: Path) -> None:
     launcher = scripted(home, "boundary")
-    folder, worker = started_ahead(launcher, 1)
+    folder, worker = started_standby(launcher, 1)
     worker.send(signal.SIGKILL)
     wait_for(lambda: slots_in_use(folder) == ["n0:0"])
     assert launcher.poll(7).alive
@@ -105,7 +105,7 @@ def test_a_worker_that_dies_while_it_waits_costs_the_group_nothing(home: Path) -
 @pytest.mark.parametrize("first", ["it dies", "the order names it"])
 def test_a_worker_that_the_order_names_belongs_to_the_group(home: Path, first: str) -> None:
     launcher = scripted(home, "boundary")
-    folder, worker = started_ahead(launcher, 1)
+    folder, worker = started_standby(launcher, 1)
     if first == "it dies":
         worker.send(signal.SIGKILL)
         wait_for(lambda: slots_in_use(folder) == ["n0:0"])
@@ -118,7 +118,7 @@ def test_a_worker_that_the_order_names_belongs_to_the_group(home: Path, first: s
 
 def test_who_still_waits_when_the_others_have_ended_is_ended_too(home: Path) -> None:
     launcher = scripted(home, "helper,stubborn")
-    folder, worker = started_ahead(launcher, 1)
+    folder, worker = started_standby(launcher, 1)
     workers_of(folder)[0].send(signal.SIGUSR1)
     report = wait_until_dead(launcher).exit
     assert (report.kind, report.exit_codes) == ("boundary", (0,))

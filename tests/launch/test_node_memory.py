@@ -1,4 +1,4 @@
-"""The runtime with its nodes' memory: real ledger, agents, keepers and training. The nodes are this machine's."""
+"""The runtime with its in-memory checkpoint tier: real ledger, agents, cache servers, training; on one machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from elastic_core.domain import JobState, Slot
-from elastic_core.launch import keepers
-from elastic_core.launch.keeper import job_key
-from elastic_core.launch.process import ProcessId
+from elastic_core.host.process import ProcessId
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec
-from elastic_core.state.keeper_client import Access, KeeperClient
+from elastic_core.state.memory_tier import cache_servers
+from elastic_core.state.memory_tier.cache_client import Access, CacheClient
+from elastic_core.state.memory_tier.cache_server import job_key
 from tests.launch.airflowless import ApiThread, Platform, platform
 from tests.launch.builders import order
 
@@ -30,7 +30,7 @@ def nodes(home: Path, ledger_url: str, **slots: int) -> Iterator[Platform]:
         try:
             yield running
         finally:
-            keepers.stop(running.settings)
+            cache_servers.stop(running.settings)
 
 
 def pool(running: Platform, **slots: int) -> None:
@@ -38,15 +38,15 @@ def pool(running: Platform, **slots: int) -> None:
     running.control.set_cluster(ClusterSpec.model_validate({"nodes": named}))
 
 
-def keeper_of(running: Platform, node: str) -> ProcessId:
-    found = keepers._process(keepers.folder_of(running.settings), node)
-    assert found is not None
-    return found
+def cache_server_of(running: Platform, node: str) -> ProcessId:
+    process = cache_servers._process(cache_servers.folder_of(running.settings), node)
+    assert process is not None
+    return process
 
 
-def kept(running: Platform, node: str, job: str, uri: str) -> set[str]:
-    key = job_key(keepers._secret(running.settings), job)
-    client = KeeperClient(Access(keepers.folder_of(running.settings), (), job, key), node)
+def cached(running: Platform, node: str, job: str, uri: str) -> set[str]:
+    key = job_key(cache_servers._secret(running.settings), job)
+    client = CacheClient(Access(cache_servers.folder_of(running.settings), (), job, key), node)
     try:
         return {name.rpartition("/")[2] for name in client.ask(op="list", uri=uri)}
     finally:
@@ -75,10 +75,10 @@ def test_a_job_survives_a_lost_node_without_the_store_and_to_the_bit(home: Path,
         running.until_step("job", 14, seconds=120)
         (checkpoint,) = running.until(lambda: running.control.checkpoints("job"), bool)
         whole = {"manifest.json", "shard-0.safetensors", "shard-1.safetensors"}
-        running.until(lambda: kept(running, "n0", "job", checkpoint.uri), lambda names: names == whole)
+        running.until(lambda: cached(running, "n0", "job", checkpoint.uri), lambda names: names == whole)
         break_store(running, checkpoint.uri)
         before = running.curve("job")
-        keeper_of(running, "n1").send(signal.SIGKILL)
+        cache_server_of(running, "n1").send(signal.SIGKILL)
         os.kill(running.agent_pid("job"), signal.SIGKILL)  # its workers die with it, on both "nodes"
         running.until(running.launcher.groups, lambda groups: not groups[0].alive)
         pool(running, n0=2)
@@ -92,10 +92,10 @@ def test_a_job_survives_a_lost_node_without_the_store_and_to_the_bit(home: Path,
         manifests = 0.1 * checkpoint.size_bytes  # one for each rank; of all the rest both read one copy
         assert checkpoint.size_bytes - manifests < sources["own_node"] < checkpoint.size_bytes + manifests
         assert (sources["other_nodes"], sources["store"]) == (0, 0)
-        assert kept(running, "n0", "job", running.control.checkpoints("job")[0].uri) == set()  # the job is over
+        assert cached(running, "n0", "job", running.control.checkpoints("job")[0].uri) == set()  # the job is over
 
 
-def test_a_job_has_keepers_on_its_nodes_and_few_others(tmp_path: Path) -> None:
+def test_a_job_has_cache_servers_on_its_nodes_and_few_others(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.json"
     names = [f"n{i:02}" for i in range(20)]
     cluster.write_text(json.dumps({"nodes": [{"name": name, "type": "cpu", "slots": 1} for name in names]}))
@@ -103,6 +103,6 @@ def test_a_job_has_keepers_on_its_nodes_and_few_others(tmp_path: Path) -> None:
     one, many = order(num_slots=1), order(num_slots=1)
     slots = tuple(Slot(name, 0, "cpu") for name in reversed(names[4:14]))
     many = replace(many, allocation=replace(many.allocation, slots=slots))
-    assert keepers._nodes(settings, one) == ("n0", *names[:7])  # n0 has left the cluster meanwhile
-    assert keepers._nodes(settings, many) == (*names[4:14], "n00")
-    assert keepers._nodes(Settings(home=tmp_path), one) == ("n0",)
+    assert cache_servers._nodes(settings, one) == ("n0", *names[:7])  # n0 has left the cluster meanwhile
+    assert cache_servers._nodes(settings, many) == (*names[4:14], "n00")
+    assert cache_servers._nodes(Settings(home=tmp_path), one) == ("n0",)

@@ -11,8 +11,8 @@ from statistics import fmean
 import pytest
 
 from elastic_core.domain import JobState, SegmentState
-from elastic_core.state.stores import open_store
-from elastic_core.train.audit import prove
+from elastic_core.state.stores.store_urls import open_store
+from elastic_core.train.data.audit import prove
 from tests.launch.airflowless import ROWS, Platform, platform
 
 

@@ -20,9 +20,9 @@ from elastic_core.domain import (
     Snapshot,
     Target,
 )
-from elastic_core.policy.contract import Policy
-from elastic_core.policy.packing import choose
-from elastic_core.predict.fit import job_models
+from elastic_core.policy.base.policy import Policy
+from elastic_core.policy.plans.packing import choose
+from elastic_core.predict.speed.fit import job_models
 
 NOW = 1_000_000.0
 

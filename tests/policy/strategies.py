@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from elastic_core.domain import JobView, Limits, Node, ProfilePoint, Queue, Snapshot
-from elastic_core.policy.packing import choose
-from elastic_core.predict.fit import job_models
+from elastic_core.policy.plans.packing import choose
+from elastic_core.predict.speed.fit import job_models
 from tests.policy.builders import NOW, holding, job, limits, point, snapshot
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_core.domain import JobView, Plan, Snapshot
-from elastic_core.policy import registry, starvation
-from elastic_core.policy.contract import Law
-from elastic_core.policy.queue import HEAD_START, in_order, usable_types
+from elastic_core.policy import registry
+from elastic_core.policy.base.policy import Law
+from elastic_core.policy.base.queue import HEAD_START, in_order, usable_types
+from elastic_core.policy.rules import starvation
 from tests.policy.builders import NOW, apply, decide, job, limits
 from tests.policy.strategies import BUSY, snapshots
 

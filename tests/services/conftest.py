@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.services.marks import end, of_home
+from elastic_core.host.process import end_processes
+from elastic_core.services.marks import of_home
 from elastic_core.services.supervise import Supervisor
 
 
@@ -22,5 +23,5 @@ def home() -> Iterator[Path]:
     supervisor = Supervisor(folder)
     if supervisor.running():
         os.kill(supervisor.pid(), signal.SIGKILL)
-    end(of_home(folder), 2.0)
+    end_processes(of_home(folder), 2.0)
     shutil.rmtree(folder)

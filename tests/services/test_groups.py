@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.launch import keepers
-from elastic_core.launch.environment import RUN_DIR
-from elastic_core.launch.process import marked
-from elastic_core.launch.rundir import RunDir
+from elastic_core.host.environment import RUN_DIR
+from elastic_core.host.process import marked
+from elastic_core.host.rundir import RunDir
 from elastic_core.services import groups
 from elastic_core.services.groups import stop_groups
 from elastic_core.settings import Settings
+from elastic_core.state.memory_tier import cache_servers
 from tests.launch.builders import agent_of, order, scripted, wait_until_ready
 from tests.launch.conftest import home as launch_home
 
@@ -40,7 +40,7 @@ def test_processes_that_obey_have_the_time_to_commit_and_are_not_killed(home: Pa
     stopped, seconds = stop(home, grace_seconds=60.0)
     assert stopped == 1
     assert seconds < 40
-    assert RunDir.of(home, 7).read("exit.json")["exit_codes"] == [0, 0]
+    assert RunDir.of(home, 7).read_json("exit.json")["exit_codes"] == [0, 0]
     assert [process for process in (*workers, agent_of(launcher)) if process.alive()] == []
 
 
@@ -69,8 +69,8 @@ def test_without_groups_nothing_is_waited_for(tmp_path: Path) -> None:
 
 def test_what_the_nodes_keep_in_memory_ends_too(home: Path) -> None:
     settings = Settings(home=home)
-    keepers.wait(keepers.start(settings, ["n0", "n1"]))
-    found = [process for node in ("n0", "n1") if (process := keepers._process(home / "memory", node))]
-    assert [keeper.alive() for keeper in found] == [True, True]
+    cache_servers.wait(cache_servers.start(settings, ["n0", "n1"]))
+    found = [process for node in ("n0", "n1") if (process := cache_servers._process(home / "memory", node))]
+    assert [server.alive() for server in found] == [True, True]
     assert stop_groups(settings) == 0
-    assert [keeper.alive() for keeper in found] == [False, False]
+    assert [server.alive() for server in found] == [False, False]

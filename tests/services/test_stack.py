@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.launch.process import ProcessId
+from elastic_core.host.process import ProcessId
 from elastic_core.services import stack as services
 from elastic_core.services.marks import of_home, of_program
 from elastic_core.services.program import Port, Program, Stack, Stage

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 
 from elastic_core.domain import JobView, Layout, Limits, Plan, Snapshot, Target
-from elastic_core.policy.contract import Law
-from elastic_core.policy.queue import fitting_counts, queue_of
-from elastic_core.sim.engine import Options
-from elastic_core.sim.physics import AnalyticPhysics, Nodes
-from elastic_core.sim.workload import SimJob, Workload, workload
+from elastic_core.policy.base.policy import Law
+from elastic_core.policy.base.queue import fitting_counts, queue_of
+from elastic_core.sim.engine.engine import Options
+from elastic_core.sim.ground_truth.physics import AnalyticPhysics, Nodes
+from elastic_core.sim.ground_truth.workload import SimJob, Workload, workload
 
 QUIET = Options(noise=0.0)
 

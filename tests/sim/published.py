@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import UserError
-from elastic_core.sim.traces import data_folder
+from elastic_core.sim.traces.published_traces import data_folder
 
 
 def published() -> Path:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from elastic_core.control.contract import PastJob, PastLease
 from elastic_core.domain import Allocation, JobState, Layout, Limits, Node, ProfilePoint, Slot
 from elastic_core.policy import registry
-from elastic_core.sim.engine import Options, simulate
+from elastic_core.protocol.records import PastJob, PastLease
+from elastic_core.sim.engine.engine import Options, simulate
+from elastic_core.sim.ground_truth.workload import Workload, nodes
 from elastic_core.sim.replay import as_it_ran, compared_with_past, extrapolated, ledger_workload, pool_of
-from elastic_core.sim.workload import Workload, nodes
 
 POOL = nodes("cpu", 1, 4)
 LIMITS = Limits(

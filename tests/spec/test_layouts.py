@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from elastic_core.domain import Layout, Limits, from_json, to_json
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, parse_job_spec
-from elastic_core.spec.layouts import Admitted, check_layouts
+from elastic_core.spec.admitted_layouts import Admitted, check_layouts
 
 
 def a_spec(slots: dict[str, object], **layouts: object) -> JobSpec:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.format import (
+from elastic_core.state.format.checkpoint_format import (
     CheckpointHeader,
     Written,
     checkpoint_uri,
@@ -16,6 +15,7 @@ from elastic_core.state.format import (
     write_manifest,
     write_shard,
 )
+from elastic_core.state.stores.store import CheckpointStore
 
 HEADER = CheckpointHeader(job_id="job-1", step=12, samples=345, lineage=2, segment_id="job-1__seg_3", epoch=7)
 URI = checkpoint_uri(HEADER, "nonce")

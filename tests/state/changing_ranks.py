@@ -11,17 +11,17 @@ import torch
 from elastic_core.crashing import arm
 from elastic_core.domain import Slot
 from elastic_core.errors import InfrastructureError
-from elastic_core.launch.rundir import RunDir
-from elastic_core.state.dtypes import dtype_of
-from elastic_core.state.layout import AXES, DATA, TENSOR, Cut, Mesh, Placement, StateLayout, TensorMeta
-from elastic_core.state.manifest import read_manifest
-from elastic_core.state.peers import Address
-from elastic_core.state.reading import fill
-from elastic_core.state.reshard import holdings, plan_change
-from elastic_core.state.stores import open_store
-from elastic_core.state.taking_part import Meeting, prepare, take_part
-from elastic_core.train.exits import INFRASTRUCTURE
-from elastic_core.train.group import Group
+from elastic_core.host.exits import ExitCode
+from elastic_core.host.rundir import RunDir
+from elastic_core.state.format.manifest import read_manifest
+from elastic_core.state.format.reading import fill
+from elastic_core.state.layout.dtypes import dtype_of
+from elastic_core.state.layout.layout import AXES, DATA, TENSOR, Mesh, Placement, Split, StateLayout, TensorMeta
+from elastic_core.state.reshard.change_plan import holdings, plan_change
+from elastic_core.state.reshard.collective_reshard import ReshardGroup, prepare, reshard_collectively
+from elastic_core.state.reshard.peers import Address
+from elastic_core.state.stores.store_urls import open_store
+from elastic_core.train.parallel.group import Group
 
 METAS = {
     "model/a": TensorMeta("float32", (31, 24)),
@@ -51,7 +51,7 @@ def places(*indices: int) -> tuple[Slot, ...]:
 
 
 def laid(data: int, tensor: int, slots: Sequence[Slot]) -> StateLayout:
-    cuts = Placement((Cut(TENSOR, 1), Cut(DATA, 0)))
+    cuts = Placement((Split(TENSOR, 1), Split(DATA, 0)))
     placements = {name: cuts if meta.shape else Placement() for name, meta in METAS.items()}
     return StateLayout(Mesh(AXES, (1, data, tensor)), placements, tuple(slots))
 
@@ -70,13 +70,15 @@ def change(
     group = Group.form(RunDir(Path(folder) / "run"), rank, 3, torch.device("cpu"), generation)
     held = {slot: held for slot, held in holdings(old, METAS).items() if slot in servers}
     tiles = {name: [tile.box for tile in entry.tiles] for name, entry in manifest.tensors.items()}
-    meeting = Meeting(secret=SECRET, exchange=group.gather_bytes, folder=Path(memory))
+    reshard_group = ReshardGroup(secret=SECRET, exchange=group.gather_bytes, folder=Path(memory))
     try:
         plan = plan_change(METAS, held, laid(3, 1, places(5, 6, 7)), tiles=tiles)
-        new = prepare(plan.target, rank, METAS, meeting)
-        take_part(plan, rank, new, servers, meeting, None, lambda wanted: fill(store, manifest, wanted))
+        new = prepare(plan.target, rank, METAS, reshard_group)
+        reshard_collectively(
+            plan, rank, new, servers, reshard_group, None, lambda wanted: fill(store, manifest, wanted)
+        )
     except InfrastructureError:
-        return INFRASTRUCTURE
+        return ExitCode.INFRASTRUCTURE
     for name, (part,) in new[rank].items():
         found, wanted = (
             one.contiguous().reshape(-1).view(torch.uint8) for one in (part.tensor, STATE[name][part.box.slices()])

@@ -15,8 +15,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.stores import open_store
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store_urls import open_store
 
 BUCKET = "checkpoints"
 ACCESS_KEY = "elastic-access"
@@ -117,8 +117,3 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str]
 @pytest.fixture
 def store(make_store: Callable[[str], CheckpointStore]) -> CheckpointStore:
     return make_store("")
-
-
-@pytest.fixture
-def folder_store(tmp_path: Path) -> CheckpointStore:
-    return open_store(str(tmp_path / "store"))

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from hypothesis import strategies as st
 
 from elastic_core.domain import Slot
-from elastic_core.state.layout import (
+from elastic_core.state.layout.layout import (
     AXES,
     DATA,
     PIPELINE,
     REPLICATED,
     TENSOR,
-    Cut,
     Mesh,
     Placement,
+    Split,
     StateLayout,
     TensorMeta,
 )
@@ -55,9 +55,9 @@ def placed(metas: Mapping[str, TensorMeta], sizes: Sequence[int], sharded: bool,
         layer = int(name.split("layers.")[1].split(".")[0])
         cuts = []
         if meta.shape and mesh.size(TENSOR) > 1 and not (len(meta.shape) == 1 and layer % 2):
-            cuts.append(Cut(TENSOR, layer % 2 if len(meta.shape) > 1 else 0))
+            cuts.append(Split(TENSOR, layer % 2 if len(meta.shape) > 1 else 0))
         if meta.shape and sharded:
-            cuts.append(Cut(DATA, 0))
+            cuts.append(Split(DATA, 0))
         at = {PIPELINE: (split[layer],)} if mesh.size(PIPELINE) > 1 else {}
         placements[name] = Placement(tuple(cuts), at) if cuts or at else REPLICATED
     return StateLayout(mesh, placements, slots(mesh.world))

@@ -11,23 +11,23 @@ import torch
 
 from elastic_core.domain import Layout
 from elastic_core.errors import UserError
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.format import read_manifest, read_tensors, verify, write_manifest, write_shard
-from elastic_core.state.layout import (
+from elastic_core.state.format.checkpoint_format import read_manifest, read_tensors, verify, write_manifest, write_shard
+from elastic_core.state.format.writing import plan_shards
+from elastic_core.state.layout.layout import (
     AXES,
     DATA,
     PIPELINE,
     TENSOR,
-    Cut,
     Mesh,
     Placement,
+    Split,
     StateLayout,
     TensorMeta,
     layout_to_json,
 )
-from elastic_core.state.resizing import resized
-from elastic_core.state.stores import open_store
-from elastic_core.state.writing import plan_shards
+from elastic_core.state.layout.resizing import resized
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store_urls import open_store
 from tests.state.builders import HEADER, URI, same_bits
 from tests.state.random_layouts import slots
 from tests.state.test_checkpoints_command import run, shown
@@ -39,7 +39,7 @@ S = 4 * 24 * 24 * 4
 
 def laid(pipeline: int = 1, data: int = 1, tensor: int = 1) -> StateLayout:
     mesh = Mesh(AXES, (pipeline, data, tensor))
-    cuts = (Cut(TENSOR, 1), Cut(DATA, 0))
+    cuts = (Split(TENSOR, 1), Split(DATA, 0))
     stage = {name: {PIPELINE: (i * pipeline // 4,)} if pipeline > 1 else {} for i, name in enumerate(STATE)}
     return StateLayout(mesh, {name: Placement(cuts, stage[name]) for name in STATE}, slots(mesh.world))
 
@@ -140,10 +140,10 @@ def test_a_layout_at_other_sizes_keeps_its_cuts_and_merges_stages() -> None:
     assert smaller.mesh == Mesh(AXES, (2, 2, 2))
     assert [smaller.placements[name].at for name in STATE] == [{PIPELINE: (i // 2,)} for i in range(4)]
     assert resized(layout, {"pipeline": 1}, slots(2)).placements["model/0.w"] == Placement(
-        (Cut(TENSOR, 1), Cut(DATA, 0))
+        (Split(TENSOR, 1), Split(DATA, 0))
     )
     own = StateLayout(Mesh((DATA,), (2,)), {"rng/0": Placement(at={DATA: (0,)})}, slots(2))
     assert resized(own, {"data": 1}, slots(1)).placements == {}
-    written = StateLayout(Mesh((DATA,), (2,)), {"w": Placement((Cut(DATA, 0, (1, 2)),))}, slots(2))
+    written = StateLayout(Mesh((DATA,), (2,)), {"w": Placement((Split(DATA, 0, (1, 2)),))}, slots(2))
     with pytest.raises(UserError, match="have written sizes"):
         resized(written, {"data": 3}, slots(3))

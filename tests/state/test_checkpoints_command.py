@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from elastic_core.commands.checkpoints import app
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.format import CheckpointHeader, checkpoint_uri, write_manifest, write_shard
-from elastic_core.state.stores import open_store
+from elastic_core.state.format.checkpoint_format import CheckpointHeader, checkpoint_uri, write_manifest, write_shard
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store_urls import open_store
 from tests.state.builders import same_bits
 from tests.state.conftest import BUCKET, Server
 

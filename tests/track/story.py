@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from elastic_core.control.contract import CheckpointRecord, JobFacts, JobStatus
-from elastic_core.control.events import Event, EventKind
 from elastic_core.domain import Allocation, JobState, Layout, Observation, SegmentState, Slot, to_json
+from elastic_core.protocol.events import Event, EventKind
+from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus
 from elastic_core.spec import JobSpec
 
 T0 = 1_700_000_000.0
@@ -23,7 +23,7 @@ class Story:
     job_id: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:8]}")
     lineage: int = 0
     log: list[Event] = field(default_factory=list)
-    settled: dict[str, int] = field(default_factory=dict)
+    acknowledged: dict[str, int] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     curve: dict[int, float] = field(default_factory=dict)  # step -> loss, of what was committed
     committed_step: int = 0
@@ -121,10 +121,10 @@ class Story:
         return [event for event, _ in zip(wanted, range(limit), strict=False)]
 
     def position(self, reader: str) -> int:
-        return self.settled.get(reader, 0)
+        return self.acknowledged.get(reader, 0)
 
-    def settle(self, reader: str, position: int) -> None:
-        self.settled[reader] = position
+    def acknowledge(self, reader: str, position: int) -> None:
+        self.acknowledged[reader] = position
 
     # -- Jobs --
 

@@ -20,8 +20,8 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.settings import Settings
 from elastic_core.track.follow import READER, Follower, lag
 from elastic_core.track.mlflow_tracker import MlflowTracker
-from elastic_core.track.service import serve
 from elastic_core.track.tracker import NoTracker
+from elastic_core.track.tracker_service import serve
 from tests.track.conftest import MlflowServer
 from tests.track.story import Story
 from tests.track.test_mlflow_tracker import job_run, models, points, runs
@@ -91,7 +91,7 @@ def stories(draw: st.DrawFn) -> Story:
 def test_any_faults_and_crashes_give_the_same_curves(client: MlflowClient, story: Story, faults, page):
     pending = (faults.get(number, "") for number in count())
     flaky = Faults(client, pending)
-    feed = Faults(story, pending, only=("settle",))
+    feed = Faults(story, pending, only=("acknowledge",))
     follower = None
     for _ in range(200):
         # a killed follower starts with nothing in memory; one that saw an error goes on with what it knows
@@ -132,9 +132,9 @@ def test_mlflow_killed_in_the_middle_and_started_again_has_everything_once(mlflo
         while lag(story).events > 60:
             stop.wait(0.01)
         mlflow_server.kill()
-        settled = story.position(READER)
+        acknowledged = story.position(READER)
         stop.wait(0.5)
-        assert story.position(READER) - settled <= 7 * 3, "settled a page that MLflow never took"
+        assert story.position(READER) - acknowledged <= 7 * 3, "acknowledged a page that MLflow never took"
         assert lag(story).events > 0
         mlflow_server.start()
         while lag(story).events:
@@ -148,16 +148,16 @@ def test_mlflow_killed_in_the_middle_and_started_again_has_everything_once(mlflo
     assert len(runs(client, story, "attempt")) == 1
 
 
-def test_nothing_is_settled_while_mlflow_is_away():
+def test_nothing_is_acknowledged_while_mlflow_is_away():
     story = Story().submit().grant(1).observe(1)
     tracker = MlflowTracker(MlflowClient("http://127.0.0.1:9"), story, story, Settings())
     with pytest.raises(InfrastructureError, match="MLflow could not"):
         Follower(story, tracker).step()
-    assert story.settled == {}
+    assert story.acknowledged == {}
     assert lag(story).events == len(story.log)
 
 
-def test_lag_counts_what_is_not_settled_and_how_old_it_is():
+def test_lag_counts_what_is_not_acknowledged_and_how_old_it_is():
     story = Story().submit().grant(1).observe(1)
     assert lag(story).events == 3
     assert lag(story).seconds(now=story.log[0].at + 60) == 60
@@ -209,7 +209,7 @@ def test_an_mlflow_that_was_set_up_anew_gets_all_that_comes_from_then_on(mlflow_
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n", b""], ids=["errors", "silence"])
-def test_a_server_that_answers_with_errors_or_not_at_all_settles_nothing(answer, monkeypatch):
+def test_a_server_that_answers_with_errors_or_not_at_all_acknowledges_nothing(answer, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -226,5 +226,5 @@ def test_a_server_that_answers_with_errors_or_not_at_all_settles_nothing(answer,
         client = MlflowClient(f"http://127.0.0.1:{server.getsockname()[1]}")
         with pytest.raises(InfrastructureError, match="MLflow could not open experiment"):
             Follower(story, MlflowTracker(client, story, story, Settings())).step()
-        assert story.settled == {}
+        assert story.acknowledged == {}
         server.shutdown(socket.SHUT_RDWR)

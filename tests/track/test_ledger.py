@@ -15,11 +15,11 @@ import pytest
 from mlflow import MlflowClient
 from typer.testing import CliRunner
 
-from elastic_core.commands.tracker import app
+from elastic_core.commands.tracker_commands import app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.settings import Settings
 from elastic_core.track.follow import Follower, lag
-from elastic_core.track.service import only_follower, open_tracker
+from elastic_core.track.tracker_service import only_follower, open_tracker
 from tests.builders import FACTS, TRAINER_SECRET, Life, a_cluster, a_commit, a_control, a_spec, an_observation
 from tests.track.conftest import MlflowServer
 
@@ -93,7 +93,10 @@ def test_the_service_follows_until_it_is_told_to_stop_and_a_killed_one_leaves_no
     def start() -> subprocess.Popen[bytes]:
         with (tmp_path / "log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "elastic_core.track.service"], env=dict(os.environ), stdout=log, stderr=log
+                [sys.executable, "-m", "elastic_core.track.tracker_service"],
+                env=dict(os.environ),
+                stdout=log,
+                stderr=log,
             )
 
     def wait_for(job_id: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from elastic_core.control.events import EventKind
 from elastic_core.domain import JobState, SegmentState
+from elastic_core.protocol.events import EventKind
 from elastic_core.settings import Settings
 from elastic_core.track.follow import Follower, lag
 from elastic_core.track.mlflow_tracker import MlflowTracker
@@ -195,7 +195,7 @@ def test_steps_done_again_after_a_corrupt_checkpoint_are_not_doubled(client):
 def test_a_loss_that_is_not_a_number_is_a_point_like_any_other(client):
     story = Story().submit().grant(1).observe(1).observe(2, loss=math.nan).observe(3, loss=math.inf).commit(3)
     follow(story, client)
-    story.settled.clear()
+    story.acknowledged.clear()
     follow(story, client)
     steps = [step for step, _ in points(client, job_run(client, story))]
     assert steps == [1, 2, 3]

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from elastic_core.control.contract import CheckpointRecord, JobStatus
 from elastic_core.domain import Layout
 from elastic_core.errors import CorruptCheckpoint, UserError
+from elastic_core.protocol.records import CheckpointRecord, JobStatus
 from elastic_core.settings import Settings
-from elastic_core.state.format import CheckpointHeader, checkpoint_uri, write_manifest, write_shard
-from elastic_core.state.stores import open_store
-from elastic_core.track.registry import (
+from elastic_core.state.format.checkpoint_format import CheckpointHeader, checkpoint_uri, write_manifest, write_shard
+from elastic_core.state.stores.store_urls import open_store
+from elastic_core.track.model_registry import (
     RegisteredVersion,
     champion,
     choose_checkpoint,

@@ -9,9 +9,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from elastic_core.control.contract import LaunchOrder
 from elastic_core.crashing import arm
-from elastic_core.launch.rundir import RunDir
+from elastic_core.host.rundir import RunDir
+from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec import JobSpec
 from tests.train import forked
 from tests.train.ledger import FolderLedger, make_order
@@ -78,18 +78,18 @@ class Job:
         run_dir.write_order(order)
         settings = {"project": str(PROJECT), "tasks": "tests.train.*"}
         settings |= {"store": self.store_url or str(self.store), "s3_endpoint": self.endpoint}
-        run_dir.write("settings.json", settings)
+        run_dir.write_json("settings.json", settings)
         self.ledger.set(epoch=order.epoch, order=json.loads((run_dir.path / "order.json").read_text()))
         return run_dir
 
-    def start_ahead(self, number: int, slot: int) -> BaseProcess:
+    def start_standby(self, number: int, slot: int) -> BaseProcess:
         """A worker that waits until slot `slot` is the job's."""
         return self._fork(self.run_dir(), number, "--slot", f"n:{slot}")
 
     def _fork(self, run_dir: RunDir, number: int, *more: str) -> BaseProcess:
         crash = self.crash[1] if self.crash is not None and self.crash[0] == number else None
-        around = (str(self.folder / "ledger"), self.environment, crash)
-        return forked.start(work, str(run_dir.path), number, *around, *more, log=run_dir.log(number))
+        context = (str(self.folder / "ledger"), self.environment, crash)
+        return forked.start(work, str(run_dir.path), number, *context, *more, log=run_dir.log(number))
 
     def run(self, slots: int, batch: int = 16, **order: Any) -> list[int]:
         """Exit codes by rank."""
@@ -108,11 +108,11 @@ class Job:
         return {int(step): loss for step, loss in (line.split() for line in lines if line)}
 
     def error(self, rank: int = 0) -> dict[str, str]:
-        return self.run_dir().read(f"error-rank{rank}.json") or {}
+        return self.run_dir().read_json(f"error-rank{rank}.json") or {}
 
 
 def work(run_dir: str, rank: int, ledger: str, environment: dict[str, str], crash: str | None, *more: str) -> int:
-    from elastic_core.train.worker import main
+    from elastic_core.train.process.worker import main
 
     os.environ.update(environment)
     if crash is not None:

@@ -15,20 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elastic_core.control.contract import (
-    CheckpointRecord,
-    Commit,
-    CommitAnswer,
-    Directive,
-    ExitReport,
-    Heartbeat,
-    HeartbeatAnswer,
-    JobFacts,
-    LaunchOrder,
-    RestorePoint,
-)
 from elastic_core.domain import Allocation, Layout, Observation, Slot, from_json, to_json
 from elastic_core.errors import Conflict, Fenced, InfrastructureError
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
+from elastic_core.protocol.records import CheckpointRecord, JobFacts, RestorePoint
+from elastic_core.protocol.trainer import Commit, CommitAnswer, Directive, Heartbeat, HeartbeatAnswer
 from elastic_core.spec import JobSpec
 
 
@@ -110,10 +101,10 @@ class FolderLedger:
                 order=order,
             )
 
-    def vacated(self, slots: Sequence[Slot]) -> None:
+    def release_slots(self, slots: Sequence[Slot]) -> None:
         with self._state() as state:
             self._reachable(state)
-            state["vacated"].append([slot.index for slot in slots])
+            state["released"].append([slot.index for slot in slots])
 
     def mark_bad(self, checkpoint_id: int, why: str) -> None:
         with self._state() as state:
@@ -154,7 +145,7 @@ def new_state() -> dict[str, Any]:
     return {
         "directive": "go_on", "reason": "", "away": False, "lease_seconds": 60.0, "next_batches": [], "epoch": None,
         "token": None, "commits": [], "observations": [], "beats": [], "bad": [], "lose_answers": 0, "order": None,
-        "next_slots": [], "to_come": [], "vacated": [], "steady": False, "held_from": None,
+        "next_slots": [], "to_come": [], "released": [], "steady": False, "held_from": None,
     }  # fmt: skip
 
 

@@ -6,12 +6,12 @@ import torch
 
 for name in (
     "torch._dynamo",  # torch's optimizers import it at their first step
-    "elastic_core.control.client",
-    "elastic_core.state.stores_local",
+    "elastic_core.protocol.http_client",
+    "elastic_core.state.stores.local_store",
     "elastic_core.train.entry",
-    "elastic_core.train.pipe",  # and with it torch's parallel libraries
+    "elastic_core.train.gradients.pipe",  # and with it torch's parallel libraries
     "elastic_core.train.styles",
-    "elastic_core.train.worker",
+    "elastic_core.train.process.worker",
     "tests.state.changing_ranks",
     "tests.train.job",
     "tests.train.tasks",

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.state import stores_s3
-from elastic_core.state.stores import open_store
+from elastic_core.state.stores import s3_store
+from elastic_core.state.stores.store_urls import open_store
 from elastic_core.train.blocks import BlockDataset
-from elastic_core.train.data import DataPlan, Reader, plan_step
+from elastic_core.train.data.batches import DataPlan, Reader, plan_step
 from elastic_core.train.parquet import ParquetFiles
 from tests.state.conftest import BUCKET, Server, credentials, free_port, rclone
 
@@ -155,7 +155,7 @@ def test_s3_gives_the_same_samples_by_ranges_and_tries_again(
 
 
 def test_a_server_that_is_gone_is_an_infrastructure_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores_s3, "_ATTEMPTS", 1)
+    monkeypatch.setattr(s3_store, "_ATTEMPTS", 1)
     with pytest.raises(InfrastructureError, match="Cannot list"):
         ParquetFiles(f"s3://{BUCKET}/x", endpoint=f"http://127.0.0.1:{free_port()}")
 

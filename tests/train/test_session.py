@@ -7,9 +7,9 @@ import signal
 import pytest
 import torch
 
-from elastic_core.control.contract import Commit
-from elastic_core.train.group import lost_peer
-from elastic_core.train.worker import main
+from elastic_core.protocol.trainer import Commit
+from elastic_core.train.parallel.group import lost_peer
+from elastic_core.train.process.worker import main
 from tests.train.job import PROJECT, Job
 from tests.train.ledger import FolderLedger, make_order
 
@@ -20,7 +20,7 @@ def run_here(job: Job, kind: type[FolderLedger] = FolderLedger, batch: int = 16)
     run_dir = job.run_dir()
     run_dir.create()
     run_dir.write_order(order)
-    run_dir.write("settings.json", {"project": str(PROJECT), "store": str(job.store), "tasks": "tests.train.*"})
+    run_dir.write_json("settings.json", {"project": str(PROJECT), "store": str(job.store), "tasks": "tests.train.*"})
     job.ledger.set(epoch=order.epoch)
     return main(["--run-dir", str(run_dir.path), "--rank", "0"], connect=lambda token: kind(job.ledger.folder, token))
 
@@ -115,12 +115,12 @@ def test_wrong_use_of_the_session_says_what_to_do(new_job, entry, message):
 
 def test_readme_loop_trains_like_plain_torch(new_job):
     """A loop with the session's five lines gives the same numbers as the loop without them."""
-    from elastic_core.state.order import batch_indices
+    from elastic_core.state.order.sample_order import batch_indices
     from tests.train.tasks import data, network
 
     job = new_job(rows=96, total=320, params={"dropout": 0.0})
     assert run_here(job, batch=32) == 0
-    from elastic_core.train.training_state import seed_everything
+    from elastic_core.train.checkpoint.training_state import seed_everything
 
     seed_everything(11)
     model = network(0.0)

@@ -8,10 +8,16 @@ from typing import Any
 import torch
 
 from elastic_core.domain import Layout, Slot
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.format import CheckpointHeader, checkpoint_uri, plan_shards, write_manifest, write_shard
-from elastic_core.state.layout import Cut, Mesh, Placement, StateLayout, TensorMeta
-from elastic_core.train.data_state import DataState
+from elastic_core.state.format.checkpoint_format import (
+    CheckpointHeader,
+    checkpoint_uri,
+    plan_shards,
+    write_manifest,
+    write_shard,
+)
+from elastic_core.state.layout.layout import Mesh, Placement, Split, StateLayout, TensorMeta
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.train.data.data_state import DataState
 
 SEED, DATASET, TOTAL = 5, 57, 300
 DATA = DataState(
@@ -20,7 +26,7 @@ DATA = DataState(
 LAYOUT = StateLayout(
     Mesh.of(Layout(data=2, tensor=2)),
     {
-        "model/blocks.0.weight": Placement((Cut("tensor", 0), Cut("data", 0))),
+        "model/blocks.0.weight": Placement((Split("tensor", 0), Split("data", 0))),
         "model/bias": Placement(),
     },
     tuple(Slot("n", i, "cpu") for i in range(4)),

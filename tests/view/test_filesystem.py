@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load
 
 from elastic_core.errors import CorruptCheckpoint, UserError
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.format import write_shard
-from elastic_core.state.order import batch_indices
-from elastic_core.state.stores import open_store
+from elastic_core.state.format.checkpoint_format import write_shard
+from elastic_core.state.order.sample_order import batch_indices
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store_urls import open_store
 from elastic_core.view.filesystem import ElasticFileSystem
 from tests.state.conftest import BUCKET, Server
 from tests.view.builders import DATASET, SEED, flip_last_byte, tensors, write_job

@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from elastic_core.state.stores import open_store
+from elastic_core.state.stores.store_urls import open_store
 from tests.view.builders import write_job
 
 PROJECT = Path(__file__).parents[2]

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.stores import open_store
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store_urls import open_store
 from elastic_core.view import filesystem
 from elastic_core.view.filesystem import ElasticFileSystem
-from elastic_core.view.mount import Shown
+from elastic_core.view.fuse_mount import Shown
 from tests.view.builders import flip_last_byte, write_job
 
 STEP = "step-0000000007-epoch-3-abc"

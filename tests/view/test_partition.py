@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 
 from elastic_core.errors import UserError
-from elastic_core.state.format import read_manifest, write_manifest
-from elastic_core.state.manifest import Manifest
-from elastic_core.state.order import batch_indices
-from elastic_core.state.stores import open_store
+from elastic_core.state.format.checkpoint_format import read_manifest, write_manifest
+from elastic_core.state.format.manifest import Manifest
+from elastic_core.state.order.sample_order import batch_indices
+from elastic_core.state.stores.store_urls import open_store
 from elastic_core.view import partition
-from elastic_core.view.nodes import File, Folder
 from elastic_core.view.partition import data_folder
+from elastic_core.view.tree_nodes import File, Folder
 from tests.state.builders import HEADER, URI
 from tests.view.builders import DATA, DATASET, SEED, TOTAL, write_job
 

@@ -12,14 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_core.state import boxes, writing
-from elastic_core.state.boxes import Box
-from elastic_core.state.contract import CheckpointStore
-from elastic_core.state.format import read_manifest
-from elastic_core.state.stores import open_store
-from elastic_core.view.nodes import File
+from elastic_core.state.format import writing
+from elastic_core.state.format.checkpoint_format import read_manifest
+from elastic_core.state.layout import boxes
+from elastic_core.state.layout.boxes import Box
+from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store_urls import open_store
 from elastic_core.view.slices import Part
 from elastic_core.view.tensors import Collection, TensorFile, covering, escaped
+from elastic_core.view.tree_nodes import File
 from tests.state.builders import URI, write
 
 TENSORS = {

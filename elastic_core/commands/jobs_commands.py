@@ -1,0 +1,244 @@
+"""`elastic jobs list | show | segments | explain | submit | cancel | revive | rollback | replay`.
+
+Talks to the control API with the service secret; only `replay` opens the ledger itself.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from elastic_core.commands.opening import open_api, read_json
+from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.domain import Allocation, to_json
+from elastic_core.protocol.records import JobStatus, SegmentStatus
+from elastic_core.settings import Settings
+from elastic_core.spec import parse_job_spec
+from elastic_core.text import span
+
+app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
+_out = Console(highlight=False, soft_wrap=True)
+
+
+@app.command("list")
+def list_jobs(
+    active: Annotated[bool, typer.Option(help="only those that are not over")] = False, as_json: Json = False
+) -> None:
+    """All jobs, the oldest first."""
+    jobs = open_api(Settings()).jobs(active)
+    if as_json:
+        print_json([to_json(job) for job in jobs])
+        return
+    rows = (
+        (job.job_id, job.state, _progress(job), job.step, _places(job.allocation), _batch(job.allocation), _left(job),
+         job.error or job.target_reason)
+        for job in jobs
+    )  # fmt: skip
+    print_table(("job", "state", "done", "step", "slots", "batch", "left", "why"), rows)
+
+
+@app.command()
+def show(job: str, as_json: Json = False) -> None:
+    """One job: progress, what it holds and why, its results."""
+    status = open_api(Settings()).job(job)
+    if as_json:
+        print_json(to_json(status))
+    else:
+        _print_facts(status)
+
+
+@app.command()
+def segments(job: str, as_json: Json = False) -> None:
+    """The stretches of a job's training: what each held, how long it waited, why it ended."""
+    statuses = open_api(Settings()).segments(job)
+    if as_json:
+        print_json([to_json(segment) for segment in statuses])
+        return
+    rows = (
+        (s.index, s.state, s.attempt, _places(s.allocation), _batch(s.allocation), _steps(s), _waited(s), _lasted(s),
+         s.end_reason or s.revoke_reason or s.grant_reason or "")
+        for s in statuses
+    )  # fmt: skip
+    print_table(("#", "state", "attempt", "slots", "batch", "steps", "waited", "ran", "why"), rows)
+
+
+@app.command()
+def explain(job: str, as_json: Json = False) -> None:
+    """Why the job holds, or waits for, what it does: the last decision that spoke of it."""
+    why = open_api(Settings()).explain(job)
+    if as_json:
+        print_json(to_json(why))
+        return
+    _out.print(f"{why.job_id}: {why.reason}", markup=False)
+    if why.decision_id is not None:
+        _out.print(
+            f"decision {why.decision_id} by {why.policy}, {_time(why.decided_at)}, after: {why.trigger}", markup=False
+        )
+    for other, reason in why.others.items():
+        _out.print(f"  {other}: {reason}", markup=False)
+
+
+@app.command()
+def submit(
+    spec: Annotated[Path, typer.Argument(help="JSON file with the job spec")],
+    job: Annotated[str, typer.Option("--id", help="the job's id; its name and the time when absent")] = "",
+    warm_start: Annotated[str, typer.Option(help="uri of a checkpoint whose weights it starts from")] = "",
+    as_json: Json = False,
+) -> None:
+    """Submit a job; Airflow takes it up with the next reconciliation. A repeated id with the same spec is one job."""
+    from elastic_core.train.process.inspect import inspect_job
+
+    settings = Settings()
+    job_spec = parse_job_spec(read_json(spec, "job spec"))
+    job_id = job or f"{job_spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    status = open_api(settings).submit(job_id, job_spec, inspect_job(job_spec, settings), warm_start or None)
+    _print_status(status, as_json)
+
+
+@app.command()
+def cancel(
+    job: str, reason: Annotated[str, typer.Option(help="shown with the job")] = "by hand", as_json: Json = False
+) -> None:
+    """Stop a job, without a last commit."""
+    _print_status(open_api(Settings()).cancel(job, reason), as_json)
+
+
+@app.command()
+def revive(job: str, as_json: Json = False) -> None:
+    """Open a failed or cancelled job again, from its last good checkpoint."""
+    _print_status(open_api(Settings()).revive(job), as_json)
+
+
+@app.command()
+def rollback(
+    job: str,
+    checkpoint: Annotated[int, typer.Argument(help="id, see `elastic checkpoint ls JOB`")],
+    as_json: Json = False,
+) -> None:
+    """Go on from an earlier checkpoint, in a new lineage."""
+    _print_status(open_api(Settings()).rollback(job, checkpoint), as_json)
+
+
+@app.command()
+def replay(decision: int, as_json: Json = False) -> None:
+    """Make a recorded decision again from its inputs. Exit code 1: the policy decides otherwise today."""
+    from elastic_core.control.plane import open_control
+
+    control = open_control(Settings())
+    try:
+        replayed = control.replay(decision)
+    finally:
+        control.close()
+    if as_json:
+        print_json({"decision_id": decision, "same": replayed.same, "trigger": replayed.trigger,
+                     "recorded": to_json(replayed.recorded), "again": to_json(replayed.again)})  # fmt: skip
+    else:
+        _out.print(
+            f"decision {decision} by {replayed.recorded.policy}, version {replayed.snapshot.version}, "
+            f"after: {replayed.trigger}",
+            markup=False,
+        )
+        rows = (
+            (
+                job_id,
+                _counts(target.counts),
+                target.global_batch,
+                _compare_targets(replayed.again.targets.get(job_id), target),
+                target.reason,
+            )
+            for job_id, target in sorted(replayed.recorded.targets.items())
+        )
+        print_table(("job", "slots", "batch", "today", "reason"), rows)
+    if not replayed.same:
+        raise typer.Exit(1)
+
+
+def _print_status(status: JobStatus, as_json: bool) -> None:
+    if as_json:
+        print_json(to_json(status))
+    else:
+        _out.print(f"{status.job_id}: {status.state}, {status.error or status.target_reason}", markup=False)
+
+
+def _print_facts(job: JobStatus) -> None:
+    facts: Mapping[str, Any] = {
+        "job": job.job_id,
+        "state": job.state + (f": {job.error}" if job.error else ""),
+        "done": f"{job.done_samples} of {job.total_samples} samples ({_progress(job)}), step {job.step}",
+        "left": _left(job) or "unknown",
+        "segment": f"{job.segment_id} ({job.segment_state}), lineage {job.lineage}",
+        "holds": f"{_places(job.allocation) or 'no slots'}, global batch {_batch(job.allocation) or '-'}",
+        "layout": str(job.allocation.layout) if job.allocation is not None else "",
+        "why": job.target_reason,
+        "submitted": _time(job.submitted_at),
+        "finished": _time(job.finished_at),
+        "results": json.dumps(job.results) if job.results else "",
+    }
+    for name, value in facts.items():
+        if value:
+            _out.print(f"{name:10} {value}", markup=False)
+    for note in job.notes:
+        _out.print(f"{'note':10} {note}", markup=False)
+
+
+def _progress(job: JobStatus) -> str:
+    return f"{min(1.0, job.done_samples / job.total_samples):.0%}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return " + ".join(f"{count} {kind}" for kind, count in sorted(counts.items()) if count) or "none"
+
+
+def _compare_targets(today: Any, recorded: Any) -> str:
+    if today is None:
+        return "not in the plan"
+    if today == recorded:
+        return "the same"
+    return f"{_counts(today.counts)}, batch {today.global_batch}, {today.layout}"
+
+
+def _places(allocation: Allocation | None) -> str:
+    """E.g. "2: node-a:0,1"."""
+    if allocation is None:
+        return ""
+    nodes: dict[str, list[str]] = {}
+    for slot in allocation.slots:
+        nodes.setdefault(slot.node, []).append(str(slot.index))
+    return f"{allocation.num_slots}: " + " ".join(f"{node}:{','.join(found)}" for node, found in nodes.items())
+
+
+def _batch(allocation: Allocation | None) -> str:
+    return str(allocation.global_batch) if allocation is not None else ""
+
+
+def _steps(segment: SegmentStatus) -> str:
+    return f"{segment.start_step}-{'' if segment.end_step is None else segment.end_step}"
+
+
+def _waited(segment: SegmentStatus) -> str:
+    if segment.asked_at is None:
+        return ""
+    granted = segment.granted_at  # before it asked: that of the attempt that was lost
+    until = granted if granted is not None and granted >= segment.asked_at else time.time()
+    return span(until - segment.asked_at)
+
+
+def _lasted(segment: SegmentStatus) -> str:
+    if segment.granted_at is None:
+        return ""
+    return span((segment.ended_at or time.time()) - segment.granted_at)
+
+
+def _left(job: JobStatus) -> str:
+    return span(job.seconds_left) if job.seconds_left is not None else ""
+
+
+def _time(at: float | None) -> str:
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S") if at is not None else ""

@@ -1,0 +1,112 @@
+"""`elastic up | down | status | logs | password`: the services of one home, from the command line."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.errors import UserError
+from elastic_core.services import stack as services
+from elastic_core.services.airflow import airflow_url
+from elastic_core.services.platform import (
+    platform_stack,
+    prepare_home,
+    push_cluster,
+    service_environment,
+    service_settings,
+)
+from elastic_core.services.program import Stack
+from elastic_core.services.secrets import admin_password
+from elastic_core.settings import Settings
+from elastic_core.text import tail
+
+app = typer.Typer(help="The platform's services on this machine.")
+_out = Console(highlight=False)
+
+
+def _stack(settings: Settings) -> Stack:
+    return platform_stack(settings, service_environment(settings, os.environ))
+
+
+def _print_line(line: str) -> None:
+    _out.print(line, markup=False, soft_wrap=True)
+
+
+@app.command()
+def up(
+    wait: Annotated[bool, typer.Option(help="return only when everything is healthy")] = True,
+    timeout: Annotated[float, typer.Option(help="seconds to wait for that")] = 300.0,
+) -> None:
+    """Start the services. Harmless when they run already."""
+    settings, began = service_settings(Settings()), time.monotonic()
+    prepare_home(settings)
+    environment = service_environment(settings, os.environ)
+    stack = platform_stack(settings, environment)
+    services.up(stack, settings.host, environment, wait_seconds=timeout if wait else None, tell=_print_line)
+    if wait:
+        push_cluster(settings)
+    _print_line(f"{'up' if wait else 'started'} after {time.monotonic() - began:.1f} s")
+    _print_line(f"Airflow  {airflow_url(settings)}  (user admin; its password: `elastic password`)")
+    if settings.mlflow_uri != "none":
+        _print_line(f"MLflow   {settings.tracking_uri()}")
+    _print_line(f"state    {settings.home}")
+
+
+@app.command()
+def down() -> None:
+    """Stop the services and this machine's training processes, which reach a boundary first."""
+    settings = service_settings(Settings())
+    if not settings.home.exists():
+        _print_line(f"nothing to stop: {settings.home} does not exist")
+        return
+    ended = services.down(_stack(settings), tell=_print_line)
+    _print_line("down" + (f"; {ended} left-over processes ended" if ended else ""))
+
+
+@app.command()
+def status(as_json: Json = False) -> None:
+    """What runs and whether it is healthy. Exit code 1 unless all of it is."""
+    settings = service_settings(Settings())
+    processes = services.status(_stack(settings)) if settings.home.exists() else []
+    if as_json:
+        print_json([asdict(service) for service in processes])
+    else:
+        rows = (
+            (service.name, service.state, service.pid or "",
+             f"{time.time() - service.started:.0f} s" if service.started else "",
+             "ok" if service.healthy else service.detail)
+            for service in processes
+        )  # fmt: skip
+        print_table(("service", "state", "pid", "up for", "health"), rows)
+    raise typer.Exit(0 if processes and all(service.healthy for service in processes) else 1)
+
+
+@app.command()
+def logs(
+    name: Annotated[str, typer.Argument(help="a service, as `elastic status` names it")],
+    lines: Annotated[int, typer.Option("--lines", "-n")] = 100,
+) -> None:
+    """The last lines of a service's log."""
+    settings = service_settings(Settings())
+    known = {program.name for program in _stack(settings).programs()} | {"supervisord", "airflow-migrate"}
+    if name not in known:
+        raise UserError(f"no service is called {name!r}; there are {', '.join(sorted(known))}")
+    path = settings.home / "logs" / f"{name}.log"
+    if not path.exists():
+        raise UserError(f"{path} does not exist: {name} has not been started yet")
+    typer.echo(tail(path, lines))
+
+
+@app.command()
+def password() -> None:
+    """Show the password of Airflow's user `admin`."""
+    try:
+        typer.echo(admin_password(Settings()))
+    except FileNotFoundError as error:
+        raise UserError(f"there is no password yet ({error.filename}): run `elastic up` first") from None

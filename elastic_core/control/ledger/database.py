@@ -1,0 +1,193 @@
+"""The ledger's transactions. Every change of who holds or wants slots takes ONE row's lock first, so such changes
+happen one after the other; heartbeats, observations and interval commits do not take it.
+
+Locks are always taken in this order, which is why there are no deadlocks: scheduling, job, lease, segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
+from sqlalchemy.orm import Session
+
+from elastic_core.control.ledger import migrations
+from elastic_core.control.ledger.tables import JobRow, LeaseRow, SchedulingRow, SegmentRow
+from elastic_core.errors import Conflict, Fenced, InfrastructureError, NotFound
+from elastic_core.protocol.encoding import dumps
+from elastic_core.settings import Settings
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+
+STALE_EPOCH, REGRESS = "EL002", "EL003"  # raised by the ledger's triggers
+RETRIED = ("40001", "40P01")  # serialization failure, deadlock
+MAX_TRIES = 4
+DECIDING = 7023111  # advisory lock: a decision is in flight
+
+
+@dataclass(slots=True)
+class Tx:
+    """A transaction under way. `trigger`, once set, makes it a scheduling event."""
+
+    session: Session
+    now: float
+    settings: Settings
+    trigger: str | None = None
+
+    def job(self, job_id: str, *, lock: bool = False) -> JobRow:
+        job = self.session.get(JobRow, job_id, with_for_update={"key_share": True} if lock else None)
+        if job is None:
+            raise NotFound(f"there is no job {job_id!r}. `elastic jobs list` shows those that are.")
+        return job
+
+    def segment(self, segment_id: str) -> SegmentRow:
+        segment = self.session.get(SegmentRow, segment_id)
+        if segment is None:
+            raise NotFound(
+                f"there is no segment {segment_id!r}. Segments are made by submitting a job and by committing the one "
+                "before; their ids are <job>__seg_<n>."
+            )
+        return segment
+
+    def scheduling(self) -> SchedulingRow:
+        row = self.session.get(SchedulingRow, 1)
+        assert row is not None, "the migration inserts the one row"
+        return row
+
+    def lease(self, epoch: int) -> LeaseRow:
+        lease = self.session.get(LeaseRow, epoch)
+        assert lease is not None, f"epoch {epoch} was read from the ledger"
+        return lease
+
+
+class Ledger:
+    """A PostgreSQL database that holds the ledger's tables."""
+
+    def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
+        self._engine = create_engine(
+            url,
+            pool_size=5,
+            max_overflow=20,
+            json_serializer=dumps,
+            isolation_level="READ COMMITTED",
+        )
+        self._settings = settings
+        self.clock = clock
+
+    def check(self) -> None:
+        """Raises `InfrastructureError` where the database is away or not at our revision."""
+        with _translated():
+            revision = migrations.current(self._engine)
+        if revision != migrations.newest():
+            raise InfrastructureError(
+                f"the ledger's database is at revision {revision}, this program needs {migrations.newest()}. "
+                "`elastic up` brings it up to date (or elastic_core.control.ledger.migrations.upgrade(url))."
+            )
+
+    def read(self, work: Callable[[Tx], T]) -> T:
+        """One consistent picture of everything that `work` reads."""
+
+        def once() -> T:
+            with self._engine.connect() as connection:
+                connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+                with Session(connection) as session:
+                    return work(Tx(session, self.clock(), self._settings))
+
+        return _with_retries(once)
+
+    def write(self, work: Callable[[Tx], T]) -> T:
+        """One transaction. `work` must be such that doing it twice is doing it once: it is tried again when PostgreSQL
+        had to break a tie, or went away and may or may not have committed."""
+
+        def once() -> T:
+            with Session(self._engine, expire_on_commit=False) as session, session.begin():
+                return work(Tx(session, self.clock(), self._settings))
+
+        return _with_retries(once)
+
+    def change(self, work: Callable[[Tx], T]) -> T:
+        """A write under the scheduling lock. If `work` sets `tx.trigger`, the scheduling version goes up."""
+
+        def locked(tx: Tx) -> T:
+            scheduling = tx.session.get_one(SchedulingRow, 1, with_for_update=True)
+            result = work(tx)
+            if tx.trigger is not None:
+                scheduling.version += 1
+                scheduling.trigger = tx.trigger
+            return result
+
+        return self.write(locked)
+
+    @contextmanager
+    def deciding(self) -> Iterator[bool]:
+        """True for the one caller, over all processes, that may decide now. A crash ends it with its connection."""
+        connection, acquired = _with_retries(self._try_deciding)
+        try:
+            yield acquired
+        finally:
+            if acquired:
+                with _translated():
+                    _scalar(connection, f"SELECT pg_advisory_unlock({DECIDING})")
+            connection.close()
+
+    def _try_deciding(self) -> tuple[Connection, bool]:
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            return connection, _scalar(connection, f"SELECT pg_try_advisory_lock({DECIDING})")
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def _with_retries(once: Callable[[], T]) -> T:
+    """Tried again after a tie, and after a connection of the pool turned out to be dead: all of its connections are
+    replaced then, so a restart of PostgreSQL costs one repeated transaction and no ping before each of the others."""
+    for left in reversed(range(MAX_TRIES)):
+        try:
+            return once()
+        except DBAPIError as error:
+            if not left or not (error.connection_invalidated or _code(error) in RETRIED):
+                raise _translate(error) from error
+        except TimeoutError as error:
+            raise _translate(error) from error
+    raise AssertionError("the loop returns or raises")
+
+
+def _scalar(connection: Connection, statement: str) -> bool:
+    return bool(connection.execute(text(statement)).scalar())
+
+
+def _code(error: DBAPIError) -> str | None:
+    code: str | None = getattr(error.orig, "pgcode", None)
+    return code
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (DBAPIError, TimeoutError) as error:
+        raise _translate(error) from error
+
+
+def _translate(error: DBAPIError | TimeoutError) -> Exception:
+    """What the ledger's triggers and outages mean in the platform's words; our own mistakes stay what they are."""
+    if isinstance(error, DBAPIError):
+        said = str(error.orig).strip().splitlines()[0] if error.orig else ""
+        if _code(error) == STALE_EPOCH:
+            return Fenced(f"{said}. Stop: another epoch may own the segment.")
+        if _code(error) == REGRESS:
+            return Conflict(f"{said}. A job's step only goes back by a rollback to a named checkpoint.")
+        if not isinstance(error, OperationalError | InterfaceError) and not error.connection_invalidated:
+            return error
+        return InfrastructureError(f"the ledger's database is away or too busy: {said}")
+    return InfrastructureError(f"the ledger's connections are all in use: {error}")

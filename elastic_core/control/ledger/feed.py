@@ -1,0 +1,95 @@
+"""The outbox and its readers: what happened, in an order that a reader can follow with one number.
+
+An event is written without a position, in the transaction that it tells of. Positions are given afterwards, by
+whoever reads, under one lock and only to what is committed by then. So an event that commits late gets a position
+behind everything that any reader has seen, and none is ever missed. Numbers drawn while writing (a sequence, or
+transaction ids with a horizon) either miss late events or stall behind any idle transaction of the whole server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import func, select, text
+from sqlalchemy.dialects.postgresql import insert
+
+from elastic_core.control.ledger.database import Ledger, Tx
+from elastic_core.control.ledger.tables import EventRow, ReaderRow
+from elastic_core.protocol.events import Event, EventKind
+
+PLACE = text("""
+    WITH placed AS MATERIALIZED (
+        SELECT id, nextval('event_position') AS position
+        FROM (SELECT id FROM events WHERE position IS NULL ORDER BY id) AS fresh
+    )
+    UPDATE events SET position = placed.position FROM placed WHERE events.id = placed.id
+""")
+PLACING = 7023112  # advisory lock: one caller gives positions at a time
+
+
+def emit(
+    tx: Tx, kind: EventKind, job_id: str, payload: Mapping[str, Any], segment_id: str | None = None,
+    epoch: int | None = None,
+) -> None:  # fmt: skip
+    """Tell what this transaction does. `payload` is plain JSON values."""
+    tx.session.add(
+        EventRow(at=tx.now, kind=kind, job_id=job_id, segment_id=segment_id, epoch=epoch, payload=dict(payload))
+    )
+
+
+class LedgerFeed:
+    """`events.Feed` over the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def events(self, after: int, limit: int = 500, segment_id: str | None = None) -> Sequence[Event]:
+        if self._ledger.read(_any_unplaced):
+            self._ledger.write(_place)
+        return self._ledger.read(lambda tx: _after(tx, after, limit, segment_id))
+
+    def position(self, reader: str) -> int:
+        def found(tx: Tx) -> int:
+            row = tx.session.get(ReaderRow, reader)
+            return row.position if row else 0
+
+        return self._ledger.read(found)
+
+    def acknowledge(self, reader: str, position: int) -> None:
+        """Remember how far this reader is. A position before the remembered one changes nothing."""
+        statement = insert(ReaderRow).values(name=reader, position=position)
+        statement = statement.on_conflict_do_update(
+            index_elements=[ReaderRow.name],
+            set_={"position": func.greatest(ReaderRow.position, statement.excluded.position)},
+        )
+        self._ledger.write(lambda tx: tx.session.execute(statement))
+
+
+def _any_unplaced(tx: Tx) -> bool:
+    return tx.session.scalar(select(EventRow.id).where(EventRow.position.is_(None)).limit(1)) is not None
+
+
+def _place(tx: Tx) -> None:
+    # Its own statement: the next one must see everything that was committed when the lock was got.
+    tx.session.execute(select(func.pg_advisory_xact_lock(PLACING)))
+    tx.session.execute(PLACE)
+
+
+def _after(tx: Tx, after: int, limit: int, segment_id: str | None) -> Sequence[Event]:
+    query = select(EventRow).where(EventRow.position > after).order_by(EventRow.position).limit(limit)
+    if segment_id is not None:
+        query = query.where(EventRow.segment_id == segment_id)
+    rows = tx.session.scalars(query)
+    return [
+        Event(
+            position=row.position or 0,
+            at=row.at,
+            kind=EventKind(row.kind),
+            job_id=row.job_id,
+            segment_id=row.segment_id,
+            epoch=row.epoch,
+            payload=row.payload,
+        )
+        for row in rows
+    ]

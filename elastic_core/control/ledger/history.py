@@ -1,0 +1,66 @@
+"""Jobs after the fact: what they were, when they held what, what was measured of them. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.leases import allocation
+from elastic_core.control.ledger.profiles import Past, noise_scales, pasts, profiles
+from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow
+from elastic_core.domain import JobState, from_json
+from elastic_core.protocol.records import PastJob, PastLease
+from elastic_core.spec import JobSpec
+
+
+def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
+    """The last `limit` jobs to be submitted, the oldest first."""
+    query = select(JobRow).order_by(JobRow.submitted_at.desc(), JobRow.id.desc()).limit(limit)
+    rows = list(tx.session.scalars(query))[::-1]
+    ids = [job.id for job in rows]
+    points, noise, past, leases = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids), _leases(tx, ids)
+    heads = [job.head_id for job in rows if job.head_id is not None]
+    committed = {c.id: c.samples for c in tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(heads)))}
+    found = []
+    for job in rows:
+        spec, own = from_json(JobSpec, job.spec), past.get(job.id, Past())
+        done = committed.get(job.head_id or -1, 0)
+        reached = spec.work.target_loss is not None and job.state == JobState.FINISHED  # what it took is what it was
+        found.append(
+            PastJob(
+                job_id=job.id,
+                name=spec.name,
+                task=spec.entry_point,
+                queue=spec.queue,
+                priority=spec.priority,
+                submitted_at=job.submitted_at,
+                finished_at=job.finished_at,
+                state=JobState(job.state),
+                deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
+                limits=spec.limits(),
+                total_samples=done if reached else job.total_samples,
+                done_samples=done,
+                profile=points.get(job.id, ()),
+                noise_scale=noise.get(job.id),
+                resize_seconds=own.resize_seconds,
+                num_resizes=own.num_resizes,
+                leases=tuple(leases.get(job.id, ())),
+            )
+        )
+    return found
+
+
+def _leases(tx: Tx, job_ids: Sequence[str]) -> dict[str, list[PastLease]]:
+    found: dict[str, list[PastLease]] = {}
+    query = select(LeaseRow).where(LeaseRow.job_id.in_(job_ids)).order_by(LeaseRow.epoch)
+    for row in tx.session.scalars(query):
+        lease = PastLease(
+            since=row.granted_at,
+            until=row.released_at,
+            allocation=allocation(row),
+            handed_over=row.origin_epoch != row.epoch,
+        )
+        found.setdefault(row.job_id, []).append(lease)
+    return found

@@ -1,0 +1,164 @@
+"""Leases: opened, fenced, released. A fenced lease may write nothing more, but its slots are still held; they are
+free once it is released, that is when its processes are known to be gone (or its node has left).
+
+A lease that passes on with fewer slots than before still holds the others beside its allocation, until the processes
+on them are gone, too (`release_left`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Sequence as DatabaseSequence
+from sqlalchemy import select, text, update
+from sqlalchemy.dialects.postgresql import distinct_on
+
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.feed import emit
+from elastic_core.control.ledger.tables import JobRow, LeaseRow, LeaseSlotRow, SegmentRow
+from elastic_core.domain import Allocation, SegmentState, Slot, from_json, to_json
+from elastic_core.protocol.events import EventKind
+
+EPOCHS = DatabaseSequence("lease_epoch")
+
+FREE = text("""
+    SELECT s.node, s.index, n.type FROM slots s JOIN nodes n ON n.name = s.node
+    WHERE n.present AND s.index < n.num_slots
+      AND NOT EXISTS (SELECT 1 FROM lease_slots l WHERE l.slot = s.id AND l.released_at IS NULL)
+    ORDER BY s.node, s.index
+""")
+
+LEAVING = text("""
+    SELECT h.epoch, s.node, s.index, n.type
+    FROM lease_slots h JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node JOIN leases l ON l.epoch = h.epoch
+    WHERE h.released_at IS NULL AND l.released_at IS NULL
+      AND NOT EXISTS (
+          SELECT 1 FROM jsonb_array_elements(l.allocation -> 'slots') a
+          WHERE a ->> 'node' = s.node AND (a ->> 'index')::int = s.index)
+    ORDER BY s.node, s.index
+""")
+
+
+def slot_id(slot: Slot) -> str:
+    return f"{slot.node}:{slot.index}"
+
+
+def allocation(lease: LeaseRow) -> Allocation:
+    return from_json(Allocation, lease.allocation)
+
+
+def free_slots(tx: Tx) -> list[Slot]:
+    return [Slot(node, index, kind) for node, index, kind in tx.session.execute(FREE)]
+
+
+def leaving(tx: Tx) -> dict[int, tuple[Slot, ...]]:
+    """By epoch: slots that are held beside the allocation, because processes may still be on them."""
+    slots_by_epoch: dict[int, list[Slot]] = {}
+    for epoch, node, index, kind in tx.session.execute(LEAVING):
+        slots_by_epoch.setdefault(epoch, []).append(Slot(node, index, kind))
+    return {epoch: tuple(slots) for epoch, slots in slots_by_epoch.items()}
+
+
+def live_of_origin(tx: Tx, origin_epoch: int, *, lock: bool = True) -> LeaseRow | None:
+    """The lease that this chain of processes holds now, if any."""
+    query = select(LeaseRow).where(LeaseRow.origin_epoch == origin_epoch, LeaseRow.released_at.is_(None))
+    return tx.session.scalars(query.with_for_update(key_share=True) if lock else query).one_or_none()
+
+
+def live_of_job(tx: Tx, job_id: str) -> list[LeaseRow]:
+    """Locked. More than one only while an old process group dies and its successor waits."""
+    query = select(LeaseRow).where(LeaseRow.job_id == job_id, LeaseRow.released_at.is_(None))
+    return list(tx.session.scalars(query.order_by(LeaseRow.epoch).with_for_update(key_share=True)))
+
+
+def last_slots(tx: Tx, job_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
+    """What each job held last."""
+    query = select(LeaseRow).where(LeaseRow.job_id.in_(job_ids)).ext(distinct_on(LeaseRow.job_id))
+    rows = tx.session.scalars(query.order_by(LeaseRow.job_id, LeaseRow.epoch.desc()))
+    return {lease.job_id: allocation(lease).slots for lease in rows}
+
+
+def open_lease(
+    tx: Tx, job: JobRow, segment: SegmentRow, granted: Allocation, reason: str, origin_epoch: int | None = None,
+    beside: Iterable[str] = (),
+) -> LeaseRow:  # fmt: skip
+    """Give the segment its slots under a new epoch; `origin_epoch` when the same processes go on.
+
+    `beside`: ids of slots that it holds without being granted them, while processes are still on them.
+    """
+    epoch = tx.session.scalars(EPOCHS.next_value()).one()
+    lease = LeaseRow(
+        epoch=epoch,
+        origin_epoch=epoch if origin_epoch is None else origin_epoch,
+        job_id=job.id,
+        segment_id=segment.id,
+        attempt=segment.attempt,
+        allocation=to_json(granted),
+        num_slots=granted.num_slots,
+        granted_at=tx.now,
+        expires_at=tx.now + tx.settings.lease_seconds,
+        started_at=tx.now if origin_epoch is not None else None,
+    )
+    tx.session.add(lease)
+    tx.session.flush()
+    tx.session.add_all(LeaseSlotRow(epoch=epoch, slot=slot) for slot in {*map(slot_id, granted.slots), *beside})
+    segment.epoch = epoch
+    segment.granted_at = tx.now
+    segment.started_at = lease.started_at
+    segment.state = SegmentState.GRANTED if origin_epoch is None else SegmentState.RUNNING
+    segment.handed_over = origin_epoch is not None
+    segment.grant_reason = reason
+    segment.end_reason = segment.error = None
+    clear_revocation(segment)
+    tx.session.flush()
+    payload = {
+        "index": segment.index,
+        "lineage": segment.lineage,
+        "attempt": segment.attempt,
+        "allocation": lease.allocation,
+        "reason": reason,
+        "handed_over": segment.handed_over,
+        "start_step": segment.start_step,
+    }
+    emit(tx, EventKind.SEGMENT_GRANTED, job.id, payload, segment.id, epoch)
+    return lease
+
+
+def held(tx: Tx, lease: LeaseRow) -> set[str]:
+    """Ids of the slots that the lease holds now, with those beside its allocation."""
+    query = select(LeaseSlotRow.slot).where(LeaseSlotRow.epoch == lease.epoch, LeaseSlotRow.released_at.is_(None))
+    return set(tx.session.scalars(query))
+
+
+def release_left(tx: Tx, lease: LeaseRow, slots: Sequence[Slot]) -> bool:
+    """Free those of the slots that are held beside the allocation; whether there were any."""
+    gone = set(map(slot_id, slots)) & held(tx, lease) - set(map(slot_id, allocation(lease).slots))
+    held_rows = update(LeaseSlotRow).where(LeaseSlotRow.epoch == lease.epoch, LeaseSlotRow.slot.in_(gone))
+    tx.session.execute(held_rows.values(released_at=tx.now))
+    return bool(gone)
+
+
+def release(tx: Tx, lease: LeaseRow, reason: str) -> None:
+    """Free the lease's slots."""
+    lease.released_at = tx.now
+    lease.release_reason = reason
+    held = update(LeaseSlotRow).where(LeaseSlotRow.epoch == lease.epoch, LeaseSlotRow.released_at.is_(None))
+    tx.session.execute(held.values(released_at=tx.now))
+    tx.session.flush()
+
+
+def fence(tx: Tx, lease: LeaseRow, reason: str) -> None:
+    """From now on this epoch can write nothing. Its slots stay held."""
+    if lease.fenced_at is None:
+        lease.fenced_at = tx.now
+        lease.fence_reason = reason
+        tx.session.flush()
+
+
+def revoke(tx: Tx, segment: SegmentRow, by: str, reason: str) -> None:
+    segment.revoked_at = tx.now
+    segment.revoked_by = by
+    segment.revoke_reason = reason
+
+
+def clear_revocation(segment: SegmentRow) -> None:
+    segment.revoked_at = segment.revoked_by = segment.revoke_reason = None

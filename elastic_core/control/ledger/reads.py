@@ -1,0 +1,101 @@
+"""Questions to the ledger that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import or_, select
+
+from elastic_core.control.ledger import lineage, views
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.orders import launch_order
+from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, JobRow, SegmentRow, TargetRow
+from elastic_core.domain import JobState, Plan, Target, from_json
+from elastic_core.errors import Conflict
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.records import CheckpointRecord, Explanation, JobStatus, SegmentStatus
+from elastic_core.protocol.tokens import TrainerTokens
+
+
+def jobs(tx: Tx, active_only: bool) -> list[JobStatus]:
+    query = select(JobRow).order_by(JobRow.submitted_at, JobRow.id)
+    if active_only:
+        query = query.where(JobRow.state == JobState.ACTIVE)
+    return views.job_statuses(tx, tx.session.scalars(query).all())
+
+
+def segment(tx: Tx, segment_id: str) -> SegmentStatus:
+    return views.segment_statuses(tx, [tx.segment(segment_id)])[0]
+
+
+def segments(tx: Tx, job_id: str) -> list[SegmentStatus]:
+    tx.job(job_id)
+    query = select(SegmentRow).where(SegmentRow.job_id == job_id).order_by(SegmentRow.index)
+    return views.segment_statuses(tx, tx.session.scalars(query).all())
+
+
+def timeline(tx: Tx, since: float) -> list[SegmentStatus]:
+    """Segments of all jobs that held slots at or after `since` (Unix seconds): who held what over time."""
+    held = or_(SegmentRow.ended_at.is_(None), SegmentRow.ended_at >= since)
+    query = select(SegmentRow).where(SegmentRow.granted_at.is_not(None), held)
+    return views.segment_statuses(tx, tx.session.scalars(query.order_by(SegmentRow.granted_at)).all())
+
+
+def checkpoints(tx: Tx, job_id: str) -> list[CheckpointRecord]:
+    """All of a job's checkpoints that still exist, oldest first, over all lineages."""
+    tx.job(job_id)
+    query = select(CheckpointRow).where(CheckpointRow.job_id == job_id, CheckpointRow.swept_at.is_(None))
+    return [views.checkpoint_record(row) for row in tx.session.scalars(query.order_by(CheckpointRow.id))]
+
+
+def order_of(tx: Tx, tokens: TrainerTokens, segment_id: str) -> LaunchOrder:
+    segment_row = tx.segment(segment_id)
+    lease = tx.lease(segment_row.epoch) if segment_row.epoch is not None else None
+    if lease is not None and lease.released_at is None and lease.fenced_at is not None:
+        raise Conflict(
+            f"the lease of segment {segment_id} (epoch {lease.epoch}) is over: {lease.fence_reason}. It gets another "
+            "one once its processes are known to be gone; reconciliation sees to that."
+        )
+    if lease is None or lease.released_at is not None:
+        raise Conflict(
+            f"segment {segment_id} is {segment_row.state} and holds no live lease: nothing can be started. "
+            f"Ask for its slots (acquire) and wait until it is granted.{_ended(segment_row)}"
+        )
+    return launch_order(tx, tokens, tx.job(segment_row.job_id), segment_row, lease)
+
+
+def _ended(segment_row: SegmentRow) -> str:
+    return f" Its last attempt ended: {segment_row.end_reason}." if segment_row.end_reason else ""
+
+
+def last_plan(tx: Tx) -> Plan | None:
+    row = tx.session.scalars(select(DecisionRow).order_by(DecisionRow.id.desc()).limit(1)).one_or_none()
+    return from_json(Plan, row.plan) if row is not None else None
+
+
+def explain(tx: Tx, job_id: str) -> Explanation:
+    """The last decision that spoke of the job, and what it said."""
+    job = tx.job(job_id)
+    target = tx.session.get(TargetRow, job_id)
+    status = views.job_status(tx, job)
+    if target is None:
+        reason = status.target_reason or f"the job is {job.state}" + (f": {job.error}" if job.error else "")
+        return Explanation(job_id=job_id, decision_id=None, decided_at=None, policy="", trigger="", reason=reason)
+    decision = tx.session.get_one(DecisionRow, target.decision_id)
+    plan = from_json(Plan, decision.plan)
+    return Explanation(
+        job_id=job_id,
+        decision_id=decision.id,
+        decided_at=decision.at,
+        policy=plan.policy,
+        trigger=decision.trigger,
+        reason=status.target_reason or from_json(Target, target.target).reason,
+        others={other: t.reason for other, t in plan.targets.items() if other != job_id},
+    )
+
+
+def reads(tx: Tx, job_id: str) -> list[Mapping[str, Any]]:
+    """Fingerprints of every commit that the job's present state goes back to, from its first, in order of step."""
+    history = reversed(lineage.chain(tx, tx.job(job_id).head_id))
+    return [row.fingerprints for row in history]

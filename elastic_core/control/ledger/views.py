@@ -1,0 +1,161 @@
+"""Rows of the ledger as the contract's frozen records. A fixed number of queries, however many jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import distinct_on
+
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.leases import allocation
+from elastic_core.control.ledger.tables import (
+    CheckpointRow,
+    HeartbeatRow,
+    JobRow,
+    LeaseRow,
+    ObservationRow,
+    SegmentRow,
+    TargetRow,
+)
+from elastic_core.domain import JobState, Layout, SegmentState, Target, from_json
+from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, SegmentStatus
+from elastic_core.spec import JobSpec
+
+
+def checkpoint_record(row: CheckpointRow) -> CheckpointRecord:
+    return CheckpointRecord(
+        checkpoint_id=row.id,
+        job_id=row.job_id,
+        lineage=row.lineage,
+        step=row.step,
+        samples=row.samples,
+        epoch=row.epoch,
+        segment_id=row.segment_id,
+        uri=row.uri,
+        manifest_sha256=row.manifest_sha256,
+        size_bytes=row.size_bytes,
+        layout=from_json(Layout, row.layout),
+        metrics={name: float(value) for name, value in row.metrics.items()},
+        committed_at=row.committed_at,
+        final=row.final,
+        bad=row.bad,
+    )
+
+
+def segment_status(row: SegmentRow, lease: LeaseRow | None) -> SegmentStatus:
+    return SegmentStatus(
+        segment_id=row.id,
+        job_id=row.job_id,
+        index=row.index,
+        lineage=row.lineage,
+        state=SegmentState(row.state),
+        attempt=row.attempt,
+        epoch=row.epoch,
+        lease_live=lease is not None and lease.released_at is None,
+        allocation=allocation(lease) if lease is not None else None,
+        start_step=row.start_step,
+        end_step=row.end_step,
+        created_at=row.created_at,
+        asked_at=row.asked_at,
+        granted_at=row.granted_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        handed_over=row.handed_over,
+        revoke_reason=row.revoke_reason,
+        end_reason=row.end_reason,
+        grant_reason=row.grant_reason,
+        error=row.error,
+    )
+
+
+def segment_statuses(tx: Tx, rows: Sequence[SegmentRow]) -> list[SegmentStatus]:
+    epochs = [row.epoch for row in rows if row.epoch is not None]
+    leases = {lease.epoch: lease for lease in tx.session.scalars(select(LeaseRow).where(LeaseRow.epoch.in_(epochs)))}
+    return [segment_status(row, leases.get(row.epoch) if row.epoch is not None else None) for row in rows]
+
+
+def last_segments(tx: Tx, job_ids: Iterable[str]) -> dict[str, SegmentRow]:
+    """The open segment of each job, or its last one."""
+    query = select(SegmentRow).where(SegmentRow.job_id.in_(list(job_ids)))
+    query = query.ext(distinct_on(SegmentRow.job_id)).order_by(SegmentRow.job_id, SegmentRow.index.desc())
+    return {row.job_id: row for row in tx.session.scalars(query)}
+
+
+def live_leases(tx: Tx, job_ids: Iterable[str]) -> dict[str, LeaseRow]:
+    """The newest lease of each job that still holds slots."""
+    query = select(LeaseRow).where(LeaseRow.job_id.in_(list(job_ids)), LeaseRow.released_at.is_(None))
+    return {lease.job_id: lease for lease in tx.session.scalars(query.order_by(LeaseRow.epoch))}
+
+
+def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
+    ids = [job.id for job in jobs]
+    segments, leases = last_segments(tx, ids), live_leases(tx, ids)
+    epochs = [lease.epoch for lease in leases.values()]
+    beats = {b.epoch: b for b in tx.session.scalars(select(HeartbeatRow).where(HeartbeatRow.epoch.in_(epochs)))}
+    targets = {t.job_id: t for t in tx.session.scalars(select(TargetRow).where(TargetRow.job_id.in_(ids)))}
+    heads = select(CheckpointRow).where(CheckpointRow.id.in_([job.head_id for job in jobs if job.head_id is not None]))
+    checkpoints = {row.id: row for row in tx.session.scalars(heads)}
+    speeds = _speeds(tx, epochs)
+    statuses = []
+    for job in jobs:
+        lease = leases.get(job.id)
+        epoch = lease.epoch if lease is not None and lease.fenced_at is None else -1
+        head = checkpoints.get(job.head_id) if job.head_id is not None else None
+        statuses.append(
+            _job_status(job, segments[job.id], lease, head, beats.get(epoch), targets.get(job.id), speeds.get(epoch))
+        )
+    return statuses
+
+
+def job_status(tx: Tx, job: JobRow) -> JobStatus:
+    return job_statuses(tx, [job])[0]
+
+
+def _job_status(
+    job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
+    beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None,
+) -> JobStatus:  # fmt: skip
+    step, samples = (head.step, head.samples) if head is not None else (0, 0)
+    if beat is not None:  # of the live lease: what is not committed yet is shown, too
+        step, samples = max(step, beat.step), max(samples, beat.samples)
+    active = job.state == JobState.ACTIVE
+    return JobStatus(
+        job_id=job.id,
+        spec=from_json(JobSpec, job.spec),
+        facts=from_json(JobFacts, job.facts),
+        state=JobState(job.state),
+        lineage=job.lineage,
+        total_samples=job.total_samples,
+        done_samples=samples,
+        step=step,
+        submitted_at=job.submitted_at,
+        finished_at=job.finished_at,
+        segment_id=segment.id,
+        segment_state=SegmentState(segment.state),
+        allocation=allocation(lease) if lease is not None else None,
+        target_reason=_why(segment, target) if active else "",
+        error=job.error,
+        notes=tuple(job.notes),
+        seconds_left=max(0, job.total_samples - samples) / speed if active and speed else None,
+        results=job.results,
+    )
+
+
+def _why(segment: SegmentRow, target: TargetRow | None) -> str:
+    """Why an active job holds, will hold or waits for what it does."""
+    if segment.state == SegmentState.CREATED:
+        wants = "between two segments: " if segment.follows else "not started: "
+        asked = f"{wants}nobody has asked for the slots of {segment.id} yet (its run in Airflow does)"
+        return asked if target is None else f"{asked}; {from_json(Target, target.target).reason}"
+    if target is None:
+        return "waits for the next decision"
+    reason = from_json(Target, target.target).reason
+    return f"{target.waits}; {reason}" if target.waits else reason
+
+
+def _speeds(tx: Tx, epochs: Sequence[int]) -> dict[int, float]:
+    """Median samples per second of each live lease."""
+    median = func.percentile_cont(0.5).within_group(ObservationRow.samples_per_second)
+    query = select(ObservationRow.epoch, median).where(ObservationRow.epoch.in_(epochs)).group_by(ObservationRow.epoch)
+    return {epoch: float(value) for epoch, value in tx.session.execute(query) if value and value > 0}

@@ -1,0 +1,186 @@
+"""The control plane over HTTP, mounted in Airflow's API server. Three kinds of caller, and no route without one:
+
+- `POST /service/<method>`: operators, triggers, the CLI; signed with the service secret (HMAC).
+- `POST /trainer/<method>`: the processes of one segment; a bearer token.
+- `/ui/...`: people, behind Airflow's own login; the plugin brings the dependencies that check their roles.
+
+Handlers are synchronous, so they run in the server's thread pool and a slow decision never blocks its loop.
+There is no OpenAPI page: the contract is `elastic_core.protocol`.
+"""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from starlette.types import Scope
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import to_json
+from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
+from elastic_core.protocol import calls
+from elastic_core.protocol.encoding import dumps, loads
+from elastic_core.protocol.tokens import ServiceSigner
+
+MAX_BODY_BYTES = 16 * 2**20
+Dependency = Callable[..., Any]
+
+
+def create_app(
+    control: LedgerControl, *, service_secret: bytes, user_reads: Dependency, user_writes: Dependency
+) -> FastAPI:
+    """`user_reads` and `user_writes` are FastAPI dependencies that raise unless the person may look, or act."""
+    app = FastAPI(title="elastic control", openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_exception_handler(ElasticError, _answer_error)
+    app.include_router(_service_routes(control, ServiceSigner(service_secret)))
+    app.include_router(_trainer_routes(control))
+    app.include_router(_ui_reads(control, user_reads))
+    app.include_router(_ui_writes(control, user_writes))
+    return app
+
+
+def _json(value: Any) -> Response:
+    return Response(dumps(value), media_type="application/json")
+
+
+def _error(error: ElasticError) -> Response:
+    return Response(calls.encode_error(error), status_code=error.http_status, media_type="application/json")
+
+
+def _answer_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ElasticError)
+    return _error(error)
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise UserError(f"the body has more than {MAX_BODY_BYTES} bytes; send observations in smaller portions")
+    return bytes(body)
+
+
+Body = Annotated[bytes, Depends(_body)]
+
+
+def _call(methods: Mapping[str, calls.Method], target: Any, name: str, body: bytes) -> Response:
+    method = methods.get(name)
+    if method is None:
+        raise NotFound(f"the control API has no method {name!r}; there are {', '.join(sorted(methods))}")
+    result = getattr(target, name)(**method.decode_arguments(body))
+    return Response(method.encode_result(result), media_type="application/json")
+
+
+def _service_routes(control: LedgerControl, signer: ServiceSigner) -> APIRouter:
+    def signed(request: Request, body: Body) -> bytes:
+        signer.check(request.method, _target(request.scope), body, request.headers, time.time())
+        return body
+
+    router = APIRouter()
+
+    @router.post("/service/{name}")
+    def service(name: str, body: Annotated[bytes, Depends(signed)]) -> Response:
+        return _call(calls.service_methods(), control, name, body)
+
+    return router
+
+
+def _target(scope: Scope) -> str:
+    """Path and query below this app, wherever it is mounted: what the client signed."""
+    path: str = scope["path"]
+    path = path.removeprefix(scope.get("root_path", ""))
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def _trainer_routes(control: LedgerControl) -> APIRouter:
+    def bearer(request: Request) -> Any:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise Unauthorized("a trainer's request needs the header 'Authorization: Bearer <token of its order>'")
+        return control.trainer(token)
+
+    router = APIRouter()
+
+    @router.post("/trainer/{name}")
+    def trainer(name: str, target: Annotated[Any, Depends(bearer)], body: Body) -> Response:
+        return _call(calls.trainer_methods(), target, name, body)
+
+    return router
+
+
+def _ui_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
+    router = APIRouter(prefix="/ui", dependencies=[Depends(user_reads)])
+
+    @router.get("/jobs")
+    def jobs(active_only: bool = False) -> Response:
+        return _json([to_json(job) for job in control.jobs(active_only)])
+
+    @router.get("/jobs/{job_id}")
+    def job(job_id: str) -> Response:
+        return _json(to_json(control.job(job_id)))
+
+    @router.get("/jobs/{job_id}/segments")
+    def segments(job_id: str) -> Response:
+        return _json([to_json(segment) for segment in control.segments(job_id)])
+
+    @router.get("/jobs/{job_id}/checkpoints")
+    def checkpoints(job_id: str) -> Response:
+        return _json([to_json(checkpoint) for checkpoint in control.checkpoints(job_id)])
+
+    @router.get("/jobs/{job_id}/explain")
+    def explain(job_id: str) -> Response:
+        return _json(to_json(control.explain(job_id)))
+
+    @router.get("/timeline")
+    def timeline(since: float) -> Response:
+        """Segments that held slots at or after `since` (Unix seconds)."""
+        return _json([to_json(segment) for segment in control.timeline(since)])
+
+    @router.get("/snapshot")
+    def snapshot() -> Response:
+        return _json(to_json(control.snapshot()))
+
+    @router.get("/plan")
+    def plan() -> Response:
+        last_plan = control.last_plan()
+        return _json(to_json(last_plan) if last_plan is not None else None)
+
+    @router.get("/whatif")
+    def whatif(policy: str, jobs: int = 100) -> Response:
+        """What another policy would have done with the last jobs. Within bounds: see `control.rpc.whatif`."""
+        from elastic_core.control.rpc.whatif import what_if  # nothing else of the API needs the simulator
+
+        return _json(what_if(control, policy, jobs))
+
+    return router
+
+
+def _ui_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
+    router = APIRouter(prefix="/ui", dependencies=[Depends(user_writes)])
+
+    @router.post("/jobs/{job_id}/cancel")
+    def cancel(job_id: str, body: Body) -> Response:
+        return _json(to_json(control.cancel(job_id, _field(body, "reason", str))))
+
+    @router.post("/jobs/{job_id}/rollback")
+    def rollback(job_id: str, body: Body) -> Response:
+        return _json(to_json(control.rollback(job_id, _field(body, "checkpoint_id", int))))
+
+    @router.post("/segments/{segment_id}/revoke")
+    def revoke(segment_id: str, body: Body) -> Response:
+        return _json(to_json(control.revoke(segment_id, _field(body, "reason", str))))
+
+    return router
+
+
+def _field(body: bytes, name: str, kind: type) -> Any:
+    try:
+        value = loads(body)[name]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"the body must be a JSON object with {name!r} ({kind.__name__})") from error
+    if not isinstance(value, kind):
+        raise UserError(f"{name!r} must be {kind.__name__}, it is {type(value).__name__}")
+    return value

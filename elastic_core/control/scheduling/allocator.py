@@ -1,0 +1,239 @@
+"""The transaction around a decision. There is no scheduler daemon: whoever causes a scheduling event decides.
+
+Read a snapshot and its version; run the policy outside any lock; then, under the scheduling lock, write the plan if
+the version is still the same, and do at once what it allows. One decision is in flight at a time, over all
+processes; events that come meanwhile raise the version, and whoever decides goes on until nothing is left undecided.
+
+Slow policies are asked in a process of their own. Where that gives no answer the last plan stays, once; where a policy
+fails, gives an invalid plan, or is silent again, the pool is shared out fairly. The record of the decision says which.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from random import Random
+
+from sqlalchemy import select
+
+from elastic_core.control.ledger.database import Ledger, Tx
+from elastic_core.control.ledger.tables import DecisionRow
+from elastic_core.control.scheduling import enforce, snapshots
+from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyProcess
+from elastic_core.control.scheduling.predictors import STALE_SECONDS, Predictors
+from elastic_core.domain import Plan, Snapshot, Target, from_json, to_json
+from elastic_core.errors import ElasticError, NotFound
+from elastic_core.logs import get_logger
+from elastic_core.policy import registry
+from elastic_core.policy.base.policy import Policy, is_slow
+from elastic_core.policy.plans.plan_check import violations
+from elastic_core.protocol.encoding import dumps, loads
+from elastic_core.settings import Settings
+
+FALL_BACK = "fair_share"
+KEPT = "last plan"  # where a policy's name stands in the record
+AGAIN_SECONDS = 60.0
+MAX_ROUNDS = 50  # decisions in one go; what is left then, the next event or reconcile takes up
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    plan: Plan
+    wanted: str
+    failure: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A recorded decision and what its policy says today to the same inputs."""
+
+    decision_id: int
+    trigger: str
+    snapshot: Snapshot
+    recorded: Plan
+    again: Plan
+
+    @property
+    def same(self) -> bool:
+        return self.recorded == self.again
+
+
+class Allocator:
+    """Makes decisions for one ledger. Any number of processes may have one."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        fit: snapshots.Fit | None = None,
+        policy_process: PolicyProcess | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._policy_process = policy_process or PolicyProcess(settings.decide_seconds)
+        self.predictors = Predictors(ledger, settings)
+        self._fit = fit or self.predictors.model
+
+    def snapshot(self) -> Snapshot:
+        policy = self._settings.policy
+        self.predictors.refresh(STALE_SECONDS)
+        built = self._ledger.read(lambda tx: snapshots.build(tx, policy))
+        return self.predictors.classify(snapshots.with_models(built, self._fit))
+
+    def decide_pending(self) -> None:
+        """Decide until no scheduling event is left undecided, or leave it to the process that is at it."""
+        rounds = 0
+        while rounds < MAX_ROUNDS and self._ledger.read(_is_undecided):
+            with self._ledger.deciding() as acquired:
+                if not acquired:
+                    return  # whoever is at it looks for what came meanwhile, once more after it has let go
+                while not self._decide_once() and rounds < MAX_ROUNDS:
+                    rounds += 1
+            rounds += 1
+
+    def wake(self) -> None:
+        """Decide if the plan's own next time has come, or if a crash left an event undecided."""
+        if self._ledger.read(_is_due):
+            self._ledger.change(_take_wake_up)
+            self.decide_pending()
+
+    def _decide_once(self) -> bool:
+        """False when events came meanwhile and the plan was dropped."""
+        snapshot = self.snapshot()
+        started = time.perf_counter()
+        plan, failure = self._plan(snapshot)
+        decided = Decision(plan, self._settings.policy, failure, time.perf_counter() - started)
+        return self._ledger.change(lambda tx: _write(tx, snapshot, decided))
+
+    def close(self) -> None:
+        self._policy_process.close()
+
+    def _plan(self, snapshot: Snapshot) -> tuple[Plan, str | None]:
+        wanted = self._settings.policy
+        try:
+            return self._ask_policy(wanted, snapshot), None
+        except Exception as error:
+            log.exception("a policy failed", policy=wanted, version=snapshot.version)
+            failure = f"{type(error).__name__}: {error}"
+            last_plan = self._carry_over(snapshot, str(error)) if isinstance(error, NoAnswer) else None
+            return last_plan or ask(registry.get(FALL_BACK), snapshot), failure
+
+    def _ask_policy(self, name: str, snapshot: Snapshot) -> Plan:
+        policy = registry.get(name)
+        if not is_slow(policy):
+            return ask(policy, snapshot)
+        return checked(self._policy_process.decide(name, snapshot), snapshot)
+
+    def _carry_over(self, snapshot: Snapshot, why: str) -> Plan | None:
+        """The last plan for the jobs of now; None where it does not fit them, or stayed already the last time."""
+        last = self._ledger.read(_last_plan)
+        if last is None or violations(plan := carried_over(last, snapshot, why), snapshot):
+            return None
+        return plan
+
+
+def ask(policy: Policy, snapshot: Snapshot) -> Plan:
+    """The policy's valid plan. Raises `InvalidPlan`, or whatever the policy raises."""
+    return checked(policy.decide(snapshot, Random(snapshot.version)), snapshot)
+
+
+def checked(plan: Plan, snapshot: Snapshot) -> Plan:
+    wrong = violations(plan, snapshot)
+    if wrong:
+        raise InvalidPlan(f"the plan of {plan.policy} is refused: {'; '.join(wrong)}")
+    return plan
+
+
+def carried_over(last: Plan, snapshot: Snapshot, why: str) -> Plan:
+    """The last plan's targets for the jobs that are still there; who is new waits. To be asked again soon."""
+    targets = {
+        job.job_id: replace(target, reason=f"{target.reason} (kept: {why})")
+        if (target := last.targets.get(job.job_id)) is not None
+        else Target.nothing(f"waits: {why}, and the last plan, which stays, does not know it")
+        for job in snapshot.jobs
+    }
+    return Plan(policy=KEPT, targets=targets, wake_at=snapshot.now + AGAIN_SECONDS, notes=(why,))
+
+
+class InvalidPlan(ElasticError):
+    """A policy's plan breaks a limit of a job or the capacity of the pool."""
+
+    code = "invalid_plan"
+
+
+def _is_undecided(tx: Tx) -> bool:
+    row = tx.scheduling()
+    return row.version != row.decided_version
+
+
+def _is_due(tx: Tx) -> bool:
+    row = tx.scheduling()
+    return row.version != row.decided_version or (row.wake_at is not None and row.wake_at <= tx.now)
+
+
+def _take_wake_up(tx: Tx) -> None:
+    """Only one of many callers that see the time come makes an event of it."""
+    row = tx.scheduling()
+    if row.wake_at is not None and row.wake_at <= tx.now:
+        row.wake_at = None
+        tx.trigger = "the plan's own wake-up"
+
+
+def _write(tx: Tx, snapshot: Snapshot, decided: Decision) -> bool:
+    """Under the scheduling lock: the plan comes into force, or is dropped because the ledger has moved on."""
+    row = tx.scheduling()
+    if row.version != snapshot.version:
+        return False
+    plan = decided.plan
+    decision = DecisionRow(
+        version=snapshot.version,
+        at=tx.now,
+        trigger=row.trigger,
+        policy=plan.policy,
+        wanted=decided.wanted,
+        failure=decided.failure,
+        seconds=decided.seconds,
+        snapshot=to_json(snapshot),
+        plan=to_json(plan),
+        actions=[],
+    )
+    tx.session.add(decision)
+    tx.session.flush()
+    decision.actions, check_at = enforce.enforce(tx, snapshot, plan, decision.id)
+    if decided.failure is None:  # else the wanted policy finds its own state again next time
+        row.policy, row.policy_state = decided.wanted, dict(plan.state)
+    row.decided_version = snapshot.version
+    row.wake_at = min((t for t in (plan.wake_at, check_at) if t is not None), default=None)
+    return True
+
+
+def replay(tx: Tx, decision_id: int) -> Replay:
+    """Make a recorded decision again from its inputs."""
+    row = tx.session.get(DecisionRow, decision_id)
+    if row is None:
+        raise NotFound(f"there is no decision {decision_id}; `elastic jobs explain JOB` names the last one of a job")
+    snapshot = from_json(Snapshot, row.snapshot)
+    again = _replay_carried_over(tx, row, snapshot) if row.policy == KEPT else ask(registry.get(row.policy), snapshot)
+    return Replay(
+        decision_id, row.trigger, snapshot, from_json(Plan, row.plan), from_json(Plan, loads(dumps(to_json(again))))
+    )
+
+
+def _replay_carried_over(tx: Tx, row: DecisionRow, snapshot: Snapshot) -> Plan:
+    before = _last_decision(tx, before=row.id)
+    if before is None:
+        raise NotFound(f"decision {row.id} kept the plan before it, which is not in the ledger any more")
+    return carried_over(from_json(Plan, before.plan), snapshot, row.plan["notes"][0])
+
+
+def _last_plan(tx: Tx) -> Plan | None:
+    """None after a decision that failed: what stays stays once."""
+    last = _last_decision(tx)
+    return None if last is None or last.failure is not None else from_json(Plan, last.plan)
+
+
+def _last_decision(tx: Tx, before: int | None = None) -> DecisionRow | None:
+    chosen = select(DecisionRow).order_by(DecisionRow.id.desc()).limit(1)
+    return tx.session.scalar(chosen if before is None else chosen.where(DecisionRow.id < before))

@@ -1,0 +1,172 @@
+"""The commit point: one transaction makes a checkpoint visible, ends the segment and opens the next one.
+
+An interval commit only adds its checkpoint. A final one creates the next segment and hands the lease over, where the
+same processes can go on under a new epoch: on the very slots that they hold, on fewer of them, or on more that are
+free now and for which workers wait. Slots that are left stay held until the processes on them are gone.
+A commit whose answer was lost is answered again from what the ledger holds.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from elastic_core.control.ledger import leases, lineage
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.feed import emit
+from elastic_core.control.ledger.orders import launch_order
+from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow
+from elastic_core.control.ledger.views import checkpoint_record
+from elastic_core.control.transitions.endings import emit_segment_ended, end_job
+from elastic_core.control.transitions.handover import Handover, plan_handover
+from elastic_core.control.transitions.lifecycle import add_segment
+from elastic_core.control.transitions.progress import guard
+from elastic_core.domain import JobState, SegmentState, to_json
+from elastic_core.errors import Conflict, Fenced, UserError
+from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.tokens import Claims, TrainerTokens
+from elastic_core.protocol.trainer import Commit, CommitAnswer, Directive
+
+
+def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> CommitAnswer:
+    """Under the scheduling lock when the commit is final."""
+    job = tx.job(claims.job_id, lock=True)
+    segment = tx.segment(claims.segment_id)
+    existing = _existing_checkpoint(tx, job, commit)
+    if existing is not None and _was_committed_before(segment, existing, claims, commit):
+        return _answer_again(tx, tokens, job, segment, existing, commit)
+    guard(tx, claims)
+    _check_segment_open(segment, commit)
+    lease = tx.lease(claims.epoch)
+    if existing is not None:
+        row = _end_at_existing(tx, job, existing, commit)
+    else:
+        row = _add_checkpoint(tx, job, segment, claims, commit)
+    segment.failures = 0
+    if not commit.final:
+        return CommitAnswer(checkpoint_id=row.id, directive=Directive.GO_ON, reason="")
+    _close_segment(tx, segment, row)
+    if commit.finished:
+        segment.end_reason = "finished"
+        emit_segment_ended(tx, segment)
+        end_job(tx, job, JobState.FINISHED, None)
+        return _stop_answer(row, segment)
+    successor = add_segment(tx, job, follows=segment.id)
+    handover = None if commit.draining else plan_handover(tx, segment, lease, commit.ready)
+    stays = handover is not None and set(handover.slots) == set(leases.allocation(lease).slots)
+    segment.end_reason = "boundary" if stays else (segment.revoke_reason or "boundary")
+    emit_segment_ended(tx, segment)
+    if handover is None:
+        return _stop_answer(row, segment)
+    if handover.short_of_workers:
+        tx.trigger = f"{job.id} is to grow"  # asks for its next boundary, for which they are started ahead
+    granted = _hand_over(tx, job, successor, lease, handover)
+    return _go_on_answer(tx, tokens, job, successor, granted, row)
+
+
+def _check_segment_open(segment: SegmentRow, commit: Commit) -> None:
+    if not SegmentState(segment.state).open:
+        raise Fenced(f"segment {segment.id} is {segment.state}: nothing more can be committed to it. Stop.")
+    if commit.finished and not commit.final:
+        raise UserError("a commit that finishes the job also ends its segment: set final, too")
+
+
+def _existing_checkpoint(tx: Tx, job: JobRow, commit: Commit) -> CheckpointRow | None:
+    query = select(CheckpointRow).where(CheckpointRow.job_id == job.id, CheckpointRow.uri == commit.uri)
+    return tx.session.scalars(query).one_or_none()
+
+
+def _was_committed_before(segment: SegmentRow, existing: CheckpointRow, claims: Claims, commit: Commit) -> bool:
+    """This very commit was made before."""
+    if commit.final:
+        return segment.end_checkpoint_id == existing.id
+    return existing.epoch == claims.epoch
+
+
+def _answer_again(
+    tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, existing: CheckpointRow, commit: Commit
+) -> CommitAnswer:
+    if not commit.final:
+        return CommitAnswer(checkpoint_id=existing.id, directive=Directive.GO_ON, reason="")
+    successor = tx.session.scalars(select(SegmentRow).where(SegmentRow.follows == segment.id)).one_or_none()
+    if successor is not None and successor.handed_over and successor.attempt == 0 and successor.epoch is not None:
+        lease = tx.lease(successor.epoch)
+        if lease.released_at is None and lease.fenced_at is None:
+            return _go_on_answer(tx, tokens, job, successor, lease, existing)
+    return _stop_answer(existing, segment)
+
+
+def _end_at_existing(tx: Tx, job: JobRow, existing: CheckpointRow, commit: Commit) -> CheckpointRow:
+    """A segment may end at the checkpoint that is the job's head already, when it made no step since."""
+    same_place = (existing.step, existing.samples) == (commit.step, commit.samples)
+    if not commit.final or existing.id != job.head_id or not same_place:
+        raise Conflict(
+            f"{commit.uri} is checkpoint {existing.id} of step {existing.step} already, "
+            f"committed by epoch {existing.epoch}. "
+            "Each checkpoint has a folder of its own; only the last one may end a later segment that made no step."
+        )
+    existing.final = True
+    tx.session.flush()
+    return existing
+
+
+def _add_checkpoint(tx: Tx, job: JobRow, segment: SegmentRow, claims: Claims, commit: Commit) -> CheckpointRow:
+    if not commit.uri.startswith(f"{job.id}/") or ".." in commit.uri.split("/"):
+        raise UserError(f"the checkpoint uri {commit.uri!r} is outside the job's own prefix {job.id + '/'!r}")
+    previous_step = lineage.furthest_step(tx, job)
+    row = CheckpointRow(
+        job_id=job.id,
+        lineage=segment.lineage,
+        step=commit.step,
+        samples=commit.samples,
+        epoch=claims.epoch,
+        segment_id=segment.id,
+        previous_id=job.head_id,
+        uri=commit.uri,
+        manifest_sha256=commit.manifest_sha256,
+        size_bytes=commit.size_bytes,
+        layout=to_json(commit.layout),
+        metrics=dict(commit.metrics),
+        fingerprints=dict(commit.fingerprints),
+        timings=dict(commit.timings),
+        committed_at=tx.now,
+        final=commit.final,
+        bad=False,
+    )
+    tx.session.add(row)
+    tx.session.flush()
+    job.head_id = row.id
+    payload = {
+        "checkpoint": to_json(checkpoint_record(row)),
+        "previous_step": previous_step,
+        "timings": dict(commit.timings),
+    }
+    emit(tx, EventKind.COMMITTED, job.id, payload, segment.id, claims.epoch)
+    return row
+
+
+def _close_segment(tx: Tx, segment: SegmentRow, row: CheckpointRow) -> None:
+    segment.state = SegmentState.COMMITTED
+    segment.end_step = row.step
+    segment.end_checkpoint_id = row.id
+    segment.ended_at = tx.now
+    segment.error = None
+    tx.session.flush()
+
+
+def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, handover: Handover) -> LeaseRow:
+    granted, reason, held = handover.allocation, handover.target.reason, leases.held(tx, lease)
+    leases.release(tx, lease, f"handed over to {successor.id}")
+    successor.asked_at = tx.now
+    return leases.open_lease(tx, job, successor, granted, reason, origin_epoch=lease.origin_epoch, beside=held)
+
+
+def _go_on_answer(
+    tx: Tx, tokens: TrainerTokens, job: JobRow, successor: SegmentRow, lease: LeaseRow, row: CheckpointRow
+) -> CommitAnswer:
+    order = launch_order(tx, tokens, job, successor, lease)
+    reason = successor.grant_reason or ""
+    return CommitAnswer(checkpoint_id=row.id, directive=Directive.GO_ON, reason=reason, order=order)
+
+
+def _stop_answer(row: CheckpointRow, segment: SegmentRow) -> CommitAnswer:
+    return CommitAnswer(checkpoint_id=row.id, directive=Directive.BOUNDARY, reason=segment.end_reason or "")

@@ -1,0 +1,66 @@
+"""What the same processes would get for the job's next segment, if the one they are in ended now.
+
+A final commit does it; a heartbeat's answer foretells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from elastic_core.control.ledger import leases
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.tables import LeaseRow, SegmentRow, TargetRow
+from elastic_core.domain import Allocation, Slot, Target, from_json
+from elastic_core.policy.plans.grants import as_held, covers, in_place
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    target: Target
+    slots: tuple[Slot, ...]  # by rank
+    short_of_workers: bool = False  # it could have more, were workers ready for them
+
+    @property
+    def allocation(self) -> Allocation:
+        target = self.target
+        return Allocation(slots=self.slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm)
+
+
+def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None) -> Handover | None:
+    """None when the processes have to stop. `ready`: not held, and a worker waits for each; None: never resize.
+
+    A job whose target is to grow, but into slots that are not free or for which no workers wait yet, keeps what it has.
+    """
+    row = tx.session.get(TargetRow, segment.job_id)
+    if segment.revoked_by == "user" or row is None:
+        return None
+    target, held = from_json(Target, row.target), leases.allocation(lease)
+    if as_held(target, held):
+        return Handover(target, held.slots)
+    free = leases.free_slots(tx)
+    slots = in_place(target, held, free) if ready is not None else None
+    if slots is not None and {*slots} <= {*held.slots, *(ready or ())}:
+        return Handover(target, slots)
+    wanted = target.wanted
+    missing = {kind: count - held.counts().get(kind, 0) for kind, count in wanted.items()}
+    if held.counts().keys() - wanted.keys() or min(missing.values()) < 0 or not any(missing.values()):
+        return None  # it gives slots up, or gets another layout
+    if not covers(free, missing):
+        why, short = "the others are not free", False
+    elif slots is not None:
+        why, short = "workers for the others are not ready", True
+    else:
+        return None
+    reason = f"keeps {held.num_slots} of {target.num_slots} slots, {why}; {target.reason}"
+    unchanged = replace(target, counts=held.counts(), layout=held.layout, reason=reason)
+    return Handover(unchanged, held.slots, short_of_workers=short)
+
+
+def stays_as_it_is(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> bool:
+    """As targets are now, and as long as no further workers are ready, the next segment gets what this one has.
+
+    No more than a guess: only the final commit decides.
+    """
+    handover = plan_handover(tx, segment, lease, ready=())
+    return handover is not None and handover.allocation == leases.allocation(lease)

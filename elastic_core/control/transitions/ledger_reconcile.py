@@ -1,0 +1,98 @@
+"""The safety net: what a crash left between ledger and processes is repaired, with nobody's help.
+
+`groups` is what one host knows of its process groups. A group is gone when its host says so, or when it was fenced
+and its host has never heard of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from elastic_core.control.ledger import leases
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.tables import HeartbeatRow, JobRow, LeaseRow, SegmentRow
+from elastic_core.control.transitions.endings import expire, group_gone, lose_attempt
+from elastic_core.domain import JobState, SegmentState
+from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup
+
+REPORT_SECONDS = 20.0  # that the agent of a dead group has for its own report, which knows more than we do
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    stop: tuple[int, ...]
+    actions: tuple[str, ...]
+
+
+def reconcile_ledger(tx: Tx, groups: Sequence[ProcessGroup], serving_since: float) -> Reconciled:
+    """Under the scheduling lock."""
+    actions = expire(tx, serving_since)
+    known = {group.origin_epoch: group for group in groups}
+    live = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
+    for lease in tx.session.scalars(live).all():
+        action = _reconcile_lease(tx, lease, known.get(lease.origin_epoch))
+        actions += [action] if action else []
+    return Reconciled(stop=_without_lease(tx, groups), actions=tuple(actions))
+
+
+def _reconcile_lease(tx: Tx, lease: LeaseRow, group: ProcessGroup | None) -> str | None:
+    if group is not None and group.alive:
+        return None
+    segment_id, origin = lease.segment_id, lease.origin_epoch
+    if group is not None:
+        if tx.now - _last_sign_of_life(tx, lease) < REPORT_SECONDS:
+            return None
+        group_gone(tx, origin, ExitReport(kind=ExitKind.INFRASTRUCTURE, error="its processes were found dead"))
+        return f"{segment_id}: its processes were found dead, the slots of epoch {lease.epoch} are free"
+    if lease.fenced_at is None or tx.now - lease.granted_at < tx.settings.lease_seconds:
+        return None  # its processes may be about to start
+    if lease.started_at is None:
+        return _never_started(tx, lease)
+    if tx.now - _last_sign_of_life(tx, lease) < tx.settings.lease_seconds:
+        return None  # trainers stop by themselves before a lease life without renewal is over
+    group_gone(tx, origin, ExitReport(kind=ExitKind.INFRASTRUCTURE, error="its processes have vanished"))
+    return f"{segment_id}: its processes have vanished, the slots of epoch {lease.epoch} are free"
+
+
+def _never_started(tx: Tx, lease: LeaseRow) -> str:
+    """Nobody's fault but of whoever should have started them: no attempt of the job's is used up."""
+    tx.job(lease.job_id, lock=True)
+    segment = tx.session.get_one(SegmentRow, lease.segment_id)
+    leases.release(tx, lease, "its processes never started")
+    tx.trigger = f"{segment.id} never started"
+    if segment.epoch == lease.epoch:
+        lose_attempt(tx, segment, "infrastructure: its processes never started", counts=False)
+    return f"{segment.id}: its processes never started, the slots of epoch {lease.epoch} are free"
+
+
+def _last_sign_of_life(tx: Tx, lease: LeaseRow) -> float:
+    beat = tx.session.get(HeartbeatRow, lease.epoch)
+    return max(lease.granted_at, beat.received_at if beat is not None else 0.0)
+
+
+def _without_lease(tx: Tx, groups: Sequence[ProcessGroup]) -> tuple[int, ...]:
+    """Live groups without a lease in force; those that were fenced first get their time to stop by themselves."""
+    stop = []
+    for group in groups:
+        lease = leases.live_of_origin(tx, group.origin_epoch)
+        if not group.alive:
+            continue
+        if lease is None or (lease.fenced_at is not None and tx.now - lease.fenced_at > tx.settings.grace_seconds):
+            stop.append(group.origin_epoch)
+    return tuple(stop)
+
+
+def active_segments(tx: Tx) -> tuple[str, ...]:
+    """Open segments of active jobs: each should have its run in Airflow."""
+    open_states = [state for state in SegmentState if state.open]
+    query = select(SegmentRow.id).join(JobRow, JobRow.id == SegmentRow.job_id)
+    query = query.where(JobRow.state == JobState.ACTIVE, SegmentRow.state.in_(open_states))
+    return tuple(tx.session.scalars(query.order_by(JobRow.submitted_at, SegmentRow.id)))
+
+
+def active_jobs(tx: Tx) -> tuple[str, ...]:
+    query = select(JobRow.id).where(JobRow.state == JobState.ACTIVE).order_by(JobRow.submitted_at, JobRow.id)
+    return tuple(tx.session.scalars(query))

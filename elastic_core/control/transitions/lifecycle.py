@@ -1,0 +1,187 @@
+"""What users and operators do to a job: submit, ask, revoke, cancel, fail, revive, roll back. Each idempotent.
+
+All of it runs under the scheduling lock (`Ledger.change`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import func, select
+
+from elastic_core.control.ledger import leases, lineage
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.feed import emit
+from elastic_core.control.ledger.tables import CheckpointRow, JobRow, SegmentRow
+from elastic_core.control.ledger.views import last_segments
+from elastic_core.control.transitions.endings import emit_segment_ended, end_job
+from elastic_core.control.transitions.pool_changes import check_feasible
+from elastic_core.domain import JobState, SegmentState, from_json, to_json
+from elastic_core.errors import Conflict, UserError
+from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.records import JobFacts
+from elastic_core.spec import JobSpec, entry_points
+from elastic_core.spec.admitted_layouts import check_layouts
+from elastic_core.spec.job import total_samples
+
+
+def submit(tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None) -> None:
+    known = tx.session.get(JobRow, job_id)
+    if known is not None:
+        _check_same(known, spec, warm_start)
+        return
+    check_job_id(job_id)
+    if facts.dataset_samples < 1:
+        raise UserError(f"the data set of {job_id!r} has {facts.dataset_samples} samples; at least one is needed")
+    entry_points.check(spec.entry_point, tx.settings.tasks)
+    check_layouts(spec, facts.layouts)
+    check_feasible(tx, spec)
+    job = JobRow(
+        id=job_id,
+        spec=to_json(spec),
+        facts=to_json(facts),
+        state=JobState.ACTIVE,
+        total_samples=total_samples(spec, facts.dataset_samples),
+        submitted_at=tx.now,
+        warm_start=warm_start,
+        notes=[],
+        results={},
+        lineage=0,
+    )
+    tx.session.add(job)
+    tx.session.flush()
+    add_segment(tx, job, follows=None)
+    payload = {"spec": job.spec, "facts": job.facts, "total_samples": job.total_samples}
+    emit(tx, EventKind.JOB_SUBMITTED, job_id, payload)
+
+
+def check_job_id(job_id: str) -> None:
+    allowed = all(char.isalnum() or char in "._-" for char in job_id) and job_id[:1].isalnum()
+    if not allowed or "__seg_" in job_id or len(job_id) > 200:
+        raise UserError(
+            f"the job id {job_id!r} cannot be used: it names folders and Airflow runs. Allowed are 1 to 200 letters, "
+            "digits, '.', '_' and '-', starting with a letter or digit, without '__seg_'."
+        )
+
+
+def _check_same(job: JobRow, spec: JobSpec, warm_start: str | None) -> None:
+    wanted, known = to_json(spec), to_json(from_json(JobSpec, job.spec))  # what an older release stored lacks new keys
+    differing = sorted(key for key in wanted if known[key] != wanted[key])
+    if job.warm_start != warm_start:
+        differing.append("warm_start")
+    if differing:
+        raise Conflict(
+            f"the job {job.id!r} was submitted before with another {', '.join(differing)}. "
+            "Submit under another id, or cancel that job first."
+        )
+
+
+def add_segment(tx: Tx, job: JobRow, follows: str | None) -> SegmentRow:
+    """The job's next segment. Indices go on over lineages, so every segment's id is used once."""
+    last = tx.session.scalar(select(func.max(SegmentRow.index)).where(SegmentRow.job_id == job.id))
+    index = 0 if last is None else last + 1
+    segment = SegmentRow(
+        id=f"{job.id}__seg_{index}",
+        job_id=job.id,
+        index=index,
+        lineage=job.lineage,
+        state=SegmentState.CREATED,
+        attempt=0,
+        failures=0,
+        follows=follows,
+        start_step=lineage.head_step(tx, job),
+        created_at=tx.now,
+        handed_over=False,
+    )
+    tx.session.add(segment)
+    tx.session.flush()
+    return segment
+
+
+def ask(tx: Tx, segment_id: str) -> None:
+    """The segment's slots are wanted from now on. One that runs, is committed or has ended is left as it is."""
+    segment = tx.segment(segment_id)
+    if segment.state != SegmentState.CREATED:
+        return
+    tx.job(segment.job_id, lock=True)
+    segment.state = SegmentState.WAITING
+    segment.asked_at = tx.now
+    tx.trigger = f"{segment.id} asks for slots"
+
+
+def revoke(tx: Tx, segment_id: str, reason: str) -> None:
+    segment = tx.segment(segment_id)
+    holds = segment.state in (SegmentState.GRANTED, SegmentState.RUNNING)
+    if holds and segment.revoked_by != "user":
+        leases.revoke(tx, segment, "user", reason)
+        tx.trigger = f"{segment.id} is revoked: {reason}"
+
+
+def stop(tx: Tx, job_id: str, state: JobState, reason: str) -> None:
+    """Cancel or fail a job. Its processes are told to stop; its slots are free once they are gone."""
+    job = tx.job(job_id, lock=True)
+    if job.state == JobState.ACTIVE:
+        end_job(tx, job, state, reason)
+
+
+def revive(tx: Tx, job_id: str) -> None:
+    job = tx.job(job_id, lock=True)
+    if job.state == JobState.ACTIVE:
+        return
+    if job.state == JobState.FINISHED:
+        raise Conflict(
+            f"the job {job_id!r} is finished: there is nothing left to train. Submit a new job (warm_start takes its "
+            "weights), or roll it back to one of its checkpoints."
+        )
+    _reopen(tx, job, f"revived after: {job.error}")
+
+
+def rollback(tx: Tx, job_id: str, checkpoint_id: int) -> None:
+    job = tx.job(job_id, lock=True)
+    point = tx.session.get(CheckpointRow, checkpoint_id)
+    if point is None or point.job_id != job_id:
+        raise UserError(f"checkpoint {checkpoint_id} is none of job {job_id!r}; see `elastic checkpoint ls {job_id}`")
+    if not lineage.usable(point):
+        why = f"was found corrupt: {point.bad_reason}" if point.bad else "has been swept"
+        raise UserError(f"checkpoint {checkpoint_id} (step {point.step}) {why}. Name another one.")
+    if job.head_id == point.id and point.lineage != job.lineage and job.state == JobState.ACTIVE:
+        return  # asked again
+    if job.state == JobState.ACTIVE:
+        _end_open_segment(tx, job, f"rolled back to step {point.step}")
+    job.lineage += 1
+    job.head_id = point.id
+    tx.session.flush()
+    _reopen(tx, job, f"rolled back to checkpoint {point.id} (step {point.step})")
+    tx.trigger = f"{job.id} is rolled back"
+
+
+def _end_open_segment(tx: Tx, job: JobRow, reason: str) -> None:
+    segment = last_segments(tx, [job.id])[job.id]
+    for lease in leases.live_of_job(tx, job.id):
+        leases.fence(tx, lease, reason)
+    segment.state = SegmentState.CANCELLED
+    segment.ended_at = tx.now
+    segment.end_reason = f"cancelled: {reason}"
+    emit_segment_ended(tx, segment)
+    tx.session.flush()
+
+
+def _reopen(tx: Tx, job: JobRow, note: str) -> None:
+    job.state = JobState.ACTIVE
+    job.error = job.finished_at = None
+    add_note(tx, job, note)
+    add_segment(tx, job, follows=None)
+
+
+def add_note(tx: Tx, job: JobRow, text: str) -> None:
+    job.notes = [*job.notes, text]
+    emit(tx, EventKind.NOTE, job.id, {"text": text})
+
+
+def record_results(tx: Tx, job_id: str, results: Mapping[str, Any]) -> None:
+    job = tx.job(job_id, lock=True)
+    merged = {**job.results, **results}
+    if merged != job.results:
+        job.results = merged
+        emit(tx, EventKind.RESULTS, job.id, {"results": merged})

@@ -1,0 +1,97 @@
+"""The pool in the ledger: nodes, slots, queues come and go; a spec that the pool can never run is refused."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, select, update
+
+from elastic_core.control.ledger import leases
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.nodes import nodes, queues
+from elastic_core.control.ledger.tables import LeaseRow, LeaseSlotRow, NodeRow, QueueRow, SegmentRow, SlotRow
+from elastic_core.control.transitions.endings import lose_attempt
+from elastic_core.domain import Node, Queue
+from elastic_core.errors import UserError
+from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec, QueueSpec
+from elastic_core.spec.pool_check import check_against
+
+
+def set_cluster(tx: Tx, cluster: ClusterSpec) -> None:
+    _set_queues(tx, cluster.domain_queues())
+    wanted = {node.name: node for node in cluster.domain_nodes()}
+    before = nodes(tx)
+    for node in wanted.values():
+        _put(tx, node)
+    for node in before:
+        if node.present and node.name not in wanted:
+            tx.session.get_one(NodeRow, node.name).present = False
+    tx.session.flush()
+    if nodes(tx) != before:
+        tx.trigger = "the cluster changed"
+        _end_leases_on_missing_slots(tx)
+
+
+def _set_queues(tx: Tx, wanted: tuple[Queue, ...]) -> None:
+    if queues(tx) == wanted:
+        return
+    tx.session.execute(delete(QueueRow))
+    tx.session.add_all(QueueRow(name=queue.name, guaranteed=dict(queue.guaranteed)) for queue in wanted)
+    tx.session.flush()
+    tx.trigger = "the queues' guaranteed shares changed"
+
+
+def _put(tx: Tx, node: Node) -> None:
+    tx.session.merge(
+        NodeRow(
+            name=node.name,
+            type=node.type,
+            num_slots=node.num_slots,
+            price_per_slot_hour=node.price_per_slot_hour,
+            present=True,
+        )
+    )
+    tx.session.flush()
+    known = set(tx.session.scalars(select(SlotRow.index).where(SlotRow.node == node.name)))
+    missing = [slot for slot in node.slots() if slot.index not in known]
+    tx.session.add_all(SlotRow(id=leases.slot_id(slot), node=slot.node, index=slot.index) for slot in missing)
+    tx.session.flush()
+
+
+def _end_leases_on_missing_slots(tx: Tx) -> None:
+    """Slots that have left are free. A lease is over with the first of them, and released with the last."""
+    present = {leases.slot_id(slot) for node in nodes(tx) if node.present for slot in node.slots()}
+    held = tx.session.execute(select(LeaseSlotRow.epoch, LeaseSlotRow.slot).where(LeaseSlotRow.released_at.is_(None)))
+    gone: dict[int, list[str]] = {}
+    for epoch, slot in held:
+        if slot not in present:
+            gone.setdefault(epoch, []).append(slot)
+    for epoch, slots in sorted(gone.items()):
+        lease = tx.lease(epoch)
+        tx.job(lease.job_id, lock=True)
+        reason = f"slots left the cluster: {', '.join(sorted(slots))}"
+        if not {leases.slot_id(slot) for slot in leases.allocation(lease).slots}.isdisjoint(slots):
+            leases.fence(tx, lease, reason)
+        tx.session.execute(
+            update(LeaseSlotRow)
+            .where(LeaseSlotRow.epoch == epoch, LeaseSlotRow.slot.in_(slots))
+            .values(released_at=tx.now)
+        )
+        _release_if_empty(tx, lease, reason)
+
+
+def _release_if_empty(tx: Tx, lease: LeaseRow, reason: str) -> None:
+    query = select(LeaseSlotRow).where(LeaseSlotRow.epoch == lease.epoch, LeaseSlotRow.released_at.is_(None))
+    if tx.session.scalars(query.limit(1)).first() is None:
+        leases.release(tx, lease, reason)
+        lose_attempt(tx, tx.session.get_one(SegmentRow, lease.segment_id), f"infrastructure: {reason}", counts=False)
+
+
+def check_feasible(tx: Tx, spec: JobSpec) -> None:
+    """Raises `UserError` for a spec that this cluster can never run, saying what would be possible."""
+    present = tuple(
+        NodeSpec(name=node.name, type=node.type, slots=node.num_slots) for node in nodes(tx) if node.present
+    )
+    if not present:
+        raise UserError("the cluster has no nodes yet, so no job can be admitted: `elastic up` registers them")
+    shares = tuple(QueueSpec(name=queue.name, guaranteed=dict(queue.guaranteed)) for queue in queues(tx))
+    # Not validated: while a node is away more may be guaranteed than there is.
+    check_against(spec, ClusterSpec.model_construct(nodes=present, queues=shares))

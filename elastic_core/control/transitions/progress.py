@@ -1,0 +1,186 @@
+"""What the processes of a segment report while they run: heartbeats, observations, corrupt checkpoints, slots left.
+
+Only the last is a scheduling event and takes the scheduling lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from sqlalchemy import update
+from sqlalchemy.dialects.postgresql import insert
+
+from elastic_core.control.ledger import leases, lineage
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.feed import emit
+from elastic_core.control.ledger.orders import issue
+from elastic_core.control.ledger.tables import (
+    CheckpointRow,
+    HeartbeatRow,
+    JobRow,
+    LeaseRow,
+    ObservationRow,
+    SegmentRow,
+    TargetRow,
+)
+from elastic_core.control.transitions.handover import stays_as_it_is
+from elastic_core.control.transitions.lifecycle import add_note
+from elastic_core.domain import JobState, Observation, SegmentState, Slot, Target, from_json, to_json
+from elastic_core.errors import Fenced, UserError
+from elastic_core.policy.plans.grants import in_place
+from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.tokens import Claims, TrainerTokens, near_end
+from elastic_core.protocol.trainer import Directive, Heartbeat, HeartbeatAnswer
+
+
+def guard(tx: Tx, claims: Claims) -> None:
+    """Compare-and-set on the live, un-fenced lease epoch: whoever wants to write for a segment passes here.
+
+    Holds the lease's row until the transaction ends, so nobody can fence the epoch in between. Raises `Fenced`.
+    """
+    claim = update(LeaseRow).where(
+        LeaseRow.epoch == claims.epoch,
+        LeaseRow.segment_id == claims.segment_id,
+        LeaseRow.released_at.is_(None),
+        LeaseRow.fenced_at.is_(None),
+    )
+    if tx.session.execute(claim.values(written_at=tx.now).returning(LeaseRow.epoch)).one_or_none() is None:
+        raise Fenced(
+            f"epoch {claims.epoch} of segment {claims.segment_id} {_why_over(tx, claims)}. Stop: commit nothing more."
+        )
+
+
+def _why_over(tx: Tx, claims: Claims) -> str:
+    lease = tx.session.get(LeaseRow, claims.epoch)
+    if lease is None:
+        return "was never granted"
+    return f"is over ({lease.release_reason or lease.fence_reason})"
+
+
+def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat) -> HeartbeatAnswer:
+    """Renews the lease of the chain, also for an older epoch of it: the beat may cross a commit's answer."""
+    lease = leases.live_of_origin(tx, claims.origin_epoch)
+    if lease is None or lease.fenced_at is not None:
+        return _answer_without_lease(tx, claims, lease)
+    lease.expires_at = tx.now + tx.settings.lease_seconds
+    _store_heartbeat(tx, lease, beat)
+    segment = tx.segment(lease.segment_id)
+    if lease.started_at is None:
+        _mark_started(tx, lease, segment)
+    directive, reason = _directive(segment, beat)
+    # A token of an older epoch is not renewed: its successor came, or comes, with the commit's answer.
+    renew = claims.epoch == lease.epoch and near_end(claims, tx.now)
+    return HeartbeatAnswer(
+        directive=directive,
+        reason=reason,
+        lease_seconds=tx.settings.lease_seconds,
+        token=issue(tokens, lease, tx.now) if renew else None,
+        slots=_slots_after_boundary(tx, segment, lease) if directive is Directive.BOUNDARY else (),
+        steady=stays_as_it_is(tx, segment, lease),
+    )
+
+
+def _slots_after_boundary(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> tuple[Slot, ...]:
+    """On which slots the same processes could go on after the boundary that a plan asks for; () if they have to end."""
+    row = tx.session.get(TargetRow, segment.job_id)
+    if segment.revoked_by != "plan" or not SegmentState(segment.state).open or row is None:
+        return ()
+    return in_place(from_json(Target, row.target), leases.allocation(lease), leases.free_slots(tx)) or ()
+
+
+def _answer_without_lease(tx: Tx, claims: Claims, lease: LeaseRow | None) -> HeartbeatAnswer:
+    job = tx.job(claims.job_id)
+    if job.state in (JobState.CANCELLED, JobState.FAILED):
+        return HeartbeatAnswer(directive=Directive.STOP, reason=f"the job was {job.state}: {job.error}")
+    why = lease.fence_reason if lease is not None else _why_over(tx, claims)
+    return HeartbeatAnswer(directive=Directive.FENCED, reason=f"epoch {claims.epoch}: {why}")
+
+
+def _directive(segment: SegmentRow, beat: Heartbeat) -> tuple[Directive, str]:
+    if segment.state == SegmentState.COMMITTED:
+        return Directive.BOUNDARY, "the segment is committed"
+    # A plan may not end a segment that made no step yet: resizes must not eat all progress.
+    if segment.revoked_by == "user" or (segment.revoked_by and beat.step > segment.start_step):
+        return Directive.BOUNDARY, segment.revoke_reason or ""
+    return Directive.GO_ON, ""
+
+
+def _store_heartbeat(tx: Tx, lease: LeaseRow, beat: Heartbeat) -> None:
+    values = {
+        "step": beat.step,
+        "samples": beat.samples,
+        "sent_at": beat.at,
+        "received_at": tx.now,
+        "host": beat.host,
+        "pids": list(beat.pids),
+    }
+    statement = insert(HeartbeatRow).values(epoch=lease.epoch, **values)
+    tx.session.execute(statement.on_conflict_do_update(index_elements=[HeartbeatRow.epoch], set_=values))
+
+
+def _mark_started(tx: Tx, lease: LeaseRow, segment: SegmentRow) -> None:
+    lease.started_at = tx.now
+    if segment.epoch == lease.epoch and segment.state == SegmentState.GRANTED:
+        segment.started_at = tx.now
+        segment.state = SegmentState.RUNNING
+
+
+_COLUMNS = {field.name: "passes" if field.name == "epoch" else field.name for field in fields(Observation)}
+
+
+def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> None:
+    """Store what is new of them. Two observations of one epoch at the same step are the same observation."""
+    guard(tx, claims)
+    if not observations:
+        return
+    job = tx.job(claims.job_id)
+    about = {"job_id": job.id, "segment_id": claims.segment_id, "epoch": claims.epoch, "lineage": job.lineage}
+    rows = [{**about, **{_COLUMNS[key]: value for key, value in to_json(o).items()}} for o in observations]
+    statement = insert(ObservationRow).on_conflict_do_nothing().returning(ObservationRow.step)
+    new_steps = set(tx.session.scalars(statement, rows))
+    new_observations = [to_json(o) for o in observations if o.step in new_steps]
+    if new_observations:
+        emit(tx, EventKind.OBSERVED, job.id, {"observations": new_observations}, claims.segment_id, claims.epoch)
+
+
+def release_slots(tx: Tx, claims: Claims, slots: Sequence[Slot]) -> None:
+    """Free those of the slots that the lease holds beside its allocation. Under the scheduling lock."""
+    guard(tx, claims)
+    if leases.release_left(tx, tx.lease(claims.epoch), slots):
+        tx.trigger = f"processes of {claims.segment_id} have left {len(slots)} of its slots"
+
+
+def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
+    """A checkpoint was found corrupt on reading. If it was the head, the newest good one before it is the head now."""
+    job = tx.job(claims.job_id, lock=True)
+    guard(tx, claims)
+    row = tx.session.get(CheckpointRow, checkpoint_id)
+    if row is None or row.job_id != job.id:
+        raise UserError(f"checkpoint {checkpoint_id} is none of job {job.id!r}: only its own can be marked as corrupt")
+    if row.bad:
+        return
+    row.bad, row.bad_reason = True, why
+    tx.session.flush()
+    emit(tx, EventKind.CHECKPOINTS_RETIRED, job.id, {"uris": [row.uri], "why": f"corrupt: {why}"})
+    behind = _step_back(tx, job, row)
+    add_note(tx, job, f"checkpoint {row.id} (step {row.step}) is corrupt and was passed over: {why}; {behind}")
+
+
+def _step_back(tx: Tx, job: JobRow, bad: CheckpointRow) -> str:
+    if job.head_id != bad.id:
+        return "newer ones are not affected"
+    good = next((row for row in lineage.chain(tx, bad.previous_id) if lineage.usable(row)), None)
+    job.head_id = good.id if good is not None else None
+    tx.session.flush()
+    step = lineage.head_step(tx, job)
+    open_states = [state for state in SegmentState if state.open]
+    tx.session.execute(
+        update(SegmentRow)
+        .where(SegmentRow.job_id == job.id, SegmentRow.state.in_(open_states))
+        .values(start_step=step)
+        .execution_options(synchronize_session="fetch")
+    )
+    if good is None:
+        return "no good checkpoint is left"
+    return f"the job goes on from checkpoint {good.id} (step {step})"

@@ -1,0 +1,113 @@
+"""Processes by pid AND start time, from /proc: a pid alone may long belong to somebody else.
+
+Only the standard library: the agent imports this and must stay small. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+
+class ProcessId(NamedTuple):
+    """`start_time` is in clock ticks since boot, as the kernel counts it (field 22 of /proc/PID/stat)."""
+
+    pid: int
+    start_time: int
+
+    @staticmethod
+    def of(pid: int) -> ProcessId | None:
+        """The process that has this pid now; None when there is none, or only its zombie."""
+        stat = _stat(pid)
+        return ProcessId(pid, int(stat[19])) if stat and stat[0] not in ("Z", "X") else None
+
+    @staticmethod
+    def current() -> ProcessId:
+        """The calling process."""
+        process = ProcessId.of(os.getpid())
+        assert process is not None, "whoever calls is alive"
+        return process
+
+    def alive(self) -> bool:
+        return ProcessId.of(self.pid) == self
+
+    def send(self, signum: int) -> None:
+        """Send a signal, if the process is still the same one."""
+        if self.alive():
+            send(self.pid, signum)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the third on: state, parent, group, session, ..."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()  # the name in brackets may hold spaces and brackets
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def send(pid: int, signum: int) -> None:
+    with suppress(ProcessLookupError):  # it has ended by itself: what was wanted
+        os.kill(pid, signum)
+
+
+def end_processes(
+    processes: Sequence[ProcessId], grace_seconds: float, first_signal: int = signal.SIGTERM
+) -> list[ProcessId]:
+    """Ask, after the grace SIGKILL. Returns those that are still there 5 s after that (normally none)."""
+    for signum, patience in ((first_signal, grace_seconds), (signal.SIGKILL, 5.0)):
+        for process in processes:
+            process.send(signum)
+        deadline = time.monotonic() + patience
+        while any(process.alive() for process in processes) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        processes = [process for process in processes if process.alive()]
+        if not processes:
+            break
+    return list(processes)
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def children(parent: int) -> list[int]:
+    """Direct children, zombies excluded."""
+    stats = ((pid, _stat(pid)) for pid in _pids())
+    return [pid for pid, stat in stats if stat and int(stat[1]) == parent and stat[0] not in ("Z", "X")]
+
+
+def in_session(leader: int, parent: int) -> list[int]:
+    """Direct children of `parent` in the session that `leader` opened, zombies excluded."""
+    return [pid for pid in children(parent) if (stat := _stat(pid)) and int(stat[3]) == leader]
+
+
+def marked(variable: str, value: str) -> list[ProcessId]:
+    """Live processes of this user that carry `variable=value` in the environment they were started with.
+
+    Every descendant inherits the mark, so that it finds what a dead parent can no longer name.
+    """
+    mark = f"{variable}={value}".encode()
+    processes = []
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                carries = mark in file.read().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # ended meanwhile, or another user's
+        identity = ProcessId.of(pid) if carries else None
+        if identity:
+            processes.append(identity)
+    return processes
+
+
+def kill_marked(variable: str, value: str) -> list[ProcessId]:
+    """SIGKILL every marked process; those that are still there (a kill takes effect soon, not at once)."""
+    processes = marked(variable, value)
+    for process in processes:
+        process.send(signal.SIGKILL)
+    return [process for process in processes if process.alive()]

@@ -1,0 +1,132 @@
+"""The folder of one process group, through which launcher, agent and workers find each other. Mode 0700.
+
+<home>/run/<origin_epoch>/
+  *.json                   messages (`host.messages`), each replaced by an atomic rename, 0600
+  logs/rank<r>.log, logs/agent.log
+  start.lock               held by the launcher that starts the group (`launch.local`)
+<r> is a worker's number: its rank when the group was started, the next free number for one that came later.
+
+A missing file is no error: `read` gives None. One that is malformed raises an `InfrastructureError` that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from elastic_core.errors import InfrastructureError
+from elastic_core.host.messages import EXIT, ORDER, M, Malformed, decode, encode
+
+if TYPE_CHECKING:  # at run time inside the functions that need it: the agent must stay small
+    from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    path: Path
+
+    @staticmethod
+    def of(home: Path, origin_epoch: int) -> RunDir:
+        return RunDir(home.absolute() / "run" / str(origin_epoch))
+
+    def create(self) -> None:
+        (self.path / "logs").mkdir(parents=True, exist_ok=True)
+        os.chmod(self.path, 0o700)
+
+    def log(self, rank: int) -> Path:
+        return self.path / "logs" / f"rank{rank}.log"
+
+    @property
+    def agent_log(self) -> Path:
+        return self.path / "logs" / "agent.log"
+
+    def read(self, kind: type[M], of: int | str | None = None) -> M | None:
+        """The message; None when there is no such file. `of`: the worker or node that its name holds."""
+        name = kind.FILE.format(of)
+        value = self.read_json(name)
+        try:
+            return None if value is None else decode(kind, value)
+        except Malformed as error:
+            raise InfrastructureError(f"{self.path / name} cannot be used: {error}") from None
+
+    def require(self, kind: type[M], of: int | str | None = None) -> M:
+        """As `read`; raises `InfrastructureError` when there is no such file."""
+        message = self.read(kind, of)
+        if message is None:
+            raise InfrastructureError(f"{self.path / kind.FILE.format(of)} does not exist")
+        return message
+
+    def read_each(self, kind: type[M]) -> list[M]:
+        """The messages of this kind of all workers that have written one."""
+        before, after = kind.FILE.split("{}")
+        names = [path.name for path in self.path.glob(f"{before}*{after}")]
+        messages = [self.read(kind, name.removeprefix(before).removesuffix(after)) for name in names]
+        return [message for message in messages if message is not None]
+
+    def write(self, message: M, of: int | str | None = None) -> None:
+        self.write_json(message.FILE.format(of), encode(message))
+
+    def delete(self, kind: type[M], of: int | str | None = None) -> None:
+        (self.path / kind.FILE.format(of)).unlink(missing_ok=True)
+
+    def order(self) -> LaunchOrder:
+        """The order in force. Raises `InfrastructureError` when there is none, or it is malformed."""
+        from elastic_core.protocol.process_groups import LaunchOrder
+
+        order = self._read_domain(LaunchOrder, ORDER)
+        if order is None:
+            raise InfrastructureError(f"{self.path / ORDER} does not exist")
+        return order
+
+    def write_order(self, order: LaunchOrder) -> None:
+        from elastic_core.domain import to_json
+
+        self.write_json(ORDER, to_json(order))
+
+    def exit_report(self) -> ExitReport | None:
+        """What became of the group; None until all its processes are gone."""
+        from elastic_core.protocol.process_groups import ExitReport
+
+        return self._read_domain(ExitReport, EXIT)
+
+    def write_exit(self, report: ExitReport) -> None:
+        from elastic_core.domain import to_json
+
+        self.write_json(EXIT, to_json(report))
+
+    def read_json(self, name: str) -> Any | None:
+        """The plain JSON value of a file; None when there is none."""
+        try:
+            return json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise InfrastructureError(f"{self.path / name} is not JSON: {error}") from None
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Replace a JSON file, whole or not at all, readable by its owner only."""
+        fd, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
+        with os.fdopen(fd, "w") as file:
+            json.dump(value, file)
+        os.replace(temporary, self.path / name)
+
+    def _read_domain(self, kind: type[T], name: str) -> T | None:
+        from pydantic import ValidationError
+
+        from elastic_core.domain import from_json
+
+        value = self.read_json(name)
+        try:
+            return None if value is None else from_json(kind, value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            raise InfrastructureError(
+                f"{self.path / name} cannot be used: the field {field!r}: {first['msg']}"
+            ) from None

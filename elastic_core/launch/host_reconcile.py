@@ -1,0 +1,65 @@
+"""This host's part of reconciliation: after any crash, ledger, processes and store agree again.
+
+It looks at what is there and compares, whatever was missed (level-triggered, as Kubernetes' controllers are), so it
+may be run at any time, twice or too late. It decides nothing: the ledger's answer says what to stop and to delete.
+"""
+
+from __future__ import annotations
+
+import time
+
+from elastic_core.launch.launcher import Launcher
+from elastic_core.protocol.process_groups import ExitKind, ExitReport, ReconcileAnswer
+from elastic_core.protocol.records import CheckpointRecord
+from elastic_core.protocol.service import PoolControl, ServiceControl
+from elastic_core.state.stores.litter import sweep
+from elastic_core.state.stores.store import CheckpointStore
+
+STOP_GRACE_SECONDS = 5.0  # for processes that nobody owns: they can commit nothing, so there is little to wait for
+KEEP_SECONDS = 600.0  # that a dead group stays visible
+LITTER_SECONDS = 3600.0  # since the last write of a directory that nobody has committed, before it is litter
+
+
+def reconcile_host(control: PoolControl, launcher: Launcher) -> ReconcileAnswer:
+    """Report dead groups, end those that nobody owns, forget old ones.
+
+    The answer says what is left to do elsewhere: segments' runs, and the store (`sweep_store`). Dead groups are
+    reported each time until they are forgotten: the ledger has heard it before, or needs to.
+    """
+    groups = launcher.groups()
+    for group in groups:
+        if not group.alive:
+            status = launcher.poll(group.origin_epoch)
+            report = status.exit if status else None
+            report = report or ExitReport(kind=ExitKind.INFRASTRUCTURE, error="vanished")
+            control.process_group_gone(group.origin_epoch, report)
+    answer = control.reconcile(groups)
+    for origin_epoch in answer.stop:
+        launcher.stop(origin_epoch, STOP_GRACE_SECONDS)
+    for group in groups:
+        status = launcher.poll(group.origin_epoch)
+        if status and status.ended_at and time.time() - status.ended_at > KEEP_SECONDS:
+            launcher.forget(group.origin_epoch)
+    return answer
+
+
+def sweep_store(control: ServiceControl, store: CheckpointStore, answer: ReconcileAnswer) -> None:
+    """Delete what the ledger has given up, and the litter of active jobs. Raises `InfrastructureError`: try again."""
+    removable = {record.checkpoint_id for record in answer.removable_checkpoints}
+    jobs = {*answer.active_jobs, *(record.job_id for record in answer.removable_checkpoints)}
+    # Epochs before checkpoints: what one of them commits in between is then among the checkpoints; what a later epoch
+    # writes is younger than the grace.
+    epochs = {
+        segment.epoch for job in jobs for segment in control.segments(job) if segment.lease_live and segment.epoch
+    }
+    checkpoints: list[CheckpointRecord] = [record for job in jobs for record in control.checkpoints(job)]
+    swept = sweep(
+        store,
+        answer.removable_checkpoints,
+        {record.uri for record in checkpoints if record.checkpoint_id not in removable},
+        time.time(),
+        LITTER_SECONDS,
+        jobs=jobs,
+        live_epochs=epochs,
+    )
+    control.swept(swept.checkpoint_ids)

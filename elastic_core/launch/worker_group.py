@@ -1,0 +1,294 @@
+"""The workers of one process group while they live: started, watched, stopped, and nothing left behind.
+
+What it promises: workers never outlive this process (PDEATHSIG), nothing that they started outlives `supervise` (this
+process is their subreaper), a death is noticed at once. One thread only, because PDEATHSIG follows the thread
+that forked. Standard library only: see `launch.agent`.
+
+The order in force says who belongs to the group. A worker whose slot is not in it any more leaves, and its end says
+nothing of the others. Standby workers, which rank 0 asks for before the group grows, belong to it once their slot does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+from elastic_core.errors import InfrastructureError
+from elastic_core.host import process
+from elastic_core.host.exits import ExitCode
+from elastic_core.host.messages import (
+    GroupStop,
+    OrderInForce,
+    SlotId,
+    SpawnPlan,
+    StandbyRequest,
+    WorkerProcess,
+    WorkerProcesses,
+)
+from elastic_core.host.process import ProcessId
+from elastic_core.host.rundir import RunDir
+from elastic_core.host.workers import WorkerCommand, worker_command
+
+log = logging.getLogger(__name__)
+
+PEER_SECONDS = 5.0  # that the others have to end by themselves after one has failed: they may sit in a collective
+AUTOGROUP_TRIES = 50
+TICK_SECONDS = 1.0  # between looks at the run dir
+STRAY_SECONDS = 0.02  # the same, while what workers that left had started is being ended
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_prctl = ctypes.CDLL(None).prctl
+_prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+
+class GroupOutcome(NamedTuple):
+    """How the group ended: its workers by number, which is their rank, but after a resize in place.
+
+    `order` holds them by time of death, `killed` those that the agent had to kill.
+    """
+
+    codes: dict[int, int]  # by worker, negative for a signal; without those that had left, or never belonged to it
+    order: list[int]
+    killed: set[int]
+    stop_grace: float | None  # seconds, when the group was asked to stop
+    failure: str = ""  # why the agent itself could not go on
+
+
+class Group:
+    """The workers while they live. Its clock is monotonic seconds."""
+
+    def __init__(self, run_dir: RunDir, plan: SpawnPlan) -> None:
+        self.run_dir = run_dir
+        self.plan = plan
+        self.pids: dict[int, int] = {}  # of living workers: pid -> number
+        self.slots: list[SlotId] = []  # of all workers so far, by number
+        self.processes: dict[int, ProcessId] = {}  # the same
+        self.standby: set[int] = set()  # living workers that wait for their slot to be the group's
+        self.dead_standby: dict[int, int] = {}  # workers that died while they waited: number -> code
+        self.leaving: dict[int, float] = {}  # workers whose slot is the group's no more: number -> when to kill them
+        self.sessions: dict[int, ProcessId] = {}  # of ended workers, while something of them may be left: by number
+        self.standby_request: int | None = None  # the last one that was fulfilled
+        self.outcome = GroupOutcome({}, [], set(), None)
+        self.deadline = inf  # when to kill whoever is left
+        self.ending = False  # nothing is started any more
+
+    def spawn(self, slots: Sequence[SlotId]) -> None:
+        for slot in slots:
+            self._start(slot, len(slots))
+        self._record()
+
+    def watch(self) -> None:
+        """Return when every worker is gone."""
+        while self.pids:
+            now = time.monotonic()
+            tick = STRAY_SECONDS if self.sessions else TICK_SECONDS
+            wake = min(now + tick, self.deadline, *self.leaving.values())
+            received = signal.sigtimedwait(SIGNALS, max(0.0, wake - now))
+            if received and received.si_signo != signal.SIGCHLD:
+                self._ask_to_stop()
+            order = self.run_dir.read(OrderInForce)
+            if order is None:
+                log.warning("the run dir has vanished: ending the workers")
+                self._end_by(-inf)
+            else:
+                self._update_members(set(order.slots))
+            self._reap()
+            if not self.ending:
+                self._end_strays_of_ended()
+                self._start_standby()
+            if time.monotonic() >= self.deadline or set(self.pids.values()) <= self.standby:
+                self._kill()
+
+    def end_strays(self) -> None:
+        """Kill what is left of the workers' descendants; the kernel made us their parent. Returns when all are gone."""
+        self._kill()
+        while True:
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            for pid in process.children(os.getpid()):
+                process.send(pid, signal.SIGKILL)
+            signal.sigtimedwait((signal.SIGCHLD,), 0.05)
+
+    def _ask_to_stop(self) -> None:
+        request = self.run_dir.read(GroupStop)
+        grace = request.grace_seconds if request else self.plan.grace_seconds
+        log.info(f"asked to stop; grace {grace:g} s")
+        self.outcome = self.outcome._replace(stop_grace=grace)
+        self._end_by(time.monotonic() + grace)
+        for pid in self.pids:
+            process.send(pid, signal.SIGTERM)  # the worker alone: its helpers must live until it has committed
+
+    def _update_members(self, slots: set[SlotId]) -> None:
+        """Who belongs to the group, now that it has these slots."""
+        for number in self.pids.values():
+            if self.slots[number] in slots:
+                self.standby.discard(number)
+            elif number not in self.standby:
+                self.leaving.setdefault(number, time.monotonic() + PEER_SECONDS)
+        for number, code in list(self.dead_standby.items()):
+            if self.slots[number] in slots:  # it died just as the group came to count on it
+                del self.dead_standby[number]
+                self._record_death(number, code)
+                self._end_by(time.monotonic() + PEER_SECONDS)
+        for pid, number in self.pids.items():
+            if self.leaving.get(number, inf) <= time.monotonic():
+                log.warning(f"killing rank {number} (pid {pid}), which has left the group but does not end")
+                process.send(pid, signal.SIGKILL)
+                self.leaving[number] = inf
+
+    def _reap(self) -> None:
+        while self.pids:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            if pid not in self.pids:
+                continue  # a stray that ended by itself
+            number, code = self.pids.pop(pid), os.waitstatus_to_exitcode(status)
+            self.sessions[number] = self.processes[number]
+            log.info(f"rank {number} (pid {pid}) ended with {code}")
+            if number in self.standby:
+                self.standby.discard(number)
+                self.dead_standby[number] = code
+            elif self.leaving.pop(number, None) is None:
+                self._record_death(number, code)
+
+    def _record_death(self, number: int, code: int) -> None:
+        """A member of the group has ended: unless it ended well, the others do so soon."""
+        self.outcome.codes[number] = code
+        self.outcome.order.append(number)
+        if code not in (ExitCode.DONE, ExitCode.STOPPED):
+            self._end_by(time.monotonic() + PEER_SECONDS)
+
+    def _end_by(self, deadline: float) -> None:
+        self.ending = True
+        self.deadline = min(self.deadline, deadline)
+
+    def _end_strays_of_ended(self) -> None:
+        """End what workers that have left had started, and say that they are gone once nothing of them is left.
+
+        What has opened a session of its own is not known to be theirs: it ends with the group.
+        """
+        if not self.sessions:
+            return
+        for number, leader in list(self.sessions.items()):
+            strays = process.in_session(leader.pid, os.getpid())
+            for pid in strays:
+                process.send(pid, signal.SIGKILL)
+            if not strays:
+                del self.sessions[number]
+        self._record()
+
+    def _start_standby(self) -> None:
+        request = self.run_dir.read(StandbyRequest)
+        if request is None or request.request == self.standby_request:
+            return
+        self.standby_request = request.request
+        taken = {self.slots[number] for number in self.pids.values()}
+        for slot in request.slots:
+            if slot not in taken:
+                self.dead_standby = {
+                    number: code for number, code in self.dead_standby.items() if self.slots[number] != slot
+                }
+                self.standby.add(self._start(slot, None))
+        self._record()
+
+    def _start(self, slot: SlotId, world_size: int | None) -> int:
+        number = len(self.slots)
+        pid = _spawn(worker_command(self.plan, self.run_dir.path, number, slot, world_size))
+        self.slots.append(slot)
+        self.pids[pid] = number
+        self.processes[number] = ProcessId.of(pid) or ProcessId(pid, 0)
+        return number
+
+    def _record(self) -> None:
+        """Write down which workers live, or may have left something."""
+        numbers = sorted({*self.pids.values(), *self.sessions})
+        workers = (WorkerProcess(*self.processes[number], str(self.slots[number])) for number in numbers)
+        self.run_dir.write(WorkerProcesses(tuple(workers)))
+
+    def _kill(self) -> None:
+        for pid, number in self.pids.items():
+            log.info(f"killing rank {number} (pid {pid})")
+            if number not in self.standby and number not in self.leaving:
+                self.outcome.killed.add(number)
+            process.send(pid, signal.SIGKILL)
+        self.ending, self.deadline = True, inf
+
+
+def _spawn(command: WorkerCommand) -> int:
+    """Fork and exec one worker, in a session of its own, that dies with this process."""
+    agent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != agent:  # it died between fork and prctl: no signal will come any more
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if command.cpus:
+            os.sched_setaffinity(0, command.cpus)
+        output = os.open(command.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        _give_way(command.nice)
+        os.chdir(command.cwd)
+        os.execvpe(command.argv[0], command.argv, {**os.environ, **command.env})
+    except OSError:
+        traceback.print_exc()
+    finally:
+        os._exit(127)
+
+
+def _give_way(nice: int) -> None:
+    """Be this nice to other processes, and this worker's session to other sessions.
+
+    With the kernel's autogroups (`sched_autogroup_enabled`) sessions share the cores, each as if it were one process,
+    and a nice value counts inside a session only. A new session starts at 0.
+    """
+    if not nice:
+        return
+    os.nice(nice)
+    try:
+        for _ in range(AUTOGROUP_TRIES):  # for an ordinary user the kernel takes one such change every 0.1 s
+            with suppress(BlockingIOError):
+                Path("/proc/self/autogroup").write_text(str(nice))
+                return
+            time.sleep(0.1)
+    except FileNotFoundError:
+        return  # a kernel without autogroups
+    except OSError as error:
+        reason = f"/proc/self/autogroup cannot be written ({error.strerror})"
+        log.warning(f"{reason}: other sessions get no more than this worker")
+
+
+def supervise(run_dir: RunDir) -> GroupOutcome:
+    """Run the group of spawn.json to its end. Whatever happens here, no process is left when this returns."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # taken by sigtimedwait: none is lost, none interrupts
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        group, order = Group(run_dir, run_dir.require(SpawnPlan)), run_dir.require(OrderInForce)
+    except InfrastructureError as error:
+        return GroupOutcome({}, [], set(), None, f"the group cannot be started: {error}")
+    try:
+        group.spawn(order.slots)
+        group.watch()
+    except (OSError, InfrastructureError) as error:  # no more processes, disk full, a broken file: the host's fault,
+        log.exception("the agent failed")  # and the report must still go out
+        group.outcome = group.outcome._replace(failure=f"the agent failed: {error}")
+    finally:
+        group.end_strays()
+    return group.outcome

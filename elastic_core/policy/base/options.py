@@ -1,0 +1,76 @@
+"""The choices that any job has in a pool: each a type and a count of slots, as parallel arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+
+import numpy as np
+
+from elastic_core.predict.speed.throughput import Ints
+
+Key = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # (type, slots, fewest nodes) of all options by type
+FEW_NODES = 16  # up to so many nodes every number of them is a choice
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choices that any job has: parallel arrays, ordered by type, then count."""
+
+    kinds: tuple[str, ...]
+    kind_index: Ints
+    counts: Ints
+    num_nodes: Ints  # the fewest that hold the count
+    capacity: Ints  # by kind
+
+    @cached_property
+    def key(self) -> Key:
+        of = [np.flatnonzero(self.kind_index == number) for number in range(len(self.kinds))]
+        return tuple(
+            (kind, tuple(self.counts[at].tolist()), tuple(self.num_nodes[at].tolist()))
+            for kind, at in zip(self.kinds, of, strict=True)
+            if len(at)
+        )
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, int], int]:
+        return {
+            (self.kinds[kind], count): at
+            for at, (kind, count) in enumerate(zip(self.kind_index.tolist(), self.counts.tolist(), strict=True))
+        }
+
+    @staticmethod
+    def of(sizes: Mapping[str, Sequence[int]], listed: Sequence[int], allowed: Container[int] | None = None) -> Options:
+        """`sizes`: slots of each node by type. Counts: one to a node in powers of two, then whole nodes, and those
+        that jobs list themselves (`listed`); none that no job may have (`allowed`)."""
+        kinds = tuple(sorted(sizes))
+        index, counts, num_nodes = [], [], []
+        for number, kind in enumerate(kinds):
+            ordered = sorted(sizes[kind], reverse=True)
+            reach = np.cumsum(ordered)
+            for count in sorted(_natural(ordered) | {n for n in listed if n <= reach[-1]}):
+                if allowed is None or count in allowed:
+                    index.append(number)
+                    counts.append(count)
+                    num_nodes.append(int(np.searchsorted(reach, count)) + 1)
+        capacity = np.asarray([sum(sizes[kind]) for kind in kinds])
+        as_array = [np.asarray(values, dtype=np.int64) for values in (index, counts, num_nodes)]
+        return Options(kinds, as_array[0], as_array[1], as_array[2], capacity)
+
+    def index(self, kind: str, count: int) -> int | None:
+        return self._places.get((kind, count))
+
+
+def _natural(ordered: Sequence[int]) -> set[int]:
+    largest = ordered[0]
+    inside = {2**i for i in range(largest.bit_length()) if 2**i <= largest}
+    return inside | {int(reach) for reach in np.cumsum(ordered)[_numbers(len(ordered)) - 1]}
+
+
+def _numbers(most: int) -> Ints:
+    """Of nodes: each while they are few, then four to an octave, and all of them."""
+    octaves = np.arange(4 * log2(max(most / FEW_NODES, 1.0)) + 1) / 4
+    beyond = np.minimum(np.round(FEW_NODES * 2.0**octaves), most).astype(np.int64)
+    return np.unique(np.concatenate((np.arange(1, min(most, FEW_NODES) + 1), beyond, [most])))

@@ -1,0 +1,40 @@
+"""What a policy is: frozen snapshot in, frozen plan out. No clock, no I/O, no state of its own.
+
+Whatever a policy must remember goes into `Plan.state`, which the next snapshot brings back. Same snapshot and
+same seed, same plan: every decision is recorded with its inputs and can be replayed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+from typing import ClassVar, Protocol
+
+from elastic_core.domain import Plan, Snapshot
+
+
+class Law(StrEnum):
+    """Promises that a policy may declare; the law tests run over every policy that declares one."""
+
+    WORK_CONSERVING = "work-conserving"  # no slot idle while a waiting job could start on it
+    NO_STARVATION = "no starvation"  # every admitted job gets slots in bounded time
+    BOUNDED_RESIZES = "bounded resizes"  # an unchanged snapshot causes no resize
+    PRIORITY = "priority"  # a lower priority holds nothing that would start a waiting job of a higher one
+    DEADLINES = "deadlines"  # met where more slots meet them, by the fewest; one that nobody can meet changes nothing
+    GUARANTEED_SHARES = "guaranteed shares"  # a job waits only where its queue, with it, is beyond its guarantee
+    NO_FLAPPING = "no flapping"  # measurements alone move no running job back to what it just left
+    PLACED_TOGETHER = "placed together"  # wishes for nodes can all be met at once, none on more nodes than it needs
+
+
+class Policy(Protocol):
+    name: ClassVar[str]
+    laws: ClassVar[frozenset[Law]]
+
+    def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+        """A target for every job of the snapshot: within its limits, together within the capacity by type."""
+
+
+def is_slow(policy: Policy) -> bool:
+    """Whether a decision may take longer than a server's thread should: the policy says `slow = True`. It is then asked
+    in a process of its own."""
+    return bool(getattr(policy, "slow", False))

@@ -1,0 +1,176 @@
+"""How much work each job still has, in samples: the one place that every policy asks.
+
+Four answers, by what a policy needs: what is declared or read off the loss curve (`known_remaining`); the same in steps
+(`remaining_steps`); what is declared, as far as the job's class lets it be believed (`DeclaredWork`,
+`believed_remaining`: AITurbo, HPDC 2021); and what finished jobs lead to expect where nothing is declared
+(`expected_remaining`, by `predict.work.work_left_predictor`). None of them is a promise: the work that a job turns out
+to need is known when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, isinf, log
+from typing import Any
+
+import numpy as np
+
+from elastic_core.domain import JobView
+from elastic_core.predict.speed.efficiency import efficiency
+from elastic_core.predict.speed.throughput import Floats
+from elastic_core.predict.work import work_left_predictor
+from elastic_core.predict.work.work_left_predictor import WorkEstimate
+
+CERTAIN = 0.5  # probability from which on a job counts as predictable
+TYPICAL_SPREAD = 1.0  # of the logarithm: jobs of a pool differ by a factor of e, give or take
+FIRST_SPREAD, FIRST_WEIGHT = 1.0, 4.0  # of declarations, before any jump was seen, and the jumps that it counts for
+CHANGED = 0.02  # relative change of a total that is another declaration, not a rounding
+LEAST_LEFT = 0.02  # of a declared total: a job that has outlived a declaration is not done for that
+MOST_DECLARATIONS = 32
+FEW = 3  # predictable jobs that say what is typical; with fewer, everybody does
+
+Totals = Mapping[str, tuple[float, ...]]  # total works that were declared of each job, oldest first
+
+
+def declaration_is_trusted(job: JobView) -> bool:
+    """Whether the job is of the predictable class. Where no classifier was asked, what is declared is believed."""
+    return job.predictable is None or job.predictable >= CERTAIN
+
+
+def known_remaining(job: JobView) -> float:
+    """Samples that it still needs: declared, else what its loss curve says; infinite where neither is known."""
+    if job.total_samples is None and job.expected_samples is not None:
+        return max(job.expected_samples - job.done_samples, 1.0)
+    return job.remaining_samples
+
+
+def remaining_steps(job: JobView, batch: int) -> float:
+    """Undeclared work: as much again as was done, one step at least (Lindy's rule: the age tells the time to come)."""
+    samples = job.remaining_samples
+    if isinf(samples):
+        samples = max(job.done_samples, batch)
+    return samples / work_of_step(job, batch)
+
+
+def work_of_step(job: JobView, batch: int) -> float:
+    """Samples of the job's work that one step at this batch does."""
+    return batch * efficiency(batch, job.limits.min_batch, job.noise_scale) if job.scale_invariant else batch
+
+
+# What is expected where nothing is declared. `finished_works`: works of finished jobs by task, oldest first.
+
+
+def expected_remaining(jobs: Iterable[JobView], finished_works: Mapping[str, Sequence[float]]) -> Floats:
+    """Samples of each job, one at least: declared where that is trusted, else the mean of what is expected.
+
+    A job of the unpredictable class is taken by its attained service: whatever it declares is an upper bound, and what
+    it has done tells through the hazard of job sizes how much is left.
+    """
+    of_all_tasks = _of_all_tasks(finished_works)
+    remaining = []
+    for job in jobs:
+        if _is_declared(job):
+            remaining.append(max(float(job.remaining_samples), 1.0))
+        else:
+            remaining.append(_likely(job, _estimate(job, finished_works, of_all_tasks)))
+    return np.asarray(remaining)
+
+
+def upper_ratio(job: JobView, finished_works: Mapping[str, Sequence[float]]) -> float:
+    """How many times `expected_remaining` may be left: the high end of an 80 % interval; 1 where work is declared."""
+    if _is_declared(job):
+        return 1.0
+    estimate = _estimate(job, finished_works, _of_all_tasks(finished_works))
+    likely = _likely(job, estimate)
+    return max(min(estimate.high - job.done_samples, float(job.remaining_samples)), likely) / likely
+
+
+def _is_declared(job: JobView) -> bool:
+    return job.total_samples is not None and declaration_is_trusted(job)
+
+
+def _likely(job: JobView, estimate: WorkEstimate) -> float:
+    return max(min(estimate.mean_remaining, float(job.remaining_samples)), 1.0)
+
+
+def _of_all_tasks(finished_works: Mapping[str, Sequence[float]]) -> list[float]:
+    return [work for works in finished_works.values() for work in works]
+
+
+def _estimate(
+    job: JobView, finished_works: Mapping[str, Sequence[float]], of_all_tasks: Sequence[float]
+) -> WorkEstimate:
+    scale = 1000.0 * job.limits.min_batch
+    return work_left_predictor.estimate(finished_works[job.task], of_all_tasks, job.done_samples, scale=scale)
+
+
+# How far to believe what is declared of a job of the unpredictable class, which jumps about. Three things are put
+# together in logarithms, where such errors are symmetric: the mean of all declarations so far; what jobs of this pool
+# typically need; and what it has run for already, since whoever has run for long is long (Lindy's law). How much one
+# declaration counts against the typical is not assumed but seen: by how much declarations jump (`spread`).
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredWork:
+    """What was declared of each job so far, and by how much declarations of unpredictable jobs jump."""
+
+    totals: Totals
+    jumps: tuple[float, float] = (0.0, 0.0)  # (half the sum of their squares, their number)
+
+    @property
+    def spread(self) -> float:
+        """Variance of the logarithm of one declaration."""
+        half_squares, number = self.jumps
+        return (FIRST_WEIGHT * FIRST_SPREAD**2 + half_squares) / (FIRST_WEIGHT + number)
+
+    @staticmethod
+    def of(state: Mapping[str, Any], jobs: Sequence[JobView]) -> DeclaredWork:
+        """What is remembered, and what is declared now. Memories of another form are forgotten."""
+        known, (half_squares, number) = _stored(state)
+        totals = {}
+        for job in jobs:
+            declared, now = known.get(job.job_id, ()), job.done_samples + known_remaining(job)
+            if isfinite(now) and not (declared and abs(now / declared[-1] - 1.0) < CHANGED):
+                if declared and not declaration_is_trusted(job):
+                    half_squares, number = half_squares + log(now / declared[-1]) ** 2 / 2.0, number + 1.0
+                declared = (*declared, max(now, 1.0))[-MOST_DECLARATIONS:]
+            totals[job.job_id] = declared
+        return DeclaredWork(totals, (half_squares, number))
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain JSON, for `Plan.state` under "told"."""
+        return {"totals": {job_id: list(totals) for job_id, totals in self.totals.items()}, "jumps": list(self.jumps)}
+
+
+def _stored(state: Mapping[str, Any]) -> tuple[Totals, tuple[float, float]]:
+    try:
+        stored = state["told"]
+        half_squares, number = (float(value) for value in stored["jumps"])
+        totals = {str(job): tuple(float(total) for total in of_job) for job, of_job in stored["totals"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}, (0.0, 0.0)
+    return totals, (half_squares, number)
+
+
+def believed_remaining(jobs: Sequence[JobView], declared: DeclaredWork, fastest: Floats) -> Floats:
+    """Samples that each job still needs. `fastest`: samples a second of each, to compare jobs by their time."""
+    remaining = np.asarray([max(known_remaining(job), 1.0) for job in jobs])
+    trusted = np.asarray([declaration_is_trusted(job) for job in jobs]) & np.isfinite(remaining)
+    typical = _typical(remaining / fastest, trusted)
+    for row in map(int, np.flatnonzero(~trusted)):
+        job, speed = jobs[row], float(fastest[row])
+        totals = declared.totals[job.job_id]
+        declarations = [log(max(total - job.done_samples, LEAST_LEFT * total) / speed) for total in totals]
+        ordinary = log(typical + job.done_samples / speed)
+        weight = len(declarations) / declared.spread
+        mean = float(np.mean(declarations)) if declarations else 0.0
+        posterior = (weight * mean + ordinary / TYPICAL_SPREAD**2) / (weight + 1.0 / TYPICAL_SPREAD**2)
+        remaining[row] = np.exp(posterior) * speed
+    return remaining
+
+
+def _typical(seconds: Floats, trusted: Any) -> float:
+    """What a job of this pool needs, in the middle."""
+    known = seconds[trusted] if trusted.sum() >= FEW else seconds[np.isfinite(seconds)]
+    return float(np.exp(np.median(np.log(known)))) if len(known) else 1.0

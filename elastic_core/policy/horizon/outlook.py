@@ -1,0 +1,183 @@
+"""What one job would do with every option (type and count): its goodput, its batch, and how long it still needs.
+
+Goodput is work a second: samples at the speed of `predict.speed.throughput`, each worth what the gradient noise leaves
+of it at that batch (`predict.speed.efficiency`), relative to the smallest batch. On a type that a task was never
+measured on, its speed is projected from how fast the types were to each other for all tasks
+(`predict.speed.experience`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import log2
+from typing import Any
+
+import numpy as np
+
+from elastic_core.domain import JobView, Limits, ProfilePoint
+from elastic_core.policy.base.options import Key, Options
+from elastic_core.policy.horizon.corrected import Corrected, scales_of
+from elastic_core.policy.horizon.noise_forecast import mean_goodput, stretches, total_seconds
+from elastic_core.policy.task_memory.measurements import TaskMemory
+from elastic_core.predict.speed import throughput
+from elastic_core.predict.speed.experience import NOTHING, Experience, learn
+from elastic_core.predict.speed.goodput import Best, Speeds, coarse_batches
+from elastic_core.predict.speed.layout_speeds import Factors, factor
+from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, split
+
+COLD_START_SLOTS = 2  # slots that the first job of a task starts on
+MAX_TASKS_LEARNT_FROM = 32  # tasks that the speeds of types are learnt from
+REFIT_GROWTH = 1.5
+_ANY = Limits(slot_counts=(1,), types=(), min_batch=1, max_batch=1)
+
+
+@dataclass(frozen=True)
+class Outlooks:
+    """Of all jobs (rows) with all options (columns); goodput 0 where a job may not run."""
+
+    goodput: Floats  # mean of the time that was looked ahead
+    remaining_seconds: Floats  # seconds until it is done
+    batches: Ints  # best now
+
+
+@dataclass(frozen=True)
+class CrossTaskPrior:
+    """How fast the types are to each other, by all tasks: where one was never tried, it is projected from this."""
+
+    experience: Experience = NOTHING
+    evidence: int = 0  # configurations that it was learnt from
+
+    def refreshed(self, memories: Mapping[str, TaskMemory]) -> CrossTaskPrior:
+        """Learnt anew once there is half as much again to learn from, since it makes every task's model another one."""
+        evidence = sum(len(memory.means) for memory in memories.values())
+        if evidence < REFIT_GROWTH * self.evidence or not evidence:
+            return self
+        models = [_times(memory.points(), _ANY, NOTHING) for memory in memories.values() if memory.means]
+        return CrossTaskPrior(learn(models[-MAX_TASKS_LEARNT_FROM:]), evidence)
+
+    def to_json(self) -> list[Any]:
+        return [self.evidence, [list(row) for row in self.experience.by_type]]
+
+    @staticmethod
+    def of(raw: Sequence[Any] | None) -> CrossTaskPrior:
+        if raw is None:
+            return CrossTaskPrior()
+        rows = tuple((kind, tuple(means), tuple(spreads)) for kind, means, spreads in raw[1])
+        return CrossTaskPrior(Experience(rows), raw[0])
+
+
+def outlooks(
+    jobs: Sequence[JobView], memories: Mapping[str, TaskMemory], options: Options, prior: CrossTaskPrior,
+    remaining_work: Floats, window: float,
+) -> Outlooks:  # fmt: skip
+    """A job's own measurements set its scale, its task's set the shape. `remaining_work`: of each, samples; `window`:
+    seconds to look ahead."""
+    rows_by_model: dict[tuple[str, Limits], list[int]] = {}
+    for row, job in enumerate(jobs):
+        rows_by_model.setdefault((job.task, _without_requests(job.limits)), []).append(row)
+    shape = len(jobs), len(options.counts)
+    goodput, remaining_seconds, batches = np.zeros(shape), np.full(shape, np.inf), np.zeros(shape, dtype=np.int64)
+    for (name, limits), rows in rows_by_model.items():
+        memory = memories[name]
+        task_jobs = [jobs[row] for row in rows]
+        task = _task(memory.points(), limits, options.key, prior.experience)
+        rates, batches[rows] = _best(task, [memory.noise_of(job) for job in task_jobs])
+        scale = np.asarray(scales_of(task_jobs, task.times, limits))
+        max_slots = max(limits.min_slots, COLD_START_SLOTS if task.largest == 0 else 2 * task.largest)
+        layout_factor = _least_factors(limits, options.counts, task.times.factors)
+        slowness = np.where(options.counts <= max_slots, 1.0 / (scale[:, None] * layout_factor), 0.0)
+        done = np.asarray([float(job.done_samples) for job in task_jobs])
+        later = _best(task, list(memory.noise.values()))[0] if memory.noise else ()
+        work_ahead = stretches(rates, done, remaining_work[rows], dict(zip(memory.noise, later, strict=True)))
+        goodput[rows] = mean_goodput(work_ahead, window) * slowness
+        with np.errstate(divide="ignore"):
+            remaining_seconds[rows] = np.where(slowness > 0, total_seconds(work_ahead) / slowness, np.inf)
+    return Outlooks(goodput, remaining_seconds, batches)
+
+
+@lru_cache(maxsize=4096)
+def _without_requests(limits: Limits) -> Limits:
+    """Without what a user of a static scheduler would ask for: models and batches do not depend on it."""
+    return replace(limits, requested_slots=1, requested_batch=1)
+
+
+def _least_factors(limits: Limits, counts: Ints, factors: Factors) -> Floats:
+    """Step time of the best layout of each count, relative to replicas; infinite where the job admits none."""
+    if not limits.cuts:
+        return np.ones(len(counts))
+    layout_factors = [[factor(factors, layout) for layout in limits.layouts(int(count))] for count in counts]
+    return np.asarray([min(of_count, default=np.inf) for of_count in layout_factors])
+
+
+def relative_uncertainty(
+    job: JobView, batches: Ints, memories: Mapping[str, TaskMemory], options: Options, prior: CrossTaskPrior
+) -> Floats:
+    """One standard deviation of the job's step time at each option and its batch, relative to it."""
+    times = _times(memories[job.task].points(), _without_requests(job.limits), prior.experience)
+    choices = zip(options.kind_index, options.counts, options.num_nodes, batches, strict=True)
+    return np.asarray([
+        times.relative_error(int(slots), int(nodes), options.kinds[kind], max(int(batch), int(slots)), job.limits)
+        for kind, slots, nodes, batch in choices
+    ])  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """The model of a task under some limits, and what it says about every option (rows) and batch (columns)."""
+
+    times: Corrected
+    speeds: Speeds
+    base_batch: int
+    largest: int  # slots that were measured, 0 for none
+
+
+@lru_cache(maxsize=4096)
+def _task(points: tuple[ProfilePoint, ...], limits: Limits, options: Key, experience: Experience) -> _Task:
+    times = Corrected.of(_times(points, limits, experience), points)
+    largest = max((point.num_slots for point in points), default=0)
+    return _Task(times, _speeds(times, limits, options), limits.min_batch, largest)
+
+
+@lru_cache(maxsize=4096)
+def _times(points: tuple[ProfilePoint, ...], limits: Limits, experience: Experience) -> StepTime:
+    return StepTime.of(throughput.fit(points, limits, experience), limits)
+
+
+def _speeds(times: Corrected, limits: Limits, options: Key) -> Speeds:
+    """A batch is what all ranks share, however evenly: the fullest rank sets the time."""
+    grids = [coarse_batches(limits, kind, counts) for kind, counts, _ in options]
+    shape = sum(len(grid) for grid in grids), max(grid.shape[1] for grid in grids)
+    speeds = Speeds(np.zeros(shape), *(np.zeros(shape, dtype=np.int64) for _ in range(3)))
+    first = 0
+    for (kind, counts, num_nodes), grid in zip(options, grids, strict=True):
+        rows_of_kind = slice(first, first + len(grid))
+        speeds.batches[rows_of_kind] = grid[:, np.minimum(np.arange(shape[1]), grid.shape[1] - 1)]
+        batches, first = speeds.batches[rows_of_kind], rows_of_kind.stop
+        slots, nodes = (np.repeat(np.asarray(column)[:, None], shape[1], axis=1) for column in (counts, num_nodes))
+        speeds.local[rows_of_kind], speeds.accumulation[rows_of_kind] = split(batches, slots, limits.max_local(kind))
+        usable = np.asarray([_may_run(limits, kind, count) for count in counts])
+        step_seconds = times.seconds_of(
+            slots, nodes, kind, speeds.local[rows_of_kind], speeds.accumulation[rows_of_kind]
+        )
+        speeds.samples[rows_of_kind] = np.where(usable[:, None], batches / step_seconds, 0.0)
+    return speeds
+
+
+def _may_run(limits: Limits, kind: str, count: int) -> bool:
+    return (not limits.types or kind in limits.types) and count in limits.slot_counts and count <= limits.max_batch
+
+
+def _best(task: _Task, noises: Sequence[float | None]) -> tuple[Floats, Ints]:
+    """(goodput, batch) at the best batch, by job and option. Noise scales are told apart by eighths of an octave: what
+    was measured is not more exact than that."""
+    rounded = [None if noise is None or noise <= 0 else 2.0 ** (round(8 * log2(noise)) / 8) for noise in noises]
+    best_at_noise = [_at_noise(task, noise) for noise in rounded]
+    return np.stack([best.goodputs for best in best_at_noise]), np.stack([best.batches for best in best_at_noise])
+
+
+@lru_cache(maxsize=16384)
+def _at_noise(task: _Task, noise: float | None) -> Best:
+    """Kept: what is to come is asked for at every octave of a task's noise, decision after decision."""
+    return task.speeds.best(task.base_batch, noise)

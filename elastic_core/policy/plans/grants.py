@@ -1,0 +1,269 @@
+"""Which targets can come into force now: pure, from a picture of who holds and who asks.
+
+Targets are what the plan wants, leases are what is; both are within capacity, so every step towards the targets is
+safe. The rules:
+1. A waiting job gets its whole target where that is free: on the nodes that the plan wishes, else on as few nodes as
+   possible, its last slots first.
+2. Where it is not, but slots that others are giving up make up for it, the job waits, for at most `grace_seconds`
+   after they were asked: starting on one slot to be resized five seconds later helps nobody.
+3. Else it takes the largest allowed count of what is free, never below its minimum. Nothing is held while waiting.
+4. A running job that has to shrink is asked to reach a boundary at once, one that may grow only when the missing
+   slots are free now. A job that is to keep what it has is no longer asked.
+5. A running job that exchanges slots for as many of another type, or more, is asked as soon as those are free or are
+   being given up: two jobs that exchange with each other would else wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
+from elastic_core.policy.plans.packing import choose
+from elastic_core.text import plural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A job with a live lease. `ending_since`: its processes are on their way out (revoked, committed, fenced)."""
+
+    job_id: str
+    segment_id: str
+    allocation: Allocation
+    ending_since: float | None = None
+    revoked_by: str | None = None
+    open: bool = True  # its segment still runs under this lease
+    leaving: tuple[Slot, ...] = ()  # held beside the allocation, until the processes on them are gone
+    leaving_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """A job whose open segment waits for slots; given in the order in which they are served."""
+
+    job_id: str
+    segment_id: str
+    limits: Limits
+    last_slots: tuple[Slot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    asker: Asker
+    allocation: Allocation
+    reason: str
+
+
+@dataclass(slots=True)
+class Moves:
+    grants: list[Grant] = field(default_factory=list)
+    revocations: dict[str, str] = field(default_factory=dict)  # segment_id -> reason
+    withdrawals: list[str] = field(default_factory=list)  # segment_ids whose revocation is taken back
+    waits: dict[str, str] = field(default_factory=dict)  # job_id -> why it did not get its target yet
+    check_at: float | None = None  # when a rule may say something else without any event
+
+
+def covers(free: Iterable[Slot], counts: Mapping[str, int]) -> bool:
+    available = Counter(slot.type for slot in free)
+    return all(count <= available[kind] for kind, count in counts.items())
+
+
+def as_held(target: Target, held: Allocation) -> bool:
+    """The target asks for what is held: as many slots of each type, in the same layout, with the same roles."""
+    if target.num_slots != held.num_slots or target.layout != held.layout or target.roles != held.roles:
+        return False
+    return target.wanted == held.counts()
+
+
+def granted(target: Target, slots: tuple[Slot, ...]) -> Allocation:
+    """What a job gets that is to have its whole target on these slots, by rank."""
+    return Allocation(
+        slots=slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm, roles=target.roles
+    )
+
+
+def in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[Slot, ...] | None:
+    """The target's slots by rank, where the processes on the `held` ones can go on there: as a grant would place them.
+
+    None where slots are missing, of another type, or without rank 0's, whose process speaks for all of them. That one
+    comes first and the others of its node after it, so that it stays rank 0.
+    """
+    counts = target.wanted
+    reach = {*free, *held.slots}
+    if counts.keys() != held.counts().keys() or not covers(reach, counts):
+        return None
+    chosen, first = choose(reach, counts, held.slots, target.nodes), held.slots[0]
+    if first not in chosen:
+        return None
+    return tuple(sorted(chosen, key=lambda slot: (slot.node != first.node, slot != first, slot)))
+
+
+def plan_moves(
+    now: float,
+    grace_seconds: float,
+    free: Collection[Slot],
+    holders: Sequence[Holder],
+    askers: Sequence[Asker],
+    targets: Mapping[str, Target],
+) -> Moves:
+    """The next moves towards the targets, which fit the capacity together; `askers` in the order they are served.
+
+    The caller makes them come true and asks again, with the picture as it is then. Where processes end at once,
+    `grace_seconds` may be infinite: then the moves lead to every target.
+    """
+    moves = Moves()
+    remaining = set(free)
+    unserved = [asker for asker in askers if not _grant_whole(asker, remaining, targets, moves)]
+    asking = {asker.job_id for asker in askers}
+    given_up = {holder.segment_id: _slots_given_up(holder, targets.get(holder.job_id), holder.job_id in asking)
+             for holder in holders}  # fmt: skip
+    exchanging = _segments_that_exchange(holders, targets, remaining, given_up)
+    _wait_or_grant_part(now, grace_seconds, remaining, holders, given_up, unserved, targets, moves)
+    for holder in holders:
+        target = targets.get(holder.job_id)
+        if target is not None and holder.open:
+            _resize(holder, target, remaining, moves, exchanges=holder.segment_id in exchanging)
+    return moves
+
+
+def _segments_that_exchange(
+    holders: Sequence[Holder], targets: Mapping[str, Target], remaining: set[Slot], given_up: dict[str, Counter[str]]
+) -> set[str]:
+    """Segments that can exchange slots now: what each misses is free or given up, also by others that exchange.
+
+    Who cannot gives nothing up but what it is leaving already: said in `given_up`.
+    """
+    leaving = {holder.segment_id: Counter(slot.type for slot in holder.leaving) for holder in holders}
+    missing: dict[str, Counter[str]] = {}
+    for holder in holders:
+        target = targets.get(holder.job_id)
+        if target is not None and holder.open and holder.revoked_by is None:
+            held, wanted = Counter(holder.allocation.counts()), Counter(target.wanted)
+            if held - wanted and wanted - held and wanted.total() >= held.total():
+                missing[holder.segment_id] = wanted - held
+    while missing:
+        pool = Counter(slot.type for slot in remaining)
+        for counts in given_up.values():
+            pool += counts
+        stuck = [segment_id for segment_id, counts in missing.items() if not counts <= pool]
+        if not stuck:
+            break
+        for segment_id in stuck:
+            del missing[segment_id]
+            given_up[segment_id] = leaving[segment_id]
+    return set(missing)
+
+
+def _grant_whole(asker: Asker, remaining: set[Slot], targets: Mapping[str, Target], moves: Moves) -> bool:
+    target = targets.get(asker.job_id)
+    if target is None or not target.num_slots:
+        return True  # nothing to give; the target's reason says why
+    if not covers(remaining, target.counts):
+        return False
+    _grant(asker, target, dict(target.counts), target.layout, target.reason, remaining, moves)
+    return True
+
+
+def _grant(
+    asker: Asker, target: Target, counts: Mapping[str, int], layout: Layout, reason: str, remaining: set[Slot],
+    moves: Moves,
+) -> None:  # fmt: skip
+    slots = choose(remaining, counts, [slot for slot in asker.last_slots if slot in remaining], target.nodes)
+    remaining.difference_update(slots)
+    allocation = replace(granted(target, slots), layout=layout)
+    moves.grants.append(Grant(asker, allocation, reason))
+
+
+def _wait_or_grant_part(
+    now: float, grace_seconds: float, remaining: set[Slot], holders: Sequence[Holder],
+    given_up: Mapping[str, Counter[str]], unserved: Sequence[Asker], targets: Mapping[str, Target], moves: Moves,
+) -> None:  # fmt: skip
+    """Rules 2 and 3, for the askers whose whole target is not free."""
+    coming: Counter[str] = Counter()
+    waited_for: dict[str, float] = {}  # job_id -> until when it is waited for
+    for holder in holders:
+        counts = given_up.get(holder.segment_id)
+        since = holder.leaving_since if holder.ending_since is None else holder.ending_since
+        until = (now if since is None else since) + grace_seconds
+        if counts and until > now:
+            coming += counts
+            waited_for[holder.job_id] = until
+    pool = Counter(slot.type for slot in remaining) + coming
+    for asker in unserved:
+        target = targets[asker.job_id]
+        wanted = Counter(dict(target.counts))
+        if waited_for and wanted <= pool:
+            pool -= wanted
+            names = ", ".join(sorted("its own last processes" if j == asker.job_id else j for j in waited_for))
+            moves.waits[asker.job_id] = f"waits for slots that are being given up by {names}"
+            moves.check_at = min([*waited_for.values(), *([moves.check_at] if moves.check_at else [])])
+        else:
+            _grant_part(asker, target, remaining, moves)
+
+
+def _slots_given_up(holder: Holder, target: Target | None, asks: bool) -> Counter[str]:
+    """Slots that will be free in a moment: what a job holds above its target, once its processes have stopped.
+
+    A job whose next segment asks already gets its target as an asker; one that has yet to ask will take it back.
+    """
+    held, leaving = Counter(holder.allocation.counts()), Counter(slot.type for slot in holder.leaving)
+    if asks:
+        return leaving + (held if not holder.open else Counter())
+    above = held - Counter(dict(target.counts) if target is not None else {})
+    stops = holder.ending_since is not None or bool(above)  # more than its target: revoked in this very round of moves
+    return leaving + (above if stops else Counter())
+
+
+def _grant_part(asker: Asker, target: Target, remaining: set[Slot], moves: Moves) -> None:
+    available = Counter(slot.type for slot in remaining)
+    usable = {kind: min(count, available[kind]) for kind, count in target.counts.items()}
+    layouts = {n: _closest(asker.limits.layouts(n), target.layout) for n in asker.limits.slot_counts}
+    fitting = [n for n in asker.limits.slot_counts
+               if n <= sum(usable.values()) and n <= target.global_batch and layouts[n] is not None]  # fmt: skip
+    if not fitting:
+        need, free = asker.limits.min_slots, sum(usable.values())
+        are = "is" if free == 1 else "are"
+        moves.waits[asker.job_id] = (
+            f"waits: {plural(free, 'slot')} {are} free of the {target.num_slots} that it shall get, "
+            f"at least {need} are needed"
+        )
+        return
+    count = fitting[-1]
+    counts: dict[str, int] = {}
+    for kind, most in usable.items():
+        counts[kind] = min(most, count - sum(counts.values()))
+    layout = layouts[count]
+    assert layout is not None
+    reason = f"{count} of {target.num_slots} slots, the others are not free; {target.reason}"
+    _grant(asker, target, {kind: n for kind, n in counts.items() if n}, layout, reason, remaining, moves)
+
+
+def _closest(layouts: Sequence[Layout], wanted: Layout) -> Layout | None:
+    """The same cut of the model over fewer replicas where that is admitted; no other cut: the plan chose this one."""
+    same = [layout for layout in layouts if (layout.tensor, layout.pipeline) == (wanted.tensor, wanted.pipeline)]
+    return next((layout for layout in same if layout.sharded == wanted.sharded), same[0] if same else None)
+
+
+def _resize(holder: Holder, target: Target, remaining: set[Slot], moves: Moves, *, exchanges: bool) -> None:
+    held = Counter(holder.allocation.counts())
+    wanted = Counter(target.wanted)
+    if as_held(target, holder.allocation):
+        if holder.revoked_by == "plan":
+            moves.withdrawals.append(holder.segment_id)
+        return
+    if holder.revoked_by is not None:
+        return
+    if wanted == held:
+        change = f"{holder.allocation.layout} -> {target.layout}"
+        moves.revocations[holder.segment_id] = f"another layout, {change}: {target.reason}"
+        return
+    missing = wanted - held
+    fits = covers(remaining, missing)
+    if missing and fits:
+        for slot in choose(remaining, missing):
+            remaining.remove(slot)  # two jobs do not both grow into the same slot
+    if fits or exchanges or wanted.total() < held.total():
+        moves.revocations[holder.segment_id] = f"resize {held.total()} -> {wanted.total()} slots: {target.reason}"
+    else:
+        moves.waits[holder.job_id] = f"keeps {plural(held.total(), 'slot')} until {missing.total()} more are free"

@@ -1,0 +1,51 @@
+"""Which layout a job gets with a count of slots: the admitted one whose step is predicted to be the quickest.
+
+The prediction is the job's own (`predict.speed.layout_speeds`: measured where it ran, a guess where it never did), so
+one layout after another is tried only while its guess beats what was measured. Changing a layout costs a restart; a job
+that runs changes for a clear gain only, that pays for the restart within the work that it has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from elastic_core.domain import JobView, Layout, Snapshot, Target
+from elastic_core.predict.speed.throughput import StepTime
+
+MIN_GAIN = 0.05  # of a step's time: what predictions err by where both layouts were measured
+MIN_RESTARTS_SAVED = 2.0  # restarts that a change has to save
+
+
+def with_layouts(targets: Mapping[str, Target], snapshot: Snapshot) -> dict[str, Target]:
+    """The targets, each in the best layout for its slots. Those of one layout, of several types, or of none stay."""
+    jobs = {job.job_id: job for job in snapshot.jobs}
+    return {job_id: _in_layout(target, jobs[job_id], snapshot) for job_id, target in targets.items()}
+
+
+def choose(job: JobView, kind: str, num_slots: int, num_nodes: int, batch: int) -> Layout:
+    """The layout for a target of the job; the simplest where the job admits none of that size."""
+    admitted = job.limits.layouts(num_slots)
+    if len(admitted) <= 1:
+        return admitted[0] if admitted else Layout(data=num_slots)
+    times = StepTime.of(job.throughput, job.limits)
+    seconds = {layout: times.seconds_in(layout, num_nodes, kind, batch, job.limits) for layout in admitted}
+    best = min(admitted, key=lambda layout: seconds[layout])  # the simplest of equals
+    held = job.allocation.layout if job.allocation is not None else None
+    if held not in seconds or held == best:
+        return best
+    steps = job.remaining_samples / batch
+    gain = seconds[held] - seconds[best]
+    pays = gain > MIN_GAIN * seconds[held] and gain * steps > MIN_RESTARTS_SAVED * job.resize_seconds
+    return best if pays else held
+
+
+def _in_layout(target: Target, job: JobView, snapshot: Snapshot) -> Target:
+    kinds = list(target.wanted)
+    if not job.limits.cuts or len(kinds) != 1:
+        return target
+    largest = max((node.num_slots for node in snapshot.nodes if node.present and node.type == kinds[0]), default=1)
+    num_nodes = sum(1 for count in target.nodes.values() if count) if target.nodes else -(-target.num_slots // largest)
+    layout = choose(job, kinds[0], target.num_slots, num_nodes, target.global_batch)
+    suffix = "" if layout == Layout(data=target.num_slots) else f"; as {layout}"
+    return replace(target, layout=layout, reason=target.reason + suffix)

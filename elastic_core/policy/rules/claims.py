@@ -1,0 +1,96 @@
+"""What a job may claim before the objective shares out the rest: rules, applied in order of strength.
+
+Each rule looks at the division that the objective made and preempts for a claim only what it lacks, from those whom
+its rule lets it preempt, so that without claims nothing changes. What a rule has spoken for, later ones leave alone.
+Rules are gone through until none claims anything; then the next decision is looked at, as if this one were in force,
+until it says the same: a plan that would be undone a minute later is not made. Claims, preemption, and lending between
+queues are what they are in Kueue (kueue.sigs.k8s.io).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from elastic_core.domain import JobView
+from elastic_core.policy.base.options import Options
+from elastic_core.policy.rules.division import Division
+from elastic_core.predict.speed.throughput import Floats, Ints
+
+ROUNDS = 8  # through the rules, and of looking ahead
+
+
+@dataclass(frozen=True)
+class ClaimContext:
+    """What jobs claim slots from: the objective as if `held` were in force. Rows are jobs, columns options."""
+
+    jobs: Sequence[JobView]
+    options: Options
+    now: float
+    values: Floats
+    remaining_seconds: Floats  # seconds of training that the job still needs at an option
+    held: Ints  # the option that each job has now
+    restart_seconds: Floats  # seconds that a restart of each job takes
+
+    def with_values(self, values: Floats) -> ClaimContext:
+        return replace(self, values=values)
+
+    def min_slots_of_all(self) -> Ints:
+        return np.asarray([job.limits.min_slots for job in self.jobs])
+
+    def priorities(self) -> Ints:
+        return np.asarray([job.priority for job in self.jobs])
+
+    def start_values(self) -> Floats:
+        """What each job's smallest count is worth to it; 0 at its other options."""
+        smallest = self.options.counts[None, :] == self.min_slots_of_all()[:, None]
+        return np.where(smallest, self.values, 0.0)
+
+    def best_start_value(self) -> Floats:
+        """Most that each job's smallest count is worth a slot: who goes first among equals."""
+        per_slot: Floats = self.start_values().max(axis=1) / self.min_slots_of_all()
+        return per_slot
+
+
+Rule = Callable[[ClaimContext, Division], None]
+
+
+@dataclass(frozen=True)
+class Resolution:
+    chosen: Ints
+    notes: dict[int, str] = field(default_factory=dict)
+
+
+def resolve(
+    context_at: Callable[[Ints], ClaimContext], choose: Callable[[Floats], Ints], held: Ints, rules: Sequence[Rule]
+) -> Resolution:
+    """The division that the objective (`choose`) and the rules agree on. `context_at(held)`: as if those were held."""
+    notes: dict[int, tuple[int, str]] = {}
+    for _ in range(ROUNDS):
+        context = context_at(held)
+        division = apply_rules(context, choose(context.values), rules)
+        for row, note in division.notes.items():
+            if notes.get(row, (None, ""))[0] != division.chosen[row]:  # why it was chosen, not why it is to stay
+                notes[row] = (int(division.chosen[row]), note)
+        if not division.num_claims or np.array_equal(division.chosen, held):
+            break
+        held = division.chosen
+    return Resolution(
+        division.chosen, {row: note for row, (option, note) in notes.items() if division.chosen[row] == option}
+    )
+
+
+def apply_rules(context: ClaimContext, chosen: Ints, rules: Sequence[Rule]) -> Division:
+    """The division after all rules; where none claims anything, the one that was chosen."""
+    division = Division(context.values, context.options, chosen)
+    for _ in range(ROUNDS):
+        before = division.num_claims
+        division.spoken_for[:] = 0
+        for rule in rules:
+            rule(context, division)
+        if division.num_claims == before:
+            break
+        division.fill()
+    return division

@@ -1,0 +1,148 @@
+"""A pool shared out among jobs, one option each, and whom it preempts to give one of them more.
+
+Promises that an option is taken from others only where that suffices to place it: at the least loss of value a slot,
+never below what each of them keeps. What was taken in excess is free afterwards; `fill` gives it away again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from elastic_core.policy.base.knapsack import NOTHING, fill
+from elastic_core.policy.base.options import Options
+from elastic_core.predict.speed.throughput import Floats, Ints
+
+_Fallback = tuple[int, int]  # row of a job, the option that it falls back to
+
+
+@dataclass(frozen=True)
+class PreemptionTerms:
+    """What a claim may preempt: never the `protected` slots of each job, those of the lowest `victim_rank` first.
+
+    `reclaimable`: slots of each type (column) that each queue (row) may lose in all; where `may_exceed` is set, the
+    preemption that goes beyond that is allowed, too.
+    """
+
+    protected: Ints
+    victim_rank: Floats
+    queue_of: Ints
+    reclaimable: Floats
+    may_exceed: bool = False
+
+    @staticmethod
+    def from_anybody(protected: Ints, num_kinds: int) -> PreemptionTerms:
+        """Whatever is not protected, from all alike."""
+        none = np.zeros(len(protected), dtype=np.int64)
+        return PreemptionTerms(protected, np.zeros(len(protected)), none, np.full((1, num_kinds), np.inf))
+
+
+@dataclass
+class Division:
+    """Starts as `chosen`; arrays by job."""
+
+    values: Floats  # of each option (column) to each job (row)
+    options: Options
+    chosen: Ints
+    spoken_for: Ints = field(init=False)  # slots of each job that a rule has spoken for
+    notes: dict[int, str] = field(default_factory=dict)  # why a job got what it got
+    num_claims: int = 0
+
+    def __post_init__(self) -> None:
+        self.chosen = self.chosen.copy()
+        self.spoken_for = np.zeros(len(self.chosen), dtype=np.int64)
+
+    def counts(self) -> Ints:
+        """Slots of each job."""
+        return np.where(self.chosen != NOTHING, self.options.counts[self.chosen], 0)
+
+    def kinds(self) -> Ints:
+        """Type of each job, NOTHING for those without slots."""
+        return np.where(self.chosen != NOTHING, self.options.kind_index[self.chosen], NOTHING)
+
+    def free(self, kind: int) -> int:
+        return int(self.options.capacity[kind] - self.counts()[self.kinds() == kind].sum())
+
+    def value(self, row: int) -> float:
+        option = self.chosen[row]
+        return float(self.values[row, option]) if option != NOTHING else 0.0
+
+    def options_of(self, row: int, count: int) -> list[int]:
+        """The options of exactly so many slots, the most valuable first."""
+        fitting = np.flatnonzero((self.options.counts == count) & (self.values[row] > 0))
+        return [int(option) for option in fitting[np.argsort(-self.values[row, fitting], kind="stable")]]
+
+    def claim(self, row: int, options: Sequence[int], terms: PreemptionTerms, note: str) -> bool:
+        """The first of the options that can be had by preempting others, and true; else nothing changes."""
+        for option in options:
+            fallbacks = self._preemptions(row, option, terms)
+            if fallbacks is None:
+                continue
+            for victim, fallback in fallbacks:
+                self.chosen[victim] = fallback
+            self.chosen[row] = option
+            self.notes[row] = note
+            self.num_claims += 1
+            return True
+        return False
+
+    def fill(self) -> None:
+        self.chosen = fill(
+            self.chosen, self.values, self.options.kind_index, self.options.counts, self.options.capacity
+        )
+
+    def _preemptions(self, row: int, option: int, terms: PreemptionTerms) -> list[_Fallback] | None:
+        kind = int(self.options.kind_index[option])
+        counts, kinds = self.counts(), self.kinds()
+        held_here = counts[row] if kinds[row] == kind else 0
+        missing = int(self.options.counts[option]) - int(held_here) - self.free(kind)
+        if missing <= 0:
+            return []
+        victims = np.flatnonzero((kinds == kind) & (counts > terms.protected))
+        victims = victims[victims != row]
+        if int((counts[victims] - terms.protected[victims]).sum()) < missing:
+            return None
+        return _Preemption(self, victims, kind, terms).free_up(missing)
+
+
+class _Preemption:
+    """Of the jobs `rows`, all on one type: who falls back to what until enough is free."""
+
+    def __init__(self, division: Division, rows: Ints, kind: int, terms: PreemptionTerms) -> None:
+        self.rows, self.terms = rows, terms
+        self.columns = np.flatnonzero(division.options.kind_index == kind)
+        self.sizes = np.append(division.options.counts[self.columns], 0)  # the last column: nothing
+        self.values = np.append(division.values[np.ix_(rows, self.columns)], np.zeros((len(rows), 1)), axis=1)
+        self.usable = np.append(self.values[:, :-1] > 0, np.ones((len(rows), 1), dtype=bool), axis=1)
+        self.usable &= self.sizes[None, :] >= terms.protected[rows][:, None]
+        self.held = division.counts()[rows]
+        self.current_value = division.values[rows, division.chosen[rows]]
+        self.reclaimable = terms.reclaimable[:, kind].copy()
+
+    def free_up(self, missing: int) -> list[_Fallback] | None:
+        fallbacks: dict[int, int] = {}
+        while missing > 0:
+            found = self._cheapest_victim(missing)
+            if found is None:
+                return None
+            index, column = found
+            freed = int(self.held[index] - self.sizes[column])
+            self.reclaimable[self.terms.queue_of[self.rows[index]]] -= freed
+            self.held[index], self.current_value[index] = self.sizes[column], self.values[index, column]
+            fallbacks[int(self.rows[index])] = NOTHING if column == len(self.columns) else int(self.columns[column])
+            missing -= freed
+        return list(fallbacks.items())
+
+    def _cheapest_victim(self, missing: int) -> tuple[int, int] | None:
+        freed = self.held[:, None] - self.sizes[None, :]
+        allowance = self.reclaimable[self.terms.queue_of[self.rows]][:, None]
+        beyond_allowance = freed > allowance
+        allowed = self.usable & (freed > 0) & ((allowance > 0) if self.terms.may_exceed else ~beyond_allowance)
+        if not allowed.any():
+            return None
+        loss = (self.current_value[:, None] - self.values) / np.maximum(np.minimum(freed, missing), 1)
+        index, column = np.nonzero(allowed)
+        order = np.lexsort((loss[allowed], self.terms.victim_rank[self.rows[index]], beyond_allowance[allowed]))
+        return int(index[order[0]]), int(column[order[0]])

@@ -1,0 +1,134 @@
+"""No flapping: within `WINDOW` a running job is not moved back to what it just left, nor stopped when it just started.
+
+Unless the set of jobs or the capacity changed meanwhile: then what was right before may be right again. New
+measurements alone move a job on, not to and fro. Who was stopped may start again, on anything: idle slots serve
+nobody. In `Plan.state`: what each job was last given, what it left within the window, and what crowd that was in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from elastic_core.domain import JobView, Snapshot, Target
+from elastic_core.policy.base.knapsack import NOTHING
+from elastic_core.policy.rules.claims import ClaimContext
+from elastic_core.policy.rules.division import Division, PreemptionTerms
+from elastic_core.predict.speed.throughput import Floats, Ints
+
+WINDOW = 300.0
+
+_Departure = tuple[str, int, float]  # type, slots (0 for none), when
+
+
+@dataclass
+class Moves:
+    crowd: str
+    last: dict[str, tuple[str, int]] = field(default_factory=dict)
+    left: dict[str, list[_Departure]] = field(default_factory=dict)
+
+    def store(self, targets: Mapping[str, Target], now: float) -> dict[str, Any]:
+        last, left = {}, {}
+        for job_id, target in targets.items():
+            last[job_id] = next(iter(target.wanted.items()), ("", 0))
+            departed = list(self.left.get(job_id, ()))
+            if self.last[job_id] != last[job_id]:
+                departed.append((*self.last[job_id], now))
+            if departed:
+                left[job_id] = [list(entry) for entry in departed]
+        return {"crowd": self.crowd, "last": {job: list(entry) for job, entry in last.items()}, "left": left}
+
+
+def recall(snapshot: Snapshot) -> Moves:
+    stored = snapshot.policy_state.get("moves", {})
+    crowd = _crowd(snapshot)
+    last_stored = stored.get("last", {})
+    last = {job.job_id: last_stored.get(job.job_id) or _held(job) for job in snapshot.jobs}
+    moves = Moves(crowd, {job: (kind, count) for job, (kind, count) in last.items()})
+    if stored.get("crowd") == crowd:
+        for job, departed in stored["left"].items():
+            recent = [(kind, count, at) for kind, count, at in departed if snapshot.now - at < WINDOW]
+            if recent:
+                moves.left[job] = recent
+    return moves
+
+
+def _held(job: JobView) -> tuple[str, int]:
+    counts = job.allocation.counts() if job.allocation is not None else {}
+    return next(iter(counts.items())) if len(counts) == 1 else ("", 0)
+
+
+def _crowd(snapshot: Snapshot) -> str:
+    names = sorted(job.job_id for job in snapshot.jobs)
+    capacity = sorted(snapshot.capacity().items())
+    return sha256(repr((names, capacity)).encode()).hexdigest()[:16]
+
+
+def without_returns(moves: Moves, context: ClaimContext) -> Floats:
+    """The values, with nothing for what a running job would only go back to."""
+    values = context.values
+    for row, option in _returns(moves, context):
+        values = values.copy() if values is context.values else values
+        values[row, option] = 0.0
+    return values
+
+
+def _returns(moves: Moves, context: ClaimContext) -> list[tuple[int, int]]:
+    if not moves.left:
+        return []
+    returns = []
+    for row in np.flatnonzero(context.held != NOTHING).tolist():
+        for kind, count, _ in moves.left.get(context.jobs[row].job_id, ()):
+            option = context.options.index(kind, count) if count else None
+            if option is not None and option != context.held[row]:
+                returns.append((row, option))
+    return returns
+
+
+def started(moves: Moves, context: ClaimContext, now_held: Ints) -> list[int]:
+    """Running jobs that had nothing before, or have nothing now where `context` looks ahead."""
+    return [
+        row
+        for row in np.flatnonzero(context.held != NOTHING).tolist()
+        if now_held[row] == NOTHING or any(not count for _, count, _ in moves.left.get(context.jobs[row].job_id, ()))
+    ]
+
+
+def keep_started(context: ClaimContext, division: Division, moves: Moves, now_held: Ints) -> None:
+    """None of the jobs that just started is stopped. Where some were moved into each other's way, all stay as they are.
+
+    Looking ahead (`policy.rules.claims.resolve`) as well: what this decision starts, the next one may not stop either.
+    """
+    rows = started(moves, context, now_held)
+    if not all(_keep_running(context, division, rows, row) for row in rows):
+        division.chosen[list(rows)] = NOTHING
+        for row in rows:  # what they hold fits side by side
+            division.claim(
+                row, [int(context.held[row])], _terms_against_others(context, division, rows), "just started"
+            )
+    for row in rows:
+        if division.chosen[row] != NOTHING:
+            division.spoken_for[row] = context.jobs[row].limits.min_slots
+
+
+def _keep_running(context: ClaimContext, division: Division, rows: Sequence[int], row: int) -> bool:
+    if division.chosen[row] != NOTHING:
+        return True
+    smallest = division.options_of(row, context.jobs[row].limits.min_slots)
+    return division.claim(
+        row, [*_held_option(context, row), *smallest], _terms_against_others(context, division, rows), "just started"
+    )
+
+
+def _held_option(context: ClaimContext, row: int) -> list[int]:
+    return [int(context.held[row])] if context.held[row] != NOTHING else []
+
+
+def _terms_against_others(context: ClaimContext, division: Division, rows: Sequence[int]) -> PreemptionTerms:
+    protected: Ints = np.zeros(len(division.chosen), dtype=np.int64)
+    protected[list(rows)] = np.minimum(division.counts(), context.min_slots_of_all())[list(rows)]
+    return PreemptionTerms.from_anybody(protected, len(division.options.kinds))

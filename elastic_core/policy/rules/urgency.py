@@ -1,0 +1,75 @@
+"""Deadlines: a job that meets its deadline only with more slots gets the fewest that meet it.
+
+It takes them from lower priorities, and from its own priority what others hold above their smallest counts: an elective
+growth waits for a deadline, a start does not. How long the job needs is taken with its uncertainty: work that is an
+estimate at the high end of its 80 % interval, step times one standard deviation slower. A deadline that no option can
+meet claims nothing, and the reason says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from elastic_core.policy.rules.claims import ClaimContext
+from elastic_core.policy.rules.division import Division, PreemptionTerms
+from elastic_core.policy.rules.priorities import Reclaimable
+from elastic_core.predict.speed.throughput import Floats, Ints
+from elastic_core.text import span
+
+SafetyMargin = Callable[[int], Floats]  # row -> by how much each option may take longer than predicted, relative
+
+
+def lateness(context: ClaimContext, row: int, safety_margin: SafetyMargin) -> Floats:
+    """Seconds by which each option misses the job's deadline; negative where it meets it."""
+    deadline = context.jobs[row].deadline
+    assert deadline is not None
+    restart = np.where(np.arange(len(context.options.counts)) == context.held[row], 0.0, context.restart_seconds[row])
+    seconds: Floats = context.now + restart + context.remaining_seconds[row] * (1.0 + safety_margin(row)) - deadline
+    return np.where(context.values[row] > 0, seconds, np.inf)
+
+
+def meet_deadlines(
+    context: ClaimContext, division: Division, level: int, reclaimable: Reclaimable, safety_margin: SafetyMargin
+) -> None:
+    """The earliest deadline of this priority first."""
+    rows = [row for row, job in enumerate(context.jobs) if job.deadline is not None and job.priority == level]
+    for row in sorted(rows, key=lambda row: (context.jobs[row].deadline, row)):
+        misses = lateness(context, row, safety_margin)
+        in_time = np.flatnonzero(misses <= 0)
+        if len(in_time):
+            _claim_deadline(context, division, row, in_time, reclaimable)
+        else:
+            shortfall = span(float(misses.min())) if np.isfinite(misses.min()) else "an unknown time"
+            division.notes[row] = (
+                f"cannot meet its deadline, misses it by {shortfall} at best, and claims nothing for it"
+            )
+
+
+def _claim_deadline(
+    context: ClaimContext, division: Division, row: int, in_time: Ints, reclaimable: Reclaimable
+) -> None:
+    counts, priorities = division.counts(), context.priorities()
+    time_left = span((context.jobs[row].deadline or 0.0) - context.now)
+    if division.chosen[row] not in in_time:
+        min_slots_kept = np.minimum(counts, np.maximum(division.spoken_for, context.min_slots_of_all()))
+        protected = np.where(
+            priorities < context.jobs[row].priority, np.minimum(division.spoken_for, counts), min_slots_kept
+        )
+        protected = np.where(priorities > context.jobs[row].priority, counts, protected)
+        queue_of, lendable = reclaimable(division, row)
+        order = np.lexsort((-context.values[row, in_time], context.options.counts[in_time]))
+        fewest_first = [int(option) for option in in_time[order]]
+        note = f"the fewest that meet its deadline in {time_left}"
+        if not division.claim(
+            row, fewest_first, PreemptionTerms(protected, priorities.astype(np.float64), queue_of, lendable), note
+        ):
+            fewest = int(context.options.counts[in_time].min())
+            division.notes[row] = (
+                f"may miss its deadline in {time_left}: the {fewest} slots that meet it are not to be had"
+            )
+            return
+    kind = division.kinds()[row]
+    in_time_here = in_time[context.options.kind_index[in_time] == kind]
+    division.spoken_for[row] = max(division.spoken_for[row], int(context.options.counts[in_time_here].min()))

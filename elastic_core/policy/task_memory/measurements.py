@@ -1,0 +1,164 @@
+"""The measurements of a task's jobs, averaged: what `horizon` fits one model of the whole task to.
+
+Jobs of one task (one entry point) resemble each other, so a job that has just arrived need not start blind on one
+slot: step times by configuration, gradient noise by progress, and the work of those that are no longer there. Plain
+JSON in `Plan.state` under "tasks". `policy.task_memory.task_profiles` keeps what single jobs measured instead of means
+over all of them, and the processes by role, which a model over slots has no place for; so the two stay two records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import exp, inf, log
+from typing import Any
+
+import numpy as np
+
+from elastic_core.domain import JobView, Layout, ProfilePoint, to_json
+from elastic_core.predict.speed.layout_speeds import is_plain, name_of
+
+MOST_POINTS = 48  # of one task
+MOST_WORKS = 64
+MOST_COUNT = 4096  # reports behind one point
+_LEAST = 1e-9  # seconds
+_POINT_FIELDS = tuple(known.name for known in fields(ProfilePoint))
+
+Configuration = tuple[int, int, str, int, int, str]  # slots, nodes, type, local batch, accumulation, cut of the model
+
+
+@dataclass(slots=True)
+class Mean:
+    """One configuration over all jobs that ran it. `point` changes at 1, 2, 4, ... jobs only, so that the models fitted
+    to it stay the same in between."""
+
+    point: ProfilePoint
+    jobs: int
+    log_step: float  # sums over the jobs
+    log_sync: float
+
+    def add(self, point: ProfilePoint) -> None:
+        self.jobs += 1
+        self.log_step += log(point.step_seconds)
+        self.log_sync += log(max(point.sync_seconds, _LEAST))
+        if self.jobs & (self.jobs - 1) == 0:
+            step, sync = exp(self.log_step / self.jobs), exp(self.log_sync / self.jobs)
+            count = min(point.count * self.jobs, MOST_COUNT)
+            self.point = replace(point, step_seconds=step, sync_seconds=sync, count=count)
+
+    @staticmethod
+    def first(point: ProfilePoint) -> Mean:
+        return Mean(point, 1, log(point.step_seconds), log(max(point.sync_seconds, _LEAST)))
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What an active job has contributed already: its work done, and its configurations, so that none counts twice."""
+
+    done: int
+    names: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class TaskMemory:
+    means: dict[Configuration, Mean] = field(default_factory=dict)
+    noise: dict[int, float] = field(default_factory=dict)  # by the binary logarithm of the work done
+    works: list[float] = field(default_factory=list)  # of jobs that are no longer there
+    reported: dict[str, Reported] = field(default_factory=dict)  # by active job
+
+    def points(self) -> tuple[ProfilePoint, ...]:
+        return tuple(mean.point for mean in self.means.values())
+
+    def noise_of(self, job: JobView) -> float | None:
+        """The job's own gradient noise, else that of its task at the same stage, else None."""
+        if job.noise_scale is not None:
+            return job.noise_scale
+        if not self.noise:
+            return None
+        stage = stage_of(job.done_samples)
+        return self.noise[min(self.noise, key=lambda known: (abs(known - stage), known))]
+
+
+def recall(state: Mapping[str, Any]) -> dict[str, TaskMemory]:
+    return {task: _from_json(stored) for task, stored in state.get("tasks", {}).items()}
+
+
+def learn(memories: dict[str, TaskMemory], jobs: Sequence[JobView]) -> None:
+    """Take over what the jobs of a snapshot have measured since the last one, and the work of those that have left.
+
+    A job that was cancelled counts like one that finished: a snapshot does not tell.
+    """
+    before = {job_id: reported for memory in memories.values() for job_id, reported in memory.reported.items()}
+    present = {job.job_id for job in jobs}
+    for memory in memories.values():
+        gone = [reported for job_id, reported in memory.reported.items() if job_id not in present]
+        memory.works += [float(reported.done) for reported in gone if reported.done]
+        memory.works = memory.works[-MOST_WORKS:]
+        memory.reported = {}
+    for job in jobs:
+        memory = memories.setdefault(job.task, TaskMemory())
+        memory.reported[job.job_id] = _learn_job(memory, job, before.get(job.job_id))
+
+
+def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None) -> Reported:
+    known = before.names if before is not None else ()
+    usable = [point for point in job.profile if point.step_seconds > 0]
+    for point in usable:
+        configuration = configuration_of(point)
+        if _name(configuration) in known:
+            continue
+        if configuration in memory.means:
+            memory.means[configuration].add(point)
+        else:
+            memory.means[configuration] = Mean.first(point)
+    while len(memory.means) > MOST_POINTS:
+        del memory.means[next(iter(memory.means))]
+    if job.noise_scale is not None and 0 < job.noise_scale < inf:
+        memory.noise[stage_of(job.done_samples)] = job.noise_scale
+    return Reported(job.done_samples, tuple(_name(configuration_of(point)) for point in usable))
+
+
+def store(memories: Mapping[str, TaskMemory]) -> dict[str, Any]:
+    return {
+        task: {
+            "seen": [[_plain(m.point), m.jobs, m.log_step, m.log_sync] for m in memory.means.values()],
+            "noise": [[stage, value] for stage, value in sorted(memory.noise.items())],
+            "works": memory.works,
+            "told": {job_id: [reported.done, list(reported.names)] for job_id, reported in memory.reported.items()},
+        }
+        for task, memory in memories.items()
+    }
+
+
+def _plain(point: ProfilePoint) -> dict[str, Any]:
+    plain = {name: getattr(point, name) for name in _POINT_FIELDS if name not in ("roles", "layout")}
+    return plain if point.layout is None else {**plain, "layout": to_json(point.layout)}
+
+
+def _point(stored: Mapping[str, Any]) -> ProfilePoint:
+    layout = stored.get("layout")
+    return ProfilePoint(**{**stored, "layout": None if layout is None else Layout(**layout)})
+
+
+def _from_json(stored: Mapping[str, Any]) -> TaskMemory:
+    means = [Mean(_point(point), jobs, step, sync) for point, jobs, step, sync in stored["seen"]]
+    return TaskMemory(
+        {configuration_of(mean.point): mean for mean in means},
+        {int(stage): value for stage, value in stored["noise"]},
+        list(stored["works"]),
+        {job_id: Reported(done, tuple(names)) for job_id, (done, names) in stored["told"].items()},
+    )
+
+
+def _name(configuration: Configuration) -> str:
+    return "/".join(map(str, configuration)).removesuffix("/")
+
+
+def configuration_of(point: ProfilePoint) -> Configuration:
+    cut = "" if point.layout is None or is_plain(point.layout) else name_of(point.layout)
+    return point.num_slots, point.num_nodes, point.type, point.local_batch, point.accumulation, cut
+
+
+def stage_of(done: float) -> int:
+    """The octave of the work done."""
+    return int(np.log2(done + 1.0))

@@ -1,0 +1,86 @@
+"""Classifiers in files: skops, which loads only types that it was told of. Never pickle: loading one runs its code.
+
+The file is plain data (a dictionary) and a scikit-learn estimator. What is trusted is named one by one below; a file
+with anything else in it is refused with the names of what it holds.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import sklearn
+import skops.io
+
+from elastic_core.errors import UserError
+from elastic_core.predict.predictability.predictability import FEATURES, Classifier
+
+FORMAT = 2
+# Beyond what skops trusts by itself: numpy's and scikit-learn's own data. A `functools.partial` may only wrap what is
+# trusted too, and is how histogram boosting keeps its check of the category's column.
+_TRUSTED = (
+    "functools.partial",
+    "numpy.dtype",
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.tree._tree.Tree",
+    "sklearn.utils.validation.check_array",
+)
+
+
+def save(classifier: Classifier, path: Path) -> None:
+    """Whole or not at all: written beside and renamed."""
+    content = {
+        "format": FORMAT,
+        "scikit_learn": sklearn.__version__,
+        "kind": classifier.kind,
+        "estimator": classifier.estimator,
+        "columns": list(classifier.columns),
+        "tasks": list(classifier.tasks),
+        "calibration": [list(part) for part in classifier.calibration],
+        "auc": classifier.auc,
+        "num_jobs": classifier.num_jobs,
+        "names": list(classifier.names),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    skops.io.dump(content, beside)
+    os.replace(beside, path)
+
+
+def load(path: Path) -> Classifier:
+    """Raises `UserError` for a file that is no classifier, holds types that are not trusted, or is of another form."""
+    content = _read(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UserError(f"{path} is no predictability classifier of format {FORMAT}; fit a new one")
+    if content["scikit_learn"] != sklearn.__version__:  # an estimator of another version may load and answer wrongly
+        raise UserError(
+            f"{path} was written with scikit-learn {content['scikit_learn']}, this is {sklearn.__version__}; "
+            "fit a new one"
+        )
+    if tuple(content["names"]) != FEATURES:
+        raise UserError(f"{path} was learnt from other features than this version has; fit a new one")
+    scores, probabilities = content["calibration"]
+    return Classifier(
+        kind=content["kind"],
+        estimator=content["estimator"],
+        columns=tuple(content["columns"]),
+        tasks=tuple(content["tasks"]),
+        calibration=(tuple(scores), tuple(probabilities)),
+        auc=content["auc"],
+        num_jobs=content["num_jobs"],
+    )
+
+
+def _read(path: Path) -> Any:
+    try:
+        unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(_TRUSTED))
+    except Exception as error:  # zip, JSON and key errors alike: it is no skops file
+        raise UserError(f"{path} cannot be read as a skops file: {error}") from error
+    if unknown:
+        raise UserError(f"{path} holds types that are not trusted and was not loaded: {', '.join(unknown)}")
+    try:
+        return skops.io.load(path, trusted=list(_TRUSTED))
+    except Exception as error:  # a damaged member of an intact zip
+        raise UserError(f"{path} cannot be loaded: {error}") from error

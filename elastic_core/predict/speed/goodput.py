@@ -1,0 +1,119 @@
+"""Goodput, and the batch that makes it largest: the one place that knows how a job's batch is searched.
+
+Goodput = samples a second x what a sample is worth at that batch (Pollux, OSDI 2021, section 3): work a second in
+samples at the base batch. `Speeds` holds the samples a second of a grid of global batches for many configurations at
+once, and answers with the best of each for any gradient noise. Three grids: Pollux's fixed number of geometric steps
+(`best`), one that also tries what fills the slots exactly, and a coarser one of that kind for many types at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from elastic_core.domain import Limits
+from elastic_core.predict.speed.efficiency import efficiencies
+from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, split
+
+GEOMETRIC_STEPS = 50
+_FILLING_STEP = 2**0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Parallel arrays, one entry a configuration. Goodput 0: it cannot run there."""
+
+    goodputs: Floats  # base-batch samples a second
+    samples: Floats  # a second
+    batches: Ints  # of `best` as really run: local x accumulation x slots, at most the largest allowed
+    local: Ints
+    accumulation: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Speeds:
+    """Every batch that is tried (columns, ascending) on every configuration (rows)."""
+
+    samples: Floats  # a second; 0: it cannot run there
+    batches: Ints
+    local: Ints
+    accumulation: Ints
+
+    def goodputs(self, base_batch: int, noise_scale: float | None) -> Floats:
+        return self.samples * efficiencies(self.batches, base_batch, noise_scale)
+
+    def best(self, base_batch: int, noise_scale: float | None) -> Best:
+        goodputs = self.goodputs(base_batch, noise_scale)
+        at = np.argmax(goodputs, axis=1)  # of equals the smallest
+        rows = np.arange(len(at))
+        return Best(*(of[rows, at] for of in (goodputs, self.samples, self.batches, self.local, self.accumulation)))
+
+
+def best(
+    times: StepTime, limits: Limits, kind: str, num_slots: Ints, num_nodes: Ints, noise_scale: float | None,
+    *, two_gradients: bool = False,
+) -> Best:  # fmt: skip
+    """The best of `geometric_batches` for each configuration: `num_slots[i]` of one type on `num_nodes[i]` nodes.
+
+    `two_gradients`: a job whose noise scale is measured by comparing gradients needs two of them a step; on one slot a
+    batch above the base is then taken in two micro-batches at least (AdaScale; so do Pollux's and Sia's own trainers).
+    """
+    batches = geometric_batches(limits, tuple(num_slots.tolist()))
+    slots = np.broadcast_to(num_slots[:, None], batches.shape)
+    nodes = np.broadcast_to(num_nodes[:, None], batches.shape)
+    local, accumulation = split(batches, slots, limits.max_local(kind))
+    if two_gradients:
+        alone = (slots == 1) & (accumulation == 1) & (batches > limits.min_batch)
+        local, accumulation = np.where(alone, -(-local // 2), local), np.where(alone, 2, accumulation)
+    run = np.minimum(local * accumulation * slots, limits.max_batch)
+    samples = run / times.seconds_of(slots, nodes, kind, local, accumulation)
+    samples = np.where((run >= slots) & (local >= limits.min_local_batch), samples, 0.0)
+    return Speeds(samples, run, local, accumulation).best(limits.min_batch, noise_scale)
+
+
+@lru_cache(maxsize=1024)
+def geometric_batches(limits: Limits, counts: tuple[int, ...]) -> Ints:
+    """Pollux's grid, one row a count, ascending. A count whose smallest batch is over the largest has only that."""
+    slots = np.asarray(counts, dtype=np.int64)
+    low = np.clip(limits.min_local_batch * slots, limits.min_batch, limits.max_batch)
+    steps = np.linspace(0.0, 1.0, GEOMETRIC_STEPS)
+    points = low[:, None] * (limits.max_batch / low[:, None]) ** steps
+    return np.round(points).astype(np.int64)
+
+
+@lru_cache(maxsize=65536)
+def filling_batches(min_batch: int, max_batch: int, max_local: int | None, num_slots: int) -> Ints:
+    """Batches to try on one count, ascending: a geometric grid over the user's range, and beside each point the
+    multiples of what the slots take: one sample each, and as many as fit each at once."""
+    low, high = max(min_batch, num_slots), max_batch
+    if high <= low:
+        return np.asarray([max(high, num_slots)])
+    grid = low * _FILLING_STEP ** np.arange(int(np.log(high / low) / np.log(_FILLING_STEP)) + 1)
+    points = np.append(grid, high).astype(np.int64)
+    tried = [points]
+    for unit in (num_slots, num_slots * (max_local or 1)):
+        tried += [points // unit * unit, -(-points // unit) * unit]
+    every = np.unique(np.concatenate(tried))
+    return every[(every >= low) & (every <= high)]
+
+
+@lru_cache(maxsize=4096)
+def coarse_batches(limits: Limits, kind: str, counts: tuple[int, ...]) -> Ints:
+    """Batches to try on each count (rows), ascending, the last one repeated to the end: a geometric grid from the
+    smallest batch that feeds every slot, its multiples of the count, and once, twice, four times what fits all slots.
+    """
+    rows = [_coarse(limits, count, count * (limits.max_local(kind) or 1)) for count in counts]
+    width = max(map(len, rows), default=0)
+    return np.asarray([row + row[-1:] * (width - len(row)) for row in rows], dtype=np.int64).reshape(len(rows), width)
+
+
+def _coarse(limits: Limits, count: int, full: int) -> list[int]:
+    low, high = max(limits.min_batch, count * limits.min_local_batch), limits.max_batch
+    if low >= high:
+        return [max(high, count)]
+    grid = low * _FILLING_STEP ** np.arange(int(np.log(high / low) / np.log(_FILLING_STEP)) + 1)
+    tried = {int(point) for point in np.append(grid, high)}
+    tried |= {point // count * count for point in tried} | {full * times for times in (1, 2, 4)}
+    return sorted(batch for batch in tried if low <= batch <= high)

@@ -1,0 +1,215 @@
+"""The control plane over HTTP: the same contract as in process, with retries while the API is away.
+
+Every call is idempotent, so a request that got no answer is sent again, for at most `patience_seconds`.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
+
+from elastic_core.domain import Observation, Plan, Slot, Snapshot
+from elastic_core.errors import InfrastructureError
+from elastic_core.protocol import calls
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
+from elastic_core.protocol.records import CheckpointRecord, Explanation, FinishedRun, JobFacts, JobStatus, SegmentStatus
+from elastic_core.protocol.tokens import ServiceSigner
+from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
+from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.waiting import growing
+
+Headers = Callable[[str, str, bytes], Mapping[str, str]]
+TIMEOUT_SECONDS = 30.0
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Made once: loading the certificates takes 80 ms, and at every boundary a trainer gets another client."""
+    return httpx.create_ssl_context()
+
+
+class _Channel:
+    """Sends calls of one half of the contract."""
+
+    def __init__(
+        self, base_url: str, prefix: str, methods: Mapping[str, calls.Method], headers: Headers, patience_seconds: float
+    ) -> None:
+        self._base = base_url.rstrip("/")
+        self._prefix = prefix
+        self._methods = methods
+        self._headers = headers
+        self._patience = patience_seconds
+        self._http = httpx.Client(timeout=TIMEOUT_SECONDS, verify=_trust())
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        method = self._methods[name]
+        body = method.encode_arguments(arguments)
+        retrying = Retrying(
+            retry=retry_if_exception_type(InfrastructureError),
+            stop=stop_after_delay(self._patience),
+            wait=growing(0.1, 2.0),
+            reraise=True,
+        )
+        return method.decode_result(retrying(self._send, name, body))
+
+    def _send(self, name: str, body: bytes) -> bytes:
+        target = f"/{self._prefix}/{name}"
+        headers = {"content-type": "application/json", **self._headers("POST", target, body)}
+        try:
+            answer = self._http.post(self._base + target, content=body, headers=headers)
+        except httpx.TransportError as error:
+            raise InfrastructureError(
+                f"the control API at {self._base} gave no answer to {name!r}: {type(error).__name__}: {error}. "
+                "Is Airflow's API server up (`elastic status`)?"
+            ) from error
+        if answer.status_code != 200:
+            raise calls.decode_error(answer.status_code, answer.content)
+        return answer.content
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class HttpTrainer:
+    """`TrainerControl` over HTTP. `token` may be replaced at any time (a heartbeat's answer, the next order)."""
+
+    def __init__(self, base_url: str, token: str, patience_seconds: float = 30.0) -> None:
+        self.token = token
+        self._channel = _Channel(
+            base_url, "trainer", calls.trainer_methods(), lambda *_: {"authorization": f"Bearer {self.token}"},
+            patience_seconds,
+        )  # fmt: skip
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        answer: HeartbeatAnswer = self._channel.call("heartbeat", beat=beat)
+        return answer
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        self._channel.call("observe", observations=observations)
+
+    def commit(self, commit: Commit) -> CommitAnswer:
+        answer: CommitAnswer = self._channel.call("commit", commit=commit)
+        return answer
+
+    def mark_bad(self, checkpoint_id: int, why: str) -> None:
+        self._channel.call("mark_bad", checkpoint_id=checkpoint_id, why=why)
+
+    def release_slots(self, slots: Sequence[Slot]) -> None:
+        self._channel.call("release_slots", slots=slots)
+
+    def exited(self, report: ExitReport) -> None:
+        self._channel.call("exited", report=report)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class HttpControl:
+    """`ServiceControl` over HTTP, signed with the secret file 'control'."""
+
+    def __init__(self, base_url: str, secret: bytes, patience_seconds: float = 30.0) -> None:
+        signer = ServiceSigner(secret)
+        self._channel = _Channel(
+            base_url, "service", calls.service_methods(),
+            lambda method, target, body: signer.headers(method, target, body, time.time()), patience_seconds,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
+        return self._job("submit", job_id=job_id, spec=spec, facts=facts, warm_start=warm_start)
+
+    def job(self, job_id: str) -> JobStatus:
+        return self._job("job", job_id=job_id)
+
+    def jobs(self, active_only: bool = False) -> list[JobStatus]:
+        answer: list[JobStatus] = self._channel.call("jobs", active_only=active_only)
+        return answer
+
+    def segment(self, segment_id: str) -> SegmentStatus:
+        return self._segment("segment", segment_id=segment_id)
+
+    def segments(self, job_id: str) -> list[SegmentStatus]:
+        answer: list[SegmentStatus] = self._channel.call("segments", job_id=job_id)
+        return answer
+
+    def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
+        answer: list[CheckpointRecord] = self._channel.call("checkpoints", job_id=job_id)
+        return answer
+
+    def acquire(self, segment_id: str) -> SegmentStatus:
+        return self._segment("acquire", segment_id=segment_id)
+
+    def launch_order(self, segment_id: str) -> LaunchOrder:
+        order: LaunchOrder = self._channel.call("launch_order", segment_id=segment_id)
+        return order
+
+    def revoke(self, segment_id: str, reason: str) -> SegmentStatus:
+        return self._segment("revoke", segment_id=segment_id, reason=reason)
+
+    def cancel(self, job_id: str, reason: str) -> JobStatus:
+        return self._job("cancel", job_id=job_id, reason=reason)
+
+    def fail(self, job_id: str, error: str) -> JobStatus:
+        return self._job("fail", job_id=job_id, error=error)
+
+    def revive(self, job_id: str) -> JobStatus:
+        return self._job("revive", job_id=job_id)
+
+    def rollback(self, job_id: str, checkpoint_id: int) -> JobStatus:
+        return self._job("rollback", job_id=job_id, checkpoint_id=checkpoint_id)
+
+    def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
+        self._channel.call("process_group_gone", origin_epoch=origin_epoch, report=report)
+
+    def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
+        return self._job("record_results", job_id=job_id, results=results)
+
+    def set_cluster(self, cluster: ClusterSpec) -> None:
+        self._channel.call("set_cluster", cluster=cluster)
+
+    def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
+        answer: ReconcileAnswer = self._channel.call("reconcile", groups=groups)
+        return answer
+
+    def swept(self, checkpoint_ids: Sequence[int]) -> None:
+        self._channel.call("swept", checkpoint_ids=checkpoint_ids)
+
+    def decide(self, trigger: str) -> int:
+        version: int = self._channel.call("decide", trigger=trigger)
+        return version
+
+    def snapshot(self) -> Snapshot:
+        snapshot: Snapshot = self._channel.call("snapshot")
+        return snapshot
+
+    def last_plan(self) -> Plan | None:
+        plan: Plan | None = self._channel.call("last_plan")
+        return plan
+
+    def explain(self, job_id: str) -> Explanation:
+        explanation: Explanation = self._channel.call("explain", job_id=job_id)
+        return explanation
+
+    def finished_runs(self, limit: int) -> list[FinishedRun]:
+        answer: list[FinishedRun] = self._channel.call("finished_runs", limit=limit)
+        return answer
+
+    def reads(self, job_id: str) -> list[Mapping[str, Any]]:
+        answer: list[Mapping[str, Any]] = self._channel.call("reads", job_id=job_id)
+        return answer
+
+    def _job(self, name: str, **arguments: Any) -> JobStatus:
+        status: JobStatus = self._channel.call(name, **arguments)
+        return status
+
+    def _segment(self, name: str, **arguments: Any) -> SegmentStatus:
+        status: SegmentStatus = self._channel.call(name, **arguments)
+        return status

@@ -1,0 +1,73 @@
+"""What starts the processes of a segment, and what is said of them afterwards: launch orders, exits, reconciliation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from elastic_core.domain import Allocation
+from elastic_core.protocol.records import CheckpointRecord, JobFacts, RestorePoint
+from elastic_core.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOrder:
+    """All that a launcher and its workers need to run a segment. Holds a secret (`token`): 0600 files only."""
+
+    segment_id: str
+    job_id: str
+    index: int
+    lineage: int
+    epoch: int
+    origin_epoch: int  # epoch of the first lease of this chain of processes; names the process group
+    attempt: int
+    spec: JobSpec
+    facts: JobFacts
+    allocation: Allocation
+    total_samples: int
+    restore: RestorePoint
+    warm_start: str | None  # uri of a checkpoint whose weights a new job starts from
+    segment_seconds: float | None
+    segment_steps: int | None
+    token: str
+    lease_seconds: float
+    heartbeat_seconds: float
+    grant_reason: str = ""
+
+
+class ExitKind(StrEnum):
+    """What the end of a process group means."""
+
+    BOUNDARY = "boundary"  # every rank ended well, with a commit behind it
+    FINISHED = "finished"  # the same, and the job has all its samples
+    USER_ERROR = "user_error"
+    INFRASTRUCTURE = "infrastructure"
+    STOPPED = "stopped"  # ended without a commit because it was told to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitReport:
+    """What became of a process group, from the agent that watched it (or from whoever found it gone)."""
+
+    kind: ExitKind
+    error: str = ""  # last line of the traceback, or the signal
+    log_tail: str = ""
+    exit_codes: tuple[int, ...] = ()  # by rank, negative for a signal; workers that had left before are not among them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessGroup:
+    """A live or dead process group as its host sees it; sent to `reconcile`."""
+
+    origin_epoch: int
+    segment_id: str
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileAnswer:
+    stop: tuple[int, ...]  # origin epochs of process groups that nobody owns: stop them
+    actions: tuple[str, ...]  # what was put right, in words
+    active_segments: tuple[str, ...]  # segments that should have an Airflow run
+    active_jobs: tuple[str, ...]
+    removable_checkpoints: tuple[CheckpointRecord, ...] = ()

@@ -1,0 +1,153 @@
+"""What the ledger says of jobs, segments and checkpoints: frozen records, as every caller gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from elastic_core.domain import Allocation, JobState, Layout, Limits, ProfilePoint, SegmentState
+from elastic_core.spec import JobSpec
+from elastic_core.spec.admitted_layouts import Admitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
+    """A committed checkpoint. `uri` is its directory, below the job's prefix of the store."""
+
+    checkpoint_id: int
+    job_id: str
+    lineage: int
+    step: int
+    samples: int  # the cursor: samples of the job's work consumed, cumulative over epochs
+    epoch: int  # the lease epoch that committed it
+    segment_id: str
+    uri: str
+    manifest_sha256: str
+    size_bytes: int
+    layout: Layout
+    metrics: Mapping[str, float]
+    committed_at: float
+    final: bool  # ends its segment
+    bad: bool = False  # found corrupt on reading; never restored from again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """What only the task's own code knows; found once, before the job is submitted (`train.process.inspect`)."""
+
+    dataset_samples: int  # samples of one epoch
+    metric: str = "loss"  # ranks checkpoints and models
+    metric_mode: str = "min"  # or "max"
+    num_parameters: int = 0
+    layouts: Admitted = field(default_factory=Admitted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    job_id: str
+    spec: JobSpec
+    facts: JobFacts
+    state: JobState
+    lineage: int
+    total_samples: int
+    done_samples: int
+    step: int
+    submitted_at: float
+    finished_at: float | None
+    segment_id: str  # the open segment, or the last one
+    segment_state: SegmentState
+    allocation: Allocation | None  # in force
+    target_reason: str  # why it holds, will hold or waits for what it does
+    error: str | None = None  # last line of the traceback of a failed job, or why it was cancelled
+    notes: tuple[str, ...] = ()  # what its user should know: a corrupt checkpoint passed over, ...
+    seconds_left: float | None = None
+    results: Mapping[str, Any] = field(default_factory=dict)  # evaluation, model version, tracker run ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentStatus:
+    segment_id: str
+    job_id: str
+    index: int
+    lineage: int
+    state: SegmentState
+    attempt: int  # 0 for the first
+    epoch: int | None  # of its live or last lease
+    lease_live: bool  # slots are still held (also after the commit, until the processes are gone)
+    allocation: Allocation | None  # of its live or last lease
+    start_step: int
+    end_step: int | None
+    created_at: float
+    asked_at: float | None
+    granted_at: float | None
+    started_at: float | None  # first heartbeat of the last attempt
+    ended_at: float | None
+    handed_over: bool  # got its lease from its predecessor, whose processes go on, maybe on fewer or more slots
+    revoke_reason: str | None  # it was asked to reach a boundary, and why
+    end_reason: str | None  # boundary | resize: ... | finished | user error: ... | infrastructure: ... | cancelled: ...
+    grant_reason: str | None  # why it got this allocation
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePoint:
+    """Where a segment starts: checkpoints newest first; later ones are used only when the first is corrupt."""
+
+    candidates: tuple[CheckpointRecord, ...]  # () for a new job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    job_id: str
+    decision_id: int | None
+    decided_at: float | None
+    policy: str
+    trigger: str
+    reason: str
+    others: Mapping[str, str] = field(default_factory=dict)  # the other jobs' reasons in that decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastLease:
+    """A stretch of a job on the same slots. `until` is None while it lasts."""
+
+    since: float
+    until: float | None
+    allocation: Allocation
+    handed_over: bool  # from the lease before, without a restart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """What the ledger knows of a job after the fact: enough to run it again in a simulation."""
+
+    job_id: str
+    name: str
+    task: str
+    queue: str
+    priority: int
+    submitted_at: float
+    finished_at: float | None  # None while it is active
+    state: JobState
+    deadline: float | None
+    limits: Limits
+    total_samples: int
+    done_samples: int  # committed
+    profile: tuple[ProfilePoint, ...]
+    noise_scale: float | None
+    resize_seconds: float | None  # measured mean; None where it was never resized or started again
+    num_resizes: int
+    leases: tuple[PastLease, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """What can be learnt from a job that trained to its end about how its loss fell."""
+
+    job_id: str
+    finished_at: float
+    spec: JobSpec
+    facts: JobFacts
+    resubmitted: bool  # the same task with the same parameters had been submitted before
+    losses: tuple[tuple[int, float], ...]  # (samples trained on, loss), evenly spread reports of its current lineage

@@ -1,0 +1,138 @@
+"""What the control plane promises to operators, triggers, the CLI and the page: `ServiceControl`, in five subjects.
+
+Implemented in process (`control.plane`) and over HTTP (`protocol.http_client`); one contract suite runs over both. A
+caller names the smallest part that it needs. What holds for every method: what it changes is committed in the ledger
+when it returns; called again, by a caller that got no answer, it changes nothing more (but `decide`, which decides
+again). Errors are those of `elastic_core.errors`: `NotFound` for an id that the ledger does not know,
+`InfrastructureError` while the ledger or the API in front of it is away; others are named where they are raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from elastic_core.domain import Plan, Snapshot
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
+from elastic_core.protocol.records import CheckpointRecord, Explanation, FinishedRun, JobFacts, JobStatus, SegmentStatus
+from elastic_core.spec import ClusterSpec, JobSpec
+
+
+class JobRecords(Protocol):
+    """What the ledger knows of jobs and their segments. Reads only."""
+
+    def job(self, job_id: str) -> JobStatus:
+        """The job as it is now, with progress that is not committed yet."""
+
+    def jobs(self, active_only: bool = False) -> list[JobStatus]:
+        """All jobs, or those that are active, in order of submission."""
+
+    def segment(self, segment_id: str) -> SegmentStatus:
+        """The segment as it is now."""
+
+    def segments(self, job_id: str) -> list[SegmentStatus]:
+        """The job's segments by index, over all lineages."""
+
+    def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
+        """The job's checkpoints that were not swept, oldest first, over all lineages; corrupt ones say so."""
+
+    def finished_runs(self, limit: int) -> list[FinishedRun]:
+        """The last `limit` jobs that trained to their end, the oldest first."""
+
+    def reads(self, job_id: str) -> list[Mapping[str, Any]]:
+        """The `fingerprints` of every commit of the job's current lineage, in order of step."""
+
+
+class JobControl(JobRecords, Protocol):
+    """The life of a job: it is active, then finished, failed or cancelled."""
+
+    def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
+        """The job is registered with its first segment, or was before with the same spec under this id.
+
+        `warm_start` is the uri of a checkpoint whose weights the first segment starts from (step and cursor at 0).
+        Raises `Conflict` for another spec under the same id, `UserError` for a spec that the cluster can never run.
+        """
+
+    def cancel(self, job_id: str, reason: str) -> JobStatus:
+        """An active job is cancelled and its leases are fenced; its slots are free once its processes are gone.
+
+        A job that has ended stays as it ended.
+        """
+
+    def fail(self, job_id: str, error: str) -> JobStatus:
+        """As `cancel`, but the job has failed with this error."""
+
+    def revive(self, job_id: str) -> JobStatus:
+        """A failed or cancelled job is active again, with a segment from its last good checkpoint.
+
+        An active job is left as it is. Raises `Conflict` for one that trained to its end.
+        """
+
+    def rollback(self, job_id: str, checkpoint_id: int) -> JobStatus:
+        """The job is active in a new lineage from a named checkpoint: the only way a job's step goes back.
+
+        Raises `UserError` for a checkpoint that is not the job's, is corrupt, or was swept.
+        """
+
+    def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
+        """These results stand beside those of before; one of the same name is replaced."""
+
+
+class SegmentControl(JobRecords, Protocol):
+    """A segment's way: it asks for its slots, its processes get their order, and are asked for a boundary."""
+
+    def acquire(self, segment_id: str) -> SegmentStatus:
+        """The segment has asked for its slots: it is granted, or waits. Ask `segment`, or this again.
+
+        A segment that holds slots, or is over, is left as it is.
+        """
+
+    def launch_order(self, segment_id: str) -> LaunchOrder:
+        """What to start under the live epoch. Raises `Conflict` when the segment holds no live lease."""
+
+    def revoke(self, segment_id: str, reason: str) -> SegmentStatus:
+        """A running segment is asked to reach a boundary. A segment that holds nothing is left as it is."""
+
+
+class PoolControl(Protocol):
+    """The slots that there are, and what hosts and stores found out: processes and files that are gone."""
+
+    def set_cluster(self, cluster: ClusterSpec) -> None:
+        """The pool has these nodes and queues. Leases on slots that have left it are fenced."""
+
+    def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
+        """No process of the chain that began with this epoch is left: its slots are free.
+
+        The segment has lost its attempt, unless it had ended before; a user's error has failed the job. A chain that
+        holds nothing (any more) is passed over.
+        """
+
+    def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
+        """The ledger agrees with what one host says of its process groups; leases that were not renewed are fenced.
+
+        The answer is what is left for others: groups to stop, segments and jobs that should have runs, checkpoints
+        that may be deleted.
+        """
+
+    def swept(self, checkpoint_ids: Sequence[int]) -> None:
+        """These checkpoints are gone from the store. Those that were so before, or never were, are passed over."""
+
+
+class DecisionControl(Protocol):
+    """What is decided for the pool, and from what."""
+
+    def decide(self, trigger: str) -> int:
+        """A decision was asked for, and made unless another process is at it; the scheduling version."""
+
+    def snapshot(self) -> Snapshot:
+        """What a policy would be asked with now."""
+
+    def last_plan(self) -> Plan | None:
+        """The plan of the last decision; None before the first."""
+
+    def explain(self, job_id: str) -> Explanation:
+        """The last decision that spoke of the job, and what it said."""
+
+
+class ServiceControl(JobControl, SegmentControl, PoolControl, DecisionControl, Protocol):
+    """All of it, as it travels: `POST <base>/service/<method>`."""

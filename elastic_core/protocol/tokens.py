@@ -1,0 +1,130 @@
+"""The two secrets of the control API: trainer tokens (JWT) and signed service requests (HMAC).
+
+A trainer token is a capability for one segment and epoch: the ledger decides on every call whether that epoch
+still counts, so a leaked old token can read nothing and write nothing. A service request is signed over method,
+path with query, time and body; a captured one is worth nothing after `SKEW_SECONDS`, and before that it can
+only repeat an idempotent call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jwt
+
+from elastic_core.errors import InfrastructureError, Unauthorized
+
+TOKEN_SECONDS = 3600.0
+RENEW_BELOW = 0.5  # a heartbeat's answer carries a new token once less than this part of its life is left
+SKEW_SECONDS = 120.0
+TIME_HEADER = "x-elastic-time"
+SIGNATURE_HEADER = "x-elastic-signature"
+MIN_SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    job_id: str
+    segment_id: str
+    epoch: int
+    origin_epoch: int
+    expires_at: float
+
+
+class TrainerTokens:
+    """Makes and checks trainer tokens."""
+
+    def __init__(self, secret: bytes) -> None:
+        _check_secret(secret, "trainer")
+        self._secret = secret
+
+    def issue(self, *, job_id: str, segment_id: str, epoch: int, origin_epoch: int, now: float) -> str:
+        payload = {"job": job_id, "segment": segment_id, "epoch": epoch, "origin": origin_epoch,
+                   "exp": int(now + TOKEN_SECONDS)}  # fmt: skip
+        return jwt.encode(payload, self._secret, algorithm="HS256")
+
+    def read(self, token: str) -> Claims:
+        """Claims of a token that we signed, expired or not. Raises `Unauthorized` for any other."""
+        try:
+            payload = jwt.decode(
+                token,
+                self._secret,
+                algorithms=["HS256"],
+                options={"require": ["job", "segment", "epoch", "origin", "exp"], "verify_exp": False},
+            )
+        except jwt.InvalidTokenError as error:
+            raise Unauthorized(f"the trainer token is not one of this control plane: {error}") from error
+        return Claims(
+            job_id=str(payload["job"]),
+            segment_id=str(payload["segment"]),
+            epoch=int(payload["epoch"]),
+            origin_epoch=int(payload["origin"]),
+            expires_at=float(payload["exp"]),
+        )
+
+
+def check_fresh(claims: Claims, now: float) -> None:
+    if now >= claims.expires_at:
+        raise Unauthorized(
+            f"the trainer token of segment {claims.segment_id} expired {now - claims.expires_at:.0f} s ago. "
+            "Heartbeats renew it: a process that could not send any for so long has lost its lease."
+        )
+
+
+def near_end(claims: Claims, now: float) -> bool:
+    return claims.expires_at - now < RENEW_BELOW * TOKEN_SECONDS
+
+
+class ServiceSigner:
+    """Signs and checks requests of operators, triggers and the CLI."""
+
+    def __init__(self, secret: bytes) -> None:
+        _check_secret(secret, "control")
+        self._secret = secret
+
+    def headers(self, method: str, target: str, body: bytes, now: float) -> dict[str, str]:
+        """`target` is the path below the API's base URL, with its query: a proxy may add a prefix."""
+        time = f"{now:.3f}"
+        return {TIME_HEADER: time, SIGNATURE_HEADER: self._signature(method, target, time, body)}
+
+    def check(self, method: str, target: str, body: bytes, headers: Mapping[str, str], now: float) -> None:
+        """Raises `Unauthorized` unless the request carries a right and recent signature."""
+        time, signature = headers.get(TIME_HEADER, ""), headers.get(SIGNATURE_HEADER, "")
+        expected = self._signature(method, target, time, body)
+        if not hmac.compare_digest(expected.encode(), signature.encode()):
+            raise Unauthorized(
+                "the request carries no valid service signature. Sign it with the secret file 'control' "
+                "(elastic_core.protocol.http_client.HttpControl does)."
+            )
+        skew = abs(now - float(time))
+        if not skew <= SKEW_SECONDS:
+            raise Unauthorized(
+                f"the request was signed {skew:.0f} s away from this server's time, allowed are {SKEW_SECONDS:.0f} s. "
+                "Set both clocks (NTP)."
+            )
+
+    def _signature(self, method: str, target: str, time: str, body: bytes) -> str:
+        message = "\n".join((method.upper(), target, time, hashlib.sha256(body).hexdigest()))
+        return hmac.new(self._secret, message.encode(), hashlib.sha256).hexdigest()
+
+
+def _check_secret(secret: bytes, name: str) -> None:
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ValueError(
+            f"the secret {name!r} has {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed; "
+            "`elastic up` makes one"
+        )
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in a file below `<home>/secrets`. Raises `InfrastructureError` where there is none yet."""
+    try:
+        return path.read_bytes().strip()
+    except OSError as error:
+        raise InfrastructureError(
+            f"the secret file {path} cannot be read ({error.strerror}). `elastic up` makes it; is ELASTIC_HOME right?"
+        ) from error

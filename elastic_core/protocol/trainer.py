@@ -1,0 +1,92 @@
+"""What the processes of a segment and the control plane say to each other: `TrainerControl` and its messages.
+
+Implemented in process (`control.plane`) and over HTTP (`protocol.http_client`); one contract suite runs over both.
+Every method is idempotent, so a caller that got no answer may ask again. Errors are those of
+`elastic_core.errors`. A trainer is bound to one token: one segment, one epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from elastic_core.domain import (
+    Layout,
+    Observation,
+    Slot,
+)
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
+
+
+class Directive(StrEnum):
+    GO_ON = "go_on"
+    BOUNDARY = "boundary"  # reach a boundary: commit and stop
+    STOP = "stop"  # the job was cancelled: stop without a commit
+    FENCED = "fenced"  # the lease is over: stop at once, commit nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    step: int
+    samples: int
+    at: float
+    host: str = ""
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswer:
+    directive: Directive
+    reason: str = ""
+    lease_seconds: float = 0.0  # the lease is renewed for this long from the moment the request was sent
+    token: str | None = None  # replaces the caller's token, when it nears its end
+    slots: tuple[Slot, ...] = ()  # with BOUNDARY: on which the same processes could go on after it, by rank
+    steady: bool = False  # as the targets and the workers are now, the lease will pass on to the next segment as it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Makes a written and verified checkpoint visible. `final` ends the segment; `finished` ends the job."""
+
+    step: int
+    samples: int
+    uri: str
+    manifest_sha256: str
+    size_bytes: int
+    layout: Layout
+    metrics: Mapping[str, float]
+    final: bool
+    finished: bool = False
+    draining: bool = False  # the processes end after this final commit, come what may: the lease must not pass on
+    ready: tuple[Slot, ...] | None = None  # not held, and a worker waits for each; None: never resize these processes
+    fingerprints: Mapping[str, Any] = field(default_factory=dict)  # what was read: see train.audit
+    timings: Mapping[str, float] = field(default_factory=dict)  # seconds: save, ...; `..._at`: Unix time; `..._bytes`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitAnswer:
+    """`order` is set when the lease passes on: go on with the next segment in the same processes.
+
+    Its slots may be others than before: rank 0's is the same, and a process whose slot is not among them ends.
+    """
+
+    checkpoint_id: int
+    directive: Directive  # GO_ON with an order or after an interval commit, else BOUNDARY: stop
+    reason: str
+    order: LaunchOrder | None = None
+
+
+class TrainerControl(Protocol):
+    """For the processes of one segment; bound to their token."""
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer: ...
+    def observe(self, observations: Sequence[Observation]) -> None: ...
+    def commit(self, commit: Commit) -> CommitAnswer: ...
+    def mark_bad(self, checkpoint_id: int, why: str) -> None: ...
+    def release_slots(self, slots: Sequence[Slot]) -> None:
+        """No process is left on these slots, which the lease lost when it passed on: they are free."""
+
+    def exited(self, report: ExitReport) -> None:
+        """The chain of processes of this token is gone: frees its slots. Any epoch of the chain may say so."""

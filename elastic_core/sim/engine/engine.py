@@ -1,0 +1,285 @@
+"""Discrete events over the product's own policies, predictors, and rules of who gets slots when.
+
+Jobs arrive, train, and end; the policy is asked at every arrival and end and at its own wake-up time, as in
+production, or at fixed rounds. It sees what production would show it (requested limits, declared work, observations so
+far, with noise), never the truth. Its plan comes into force by the allocator's own function (`plan_moves`), under two
+facts of this world: a boundary is reached at once, and processes are gone at once. A change of slots costs the job its
+restart time; a change of the global batch alone is a boundary in place and costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil, inf
+from random import Random
+from typing import Any
+
+from elastic_core.domain import CPU, Allocation, JobView, Node, Plan, Snapshot, Target
+from elastic_core.errors import UserError
+from elastic_core.policy.base.policy import Policy
+from elastic_core.policy.base.queue import in_order
+from elastic_core.policy.plans.grants import Asker, Holder, as_held, granted, in_place, plan_moves
+from elastic_core.policy.plans.plan_check import violations
+from elastic_core.predict.speed.fit import job_models
+from elastic_core.sim.engine.result import Held, JobResult, Recorder, Result
+from elastic_core.sim.engine.running import Fit, Running
+from elastic_core.sim.ground_truth.workload import SimJob, Workload
+
+Progress = Callable[[int, int, float], None]  # (jobs that have ended, of how many, simulated seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    seed: int = 0
+    round_seconds: float | None = None  # decide only at multiples of this; None: at every event
+    declared_work: bool = True  # users say how much work a job is
+    noise: float = 0.05  # spread of the logarithm of a measured configuration's times
+    until: float = inf  # stop then, with what there is
+    max_decisions: int | None = None  # stop after so many, with what there is
+    check: bool = True  # hold every plan to the allocator's checks
+    timeline: bool = True  # record who held what
+    max_stall_seconds: float = 365 * 86400.0  # no job ends for so long: the policy starves what is left
+
+
+def simulate(
+    workload: Workload, nodes: Sequence[Node], policy: Policy, options: Options | None = None, *,
+    fit: Fit = job_models, progress: Progress | None = None,
+) -> Result:  # fmt: skip
+    """Run the workload to its end. Ctrl-C returns what was computed so far (`complete` is False).
+
+    Raises `UserError` when a policy's plan is invalid or nothing can ever run again.
+    """
+    simulation = _Simulation(workload, nodes, policy, options or Options(), fit)
+    complete, interrupted = False, True
+    with suppress(KeyboardInterrupt):  # what was computed is what the caller asked to see
+        complete = simulation.run(progress)
+        interrupted = False
+    return simulation.result(complete, interrupted)
+
+
+class _Simulation:
+    def __init__(self, workload: Workload, nodes: Sequence[Node], policy: Policy, options: Options, fit: Fit) -> None:
+        self.workload, self.policy, self.options, self.fit = workload, policy, options, fit
+        self.nodes = tuple(nodes)
+        self.free = {slot for node in nodes for slot in node.slots()}
+        self.now = workload.jobs[0].submitted_at if workload.jobs else 0.0
+        self.arriving = list(reversed(workload.jobs))
+        self.active: dict[str, Running] = {}
+        self.ended: list[Running] = []
+        self.state: Mapping[str, Any] = {}
+        self.wake_at: float | None = None
+        self.version = 0
+        self.recorder = Recorder(timeline=options.timeline)
+        self.open_since: dict[str, float] = {}
+        self.last_end = self.now
+
+    def run(self, progress: Progress | None) -> bool:
+        while self.arriving or self.active:
+            upcoming = self._next_instant()
+            if upcoming > self.options.until:
+                self._advance(self.options.until)
+                return False
+            self._advance(upcoming)
+            self._arrive()
+            if self.active:
+                self._decide()
+            if progress is not None:
+                progress(len(self.ended), len(self.workload.jobs), self.now)
+            self._check_progress()
+            if self.version == self.options.max_decisions:
+                return not (self.arriving or self.active)
+        return True
+
+    def _next_instant(self) -> float:
+        arrival = self.arriving[-1].submitted_at if self.arriving else inf
+        size = self.options.round_seconds
+        if size is not None:
+            rounds = int(self.now / size + 1e-9) + 1 if self.active else ceil(arrival / size)
+            return rounds * size if self.active or rounds * size >= arrival else (rounds + 1) * size  # by rounding
+        finish = min((running.finish_at() for running in self.active.values()), default=inf)
+        wake = max(self.wake_at, self.now + 1e-3) if self.wake_at is not None and self.active else inf
+        event = min(arrival, finish, wake)
+        if event == inf:
+            raise UserError(
+                f"{self.policy.name} leaves {len(self.active)} jobs waiting for ever at {self.now:.0f} s: nothing "
+                f"runs, nothing arrives, and it wants no wake-up"
+            )
+        return event
+
+    def _advance(self, now: float) -> None:
+        for running in list(self.active.values()):
+            running.advance(now)
+            if running.finished_at is not None:
+                self._end(running)
+        self.now = now
+
+    def _end(self, running: Running) -> None:
+        assert running.finished_at is not None
+        self._close(running, running.finished_at)
+        if running.allocation is not None:
+            self.free.update(running.allocation.slots)
+        del self.active[running.job.job_id]
+        self.ended.append(running)
+        self.last_end = running.finished_at
+
+    def _arrive(self) -> None:
+        while self.arriving and self.arriving[-1].submitted_at <= self.now:
+            job = self.arriving.pop()
+            rng = Random(f"{self.options.seed}/{job.job_id}")
+            running = Running(job, self.options.noise, rng, at=self.now, waiting_since=job.submitted_at)
+            self.active[job.job_id] = running
+            self.last_end = max(self.last_end, self.now)
+
+    def _decide(self) -> None:
+        snapshot = self._snapshot()
+        started = time.perf_counter()
+        plan = self.policy.decide(snapshot, Random(snapshot.version))
+        self.recorder.decision_seconds.append(time.perf_counter() - started)
+        if self.options.check:
+            violated = violations(plan, snapshot)
+            if violated:
+                raise UserError(f"the plan of {plan.policy} at {self.now:.0f} s is invalid: {'; '.join(violated[:5])}")
+        self.version += 1
+        self.state, self.wake_at = plan.state, plan.wake_at
+        self._enforce(plan, snapshot)
+        for job_id in plan.turned_away:
+            running = self.active.pop(job_id)
+            running.turned_away = True
+            self.ended.append(running)
+        waiting = sum(not job.nodes for job in self.active.values())
+        if self.options.timeline:
+            self.recorder.queue.append((self.now, len(self.active) - waiting, waiting))
+
+    def _snapshot(self) -> Snapshot:
+        declared = self.options.declared_work
+        views = tuple(running.view(declared=declared, fit=self.fit) for running in self.active.values())
+        return Snapshot(
+            version=self.version, now=self.now, nodes=self.nodes, jobs=views, policy_state=self.state,
+            queues=self.workload.queues,
+        )  # fmt: skip
+
+    def _enforce(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Bring the plan into force by the allocator's own rules, round after round until nothing moves any more.
+
+        What production waits for is here at once: a job that is revoked reaches its boundary in the same instant, and
+        none of its processes is left on slots that it gives up. So slots to come are always worth waiting for.
+        """
+        views = {job.job_id: job for job in snapshot.jobs}
+        changing = [job_id for job_id, target in plan.targets.items() if not self._in_force(job_id, target)]
+        moved = bool(changing)
+        while moved:
+            holders = [self._holder(views[job_id]) for job_id in changing if self.active[job_id].nodes]
+            waiting = in_order(views[job_id] for job_id in changing if not self.active[job_id].nodes)
+            askers = [self._asker(job) for job in waiting]
+            moves = plan_moves(self.now, inf, self.free, holders, askers, plan.targets)
+            for holder in holders:
+                if holder.segment_id in moves.revocations:
+                    self._reach_boundary(holder, plan.targets[holder.job_id])
+            for grant in moves.grants if not moves.revocations else ():
+                self._hold(grant.asker.job_id, plan.targets[grant.asker.job_id], grant.allocation)
+            moved = bool(moves.grants or moves.revocations)
+            changing = [job_id for job_id in changing if not self._in_force(job_id, plan.targets[job_id])]
+
+    def _in_force(self, job_id: str, target: Target) -> bool:
+        """It holds what it shall. Of those that do, the batch may be another from now on."""
+        running = self.active[job_id]
+        if running.allocation is None:
+            return not target.num_slots
+        if not as_held(target, running.allocation):
+            return False
+        if running.last_batch != target.global_batch:
+            self._close(running, self.now)
+            running.set_batch(target.global_batch)
+            self.open_since[job_id] = self.now
+        return True
+
+    def _holder(self, job: JobView) -> Holder:
+        allocation = self.active[job.job_id].allocation
+        assert allocation is not None
+        return Holder(job_id=job.job_id, segment_id=job.segment_id, allocation=allocation)
+
+    def _asker(self, job: JobView) -> Asker:
+        last_slots = self.active[job.job_id].last_slots
+        return Asker(job_id=job.job_id, segment_id=job.segment_id, limits=job.limits, last_slots=last_slots)
+
+    def _reach_boundary(self, holder: Holder, target: Target) -> None:
+        """Go on in the same processes where that can be, as at a final commit; else give everything up and ask."""
+        running, slots = self.active[holder.job_id], in_place(target, holder.allocation, self.free)
+        self._close(running, self.now)
+        self.free.update(holder.allocation.slots)
+        running.release(self.now)
+        if slots is not None:
+            self._hold(holder.job_id, target, granted(target, slots))
+
+    def _hold(self, job_id: str, target: Target, allocation: Allocation) -> None:
+        self.free.difference_update(allocation.slots)
+        self.active[job_id].hold(self.now, _workers_type(target), allocation)
+        self.open_since[job_id] = self.now
+
+    def _close(self, running: Running, end: float) -> None:
+        start = self.open_since.pop(running.job.job_id, None)
+        if self.options.timeline and start is not None and running.nodes and end > start:
+            self.recorder.held.append(
+                Held(running.job.job_id, start, end, running.kind, dict(running.nodes), running.split.batch)
+            )
+
+    def _check_progress(self) -> None:
+        if self.now - self.last_end > self.options.max_stall_seconds:
+            raise UserError(
+                f"{self.policy.name}: no job has ended for {self.now - self.last_end:.0f} simulated seconds"
+            )
+
+    def result(self, complete: bool, interrupted: bool) -> Result:
+        for running in self.active.values():
+            self._close(running, self.now)
+        not_arrived = [Running(job, 0.0, Random(0), at=self.now) for job in self.arriving]
+        everything = sorted([*self.ended, *self.active.values(), *not_arrived], key=lambda running: _order(running.job))
+        return Result(
+            policy=self.policy.name,
+            workload=self.workload.name,
+            seed=self.options.seed,
+            jobs=tuple(_job_result(running) for running in everything),
+            capacity=_capacity(self.nodes),
+            ended_at=self.now,
+            complete=complete,
+            interrupted=interrupted,
+            decisions=self.version,
+            decision_seconds=tuple(self.recorder.decision_seconds),
+            held=tuple(self.recorder.held),
+            queue=tuple(self.recorder.queue),
+        )
+
+
+def _workers_type(target: Target) -> str:
+    """The type of the workers' slots; a job without roles has but one type."""
+    return min(target.wanted, key=lambda kind: (kind == CPU, kind))
+
+
+def _order(job: SimJob) -> tuple[float, str]:
+    return job.submitted_at, job.job_id
+
+
+def _job_result(running: Running) -> JobResult:
+    job = running.job
+    return JobResult(
+        job_id=job.job_id,
+        task=job.task,
+        submitted_at=job.submitted_at,
+        started_at=running.started_at,
+        finished_at=running.finished_at,
+        turned_away=running.turned_away,
+        resizes=running.resizes,
+        slot_seconds=dict(running.slot_seconds),
+        busy_seconds=running.busy_seconds,
+        done=running.done / job.physics.epoch_ends[-1],
+    )
+
+
+def _capacity(nodes: Sequence[Node]) -> dict[str, int]:
+    capacity: dict[str, int] = {}
+    for node in nodes:
+        capacity[node.type] = capacity.get(node.type, 0) + node.num_slots
+    return capacity

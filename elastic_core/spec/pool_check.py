@@ -1,0 +1,62 @@
+"""What a job spec asks of a cluster that the cluster can never give, found before the job waits for it in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from elastic_core.spec.cluster import ClusterSpec
+from elastic_core.spec.job import JobSpec
+from elastic_core.spec.problems import refuse
+from elastic_core.text import near_miss
+
+NO_SHARE = "default"  # the queue of a job that names none
+
+
+def check_against(spec: JobSpec, cluster: ClusterSpec, now: float | None = None) -> None:
+    """Raises `UserError` with every reason why the job could never run there, and what would be possible.
+
+    `now` (Unix seconds) also refuses a deadline that has passed.
+    """
+    problems = [*_types(spec, cluster), *_queue(spec, cluster), *_deadline(spec, now)]
+    if problems:
+        raise refuse("job spec", problems)
+
+
+def _types(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
+    capacity = cluster.capacity()
+    have = ", ".join(f"{count} of {kind}" for kind, count in sorted(capacity.items()))
+    unknown = [kind for kind in spec.slots.types if kind not in capacity]
+    for kind in unknown:
+        near = near_miss(kind, capacity)
+        hint = f"; did you mean {near!r}?" if near else "."
+        yield f"slots.types: the cluster has no type {kind!r}{hint} It has {have}"
+    allowed = [kind for kind in spec.slots.types or capacity if kind in capacity]
+    largest = max((capacity[kind] for kind in allowed), default=0)
+    fewest = spec.limits().slot_counts[0]
+    if allowed and fewest > largest:
+        yield (
+            f"slots.min: the job needs at least {fewest} slots of one type, and the cluster has {have}; "
+            f"possible are at most {largest}"
+        )
+
+
+def _queue(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
+    """Where shares are guaranteed a misspelt queue would silently be one without any."""
+    known = [queue.name for queue in cluster.queues]
+    if known and spec.queue not in (*known, NO_SHARE):
+        near = near_miss(spec.queue, known)
+        hint = f"; did you mean {near!r}?" if near else "."
+        yield (
+            f"queue: the cluster has no queue {spec.queue!r}{hint} It has {', '.join(known)}; jobs of {NO_SHARE!r} use "
+            "what those leave"
+        )
+
+
+def _deadline(spec: JobSpec, now: float | None) -> Iterator[str]:
+    if now is not None and spec.deadline is not None and spec.deadline.timestamp() <= now:
+        at = datetime.fromtimestamp(now, UTC)
+        yield (
+            f"deadline: {spec.deadline.isoformat()} has passed, it is {at.isoformat(timespec='seconds')}; "
+            "give a later one or none"
+        )

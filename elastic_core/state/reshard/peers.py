@@ -1,0 +1,129 @@
+"""A device's memory over the network: ranges of its tensors, for peers that know the secret of the reshard.
+
+`RangeServer` serves a memory that does not change meanwhile; `PeerSource` reads from it, straight into place. Both ends
+authenticate by `state.memory_tier.channel`; bytes carry a CRC-32C and are not encrypted.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elastic_core.errors import ElasticError, InfrastructureError
+from elastic_core.state.layout.boxes import Box
+from elastic_core.state.memory_tier.channel import Channel, closing_on_error
+from elastic_core.state.reshard.transform import Memory, find
+
+Address = tuple[str, int]
+
+SECONDS = 60.0  # without a byte from the other side
+
+
+class RangeServer:
+    """Serves a memory that does not change meanwhile, from construction until `close`."""
+
+    def __init__(self, memory: Memory, secret: bytes, host: str = "127.0.0.1") -> None:
+        self._memory = memory
+        self._secret = secret
+        self._socket = socket.create_server((host, 0))
+        self.address: Address = self._socket.getsockname()[:2]
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._accept, name="range-server", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with self._lock:
+            for connection in self._open:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+    def __enter__(self) -> RangeServer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._open.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), name="range-peer", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, EOFError, ValueError, KeyError, TypeError):  # gone, or no peer of ours
+            connection.settimeout(SECONDS)
+            channel = Channel.accept(connection, self._secret)
+            while channel is not None:
+                self._answer(channel, json.loads(channel.receive_request()))
+        with self._lock:
+            self._open.discard(connection)
+
+    def _answer(self, channel: Channel, request: dict[str, object]) -> None:
+        try:
+            box = Box(tuple(request["start"]), tuple(request["shape"]))  # type: ignore[arg-type]
+            data = _bytes_of(find(self._memory, str(request["name"]), box).contiguous())
+        except ElasticError as error:
+            channel.send_fault(str(error))
+        else:
+            channel.send_answer(data)
+
+
+class PeerSource:
+    """The memory behind a `RangeServer`. Any number of threads may read at once, each over a connection of its own."""
+
+    def __init__(self, address: Address, secret: bytes) -> None:
+        self._address = address
+        self._secret = secret
+        self._idle: queue.SimpleQueue[Channel] = queue.SimpleQueue()
+
+    def read(self, name: str, box: Box, out: Tensor) -> None:
+        request = json.dumps({"name": name, "start": box.start, "shape": box.shape}).encode()
+        place = out if out.is_contiguous() else torch.empty(out.shape, dtype=out.dtype)
+        try:
+            channel = self._connected()
+            with closing_on_error(channel):
+                channel.send_request(request)
+                channel.receive_answer([_bytes_of(place).data], f"{box} of {name}")
+        except (OSError, EOFError, ValueError) as error:
+            raise InfrastructureError(
+                f"The memory at {self._address[0]}:{self._address[1]} is gone: {error}"
+            ) from error
+        self._idle.put(channel)
+        if place is not out:
+            out.copy_(place)
+
+    def close(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().close()
+
+    def _connected(self) -> Channel:
+        with suppress(queue.Empty):
+            return self._idle.get_nowait()
+        connection = socket.create_connection(self._address, timeout=SECONDS)
+        with closing_on_error(connection):
+            return Channel.connect(connection, self._secret)
+
+
+def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
+    """The bytes of a contiguous tensor, sharing its memory."""
+    data: NDArray[np.uint8] = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+    return data

@@ -1,0 +1,196 @@
+"""A checkpoint store in a local (or network) folder.
+
+An object appears by the rename of a file that was written and synced under a hidden name; then its folder is synced
+too, so that it survives a power cut. What a killed writer leaves are those hidden files (`unfinished`). Reads go
+straight into the caller's buffers (preadv).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from elastic_core.crashing import crash_here
+from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.state.buffers import after
+from elastic_core.state.stores.keys import check_key, check_prefix
+from elastic_core.state.stores.store import Entry, Source
+
+_COPY_BYTES = 8 << 20
+_MAX_VECTORS = 512  # buffers of one preadv; the system's limit is 1024
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class LocalStore:
+    """See `CheckpointStore`. A link that leads out of the folder is refused with `UserError`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.url = str(root)
+
+    def put(self, key: str, source: Source) -> None:
+        path = self._path(key)
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
+        with _faults(f"write {path}"):
+            _make_folder(path.parent)
+            try:
+                with open(temporary, "xb") as file:
+                    for chunk in _chunks(source):
+                        file.write(chunk)
+                    file.flush()
+                    os.fsync(file.fileno())
+                crash_here("store.unnamed")
+                os.replace(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            _sync_folder(path.parent)
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        with self._open(key) as file:
+            file.seek(offset)
+            return file.read(-1 if length is None else length)
+
+    def read_into(self, key: str, offset: int, buffers: Sequence[memoryview]) -> int:
+        with self._open(key) as file:
+            return fill_from(file.fileno(), offset, buffers)
+
+    def size(self, key: str) -> int | None:
+        path = self._path(key)
+        with _faults(f"look at {path}"), suppress(FileNotFoundError):
+            return path.stat().st_size if path.is_file() else None
+        return None
+
+    def list(self, prefix: str) -> Iterable[str]:
+        return [entry.key for entry in self.entries(prefix)]
+
+    def entries(self, prefix: str) -> Iterable[Entry]:
+        return self._walk(prefix, hidden=False)
+
+    def unfinished(self, prefix: str) -> Iterable[Entry]:
+        return self._walk(prefix, hidden=True)
+
+    def delete(self, prefix: str) -> None:
+        if not check_prefix(prefix):
+            raise UserError(f"Deleting everything in {self.url} is not done: name a prefix.")
+        path = self._path(check_prefix(prefix))
+        with _faults(f"delete {path}"):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, onerror=_unless_gone)
+            else:
+                path.unlink(missing_ok=True)
+            for rest in path.parent.glob(f".{path.name}.*.tmp"):
+                rest.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                _sync_folder(path.parent)
+
+    def _path(self, key: str) -> Path:
+        path = self._root / check_key(key)
+        with _faults(f"resolve {path}"):
+            root = os.path.realpath(self._root).rstrip("/")  # pathlib does the same in twice the time
+            real = os.path.realpath(f"{root}/{key}")
+        if not real.startswith(f"{root}/"):
+            raise UserError(f"{key!r} leads out of the store {self.url} by a link, to {real}: remove the link.")
+        return path
+
+    @contextmanager
+    def _open(self, key: str) -> Iterator[BinaryIO]:
+        path = self._path(key)
+        if not path.is_file():  # a folder is no object, as on S3
+            raise FileNotFoundError(f"{self.url} holds no object {key}")
+        with _faults(f"read {path}"), open(path, "rb") as file:
+            yield file
+
+    def _walk(self, prefix: str, *, hidden: bool) -> Sequence[Entry]:
+        """Objects, or with `hidden` the files that `put` was writing, sorted by key. Links are not followed."""
+        trimmed = check_prefix(prefix)
+        with _faults(f"list {self._root / trimmed}"):
+            entries = [self._entry(path, trimmed, hidden) for path in self._files(trimmed)]
+        return sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.key)
+
+    def _files(self, prefix: str) -> Iterator[Path]:
+        """Every file in the prefix's folder and, since the prefix may name an object, beside it."""
+        top = self._path(prefix) if prefix else self._root
+        if prefix and top.parent.is_dir():
+            yield from (path for path in top.parent.iterdir() if path.is_file())
+        for folder, _, names in os.walk(top):
+            yield from (Path(folder, name) for name in names)
+
+    def _entry(self, path: Path, prefix: str, hidden: bool) -> Entry | None:
+        temporary = _TEMPORARY.fullmatch(path.name)
+        if path.is_symlink() or hidden != bool(temporary) or (path.name.startswith(".") and not temporary):
+            return None
+        key = (path.with_name(temporary["name"]) if temporary else path).relative_to(self._root).as_posix()
+        if prefix and key != prefix and not key.startswith(f"{prefix}/"):
+            return None
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # completed or deleted since it was listed
+            return None
+        return Entry(key, status.st_size, status.st_mtime)
+
+
+def fill_from(fd: int, offset: int, buffers: Sequence[memoryview]) -> int:
+    """As `CheckpointStore.read_into`, of an open file."""
+    done = 0
+    for at in range(0, len(buffers), _MAX_VECTORS):
+        group = buffers[at : at + _MAX_VECTORS]
+        while group:
+            num = os.preadv(fd, group, offset + done)
+            if num == 0:
+                return done
+            done += num
+            group = after(group, num)
+    return done
+
+
+def _chunks(source: Source) -> Iterator[bytes | memoryview]:
+    if isinstance(source, bytes):
+        yield source
+    elif isinstance(source, Path):
+        with open(source, "rb") as file:
+            while chunk := file.read(_COPY_BYTES):
+                yield chunk
+    else:
+        yield from source
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder and those above it, and sync the folder above each new one: its name must survive, too."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _unless_gone(_: object, __: object, info: tuple[type[BaseException], BaseException, object]) -> None:
+    """Two may delete the same folder at once."""
+    if not isinstance(info[1], FileNotFoundError):
+        raise info[1]
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _faults(action: str) -> Iterator[None]:
+    """What the system refuses becomes an `InfrastructureError` that says what was being done."""
+    try:
+        yield
+    except OSError as error:
+        hint = " Free some space or raise the limit." if error.errno in _NO_SPACE else ""
+        raise InfrastructureError(f"Cannot {action}: {error.strerror or error}.{hint}") from error

@@ -1,0 +1,39 @@
+"""Names of checkpoint directories in a store (`<job>/lineage-<l>/step-<step>-epoch-<epoch>-<nonce>`) and manifests.
+
+Written by `state.format`, parsed by whoever lists a store. Stored, hence fixed. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MANIFEST = "manifest.json"
+
+_URI = re.compile(r"(?P<job>.+)/lineage-(?P<lineage>\d+)/step-(?P<step>\d{10,})-epoch-(?P<epoch>\d+)-(?P<nonce>[^/-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPath:
+    """The parts of a checkpoint's directory. The nonce keeps a fenced writer and its successor apart."""
+
+    job_id: str
+    lineage: int
+    step: int
+    epoch: int
+    nonce: str
+
+    @property
+    def uri(self) -> str:
+        """The directory, relative to the store."""
+        return f"{self.job_id}/lineage-{self.lineage}/step-{self.step:010d}-epoch-{self.epoch}-{self.nonce}"
+
+    @staticmethod
+    def parse(uri: str) -> CheckpointPath | None:
+        """None for a directory that is no checkpoint's."""
+        match = _URI.fullmatch(uri)
+        if match is None:
+            return None
+        return CheckpointPath(
+            match["job"], int(match["lineage"]), int(match["step"]), int(match["epoch"]), match["nonce"]
+        )

@@ -1,0 +1,190 @@
+"""Runs and checkpoint models in MLflow, found by their tags before they are created.
+
+MLflow gives its own ids and cannot create "unless it exists", so a tag with our name for the thing is what makes
+each of these safe to repeat after a crash. Assumes one follower at a time (`track.tracker_service` holds a lock), and
+that HTTP requests are not repeated below us: a creation whose answer was lost must be looked up before it is tried
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import requests
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric, ViewType
+from mlflow.exceptions import MlflowException
+from mlflow.models.utils import get_external_mlflow_model_spec
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL, MLFLOW_PARENT_RUN_ID
+from mlflow.utils.validation import MAX_METRICS_PER_BATCH, MAX_PARAMS_TAGS_PER_BATCH
+
+from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.protocol.records import CheckpointRecord
+from elastic_core.track import facts
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Has MLflow's UI show the pages for training (runs and their models), not those for language-model applications.
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+
+# What a healthy server says about a request that it will never take: a run that a user deleted, for one.
+_REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "RESOURCE_CONFLICT")
+
+
+class Refused(UserError):
+    """MLflow answered, and will never take this: trying again cannot help."""
+
+
+@contextmanager
+def talking_to_mlflow(what: str) -> Iterator[None]:
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in _REFUSALS:
+            raise Refused(f"MLflow refused to {what}: {error}") from error
+        raise InfrastructureError(f"MLflow could not {what}: {error}. It is tried again.") from error
+    except requests.RequestException as error:
+        raise InfrastructureError(f"MLflow could not be reached to {what}: {error}. It is tried again.") from error
+
+
+class Recent(Generic[T]):
+    """The most recently used values, at most `size` of them."""
+
+    def __init__(self, size: int = 4096) -> None:
+        self._values: OrderedDict[Any, T] = OrderedDict()
+        self._size = size
+
+    def get(self, name: Any, make: Callable[[], T]) -> T:
+        if name not in self._values:
+            self._values[name] = make()
+            if len(self._values) > self._size:
+                self._values.popitem(last=False)
+        self._values.move_to_end(name)
+        return self._values[name]
+
+    def clear(self) -> None:
+        self._values.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    run_id: str
+    experiment_id: str
+
+
+class Runs:
+    def __init__(self, client: MlflowClient) -> None:
+        self.client = client
+        self._experiments: Recent[str] = Recent(256)
+
+    def forget(self) -> None:
+        self._experiments.clear()
+
+    def experiment(self, name: str) -> str:
+        def make() -> str:
+            with talking_to_mlflow(f"open experiment {name}"):
+                experiment = self.client.get_experiment_by_name(name)
+                return str(
+                    experiment.experiment_id
+                    if experiment
+                    else self.client.create_experiment(name, tags=EXPERIMENT_TAGS)
+                )
+
+        return self._experiments.get(name, make)
+
+    def find(self, experiment_id: str, tags: Mapping[str, str]) -> Run | None:
+        """The run with these tags, also when a user has deleted it: it must not come back."""
+        condition = " AND ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+        with talking_to_mlflow(f"look for the run with {condition}"):
+            runs = self.client.search_runs(
+                [experiment_id], condition, ViewType.ALL, max_results=1, order_by=["attributes.start_time ASC"]
+            )
+        return Run(runs[0].info.run_id, experiment_id) if runs else None
+
+    def open(
+        self,
+        experiment_id: str,
+        *,
+        name: str,
+        identity: Mapping[str, str],
+        started_at: float,
+        params: Mapping[str, Any],
+        tags: Mapping[str, Any],
+        parent: Run | None = None,
+    ) -> Run:
+        """Find the run by `identity` (tags that no other run has), or create it; then complete its parameters."""
+        run = self.find(experiment_id, identity)
+        if run is None:
+            first = dict(identity) if parent is None else {**identity, MLFLOW_PARENT_RUN_ID: parent.run_id}
+            with talking_to_mlflow(f"create run {name}"):
+                created = self.client.create_run(experiment_id, facts.milliseconds(started_at), first, name)
+            run = Run(created.info.run_id, experiment_id)
+        all_params, all_tags = facts.params(params), facts.tags(tags)
+        with talking_to_mlflow(f"describe run {name}"):
+            for i in range(0, max(len(all_params), len(all_tags)), MAX_PARAMS_TAGS_PER_BATCH // 2):
+                chunk = slice(i, i + MAX_PARAMS_TAGS_PER_BATCH // 2)
+                self.client.log_batch(run.run_id, params=all_params[chunk], tags=all_tags[chunk], synchronous=True)
+        return run
+
+    def tag(self, run: Run, tags: Mapping[str, Any]) -> None:
+        with talking_to_mlflow(f"tag run {run.run_id}"):
+            self.client.log_batch(run.run_id, tags=facts.tags(tags), synchronous=True)
+
+    def log(self, run_id: str, metrics: Sequence[Metric]) -> None:
+        with talking_to_mlflow(f"log {len(metrics)} points to run {run_id}"):
+            for i in range(0, len(metrics), MAX_METRICS_PER_BATCH):
+                self.client.log_batch(run_id, metrics[i : i + MAX_METRICS_PER_BATCH], synchronous=True)
+
+    def resume(self, run: Run) -> None:
+        with talking_to_mlflow(f"mark run {run.run_id} as running"):
+            self.client.update_run(run.run_id, status="RUNNING")
+
+    def end(self, run: Run, status: str, at: float) -> None:
+        with talking_to_mlflow(f"end run {run.run_id}"):
+            self.client.set_terminated(run.run_id, status, facts.milliseconds(at))
+
+    def checkpoint_model(self, run: Run, name: str, checkpoint: CheckpointRecord, tags: Mapping[str, str]) -> None:
+        """The LoggedModel of a committed checkpoint: metadata only, its bytes stay in the checkpoint store."""
+        with talking_to_mlflow(f"show checkpoint {checkpoint.uri}"):
+            model = self.find_checkpoint(run.experiment_id, checkpoint.uri)
+            if model is None:
+                model = self.client.create_logged_model(
+                    run.experiment_id,
+                    name=name,
+                    source_run_id=run.run_id,
+                    tags={**tags, "elastic.uri": checkpoint.uri, MLFLOW_MODEL_IS_EXTERNAL: "true"},
+                    params=facts.checkpoint_params(checkpoint),
+                    model_type="checkpoint",
+                )
+            if model.status != LoggedModelStatus.READY:
+                self._complete(run, model, checkpoint)
+
+    def _complete(self, run: Run, model: Any, checkpoint: CheckpointRecord) -> None:
+        values = facts.prefixed("checkpoint", checkpoint.metrics)
+        self.log(run.run_id, list(facts.points(values, checkpoint.committed_at, checkpoint.step, model.model_id)))
+        outputs = self.client.get_run(run.run_id).outputs
+        if model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else ())}:
+            self.client.log_outputs(run.run_id, [LoggedModelOutput(model.model_id, checkpoint.step)])
+        with tempfile.TemporaryDirectory() as folder:
+            # as mlflow.create_external_model does, which knows the process-wide server only
+            get_external_mlflow_model_spec(model).save(str(Path(folder) / "MLmodel"))
+            self.client.log_model_artifacts(model.model_id, folder)
+        self.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+    def find_checkpoint(self, experiment_id: str, uri: str) -> Any | None:
+        models = self.client.search_logged_models([experiment_id], f"tags.`elastic.uri` = '{uri}'", max_results=1)
+        return models[0] if models else None
+
+    def retire_checkpoint(self, experiment_id: str, uri: str, why: str) -> None:
+        with talking_to_mlflow(f"tag checkpoint {uri} as retired"):
+            model = self.find_checkpoint(experiment_id, uri)
+            if model is not None:
+                self.client.set_logged_model_tags(model.model_id, {"elastic.retired": why})

@@ -1,0 +1,295 @@
+"""The model registry: a job's checkpoint as a model that MLflow can serve, and which version is the champion.
+
+A version holds weights as safetensors, the job spec and one small Python file (`served_model.py`, MLflow's
+"models from code"); no pickle. It loads where the task's module can be imported. Everything here may be repeated:
+a second call finds what the first one made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModelStatus
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+
+from elastic_core.errors import UserError
+from elastic_core.protocol.records import CheckpointRecord, JobStatus
+from elastic_core.protocol.service import JobControl
+from elastic_core.settings import Settings
+from elastic_core.state.stores.store_urls import open_store
+from elastic_core.track import facts
+from elastic_core.track.export import read_model, save_model
+from elastic_core.track.mlflow_runs import Runs, talking_to_mlflow
+
+CHAMPION = "champion"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredVersion:
+    """A version of a registered model. `metrics` are those given at registration (held-out data)."""
+
+    name: str
+    version: str
+    job_id: str
+    step: int
+    checkpoint_uri: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.version
+
+    @property
+    def uri(self) -> str:
+        """For `mlflow.pyfunc.load_model`."""
+        return f"models:/{self.name}/{self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether the candidate is champion now, and why, in words."""
+
+    promoted: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def register_model(
+    control: JobControl,
+    settings: Settings,
+    job_id: str,
+    metrics: Mapping[str, float],
+    which: Literal["last", "best"] = "last",
+) -> RegisteredVersion:
+    """Export the job's last checkpoint (or the best by its own metric) and register it under the spec's model name.
+
+    `metrics` are the exported checkpoint's on held-out data. The job's results then name the version, its checkpoint
+    (`registered_checkpoint`) and all that were ever registered (`registered_checkpoints`), which the sweeper keeps.
+    Raises `UserError` when the job has no good checkpoint or its task cannot be served, `InfrastructureError` when
+    MLflow or the store is away.
+    """
+    job = control.job(job_id)
+    checkpoint = choose_checkpoint(control.checkpoints(job_id), job, which)
+    return _register(control, settings, job, checkpoint, metrics, job.spec.registered_model or job.spec.name)
+
+
+def register_checkpoint(
+    control: JobControl, settings: Settings, job_id: str, sha256: str, name: str
+) -> RegisteredVersion:
+    """Export one committed checkpoint of a job, by its manifest's SHA-256, and register it under any name.
+
+    It has no held-out metrics, and no alias moves. Raises as `register_model`, and `UserError` for a checkpoint that
+    the ledger does not know or holds for bad, or a name that MLflow could not find again.
+    """
+    if not name or set(name) & set("/:@"):
+        raise UserError(f"{name!r} is no name of a registered model: it needs one, without '/', ':' and '@'.")
+    job = control.job(job_id)
+    for checkpoint in control.checkpoints(job_id):
+        if checkpoint.manifest_sha256 == sha256:
+            break
+    else:
+        raise UserError(
+            f"The ledger holds no checkpoint of job {job_id} with manifest {sha256}: it was never committed, or it "
+            f"was deleted. `elastic checkpoint ls {job_id}` lists those that can be registered."
+        )
+    if checkpoint.bad:
+        raise UserError(f"Checkpoint {checkpoint.uri} was versions corrupt: it is not registered. Choose another one.")
+    return _register(control, settings, job, checkpoint, {}, name)
+
+
+def _register(
+    control: JobControl,
+    settings: Settings,
+    job: JobStatus,
+    checkpoint: CheckpointRecord,
+    metrics: Mapping[str, float],
+    name: str,
+) -> RegisteredVersion:
+    client, job_id = _client(settings), job.job_id
+    # before the export: from here on the sweeper must not take it
+    registered_uris = sorted({*job.results.get("registered_checkpoints", ()), checkpoint.uri})
+    control.record_results(job_id, {"registered_checkpoint": checkpoint.uri, "registered_checkpoints": registered_uris})
+    with talking_to_mlflow(f"register {checkpoint.uri} as model {name}"):
+        version = _find_version(client, name, checkpoint.uri)
+        if version is None:
+            model_id = _export(client, settings, job, checkpoint, metrics)
+            version = _create_version(client, name, job, checkpoint, metrics, model_id)
+    control.record_results(job_id, {"registered_model": name, "registered_version": str(version.version)})
+    return _described(version)
+
+
+def champion(settings: Settings, name: str) -> RegisteredVersion | None:
+    """The version that holds the alias `champion`, None when nobody does."""
+    with talking_to_mlflow(f"look for the champion of {name}"):
+        try:
+            return _described(_client(settings).get_model_version_by_alias(name, CHAMPION))
+        except MlflowException as error:
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
+
+
+def promote_if_better(
+    settings: Settings,
+    name: str,
+    candidate_version: str | RegisteredVersion,
+    metric: str,
+    mode: str,
+    candidate_metrics: Mapping[str, float],
+    champion_metrics: Mapping[str, float] | None = None,
+) -> Decision:
+    """Move the alias `champion` to the candidate if it is better at `metric` (`mode` "min" or "max").
+
+    Both must have been measured on the same held-out data. Without `champion_metrics`, those that the champion was
+    registered with are used. Equal is not better,
+    and one that was not measured at `metric` is not.
+    """
+    holder, version = champion(settings, name), str(candidate_version)
+    if holder is not None and holder.version == version:
+        return Decision(promoted=True, reason=f"version {version} of {name} is the champion already")
+    decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics)
+    if decision.promoted:
+        with talking_to_mlflow(f"make version {version} the champion of {name}"):
+            _client(settings).set_registered_model_alias(name, CHAMPION, version)
+    return decision
+
+
+def judge(
+    candidate: str,
+    metric: str,
+    mode: str,
+    candidate_metrics: Mapping[str, float],
+    holder: RegisteredVersion | None,
+    holder_metrics: Mapping[str, float] | None,
+) -> Decision:
+    """The decision alone. A value that is not a number is worse than any number."""
+    if mode not in ("min", "max"):
+        raise UserError(f"mode is {mode!r}; it must be 'min' or 'max'.")
+    if metric not in candidate_metrics:
+        measured = ", ".join(sorted(candidate_metrics)) or "nothing"
+        return Decision(
+            promoted=False,
+            reason=f"version {candidate} was not measured at {metric}, only at {measured}: not promoted. The task's "
+            "evaluate must return its metric",
+        )
+    new = candidate_metrics[metric]
+    if math.isnan(new):
+        return Decision(promoted=False, reason=f"version {candidate} has {metric} {new}: not promoted")
+    if holder is None:
+        return Decision(promoted=True, reason=f"version {candidate} ({metric} {new:.6g}) is the first champion")
+    old = (holder.metrics if holder_metrics is None else holder_metrics).get(metric, math.nan)
+    better = math.isnan(old) or (new < old if mode == "min" else new > old)
+    words = "is better than" if better else "is not better than"
+    comparison = f"version {candidate} ({metric} {new:.6g}) {words} version {holder.version} ({metric} {old:.6g})"
+    return Decision(promoted=better, reason=f"{comparison}: {'promoted' if better else 'the champion stays'}")
+
+
+def choose_checkpoint(checkpoints: Sequence[CheckpointRecord], job: JobStatus, which: str) -> CheckpointRecord:
+    """The last good checkpoint of the job's lineage, or the best by the job's metric (the last, if none has it)."""
+    good = [c for c in checkpoints if c.lineage == job.lineage and not c.bad]
+    if not good:
+        raise UserError(
+            f"Job {job.job_id} has no good checkpoint in lineage {job.lineage}: there is nothing to register."
+        )
+    measured = [c for c in good if not math.isnan(c.metrics.get(job.facts.metric, math.nan))]
+    if which == "best" and measured:
+        sign = 1 if job.facts.metric_mode == "max" else -1
+        return max(measured, key=lambda c: (sign * c.metrics[job.facts.metric], c.step))
+    return max(good, key=lambda c: c.step)
+
+
+def _client(settings: Settings) -> MlflowClient:
+    if settings.mlflow_uri == "none":
+        raise UserError("There is no model registry: ELASTIC_MLFLOW_URI is 'none'. Set it to an MLflow server.")
+    uri = settings.tracking_uri()
+    return MlflowClient(uri, registry_uri=uri)
+
+
+def _find_version(client: MlflowClient, name: str, uri: str) -> ModelVersion | None:
+    versions = client.search_model_versions(f"name = '{name}' AND tags.`elastic.checkpoint_uri` = '{uri}'")
+    return min(versions, key=lambda version: int(version.version), default=None)
+
+
+def _export(
+    client: MlflowClient,
+    settings: Settings,
+    job: JobStatus,
+    checkpoint: CheckpointRecord,
+    metrics: Mapping[str, float],
+) -> str:
+    """The id of the LoggedModel that holds the served model; versions if an earlier call completed it."""
+    experiment, run_id = job.results.get("mlflow_experiment_id"), job.results.get("mlflow_run_id")
+    if experiment is None:  # the tracker has not shown the job yet
+        experiment = Runs(client).experiment(facts.experiment_name(job.spec))
+    condition = f"tags.`elastic.served_checkpoint` = '{checkpoint.uri}'"
+    models = client.search_logged_models([experiment], condition, max_results=1)
+    model = (
+        models[0]
+        if models
+        else client.create_logged_model(
+            experiment,
+            name=f"{job.spec.name}-served-{checkpoint.step}",
+            source_run_id=run_id,
+            tags={"elastic.served_checkpoint": checkpoint.uri, "elastic.job_id": job.job_id},
+            params=facts.checkpoint_params(checkpoint),
+            model_type="served",
+        )
+    )
+    if model.status == LoggedModelStatus.READY:
+        return str(model.model_id)
+    store = open_store(settings.store_url(), endpoint=settings.s3_endpoint)
+    weights = read_model(store, checkpoint)
+    with tempfile.TemporaryDirectory(prefix="elastic-export-") as scratch:
+        folder = Path(scratch) / "model"
+        save_model(folder, job.spec, settings.tasks, weights, Model(model_id=model.model_id, run_id=run_id))
+        client.log_model_artifacts(model.model_id, str(folder))
+    if run_id is not None:
+        at, values = checkpoint.committed_at, facts.prefixed("served", metrics)
+        client.log_batch(run_id, list(facts.points(values, at, checkpoint.step, model.model_id)), synchronous=True)
+    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    return str(model.model_id)
+
+
+def _create_version(
+    client: MlflowClient,
+    name: str,
+    job: JobStatus,
+    checkpoint: CheckpointRecord,
+    metrics: Mapping[str, float],
+    model_id: str,
+) -> ModelVersion:
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    tags: dict[str, Any] = {
+        "elastic.job_id": job.job_id,
+        "elastic.step": str(checkpoint.step),
+        "elastic.checkpoint_uri": checkpoint.uri,
+        "elastic.metrics": json.dumps(dict(metrics)),
+    }
+    source, run_id = client.get_logged_model(model_id).artifact_location, job.results.get("mlflow_run_id")
+    return client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)
+
+
+def _described(version: ModelVersion) -> RegisteredVersion:
+    tags = version.tags
+    return RegisteredVersion(
+        name=version.name,
+        version=str(version.version),
+        job_id=tags.get("elastic.job_id", ""),
+        step=int(tags.get("elastic.step", 0)),
+        checkpoint_uri=tags.get("elastic.checkpoint_uri", ""),
+        metrics=json.loads(tags.get("elastic.metrics", "{}")),
+    )

@@ -1,0 +1,183 @@
+"""The state of a partitioned model: which parts a checkpoint needs of a rank, which a rank needs of a checkpoint.
+
+A checkpoint holds whole tensors under global names, made of boxes. What a rank saves are the boxes that its
+parameters' placements give it, each written by one of the ranks that hold it; what it reads are the same boxes of
+whatever layout wrote them. Optimizer state of a parameter's shape is partitioned as the parameter is, any other is
+whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from elastic_core.domain import Slot, from_json, to_json
+from elastic_core.errors import CorruptCheckpoint
+from elastic_core.state.format.manifest import Manifest
+from elastic_core.state.format.optimizer_state import load_optimizer
+from elastic_core.state.format.writing import plan_shards
+from elastic_core.state.layout.boxes import Box
+from elastic_core.state.layout.layout import PIPELINE, Mesh, Placement, StateLayout, TensorMeta, slice_box
+from elastic_core.state.layout.placements import local_of, meta_of, placement_of
+from elastic_core.train.checkpoint.training_state import (
+    MODEL,
+    OPTIM,
+    TrainingState,
+    another_model,
+    load_scheduler_and_noise,
+)
+from elastic_core.train.parallel.group import Group
+from elastic_core.train.parallel.partitioning import ModelPartition, filled, plain_kernels
+from elastic_core.train.parallel.places import Places
+
+Scalars = Mapping[str, Any]
+
+
+@dataclass
+class PartitionedState(TrainingState):
+    """`TrainingState` of one rank's part; `model` and `optimizer` are the part's."""
+
+    partition: ModelPartition
+    places: Places
+
+    def boxes(self, manifest: Manifest) -> dict[str, Box]:
+        """The parts of the checkpoint's tensors that this rank needs; empty parts too, of what it holds no element.
+
+        Raises `UserError` for a checkpoint of another model.
+        """
+        saved = {name.removeprefix(MODEL) for name in manifest.tensors if name.startswith(MODEL)}
+        whole = self.partition.skeleton.state_dict()
+        if saved != whole.keys():
+            only_here, only_saved = sorted(whole.keys() - saved)[:5], sorted(saved - whole.keys())[:5]
+            raise another_model(f"only here {only_here}, only in the checkpoint {only_saved}.")
+        needed: dict[str, Box] = {}
+        for name, live in self.model.state_dict().items():
+            entry = manifest.tensors[MODEL + name]
+            if entry.shape != tuple(live.shape):
+                raise another_model(f"{name} is {list(live.shape)} here and {list(entry.shape)} in the checkpoint.")
+            self._add_box(needed, entry.name, entry.shape, live)
+        parameters = dict(self.model.named_parameters())
+        for entry in manifest.tensors.values():
+            if entry.name.startswith(OPTIM):
+                owner = parameters.get(_owner(entry.name))
+                if owner is not None and tuple(owner.shape) == entry.shape:
+                    self._add_box(needed, entry.name, entry.shape, owner)
+                elif owner is not None or _owner(entry.name) not in whole:  # another stage's parameter is not ours
+                    needed[entry.name] = Box.whole(entry.shape)
+        return needed
+
+    def scalars(self, world: int) -> dict[str, Any]:
+        """With the kernels that the task chose: those of this layout are no other's business."""
+        scalars = super().scalars(world)
+        for group, kernels in zip(scalars["optimizer"]["groups"], self.partition.kernels, strict=True):
+            group["options"].update(kernels)
+        return scalars
+
+    def load(self, tensors: Mapping[str, Tensor], scalars: Scalars) -> None:
+        """`tensors` are the parts that `boxes` asked for."""
+        self.check_order(scalars)
+        self.load_weights(tensors)
+        parameters = dict(self.model.named_parameters())
+        load_optimizer(
+            self.optimizer,
+            parameters.items(),
+            {
+                name: _partitioned_like(parameters.get(_owner(name)), part)
+                for name, part in tensors.items()
+                if name.startswith(OPTIM)
+            },
+            of_parameters(scalars["optimizer"], parameters),
+        )
+        plain_kernels(self.optimizer)
+        load_scheduler_and_noise(self, scalars)
+
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, live in self.model.state_dict().items():
+            local_of(live).copy_(tensors[MODEL + name])
+
+    def _add_box(self, needed: dict[str, Box], name: str, shape: tuple[int, ...], live: Tensor) -> None:
+        mesh = Mesh.of(self.places.layout)
+        box = slice_box(name, shape, placement_of(name, live).cuts, mesh, mesh.coordinates(self.places.rank))
+        needed[name] = box if box is not None else Box((0,) * len(shape), tuple(local_of(live).shape))
+
+
+def whole_model(partition: ModelPartition, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The whole model on the CPU, from a checkpoint's tensors."""
+    return filled(partition.skeleton, {name.removeprefix(MODEL): value for name, value in tensors.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What the ranks of a job hold together, and this rank's parts of it."""
+
+    layout: StateLayout
+    metas: Mapping[str, TensorMeta]
+    parts: Mapping[str, Tensor]
+    boxes: Mapping[str, Box]  # that are this rank's to write; each is its part of the tensor
+
+
+def collect(tensors: Mapping[str, Tensor], group: Group, places: Places, slots: Sequence[Slot]) -> Collection:
+    """Collective: stages tell each other what they hold."""
+    at = {PIPELINE: (places.stage,)}
+    metas = {name: meta_of(name, tensor) for name, tensor in tensors.items()}
+    placements = {name: placement_of(name, tensor, at) for name, tensor in tensors.items()}
+    if places.layout.pipeline > 1:
+        speaks = places.data == 0 and places.tensor == 0
+        held = [[name, to_json(metas[name]), to_json(placements[name])] for name in tensors] if speaks else []
+        metas, placements = {}, {}
+        for packet in group.gather_bytes(json.dumps(held).encode()):
+            for name, meta, placement in json.loads(packet):
+                metas[name] = from_json(TensorMeta, meta)
+                placements[name] = _merge_placements(placements.get(name), from_json(Placement, placement))
+    layout = StateLayout(Mesh.of(places.layout), placements, tuple(slots))
+    parts = {name: local_of(tensor) for name, tensor in tensors.items()}
+    return Collection(layout, metas, parts, plan_shards(layout, metas)[group.rank])
+
+
+def merged_scalars(parts: Sequence[Scalars], groups: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The scalars of the whole model from those of its stages, in order; `groups` are those of the whole optimizer."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    optimizers = [part["optimizer"] for part in parts]
+    merged = []
+    for i, names in enumerate(groups):
+        held = [optimizer["groups"][i] for optimizer in optimizers]
+        options = next((group["options"] for group in held if group["params"]), held[0]["options"])
+        merged.append({"params": list(names), "options": options})
+    state = {name: value for optimizer in optimizers for name, value in optimizer["state"].items()}
+    return {**parts[0], "optimizer": {**optimizers[0], "groups": merged, "state": state}}
+
+
+def of_parameters(scalars: Scalars, parameters: Iterable[str]) -> dict[str, Any]:
+    """What of a whole optimizer's scalars concerns these parameters."""
+    names = set(parameters)
+    groups = [{**g, "params": [name for name in g["params"] if name in names]} for g in scalars["groups"]]
+    return {**scalars, "groups": groups, "state": {name: v for name, v in scalars["state"].items() if name in names}}
+
+
+def _owner(name: str) -> str:
+    """The parameter that a state tensor named `optim/<parameter>/<key>` belongs to."""
+    return name.removeprefix(OPTIM).rpartition("/")[0]
+
+
+def _partitioned_like(owner: Tensor | None, part: Tensor) -> Tensor:
+    """A part of a state tensor as a tensor that is partitioned like its parameter."""
+    if not isinstance(owner, DTensor) or part.shape != owner.to_local().shape or part.dim() == 0:
+        return part
+    return DTensor.from_local(
+        part.to(owner.device), owner.device_mesh, owner.placements, run_check=False, shape=owner.shape,
+        stride=owner.stride(),
+    )  # fmt: skip
+
+
+def _merge_placements(known: Placement | None, other: Placement) -> Placement:
+    if known is None:
+        return other
+    if known.cuts != other.cuts:
+        raise CorruptCheckpoint(f"Two stages hold a tensor partitioned in two ways: {known.cuts} and {other.cuts}.")
+    return Placement(known.cuts, {PIPELINE: tuple(sorted({*known.at[PIPELINE], *other.at[PIPELINE]}))})

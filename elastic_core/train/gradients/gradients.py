@@ -1,0 +1,142 @@
+"""Backward over the micro-batches of a step, the exchange, and the norms that the noise scale needs.
+
+The gradient after the last micro-batch is that of the mean loss over the whole global batch (`train.data.batches` says
+why). Norms are taken per parameter and added in the model's order: per bucket they would depend on DDP's layout,
+and with AdaScale the learning rate of a resumed run would differ from the undisturbed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from elastic_core.comm.algorithm import CommAlgorithm, GradBucket
+from elastic_core.comm.algorithms import create
+from elastic_core.host.exits import ExchangeBroken
+from elastic_core.train.data.batches import MicroBatch
+from elastic_core.train.gradients.noise import Part
+from elastic_core.train.parallel.group import Group, lost_peer
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGradients:
+    """What one rank knows of a step after backward. `loss` is its share of the batch's mean loss."""
+
+    loss: float
+    part: Part | None  # this rank's own gradient, None at world size 1
+    micro_parts: tuple[Part, ...]  # of each micro-batch, at world size 1 only
+    wait_seconds: float
+
+
+class Gradients:
+    """One model's gradients. `wrapped` is what the training code must call."""
+
+    def __init__(self, model: nn.Module, group: Group, comm: str, find_unused_parameters: bool = False) -> None:
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.comm: CommAlgorithm | None = None
+        self._ddp: DistributedDataParallel | None = None
+        self.measure_norms = True
+        self._norms: dict[int, Tensor] = {}
+        self._losses: list[Tensor] = []
+        self._micro: list[MicroBatch] = []
+        self._micro_parts: list[Part] = []
+        self._accumulated: list[Tensor | None] | None = None
+        self.wrapped: nn.Module = model
+        if group.world > 1:
+            # Buffers are kept equal by the session: DDP would broadcast them before every forward pass, and ranks
+            # may run different numbers of those.
+            self._ddp = DistributedDataParallel(
+                model,
+                forward_sync_buffers=False,
+                gradient_as_bucket_view=True,
+                find_unused_parameters=find_unused_parameters,
+            )
+            self.comm = create(comm, group.device)
+            self.comm.attach(self._ddp, self._probe)
+            self.wrapped = self._ddp
+
+    def expect(self, micro: MicroBatch) -> None:
+        """The next forward pass is this micro-batch's: only the step's last backward exchanges gradients."""
+        if self._ddp is not None:
+            self._ddp.require_backward_grad_sync = micro.last
+
+    def backward(self, loss: Tensor, micro: MicroBatch) -> None:
+        """Raises `ExchangeBroken` when other ranks are gone."""
+        weighted = loss * micro.weight
+        try:
+            weighted.backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            broken = self.comm.failure() if self.comm is not None else None
+            if broken is None and not lost_peer(error):
+                raise  # the user's own
+            raise ExchangeBroken(f"The gradient exchange broke: {broken or error}. Another rank is gone.") from error
+        self._losses.append(weighted.detach())
+        self._micro.append(micro)
+        if self._ddp is None and not (micro.last and self._accumulated is None):
+            self._accumulate(micro)
+
+    def finish(self) -> LocalGradients:
+        """After the step's last backward: hand out what was measured, and be ready for the next step."""
+        samples = sum(micro.num_samples for micro in self._micro)
+        weight = sum(micro.weight for micro in self._micro)
+        part = None
+        if self._ddp is not None:
+            sqr = sqr_sum([self._norms[id(p)] for p in self.parameters if id(p) in self._norms])
+            part = Part(samples, sqr / weight**2 if weight > 0 else 0.0)
+        local = LocalGradients(
+            loss=float(torch.stack([loss.double() for loss in self._losses]).sum()),
+            part=part,
+            micro_parts=tuple(self._micro_parts),
+            wait_seconds=self.comm.take_wait_seconds() if self.comm is not None else 0.0,
+        )
+        self._norms, self._losses, self._micro, self._micro_parts = {}, [], [], []
+        self._accumulated = None
+        return local
+
+    def sqr_norm(self) -> float:
+        """|g|^2 of the exchanged gradient."""
+        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        return sqr_sum(torch._foreach_norm(grads)) if grads else 0.0
+
+    def clip(self, max_norm: float, sqr_norm: float) -> None:
+        """Scale the exchanged gradient to at most `max_norm`."""
+        factor = max_norm / (sqr_norm**0.5 + 1e-6)
+        if factor < 1.0:
+            torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], factor)
+
+    def close(self) -> None:
+        if self.comm is not None:
+            self.comm.close()
+
+    def _probe(self, bucket: GradBucket) -> None:
+        if not self.measure_norms:
+            return
+        norms = torch._foreach_norm(bucket.gradients())
+        self._norms.update((id(parameter), norm) for parameter, norm in zip(bucket.parameters(), norms, strict=True))
+
+    def _accumulate(self, micro: MicroBatch) -> None:
+        """World size 1 with accumulation: add up here instead of in `.grad`, so that each part can be measured."""
+        grads = [parameter.grad for parameter in self.parameters]
+        if self.measure_norms:
+            self._micro_parts.append(Part(micro.num_samples, self.sqr_norm() / micro.weight**2))
+        if self._accumulated is None:
+            self._accumulated = grads
+        else:
+            self._accumulated = _added(self._accumulated, grads)
+        for parameter, total in zip(self.parameters, self._accumulated, strict=True):
+            parameter.grad = total if micro.last else None
+
+
+def _added(totals: Sequence[Tensor | None], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    both = [(total, grad) for total, grad in zip(totals, grads, strict=True) if total is not None and grad is not None]
+    if both:
+        torch._foreach_add_([total for total, _ in both], [grad for _, grad in both])
+    return [total if total is not None else grad for total, grad in zip(totals, grads, strict=True)]
+
+
+def sqr_sum(norms: Sequence[Tensor]) -> float:
+    return float(torch.stack([norm.double() for norm in norms]).square().sum()) if norms else 0.0

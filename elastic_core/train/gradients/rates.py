@@ -1,0 +1,64 @@
+"""Sets the optimizer's learning rates of a step: schedule times the factor of the global batch.
+
+The schedule is the task's (a function of progress) or a torch scheduler's. A scheduler computes each rate from the
+one before, so the batch's factor is on the optimizer only during its step, and never in what the scheduler sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from elastic_core.spec.job import Batch
+from elastic_core.train.gradients.learning_rate import batch_factor
+from elastic_core.train.gradients.noise import NoiseEstimate
+
+
+class Rates:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any | None,
+        schedule: Callable[[float], float],
+        batch: Batch,
+    ) -> None:
+        """`schedule`: progress of the job in [0, 1] to a factor; not used with a scheduler."""
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+        self._schedule = schedule
+        self._batch = batch
+        self._base = self._current_rates()
+
+    def restored(self) -> None:
+        """A checkpoint was loaded: rates without a scheduler are the task's own again, not what was saved."""
+        if self._scheduler is None:
+            self._set_rates(self._base)
+
+    @contextmanager
+    def applied(self, global_batch: int, progress: float, noise: NoiseEstimate | None) -> Iterator[float]:
+        """The optimizer steps within; gives the first group's rate."""
+        planned = self._current_rates()
+        rule, base = self._batch.learning_rate_rule, self._batch.base or self._batch.min
+        factor = batch_factor(rule, global_batch, base, noise)
+        if self._scheduler is None:
+            factor *= self._schedule(progress)
+        self._set_rates([rate * factor for rate in planned])
+        yield float(self._optimizer.param_groups[0]["lr"])
+        self._set_rates(planned)
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def _current_rates(self) -> list[Any]:
+        """Copies: a rate may be a tensor, which is written in place."""
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+    def _set_rates(self, rates: list[Any]) -> None:
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate

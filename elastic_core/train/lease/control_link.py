@@ -1,0 +1,68 @@
+"""All that rank 0 has towards the control plane, started and stopped together: heartbeat, observations, slots given
+back. The other ranks have none: what they must know comes in the step's message and in the answer to a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from elastic_core.domain import Slot
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.train.lease.lease_heartbeat import Connect, LeaseHeartbeat
+from elastic_core.train.lease.observation_sender import ObservationSender
+from elastic_core.train.lease.slot_release import SlotRelease
+from elastic_core.train.lease.standby_workers import StandbyWorkers
+from elastic_core.train.lease.stop_requests import StopRequests
+
+
+class ControlLink:
+    """Of one process group, over all its segments."""
+
+    def __init__(
+        self,
+        order: LaunchOrder,
+        connect: Connect,
+        stop_requests: StopRequests,
+        *,
+        on_lost: Callable[[str], None],
+        on_order: Callable[[LaunchOrder], None],
+        standby: StandbyWorkers | None,
+    ) -> None:
+        """Arguments are those of `LeaseHeartbeat`."""
+        self._on_lost = on_lost
+        self._standby = standby
+        self.heartbeat = LeaseHeartbeat(
+            order, connect, stop_requests, on_lost=self._lost, on_order=on_order, standby=standby
+        )
+        self.observations = ObservationSender(self.heartbeat)
+        self._slot_release = SlotRelease(self.heartbeat, standby) if standby is not None else None
+
+    def start(self) -> None:
+        self.heartbeat.start()
+        self.observations.start()
+
+    def stop(self, flush_seconds: float = 2.0) -> None:
+        """Send the observations that wait, for at most `flush_seconds`, and end the threads."""
+        self.observations.flush(flush_seconds)
+        self.heartbeat.close()
+        self.observations.close()
+        if self._slot_release is not None:
+            self._slot_release.close()
+
+    def adopt(self, order: LaunchOrder, sent: float) -> None:
+        """Go on under the next segment's order, whose commit was sent at `sent` (monotonic).
+
+        Slots that it has lost are given back in a thread, once the workers there are gone.
+        """
+        lost = set(self.heartbeat.order.allocation.slots) - set(order.allocation.slots)
+        self.heartbeat.adopt(order, sent)
+        if self._slot_release is not None and lost:
+            self._slot_release.release_when_left(tuple(sorted(lost)))
+
+    def ready_slots(self) -> tuple[Slot, ...] | None:
+        """For `Commit.ready`."""
+        return self._standby.ready_slots() if self._standby is not None else None
+
+    def _lost(self, why: str) -> None:
+        self.stop(flush_seconds=0)
+        self._on_lost(why)

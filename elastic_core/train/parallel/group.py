@@ -1,0 +1,157 @@
+"""The process group of a segment: who takes part, on which device, and the few small messages they exchange.
+
+Rank 0 opens a TCPStore on a free port and leaves its address in the run dir; every forming of a group has a
+generation, the epoch under which it forms, so that nobody joins an earlier one. What goes
+between ranks is bytes (JSON) and float64 vectors: nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore  # torch.distributed does not export the types
+
+from elastic_core.errors import InfrastructureError
+from elastic_core.host.messages import Rendezvous
+from elastic_core.host.rundir import RunDir
+
+RENDEZVOUS_SECONDS = 120.0
+_LENGTH_BYTES, _SHORT_BYTES = 8, 4088  # of a message's head
+COLLECTIVE_SECONDS = 600.0  # a commit may be retried for a lease's life while the others wait
+_log = logging.getLogger(__name__)
+
+
+class Group:
+    """One rank's membership. A group of one has no process group behind it and exchanges nothing."""
+
+    def __init__(self, rank: int = 0, world: int = 1, device: torch.device | None = None) -> None:
+        self.rank = rank
+        self.world = world
+        self.device = device or torch.device("cpu")
+
+    @staticmethod
+    def form(run_dir: RunDir, rank: int, world: int, device: torch.device, generation: int = 0) -> Group:
+        """Meet the other ranks. Raises `InfrastructureError` when they do not come in time."""
+        if world > 1:
+            with communicating("the rendezvous"):
+                store = _open_store(run_dir, rank, generation)
+                backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+                dist.init_process_group(
+                    backend,
+                    store=PrefixStore(f"generation-{generation}", store),
+                    rank=rank,
+                    world_size=world,
+                    timeout=timedelta(seconds=COLLECTIVE_SECONDS),
+                )
+        return Group(rank, world, device)
+
+    def gather_vectors(self, values: Sequence[float]) -> list[list[float]]:
+        """Every rank's vector (all of one length), by rank, on every rank."""
+        if self.world == 1:
+            return [list(values)]
+        vector = torch.tensor(values, dtype=torch.float64)
+        gathered = torch.empty(self.world * len(values), dtype=torch.float64)
+        with communicating("the agreement on a step"):
+            dist.all_gather_single(gathered, vector)
+        rows: list[list[float]] = gathered.view(self.world, -1).tolist()
+        return rows
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Every rank's message, by rank, on every rank: in one exchange if all are short, else in two."""
+        if self.world == 1:
+            return [data]
+        packets = self._gather(
+            len(data).to_bytes(_LENGTH_BYTES, "big") + data[:_SHORT_BYTES], _LENGTH_BYTES + _SHORT_BYTES
+        )
+        sizes = [int.from_bytes(packet[:_LENGTH_BYTES], "big") for packet in packets]
+        heads = [packet[_LENGTH_BYTES : _LENGTH_BYTES + size] for packet, size in zip(packets, sizes, strict=True)]
+        longest = max(sizes) - _SHORT_BYTES
+        if longest <= 0:
+            return heads
+        rests = self._gather(data[_SHORT_BYTES:], longest)
+        return [(head + rest)[:size] for head, rest, size in zip(heads, rests, sizes, strict=True)]
+
+    def _gather(self, data: bytes, width: int) -> list[bytes]:
+        """Every rank's at most `width` bytes, filled up with zeros."""
+        packet = torch.frombuffer(bytearray(data.ljust(width, b"\0")), dtype=torch.uint8)
+        gathered = torch.empty(self.world * width, dtype=torch.uint8)
+        with communicating("an exchange of messages"):
+            dist.all_gather_single(gathered, packet)
+        return [row.numpy().tobytes() for row in gathered.view(self.world, width)]
+
+    def from_first(self, data: bytes) -> bytes:
+        """Rank 0's message on every rank; what the others give does not matter."""
+        return self.gather_bytes(data if self.rank == 0 else b"")[0]
+
+    def broadcast_tensors(self, tensors: Sequence[torch.Tensor], among: dist.ProcessGroup | None = None) -> None:
+        """Overwrite every rank's tensors with those of the first rank of `among`: of all ranks, if that is None."""
+        if self.world > 1 and tensors:
+            with communicating("a broadcast of buffers"):
+                for work in [dist.broadcast(tensor, group=among, group_src=0, async_op=True) for tensor in tensors]:
+                    assert work is not None
+                    work.wait()
+
+    def log(self, text: str) -> None:
+        """A line of log, once for the group."""
+        if self.rank == 0:
+            _log.info(text)
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextmanager
+def communicating(what: str) -> Iterator[None]:
+    """Turn torch's errors of a broken connection into ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise InfrastructureError(
+            f"Lost the other ranks during {what}: {_first_line(error)}. A worker or its machine is gone, or it hangs; "
+            f"its own log says why."
+        ) from error
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether this is torch's word for a connection to another rank that broke, wherever it was raised.
+
+    DDP exchanges messages within a user's own forward pass too (when it lays out its buckets), and so does a model that
+    is partitioned; a pipeline stage raises its own error from what broke in its forward pass.
+    """
+    if isinstance(error, dist.DistError):
+        return True
+    if isinstance(error, RuntimeError) and any(mark in str(error) for mark in ("gloo/transport", "NCCL error")):
+        return True
+    return error.__cause__ is not None and lost_peer(error.__cause__)
+
+
+def _open_store(run_dir: RunDir, rank: int, generation: int) -> TCPStore:
+    # Everything is on one host: without this gloo resolves the host's name, which may lead anywhere.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    timeout = timedelta(seconds=RENDEZVOUS_SECONDS)
+    if rank == 0:
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timeout)
+        run_dir.write(Rendezvous("127.0.0.1", store.port, generation))
+        return store
+    deadline = time.monotonic() + RENDEZVOUS_SECONDS
+    while True:
+        address = run_dir.read(Rendezvous)
+        if address is not None and address.generation == generation:
+            return TCPStore(address.host, address.port, is_master=False, timeout=timeout)
+        if time.monotonic() > deadline:
+            raise InfrastructureError(
+                f"Rank {rank} waited {RENDEZVOUS_SECONDS:g} s for rank 0 to write {run_dir.path}/rendezvous.json."
+            )
+        time.sleep(0.02)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,93 @@
+"""Running a user's code outside training in a process of its own: what it prints, leaks or breaks stays there.
+
+`call` starts `python -m <module> ... --output <file>` with an allow-listed environment; the module's `main` ends in
+`answer`. The error of the child is raised here again, of the same class.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from elastic_core.errors import BY_CODE, ElasticError, InfrastructureError, UserError
+from elastic_core.host.environment import allowed, worker_settings
+from elastic_core.host.exits import ExitCode, exit_code
+from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec
+
+_log = logging.getLogger(__name__)
+
+
+def call(module: str, spec: JobSpec, settings: Settings, arguments: Sequence[str], timeout_seconds: float) -> Any:
+    """What `module` answers about the spec, as plain JSON.
+
+    Raises the child's `ElasticError`; `UserError` with the traceback's last line for the user's own exception;
+    `InfrastructureError` for a child that was killed or took too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
+        spec_file, output = Path(folder) / "spec.json", Path(folder) / "output.json"
+        spec_file.write_text(spec.model_dump_json())
+        command = [sys.executable, "-m", module, "--spec", str(spec_file), "--output", str(output), *arguments]
+        try:
+            done = subprocess.run(
+                command, env=_environment(settings), cwd=settings.project.absolute(), stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, errors="replace", timeout=timeout_seconds, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise InfrastructureError(
+                f"{module} for {spec.entry_point!r} took more than {timeout_seconds:g} s and was stopped."
+            ) from error
+        if not output.exists():
+            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise InfrastructureError(
+                f"{module} for {spec.entry_point!r} ended with exit code {done.returncode} and no answer: {last}"
+            )
+        answer = json.loads(output.read_text())
+    if "result" in answer:
+        return answer["result"]
+    raise BY_CODE.get(answer["code"], UserError)(answer["error"])
+
+
+def parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    arguments.add_argument("--spec", type=Path, required=True, help="job spec, a JSON file")
+    arguments.add_argument("--output", type=Path, help="where to write the answer as well")
+    return arguments
+
+
+def read_spec(path: Path) -> JobSpec:
+    return JobSpec.model_validate_json(path.read_text())
+
+
+def answer(output: Path | None, work: Callable[[], Any]) -> int:
+    """Print what `work` gives as JSON (and write it to `output`), or why it could not; the process's exit code."""
+    try:
+        result = {"result": work()}
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
+        _log.exception("no answer")
+        code = error.code if isinstance(error, ElasticError) else UserError.code
+        last = str(error) if isinstance(error, ElasticError) else traceback.format_exception_only(error)[-1].strip()
+        _write(output, {"code": code, "error": last})
+        return exit_code(error)
+    _write(output, result)
+    print(json.dumps(result["result"]))
+    return ExitCode.DONE
+
+
+def _write(output: Path | None, content: Any) -> None:
+    if output is not None:
+        output.write_text(json.dumps(content))
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    known = {f"ELASTIC_{name.upper()}": str(value) for name, value in worker_settings(settings).items() if value}
+    return {**allowed(os.environ, settings), **known}

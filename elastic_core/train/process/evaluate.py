@@ -1,0 +1,75 @@
+"""Metrics of a checkpoint on its task's held-out data, on the CPU: `python -m elastic_core.train.process.evaluate`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from elastic_core import logs
+from elastic_core.errors import CorruptCheckpoint, UserError
+from elastic_core.protocol.service import JobRecords
+from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec, entry_points
+from elastic_core.train.process import child
+
+TIMEOUT_SECONDS = 3600.0
+
+
+def evaluate_checkpoint(settings: Settings, spec: JobSpec, uri: str, sha256: str | None = None) -> dict[str, float]:
+    """Metrics by name, {} if the task evaluates nothing; from a process of its own.
+
+    `uri` is the checkpoint's directory in the store, `sha256` its manifest's if known. Raises `CorruptCheckpoint`, and
+    `UserError` for whatever the task's code raises.
+    """
+    entry_points.check(spec.entry_point, settings.tasks)
+    arguments = ["--checkpoint", uri, *(["--sha256", sha256] if sha256 else [])]
+    answered = child.call("elastic_core.train.process.evaluate", spec, settings, arguments, TIMEOUT_SECONDS)
+    return {str(name): float(value) for name, value in answered.items()}
+
+
+def evaluate_job(control: JobRecords, settings: Settings, job_id: str) -> dict[str, float]:
+    """Metrics of the job's newest checkpoint that can be read. Raises `UserError` when there is none."""
+    job = control.job(job_id)
+    good = [record for record in control.checkpoints(job_id) if not record.bad]
+    faults = []
+    for record in sorted(good, key=lambda record: (record.lineage, record.step), reverse=True):
+        try:
+            return evaluate_checkpoint(settings, job.spec, record.uri, record.manifest_sha256)
+        except CorruptCheckpoint as error:
+            faults.append(str(error))
+    raise UserError(
+        f"Job {job_id} has no checkpoint that could be evaluated. {'; '.join(faults) or 'None is committed.'}"
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    logs.configure("evaluate")
+    parser = child.parser("elastic_core.train.process.evaluate", __doc__)
+    parser.add_argument("--checkpoint", required=True, metavar="URI", help="its directory, relative to the store")
+    parser.add_argument("--sha256", help="SHA-256 of its manifest, as the ledger has it")
+    options = parser.parse_args(argv)
+    return child.answer(
+        options.output,
+        lambda: _evaluate(child.read_spec(options.spec), Settings(), options.checkpoint, options.sha256),
+    )
+
+
+def _evaluate(spec: JobSpec, settings: Settings, uri: str, sha256: str | None) -> dict[str, float]:
+    entry_points.check(spec.entry_point, settings.tasks)
+    entry_points.reach(settings.project)
+    from elastic_core.state.stores.store_urls import open_store
+    from elastic_core.train.checkpoint.restore import read_weights
+    from elastic_core.train.checkpoint.training_state import load_weights, seed_everything
+    from elastic_core.train.entry import model_and_evaluate
+    from elastic_core.train.steps.evaluating import measured
+
+    seed_everything(spec.seed)
+    model, evaluate = model_and_evaluate(entry_points.load(spec.entry_point, settings.tasks), spec)
+    if model is None or evaluate is None:
+        return {}
+    load_weights(model, read_weights(open_store(settings.store_url(), endpoint=settings.s3_endpoint), uri, sha256))
+    return measured(evaluate, model)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,46 @@
+"""What only the task's own code knows, found before the job is submitted: `python -m
+elastic_core.train.process.inspect`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from elastic_core import logs
+from elastic_core.domain import from_json, to_json
+from elastic_core.protocol.records import JobFacts
+from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec, entry_points
+from elastic_core.train.process import child
+
+TIMEOUT_SECONDS = 600.0  # the data set is built, which may read a lot
+
+
+def inspect_job(spec: JobSpec, settings: Settings) -> JobFacts:
+    """Facts of a spec's task, from a process of its own; imports no torch here.
+
+    Raises `UserError` for an entry point that is not allowed or does not exist, parameters that do not fit it, and
+    whatever its code raises.
+    """
+    entry_points.check(spec.entry_point, settings.tasks)
+    return from_json(JobFacts, child.call("elastic_core.train.process.inspect", spec, settings, [], TIMEOUT_SECONDS))
+
+
+def main(argv: Sequence[str]) -> int:
+    logs.configure("inspect")
+    options = child.parser("elastic_core.train.process.inspect", __doc__).parse_args(argv)
+    return child.answer(options.output, lambda: _facts(child.read_spec(options.spec), Settings()))
+
+
+def _facts(spec: JobSpec, settings: Settings) -> Any:
+    entry_points.check(spec.entry_point, settings.tasks)
+    entry_points.reach(settings.project)
+    from elastic_core.train.entry import job_facts  # imports torch
+
+    return to_json(job_facts(entry_points.load(spec.entry_point, settings.tasks), spec))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

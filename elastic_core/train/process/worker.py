@@ -1,0 +1,253 @@
+"""One worker process: `python -m elastic_core.train.process.worker --run-dir D --rank R`, one a slot, started by the
+agent.
+
+Heartbeats start before torch is imported, so that the ledger hears of the processes while they still load. The
+exit code says how it ended (`host.exits`); an error goes to `error-rank<R>.json` in the run dir.
+
+A process outlives resizes that leave it its slot: it forms another group with those who are there then, and restarts
+the task from the checkpoint just committed, as a new process would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastic_core import logs
+from elastic_core.crashing import crash_here
+from elastic_core.domain import Slot
+from elastic_core.host.exits import ExitCode, exit_code
+from elastic_core.host.messages import WorkerError, WorkerSettings
+from elastic_core.host.rundir import RunDir
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.trainer import TrainerControl
+from elastic_core.train.lease.control_link import ControlLink
+from elastic_core.train.lease.lease_heartbeat import Connect
+from elastic_core.train.lease.standby_workers import StandbyWorkers, wait_for_order
+from elastic_core.train.lease.stop_requests import StopRequest, StopRequests
+
+if TYPE_CHECKING:
+    import torch
+
+_STARTED = time.perf_counter()
+_PATIENCE_SECONDS = 5.0  # of the client; the heartbeat goes on asking by itself
+_log = logging.getLogger("elastic_core.train.process.worker")  # by name: the module runs as __main__
+
+
+def main(argv: Sequence[str], *, connect: Connect | None = None, standalone: bool = False) -> int:
+    """Train until this process should end; its exit code.
+
+    `standalone`: this process is ours alone, so it may be ended at once when the lease is over. In the caller's
+    process (debug launcher) training ends at its next step instead. `connect` replaces the HTTP client.
+    """
+    started = _STARTED if standalone else time.perf_counter()
+    parser = argparse.ArgumentParser(prog="elastic_core.train.process.worker", description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder of the process group")
+    parser.add_argument("--rank", type=int, required=True, help="index of this worker's slot in the allocation")
+    parser.add_argument("--slot", help="NODE:INDEX; wait until this slot is the group's. --rank is a number only, then")
+    options = parser.parse_args(argv)
+    run_dir, number = RunDir(options.run_dir), options.rank
+    if standalone or not _log.hasHandlers():  # else the caller's logging holds
+        logs.configure("worker")
+    try:
+        with _sigterm(stop_requests := StopRequests()):
+            if options.slot is None:
+                _train(run_dir, number, connect, stop_requests, started, standalone)
+            else:
+                _join(run_dir, number, options.slot, stop_requests)
+    except KeyboardInterrupt as error:
+        if not standalone:
+            raise  # somebody sits in front of the debug launcher
+        return _report(run_dir, number, error)
+    except BaseException as error:  # noqa: BLE001 - every end of a worker becomes an exit code and a file
+        return _report(run_dir, number, error)
+    return ExitCode.DONE
+
+
+def _train(
+    run_dir: RunDir, rank: int, connect: Connect | None, stop_requests: StopRequests, started: float, standalone: bool
+) -> None:
+    order = run_dir.order()
+    settings = run_dir.require(WorkerSettings)
+    link = None
+    if rank == 0:
+        link = ControlLink(
+            order,
+            connect or _client(settings),
+            stop_requests,
+            on_lost=_end_process if standalone else _log.error,
+            on_order=run_dir.write_order,
+            standby=StandbyWorkers(run_dir) if standalone else None,
+        )
+        link.start()
+    try:
+        entry = _load(order, settings, standalone)
+        _Trainer(run_dir, order.allocation.slots[rank], entry, settings, stop_requests, link).train(order, started)
+    finally:
+        if link is not None:
+            link.stop()
+
+
+def _join(run_dir: RunDir, number: int, place: str, stop_requests: StopRequests) -> None:
+    """Load everything, wait to be needed, and take part from then on."""
+    settings = run_dir.require(WorkerSettings)
+    entry = _load(run_dir.order(), settings, standalone=True)
+    joined = wait_for_order(run_dir, number, place, stop_requests)
+    if joined is not None:
+        order, slot = joined
+        _Trainer(run_dir, slot, entry, settings, stop_requests, None).train(order, time.perf_counter())
+
+
+def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any:
+    """The job's entry point, and all that running it needs. Takes a second and more: only after the first heartbeat."""
+    from elastic_core.spec import entry_points
+    from elastic_core.train.process import lazy_dynamo
+
+    import_module("elastic_core.train.entry")
+    if standalone:
+        lazy_dynamo.install()
+    entry_points.reach(settings.project)
+    return entry_points.load(order.spec.entry_point, settings.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trainer:
+    """This process's part in its group. `control_link` is rank 0's."""
+
+    run_dir: RunDir
+    slot: Slot
+    entry: Any
+    settings: WorkerSettings
+    stop_requests: StopRequests
+    control_link: ControlLink | None
+
+    def train(self, order: LaunchOrder, started: float) -> None:
+        """Under this order, and restart under each that resizes the group, as long as it names our slot."""
+        device = _device(self.slot.type)
+        next_order: LaunchOrder | None = order
+        while next_order is not None and self.slot in next_order.allocation.slots:
+            if next_order is not order:
+                crash_here("resize.left")
+                gc.collect()  # model and process group hold each other: free their memory before the next ones
+            next_order = self._session(next_order, device, started)
+            started = time.perf_counter()
+
+    def _session(self, order: LaunchOrder, device: torch.device, started: float) -> LaunchOrder | None:
+        """Restore, train, commit. Gives the order to restart under, if there is one."""
+        from elastic_core.state.memory_tier.cache_client import Access
+        from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore
+        from elastic_core.state.stores.store_urls import open_store
+        from elastic_core.train.entry import run
+        from elastic_core.train.parallel.group import Group
+        from elastic_core.train.session import Session
+        from elastic_core.train.steps.runtime_context import RuntimeContext
+
+        slots, settings = order.allocation.slots, self.settings
+        rank = slots.index(self.slot)
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(slots)))
+        group = Group.form(self.run_dir, rank, len(slots), device, generation=order.epoch)
+        store = open_store(settings.store, endpoint=settings.s3_endpoint)
+        access = self.run_dir.read(Access)
+        memory = None
+        if access is not None:
+            memory = MemoryTier(access, self.slot.node, order.spec.checkpoints.memory_copies)
+        session = Session(
+            RuntimeContext(
+                order=order,
+                group=group,
+                store=TieredStore(store, memory) if memory is not None else store,
+                memory=memory,
+                stop_requests=self.stop_requests,
+                control_link=self.control_link,
+                started_at=started,
+            )
+        )
+        run(self.entry, session, order.spec)
+        session.close()
+        group.close()
+        if memory is not None:
+            memory.close()
+        return session.next_order
+
+
+def _device(slot_type: str) -> torch.device:
+    """CPU slots get the CPU. The launcher shows a CUDA rank its own device only; otherwise LOCAL_RANK names it."""
+    import torch
+
+    if slot_type == "cpu" or not torch.cuda.is_available():
+        if slot_type != "cpu":
+            _log.warning(
+                "the slot is a %s, but torch %s sees no CUDA device, so the CPU trains; "
+                "if it should not, does nvidia-smi list the device, and is this torch built for CUDA?",
+                slot_type,
+                torch.__version__,
+            )
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    index = 0 if torch.cuda.device_count() == 1 else int(os.environ.get("LOCAL_RANK", "0"))
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _client(settings: WorkerSettings) -> Callable[[str], TrainerControl]:
+    from elastic_core.protocol.http_client import HttpTrainer
+
+    return lambda token: HttpTrainer(settings.control_url, token, patience_seconds=_PATIENCE_SECONDS)
+
+
+@contextmanager
+def _sigterm(stop_requests: StopRequests) -> Iterator[None]:
+    """SIGTERM asks to leave at a boundary. Signals can only be handled on the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stop_requests.request(StopRequest.LEAVE, "SIGTERM"))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _report(run_dir: RunDir, rank: int, error: BaseException) -> int:
+    code = _code(error)
+    text = "".join(traceback.format_exception(error))
+    last = traceback.format_exception_only(error)[-1].strip()
+    _log.log(logging.INFO if code == ExitCode.STOPPED else logging.ERROR, "training ends: %s", last, exc_info=error)
+    if code != ExitCode.STOPPED and run_dir.path.exists():
+        run_dir.write(WorkerError(last, text), rank)
+    return code
+
+
+def _code(error: BaseException) -> int:
+    if "torch" in sys.modules:
+        from elastic_core.train.parallel.group import lost_peer
+
+        if lost_peer(error):
+            return ExitCode.INFRASTRUCTURE
+    return exit_code(error)
+
+
+def _end_process(why: str) -> None:
+    """The lease is over and another may hold the slots' job: no cleaning up, which could hang."""
+    _log.error(why)
+    os._exit(ExitCode.STOPPED)
+
+
+if __name__ == "__main__":
+    exit_status = main(sys.argv[1:], standalone=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_status)  # tearing down the interpreter with torch in it takes a third of a second

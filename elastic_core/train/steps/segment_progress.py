@@ -1,0 +1,116 @@
+"""How far a job is, and what was measured on the way: counted step by step, reported with observations and checkpoints.
+
+The same on every rank but for what is timed. It exists before the model does: restoring sets where the count begins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from statistics import fmean
+
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.train.steps.observe import Observer, StepFacts
+from elastic_core.train.steps.runtime_context import RuntimeContext
+from elastic_core.train.steps.stepping import StepResult
+
+TARGET_STEPS = 20  # whose mean loss is compared with the job's target: one step's is noise
+
+
+class Progress:
+    """`step` and `samples` are the job's; `order` is the one in force; `loss` is the last step's, over all ranks."""
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self._control_link = context.control_link
+        self._started_at = context.started_at
+        self.order = context.order
+        self.step = 0
+        self.samples = 0
+        self.loss = float("nan")
+        self.over = False  # this session should end
+        self.next_order: LaunchOrder | None = None  # then: the next segment's, for which this process restarts training
+        self.timings: dict[str, float] = {}  # since the last checkpoint: seconds, `..._at` in Unix time, `..._bytes`
+        self._logged: dict[str, float] = {}
+        self._losses: list[float] = []  # since the last checkpoint
+        self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
+        self.begin_segment()
+
+    @property
+    def fraction(self) -> float:
+        """Part of the job's work that is done, in [0, 1]."""
+        return min(1.0, self.samples / self.order.total_samples)
+
+    @property
+    def done(self) -> bool:
+        """The job's work is done. The same on every rank: all know the agreed losses. A restart begins a new mean."""
+        if self.samples >= self.order.total_samples:
+            return True
+        target = self.order.spec.work.target_loss
+        return target is not None and len(self._latest) == TARGET_STEPS and fmean(self._latest) <= target
+
+    def begin(self) -> None:
+        """The first step is about to start."""
+        self.timings["start"] = time.perf_counter() - self._started_at
+        self.begin_segment()
+
+    def begin_segment(self) -> None:
+        self._observer = Observer(self.order.allocation, self.order.facts.dataset_samples)
+        self._first = True
+        self.began = self.step, self.samples
+
+    def start_at(self, step: int, samples: int) -> None:
+        self.step, self.samples = step, samples
+        if self._control_link is not None:
+            self._control_link.heartbeat.progressed(step, samples)
+
+    def time(self, name: str, seconds: float) -> None:
+        """Report a span, or a number of bytes (`..._bytes`), with the next checkpoint."""
+        self.timings[name] = seconds
+
+    def log(self, metrics: Mapping[str, float]) -> None:
+        self._observer.log(metrics)
+        self._logged.update(metrics)
+
+    def metrics(self) -> dict[str, float]:
+        """Mean loss since the last checkpoint, and what was logged."""
+        return {**({"loss": fmean(self._losses)} if self._losses else {}), **self._logged}
+
+    def saved(self) -> None:
+        """A checkpoint has taken the timings and the losses with it."""
+        self.timings, self._losses = {}, []
+
+    def count(self, result: StepResult) -> None:
+        """A step was taken."""
+        if self._first:
+            self.timings["first_step"] = result.seconds
+            self.timings["first_step_at"] = time.time() - result.seconds
+        self._first = False
+        self.start_at(self.step + 1, self.samples + result.batch_samples)
+        self.loss = result.agreed.loss
+        self._losses.append(self.loss)
+        self._latest.append(self.loss)
+        self._observer.add(
+            StepFacts(
+                step=self.step,
+                samples=self.samples,
+                batch_samples=result.batch_samples,
+                local_batch=result.local_batch,
+                accumulation=result.accumulation,
+                step_seconds=result.seconds,
+                sync_seconds=result.wait_seconds,
+                loss=self.loss,
+                learning_rate=result.learning_rate,
+                noise=result.noise,
+                memory_bytes=result.agreed.memory_bytes,
+            )
+        )
+
+    def report_due(self) -> bool:
+        return self._observer.due()
+
+    def report(self) -> None:
+        """Send an observation of the steps since the last."""
+        observation = self._observer.take()
+        if observation is not None and self._control_link is not None:
+            self._control_link.observations.add(observation)

@@ -1,0 +1,68 @@
+"""Runs of other DAGs, as a task or trigger sees them: look up, else start; 'exists' means attach.
+
+Airflow's own TriggerDagRunOperator fails its task when the run exists, past any retry policy; this asks the
+supervisor for the same things and leaves the judgement to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from elastic_airflow.names import SEGMENT_DAG
+from elastic_core.errors import InfrastructureError
+
+FINISHED = ["success", "failed"]
+
+
+class Presence(StrEnum):
+    MISSING = "missing"  # never started, or deleted
+    OPEN = "open"
+    FINISHED = "finished"
+
+
+def presence(dag_id: str, run_id: str) -> Presence:
+    """Whether the run exists and still works. Blocks; call it in a thread from a trigger."""
+    if not RuntimeTaskInstance.get_dr_count(dag_id, run_ids=[run_id]):
+        return Presence.MISSING
+    finished = RuntimeTaskInstance.get_dr_count(dag_id, run_ids=[run_id], states=FINISHED)
+    return Presence.FINISHED if finished else Presence.OPEN
+
+
+def task_state(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str | None:
+    """State of a task now, None where it has none (cleared) or does not exist."""
+    states = RuntimeTaskInstance.get_task_states(dag_id, task_ids=[task_id], run_ids=[run_id])
+    name = task_id if map_index < 0 else f"{task_id}_{map_index}"
+    state = states.get(run_id, {}).get(name)
+    return None if state is None else str(getattr(state, "value", state))
+
+
+def start(dag_id: str, run_id: str, conf: Mapping[str, Any], note: str, again: bool = False) -> bool:
+    """Start a run under this id; False when it exists already (and is left alone, or cleared if `again`)."""
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS  # set by the supervisor when the task starts
+
+    answer = SUPERVISOR_COMMS.send(
+        TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf), note=note, reset_dag_run=again)
+    )
+    if isinstance(answer, ErrorResponse):
+        if answer.error == ErrorType.DAGRUN_ALREADY_EXISTS:
+            return False
+        raise InfrastructureError(f"Airflow did not start run {run_id!r} of {dag_id!r}: {answer.error} {answer.detail}")
+    return True
+
+
+def ensure_segment_run(job_id: str, segment_id: str, over: bool = False) -> str:
+    """Make sure that the segment has a run: one that works for it, or any for one that is over. Says what was done."""
+    run = presence(SEGMENT_DAG, segment_id)
+    if run is Presence.OPEN or (over and run is Presence.FINISHED):
+        return f"run {segment_id} exists: attached to it"
+    again = run is Presence.FINISHED
+    conf = {"job_id": job_id, "segment_id": segment_id}
+    if not start(SEGMENT_DAG, segment_id, conf, note=f"segment of {job_id}", again=again) and not again:
+        return f"run {segment_id} was started by another: attached to it"
+    return f"run {segment_id} {'had ended before its segment: cleared it' if again else 'started'}"

@@ -1,0 +1,110 @@
+"""The platform's app below Airflow's API server: the page at once, the control API as soon as the ledger answers.
+
+An exception while a plugin's app starts would stop the whole API server. So nothing here can fail at start-up: until
+the control plane is built, its routes answer 503 with the reason, and building is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from fastapi import Depends, FastAPI
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from elastic_airflow.names import JOB_DAG
+from elastic_airflow.page.page_files import page_router
+from elastic_core.settings import Settings
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+
+log = structlog.get_logger(__name__)
+
+MAX_WAIT_SECONDS = 15.0  # between two tries to build the control plane
+
+
+class DeferredApp:
+    """Passes requests on to the app once it is built; says why not until then."""
+
+    def __init__(self, build: Callable[[], FastAPI]) -> None:
+        self._build = build
+        self._app: ASGIApp | None = None
+        self.problem = "the control plane is starting"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is not None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            answer = JSONResponse(
+                {"code": "infrastructure", "message": self.problem}, status_code=503, headers={"Retry-After": "2"}
+            )
+            await answer(scope, receive, send)
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Build the app, however long that takes, and keep its lifespan open until `stop`."""
+        wait = 0.5
+        while not stop.is_set():
+            try:
+                app = await asyncio.to_thread(self._build)
+                async with app.router.lifespan_context(app):
+                    self._app = app
+                    log.info("the control plane is ready")
+                    await stop.wait()
+                    return
+            except Exception as error:  # noqa: BLE001 (whatever it is must not stop Airflow's API server; it is shown)
+                self._app = None
+                self.problem = f"the control plane does not start: {type(error).__name__}: {error}"
+                log.warning(self.problem, retry_in_seconds=wait)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), wait)
+                wait = min(2 * wait, MAX_WAIT_SECONDS)
+
+
+def mount_app(build: Callable[[], FastAPI], reads: Callable[..., Any]) -> FastAPI:
+    """The app to mount. `reads` is the dependency that a user must pass to see the page."""
+    control_app = DeferredApp(build)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        serving = asyncio.create_task(control_app.serve(stop))
+        yield
+        stop.set()
+        await serving
+
+    app = FastAPI(title="Elastic training platform", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.include_router(page_router(), prefix="/page", dependencies=[Depends(reads)])
+    app.mount("/", control_app)
+    return app
+
+
+def plugin_app() -> FastAPI:
+    return mount_app(build_control_app, user_may("GET"))
+
+
+def user_may(method: ResourceMethod) -> Callable[..., Any]:
+    """Airflow's own rule: who may see (GET) or start (POST) runs of `elastic_job` may do so with jobs here."""
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+    from airflow.api_fastapi.core_api.security import requires_access_dag
+
+    return requires_access_dag(method=method, access_entity=DagAccessEntity.RUN, param_dag_id=JOB_DAG)
+
+
+def build_control_app() -> FastAPI:
+    """The control API over the ledger of the settings. Raises whatever keeps it from starting."""
+    from elastic_airflow.page.page_api import ui_router
+    from elastic_core.control.plane import open_control
+    from elastic_core.control.rpc.http_api import create_app
+
+    settings = Settings()
+    control = open_control(settings)
+    secret = settings.secret_file("control").read_text().strip().encode()
+    reads = user_may("GET")
+    app: FastAPI = create_app(control, service_secret=secret, user_reads=reads, user_writes=user_may("POST"))
+    app.include_router(ui_router(control, settings), prefix="/ui", dependencies=[Depends(reads)])
+    return app

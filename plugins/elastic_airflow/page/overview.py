@@ -1,0 +1,217 @@
+"""What the page shows, made from the control plane's own answers. Pure: records in, records out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from elastic_airflow.links import tracker_url
+from elastic_airflow.names import DRIVER
+from elastic_core.domain import JobState, JobView, SegmentState, Snapshot
+from elastic_core.protocol.records import Explanation, JobStatus, SegmentStatus
+from elastic_core.settings import Settings
+
+MAX_ENDED_JOBS = 30
+
+
+class Shown(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class NodeShown(Shown):
+    name: str
+    type: str
+    num_slots: int
+    present: bool
+
+
+class JobShown(Shown):
+    job_id: str
+    name: str
+    task: str
+    state: str
+    segment_id: str
+    segment_state: str
+    segment_index: int
+    lineage: int
+    priority: int
+    queue: str
+    submitted_at: float
+    finished_at: float | None
+    waiting_since: float | None
+    deadline: float | None
+    late: bool  # it will miss its deadline at the present speed, or has
+    step: int
+    done_samples: int
+    total_samples: int
+    progress: float  # of the work, in [0, 1]
+    slots: int
+    min_slots: int
+    max_slots: int
+    types: str  # what it holds, e.g. "2 h200"
+    global_batch: int | None
+    layout: str
+    comm: str
+    seconds_left: float | None
+    num_resizes: int
+    reason: str
+    error: str | None
+    notes: tuple[str, ...]
+    evaluation: Mapping[str, float]
+    model: str | None
+    run: tuple[str, str] | None  # dag id and run id of the Airflow run that drives it
+    tracker_url: str | None
+
+
+class HoldShown(Shown):
+    """One lease on the timeline: a job holds these slots from one moment to another."""
+
+    job_id: str
+    segment_id: str
+    slots: tuple[tuple[str, int], ...]
+    since: float
+    until: float | None  # None: still
+    global_batch: int
+    attempt: int
+    grant_reason: str
+    end_reason: str
+
+
+class DecisionShown(Shown):
+    policy: str
+    decided_at: float | None
+    trigger: str
+    notes: tuple[str, ...]
+
+
+class Overview(Shown):
+    now: float
+    since: float
+    nodes: tuple[NodeShown, ...]
+    jobs: tuple[JobShown, ...]
+    holds: tuple[HoldShown, ...]
+    decision: DecisionShown | None
+    paused: tuple[str, ...]  # DAGs that are paused: nothing new starts through them
+
+
+def jobs_to_show(jobs: Iterable[JobStatus], since: float) -> list[JobStatus]:
+    """Active jobs by age, then those that ended in the window, newest first."""
+    jobs = list(jobs)
+    active = sorted((j for j in jobs if j.state is JobState.ACTIVE), key=lambda j: (j.submitted_at, j.job_id))
+    ended = [j for j in jobs if j.state is not JobState.ACTIVE and (j.finished_at or 0.0) >= since]
+    return active + sorted(ended, key=lambda j: j.finished_at or 0.0, reverse=True)[:MAX_ENDED_JOBS]
+
+
+def overview(
+    *,
+    snapshot: Snapshot,
+    jobs: Sequence[JobStatus],
+    segments: Sequence[SegmentStatus],
+    explanation: Explanation | None,
+    notes: Sequence[str],
+    paused: Sequence[str],
+    settings: Settings,
+    since: float,
+    now: float,
+) -> Overview:
+    """`segments` that held slots in the window; `explanation` of any one job, for the decision that it came from."""
+    by_job: dict[str, list[SegmentStatus]] = {}
+    for segment in segments:
+        by_job.setdefault(segment.job_id, []).append(segment)
+    views = {view.job_id: view for view in snapshot.jobs}
+    decision = explanation and DecisionShown(
+        policy=explanation.policy, decided_at=explanation.decided_at, trigger=explanation.trigger, notes=tuple(notes)
+    )
+    return Overview(
+        now=now,
+        since=since,
+        nodes=tuple(
+            NodeShown(name=node.name, type=node.type, num_slots=node.num_slots, present=node.present)
+            for node in snapshot.nodes
+        ),
+        jobs=tuple(job_shown(j, by_job.get(j.job_id, []), views.get(j.job_id), settings, now) for j in jobs),
+        holds=tuple(hold_shown(segment) for segment in segments),
+        decision=decision,
+        paused=tuple(paused),
+    )
+
+
+def job_shown(
+    job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None, settings: Settings, now: float
+) -> JobShown:
+    spec, held, limits = job.spec, job.allocation, job.spec.limits()
+    deadline = spec.deadline.timestamp() if spec.deadline else None
+    driver: Mapping[str, Any] | None = job.results.get(DRIVER)
+    model: Mapping[str, Any] | None = job.results.get("registration")
+    waits = job.state is JobState.ACTIVE and job.segment_state in (SegmentState.CREATED, SegmentState.WAITING)
+    return JobShown(
+        job_id=job.job_id,
+        name=spec.name,
+        task=spec.entry_point,
+        state=str(job.state),
+        segment_id=job.segment_id,
+        segment_state=str(job.segment_state),
+        segment_index=int(job.segment_id.rpartition("_")[2]),
+        lineage=job.lineage,
+        priority=spec.priority,
+        queue=spec.queue,
+        submitted_at=job.submitted_at,
+        finished_at=job.finished_at,
+        waiting_since=(view.waiting_since if view and waits else None),
+        deadline=deadline,
+        late=deadline is not None and (job.finished_at or now + (job.seconds_left or 0.0)) > deadline,
+        step=job.step,
+        done_samples=job.done_samples,
+        total_samples=job.total_samples,
+        progress=min(1.0, job.done_samples / job.total_samples) if job.total_samples else 0.0,
+        slots=held.num_slots if held else 0,
+        min_slots=limits.min_slots,
+        max_slots=limits.max_slots,
+        types=", ".join(f"{count} {kind}" for kind, count in held.counts().items()) if held else "",
+        global_batch=held.global_batch if held else None,
+        layout=_layout(job),
+        comm=held.comm if held else "",
+        seconds_left=job.seconds_left,
+        num_resizes=view.num_resizes if view else _resizes(segments),
+        reason=job.target_reason,
+        error=job.error,
+        notes=job.notes,
+        evaluation=job.results.get("evaluation", {}),
+        model=f"{model['model']} version {model['version']}" if model else None,
+        run=(driver["dag_id"], driver["run_id"]) if driver else None,
+        tracker_url=tracker_url(job, settings),
+    )
+
+
+def hold_shown(segment: SegmentStatus) -> HoldShown:
+    held = segment.allocation
+    return HoldShown(
+        job_id=segment.job_id,
+        segment_id=segment.segment_id,
+        slots=tuple((slot.node, slot.index) for slot in held.slots) if held else (),
+        since=segment.granted_at or segment.created_at,
+        until=None if segment.lease_live else segment.ended_at,
+        global_batch=held.global_batch if held else 0,
+        attempt=segment.attempt,
+        grant_reason=segment.grant_reason or "",
+        end_reason=segment.end_reason or "",
+    )
+
+
+def _layout(job: JobStatus) -> str:
+    """E.g. "2 data x 2 tensor, sharded"; empty for data-parallel replicas, which need no words."""
+    if job.allocation is None:
+        return ""
+    layout = job.allocation.layout
+    axes = [("data", layout.data), ("tensor", layout.tensor), ("pipeline", layout.pipeline)]
+    wide = [f"{size} {name}" for name, size in axes if size > 1]
+    shards = ", sharded" if layout.sharded else ""
+    return " x ".join(wide) + shards if layout.model_size > 1 or layout.sharded else ""
+
+
+def _resizes(segments: Sequence[SegmentStatus]) -> int:
+    sizes = [segment.allocation.num_slots for segment in segments if segment.allocation]
+    return sum(a != b for a, b in pairwise(sizes))

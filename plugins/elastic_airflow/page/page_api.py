@@ -1,0 +1,74 @@
+"""The page's data: one route, one answer a second however many people look."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Query
+
+from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
+from elastic_airflow.page.overview import Overview, jobs_to_show, overview
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import JobState
+from elastic_core.settings import Settings
+
+KEEP_SECONDS = 1.0
+DAGS = (JOB_DAG, SEGMENT_DAG, RECONCILE_DAG)
+
+
+class OverviewReader:
+    """Asks the control plane, and remembers the answer for a moment."""
+
+    def __init__(self, control: LedgerControl, settings: Settings) -> None:
+        self._control, self._settings = control, settings
+        self._lock = threading.Lock()
+        self._cached: dict[int, Overview] = {}
+
+    def read(self, minutes: int) -> Overview:
+        with self._lock:
+            cached = self._cached.get(minutes)
+            if cached is None or time.time() - cached.now > KEEP_SECONDS:
+                cached = self._cached[minutes] = self._read(minutes)
+            return cached
+
+    def _read(self, minutes: int) -> Overview:
+        control, now = self._control, time.time()
+        since = now - 60.0 * minutes
+        jobs = jobs_to_show(control.jobs(), since)
+        active = [job.job_id for job in jobs if job.state is JobState.ACTIVE]
+        plan = control.last_plan()
+        return overview(
+            snapshot=control.snapshot(),
+            jobs=jobs,
+            segments=control.timeline(since),
+            explanation=control.explain(active[0]) if active else None,
+            notes=plan.notes if plan else (),
+            paused=paused_dags(),
+            settings=self._settings,
+            since=since,
+            now=now,
+        )
+
+
+def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
+    """Routes for users; whoever includes it puts Airflow's login in front."""
+    router, reader = APIRouter(), OverviewReader(control, settings)
+
+    @router.get("/overview")
+    def read_overview(minutes: int = Query(default=15, ge=1, le=24 * 60)) -> Overview:
+        return reader.read(minutes)
+
+    return router
+
+
+def paused_dags() -> Sequence[str]:
+    """Those of the platform's DAGs that a user has paused."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        paused = select(DagModel.dag_id).where(DagModel.dag_id.in_(DAGS), DagModel.is_paused)
+        return list(session.scalars(paused.order_by(DagModel.dag_id)))

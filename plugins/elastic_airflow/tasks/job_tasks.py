@@ -1,0 +1,197 @@
+"""The other tasks of `elastic_job` and `elastic_reconcile`: each asks the core for work and logs what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from elastic_airflow.access import dag_runs
+from elastic_airflow.access.driver import end_driver
+from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
+from elastic_airflow.operators import ElasticOperator, submit
+from elastic_core.domain import JobState
+from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.protocol.records import JobStatus
+from elastic_core.settings import Settings
+from elastic_core.spec.form import JOB_ID, spec_from_form
+
+if TYPE_CHECKING:
+    from elastic_core.protocol.http_client import HttpControl
+    from elastic_core.track.model_registry import RegisteredVersion
+
+ENDING_SECONDS = 60.0  # what a cancelled job's processes may take to be gone
+
+
+class SubmitJobOperator(ElasticOperator):
+    """The filled form becomes a job of the ledger; returns its id. A job id that exists is attached to."""
+
+    def __init__(self, *, presets: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.presets = presets
+
+    def execute(self, context: Any) -> str:
+        control = self.control()
+        try:
+            job = self._submit_form(control, context)
+        except UserError as error:
+            raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+        self.show_links(job)
+        self.log.info("job %s: %d samples of work, %s", job.job_id, job.total_samples, job.target_reason)
+        return job.job_id
+
+    def _submit_form(self, control: HttpControl, context: Any) -> JobStatus:
+        form = dict(context["params"])
+        job_id = form.get(JOB_ID)
+        if job_id and any(job.job_id == job_id for job in control.jobs()):
+            self.log.info("job %s exists: attached to it", job_id)
+            return control.job(job_id)
+        spec = spec_from_form(form, self.presets)
+        return submit(control, context, spec.model_dump(mode="json"), job_id)
+
+
+class _AfterTraining(ElasticOperator):
+    """Base of the tasks after training. `job_id` is templated."""
+
+    template_fields: Sequence[str] = ("job_id",)
+
+    def __init__(self, *, job_id: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.job_id = job_id
+
+    def ended(self, control: HttpControl) -> JobStatus:
+        """The job once its training is over. Raises `InfrastructureError` (so: tried again) while it is not."""
+        until = time.monotonic() + ENDING_SECONDS
+        job = control.job(self.job_id)
+        while job.state is JobState.ACTIVE and time.monotonic() < until:
+            time.sleep(1.0)
+            job = control.job(self.job_id)
+        if job.state is JobState.ACTIVE:
+            raise InfrastructureError(f"job {self.job_id} still trains (segment {job.segment_id}): asking again later")
+        return job
+
+
+class EvaluateOperator(_AfterTraining):
+    """Metrics of the job's newest checkpoint on held-out data, kept with the job."""
+
+    def execute(self, context: Any) -> dict[str, float]:
+        from elastic_core.train.process.evaluate import evaluate_job  # imports torch
+
+        control = self.control()
+        job = self.ended(control)
+        self.show_links(job)
+        metrics = dict(evaluate_job(control, Settings(), job.job_id))
+        self.log.info("held-out metrics of %s: %s", job.job_id, metrics or "its task measures nothing")
+        control.record_results(job.job_id, {"evaluation": metrics})
+        return metrics
+
+
+class RegisterOperator(_AfterTraining):
+    """A version in the model registry; the alias `champion` moves only to a better one.
+
+    :param compare: measure the champion again on the candidate's held-out data, rather than trust the metrics that
+        it was registered with. For data that has changed since.
+    """
+
+    def __init__(self, *, compare: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.compare = compare
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from elastic_core.track import model_registry  # imports mlflow
+
+        settings, control = Settings(), self.control()
+        if settings.tracking_uri() == "none":
+            raise AirflowSkipException("there is no MLflow (ELASTIC_MLFLOW_URI=none): nothing to register the model in")
+        job = self.ended(control)
+        self.show_links(job)
+        name, metric = job.spec.registered_model or job.spec.name, job.facts.metric
+        metrics = job.results.get("evaluation", {})
+        holder = model_registry.champion(settings, name)
+        version = model_registry.register_model(control, settings, job.job_id, metrics)
+        verdict = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
+        if metric in metrics:
+            rival = self._measure_champion(settings, job, holder) if holder and self.compare else None
+            mode = job.facts.metric_mode
+            verdict = str(model_registry.promote_if_better(settings, name, version, metric, mode, metrics, rival))
+        self.log.info("model %s version %s: %s", name, version, verdict)
+        outcome = {"model": name, "version": str(version), "verdict": verdict}
+        control.record_results(job.job_id, {"registration": outcome})
+        return outcome
+
+    def _measure_champion(self, settings: Settings, job: JobStatus, holder: RegisteredVersion) -> Mapping[str, float]:
+        from elastic_core.train.process.evaluate import evaluate_checkpoint
+
+        metrics = evaluate_checkpoint(settings, job.spec, holder.checkpoint_uri)
+        self.log.info("the champion, version %s, measured on the same held-out data: %s", holder.version, metrics)
+        return metrics
+
+
+class ReconcileOperator(ElasticOperator):
+    """This host's processes against the ledger, then Airflow's runs against both. Returns what was put right."""
+
+    def execute(self, context: Any) -> list[str]:
+        from elastic_core.launch.host_reconcile import reconcile_host, sweep_store
+        from elastic_core.launch.local import LocalLauncher
+        from elastic_core.state.memory_tier import cache_servers
+        from elastic_core.state.stores.store_urls import open_store
+
+        settings, control = Settings(), self.control()
+        answer = reconcile_host(control, LocalLauncher(settings))
+        cache_servers.retain_jobs(settings, answer.active_jobs)
+        actions = [*answer.actions, *self._take_care_of_jobs(control, answer.active_jobs)]
+        actions += self._start_missing_segment_runs(answer.active_segments)
+        for action in actions:
+            self.log.info("%s", action)
+        sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
+        self._refit(control, settings)
+        return actions
+
+    def _refit(self, control: HttpControl, settings: Settings) -> None:
+        """Predictors may fail: what has to agree again does so without them."""
+        from elastic_core.control.scheduling.refit import refit_if_due
+
+        try:
+            outcome = refit_if_due(control, settings, time.time())
+        except Exception:
+            self.log.exception("the predictability classifier could not be fitted; the one before stays in force")
+        else:
+            if outcome:
+                self.log.info("%s", outcome)
+
+    def _take_care_of_jobs(self, control: HttpControl, job_ids: Sequence[str]) -> list[str]:
+        """Active jobs that no task drives: that of a task that was marked is cancelled, the others get a new run."""
+        actions = []
+        for job in map(control.job, job_ids):
+            driver = job.results.get(DRIVER)
+            if driver is None:  # submitted a moment ago, or by a script that drives it itself
+                continue
+            if driver.get("ended"):
+                actions += self._start_resume_run(job, "was revived")
+            elif dag_runs.presence(driver["dag_id"], driver["run_id"]) is dag_runs.Presence.MISSING:
+                actions += self._start_resume_run(job, "had lost its run")
+            elif (
+                state := dag_runs.task_state(driver["dag_id"], driver["run_id"], driver["task_id"])
+            ) in dag_runs.FINISHED:
+                end_driver(control, control.cancel(job.job_id, f"its task was marked as {state} by a user in Airflow"))
+                actions.append(f"job {job.job_id} is cancelled: its task was marked as {state}")
+        return actions
+
+    def _start_resume_run(self, job: JobStatus, why: str) -> list[str]:
+        run_id = f"{job.job_id}__resumed"
+        run = dag_runs.presence(JOB_DAG, run_id)
+        if run is dag_runs.Presence.OPEN:
+            return []
+        again = run is dag_runs.Presence.FINISHED
+        dag_runs.start(JOB_DAG, run_id, {JOB_ID: job.job_id}, note=f"the job {why}", again=again)
+        return [f"job {job.job_id} {why}: {'cleared' if again else 'started'} run {run_id}"]
+
+    def _start_missing_segment_runs(self, segment_ids: Sequence[str]) -> list[str]:
+        return [
+            f"segment {segment_id} had no run: started one"
+            for segment_id in segment_ids
+            if dag_runs.presence(SEGMENT_DAG, segment_id) is dag_runs.Presence.MISSING
+            and dag_runs.start(SEGMENT_DAG, segment_id, {"segment_id": segment_id}, note="its run had vanished")
+        ]

@@ -1,0 +1,154 @@
+"""The two tasks of a segment's run: hold its slots, then have its processes run until the attempt is over.
+
+Both only ask the ledger and do as it says; trying again, clearing or attaching to what runs already is the same call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+
+from elastic_airflow.operators import ElasticOperator
+from elastic_airflow.triggers import GrantTrigger, LedgerTrigger, SegmentTrigger
+from elastic_core.domain import SegmentState
+from elastic_core.errors import Conflict
+from elastic_core.protocol.records import SegmentStatus
+from elastic_core.settings import Settings
+
+if TYPE_CHECKING:
+    from elastic_core.protocol.http_client import HttpControl
+
+PATIENCE_SECONDS = 1.5  # what a resize takes to free its slots: shorter than deferring and coming back
+
+
+class SegmentOperator(ElasticOperator):
+    """Base of the two: which segment, and what its final states mean for a task."""
+
+    template_fields: Sequence[str] = ("segment_id",)
+
+    def __init__(self, *, segment_id: str = "{{ run_id }}", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.segment_id = segment_id
+
+    def work(self, control: HttpControl, segment: SegmentStatus) -> dict[str, Any]:
+        """One turn of the task: its result, or it defers."""
+        raise NotImplementedError
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        control = self.control()
+        segment = control.segment(self.segment_id)
+        if segment.state is SegmentState.RUNNING and cleared(context["ti"], self.retries or 0):
+            # What the trigger's on_kill does; but this one was cleared before a triggerer had taken up its trigger.
+            segment = control.revoke(self.segment_id, "cleared by a user in Airflow")
+        self.show_links(control.job(segment.job_id))
+        return self.work(control, segment)
+
+    def resume(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
+        self.log.info("%s", event["happened"])
+        control = self.control()
+        segment = control.segment(self.segment_id)
+        self.show_links(control.job(segment.job_id))
+        return self.work(control, segment)
+
+    def result_if_over(self, segment: SegmentStatus) -> dict[str, Any] | None:
+        """The task's result when the segment is committed; raises when it failed; None while it is open."""
+        if segment.state is SegmentState.FAILED:
+            raise AirflowFailException(
+                f"segment {segment.segment_id} failed: {segment.error or segment.end_reason}. "
+                "Clear the train task of its job's run to revive the job from its last good checkpoint."
+            )
+        if segment.state is SegmentState.CANCELLED:
+            raise AirflowSkipException(f"segment {segment.segment_id} was cancelled: {segment.end_reason}")
+        if segment.state is not SegmentState.COMMITTED:
+            return None
+        self.log.info("segment %s is committed at step %s (%s): nothing is left to do for it",
+                      segment.segment_id, segment.end_step, segment.end_reason)  # fmt: skip
+        return summary(segment)
+
+
+class AcquireSlotsOperator(SegmentOperator):
+    """Ask the ledger for the segment's slots and wait for them. Succeeds at once where the lease was handed over."""
+
+    ui_color = "#f7f0dc"
+
+    def work(self, control: HttpControl, segment: SegmentStatus) -> dict[str, Any]:
+        if segment.state.open and not segment.lease_live:
+            segment = _acquire_patiently(control, self.segment_id)
+        result = self.result_if_over(segment)
+        if result is not None:
+            return result
+        if not segment.lease_live:
+            trigger = GrantTrigger(segment.job_id, self.segment_id, self.conn_id)
+            raise TaskDeferred(trigger=trigger, method_name="resume")
+        self.log.info("granted %d slots under epoch %s: %s", _num_slots(segment), segment.epoch, segment.grant_reason)
+        return summary(segment)
+
+
+class RunSegmentOperator(SegmentOperator):
+    """Have the segment's processes run; ends when it is committed. An attempt that failed is followed by the next."""
+
+    ui_color = "#e3ecf7"
+
+    def work(self, control: HttpControl, segment: SegmentStatus) -> dict[str, Any]:
+        if segment.state.open and not segment.lease_live:
+            self.log.info("attempt %d has no lease (%s): asking again", segment.attempt, segment.end_reason or "new")
+            segment = _acquire_patiently(control, self.segment_id)
+        result = self.result_if_over(segment)
+        if result is not None:
+            return result
+        trigger: LedgerTrigger = GrantTrigger(segment.job_id, self.segment_id, self.conn_id)
+        if segment.lease_live and self._start(control):
+            trigger = SegmentTrigger(segment.job_id, self.segment_id, segment.epoch or 0, self.conn_id)
+        raise TaskDeferred(trigger=trigger, method_name="resume")
+
+    def _start(self, control: HttpControl) -> bool:
+        """Start or find the processes. False when the lease was lost meanwhile."""
+        from elastic_core.launch.local import LocalLauncher
+
+        try:
+            order = control.launch_order(self.segment_id)
+        except Conflict as conflict:
+            self.log.info("%s", conflict)
+            return False
+        group = LocalLauncher(Settings()).start(order)
+        self.log.info("attempt %d under epoch %d runs on %d slots at global batch %d; processes of epoch %d, logs: %s",
+                      order.attempt, order.epoch, order.allocation.num_slots, order.allocation.global_batch,
+                      order.origin_epoch, group.log_path)  # fmt: skip
+        return True
+
+
+def cleared(ti: Any, retries: int) -> bool:
+    """Whether this is the first try after a person cleared the task: Airflow then grants `retries` more tries."""
+    first_try = ti.max_tries - retries + 1
+    return bool(ti.try_number > 1 and ti.try_number == first_try)
+
+
+def summary(segment: SegmentStatus) -> dict[str, Any]:
+    """What the grid shows of a segment: plain JSON, nothing secret."""
+    return {
+        "segment_id": segment.segment_id,
+        "state": str(segment.state),
+        "attempt": segment.attempt,
+        "slots": _num_slots(segment),
+        "global_batch": segment.allocation.global_batch if segment.allocation else None,
+        "start_step": segment.start_step,
+        "end_step": segment.end_step,
+        "reason": segment.end_reason or segment.grant_reason,
+    }
+
+
+def _acquire_patiently(control: HttpControl, segment_id: str) -> SegmentStatus:
+    """The segment after it was asked for, with a little patience."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    segment = control.acquire(segment_id)
+    while segment.state.open and not segment.lease_live and time.monotonic() < until:
+        time.sleep(0.25)
+        segment = control.segment(segment_id)
+    return segment
+
+
+def _num_slots(segment: SegmentStatus) -> int:
+    return segment.allocation.num_slots if segment.allocation else 0

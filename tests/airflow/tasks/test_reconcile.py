@@ -1,0 +1,99 @@
+"""ReconcileOperator: whatever of Airflow's side is gone, active jobs get somebody who drives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
+from elastic_airflow.tasks.job_tasks import ReconcileOperator
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import JobState
+from elastic_core.settings import Settings
+from tests.airflow.doubles import FakeSupervisor, a_context
+from tests.builders import FACTS, Life, a_spec
+
+DRIVEN = {"dag_id": "my_dag", "run_id": "r1", "task_id": "fit", "max_tries": 500}
+
+
+@pytest.fixture
+def job(api: Any, plane: LedgerControl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    plane.submit("digits-1", a_spec(), FACTS)
+    return plane.record_results("digits-1", {DRIVER: DRIVEN}).job_id
+
+
+def reconcile() -> list[str]:
+    found: list[str] = ReconcileOperator(task_id="reconcile").execute(a_context())
+    return found
+
+
+def test_a_job_whose_run_is_there_is_left_alone(job: str, airflow: FakeSupervisor) -> None:
+    airflow.runs["my_dag", "r1"] = "running"
+    airflow.task_states["my_dag", "r1"] = {"fit": "deferred"}
+    reconcile()
+    assert (JOB_DAG, "digits-1__resumed") not in airflow.runs
+
+
+def test_a_job_that_lost_its_run_gets_one_that_attaches_to_it(job: str, airflow: FakeSupervisor) -> None:
+    assert "had lost its run" in reconcile()[0]
+    assert (JOB_DAG, "digits-1__resumed") in airflow.started
+    assert airflow.confs[JOB_DAG, "digits-1__resumed"] == {"job_id": "digits-1"}
+
+
+def test_it_is_taken_up_once(job: str, airflow: FakeSupervisor) -> None:
+    reconcile()
+    reconcile()
+    assert airflow.started.count((JOB_DAG, "digits-1__resumed")) == 1
+
+
+def test_a_job_revived_by_other_means_gets_a_driver_again(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
+    airflow.runs["my_dag", "r1"] = "failed"
+    airflow.task_states["my_dag", "r1"] = {"fit": "failed"}
+    plane.record_results(job, {DRIVER: {**DRIVEN, "ended": True}})
+    assert "was revived" in reconcile()[0]
+    assert plane.job(job).state is JobState.ACTIVE
+
+
+def test_a_mark_that_no_trigger_heard_of_cancels_the_job(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
+    airflow.runs["my_dag", "r1"] = "failed"
+    airflow.task_states["my_dag", "r1"] = {"fit": "failed"}
+    assert "was marked as failed" in reconcile()[0]
+    assert plane.job(job).state is JobState.CANCELLED
+
+
+def test_a_job_that_a_script_drives_is_left_to_it(job: str, airflow: FakeSupervisor, plane: LedgerControl) -> None:
+    plane.submit("script-1", a_spec("script"), FACTS)
+    reconcile()
+    assert (JOB_DAG, "script-1__resumed") not in airflow.runs
+
+
+def test_it_has_the_classifier_fitted_anew_and_does_not_depend_on_it(
+    job: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Path] = []
+
+    def fails(control: Any, settings: Settings, now: float) -> str:
+        asked.append(settings.predictability_file())
+        raise FloatingPointError("singular")
+
+    monkeypatch.setattr("elastic_core.control.scheduling.refit.refit_if_due", fails)
+    assert "had lost its run" in reconcile()[0]
+    assert asked == [tmp_path / "predictors" / "predictability.skops"]
+
+
+def test_the_ledger_is_asked_for_finished_jobs_over_http(job: str, airflow: FakeSupervisor, tmp_path: Path) -> None:
+    reconcile()
+    assert [file.name for file in (tmp_path / "predictors").iterdir()] == ["predictability.skops.asked"]
+
+
+def test_a_segment_without_a_run_gets_one(job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life) -> None:
+    life.start()
+    assert any("digits-1__seg_0 had no run" in action for action in reconcile())
+    assert (SEGMENT_DAG, "digits-1__seg_0") in airflow.started

@@ -1,0 +1,162 @@
+"""The API's doors: every route behind one of three kinds of authentication, errors by code, nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI, Header, HTTPException
+from fastapi.routing import APIRoute
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.http_api import create_app
+from elastic_core.protocol import calls
+from elastic_core.protocol.tokens import ServiceSigner
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_beat, a_control, a_spec
+from tests.control.serving import served
+
+READER, WRITER = {"x-user": "reader"}, {"x-user": "writer"}
+
+
+@pytest.fixture
+def app(control: LedgerControl) -> FastAPI:
+    def user_reads(x_user: str = Header(default="")) -> None:
+        if x_user not in ("reader", "writer"):
+            raise HTTPException(401)
+
+    def user_writes(x_user: str = Header(default="")) -> None:
+        if x_user != "writer":
+            raise HTTPException(403)
+
+    return create_app(control, service_secret=CONTROL_SECRET, user_reads=user_reads, user_writes=user_writes)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Iterator[httpx.Client]:
+    with served(app) as url, httpx.Client(base_url=url) as made:
+        yield made
+
+
+def signed(path: str, body: bytes, at: float | None = None, secret: bytes = CONTROL_SECRET) -> dict[str, str]:
+    return ServiceSigner(secret).headers("POST", path, body, time.time() if at is None else at)
+
+
+def test_no_route_answers_a_stranger(app: FastAPI, client: httpx.Client) -> None:
+    for route in app.routes:
+        assert isinstance(route, APIRoute), "pages that FastAPI adds by itself are off"
+        path = route.path.replace("{name}", "jobs").replace("{job_id}", "a").replace("{segment_id}", "a")
+        for method in route.methods:
+            answer = client.request(method, path, params={"since": 0}, content=b"{}")
+            assert answer.status_code in (401, 403), (method, path, answer.status_code)
+    for page in ("/openapi.json", "/docs", "/redoc", "/"):
+        assert client.get(page).status_code == 404
+
+
+def test_each_key_opens_its_own_door_only(client: httpx.Client, control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    token = {"authorization": f"Bearer {order.token}"}
+    assert client.post("/service/jobs", content=b"{}", headers=signed("/service/jobs", b"{}")).status_code == 200
+    assert client.post("/service/jobs", content=b"{}", headers=token).status_code == 401
+    assert client.get("/ui/jobs", headers=token).status_code == 401
+    assert client.post("/trainer/observe", content=b'{"observations": []}', headers=token).status_code == 200
+    assert client.post("/trainer/observe", content=b"{}", headers=signed("/trainer/observe", b"{}")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ({}, "no valid service signature"),
+        (signed("/service/jobs", b"{}", secret=b"x" * 32), "no valid service signature"),
+        (signed("/service/jobs", b"other"), "no valid service signature"),
+        (signed("/service/job", b"{}"), "no valid service signature"),
+        ({**signed("/service/jobs", b"{}"), "x-elastic-time": "nan"}, "no valid service signature"),
+        (signed("/service/jobs", b"{}", at=time.time() - 86_400), "away from this server's time"),
+        (signed("/service/jobs", b"{}", at=time.time() + 86_400), "away from this server's time"),
+        (signed("/service/jobs", b"{}", at=float("nan")), "away from this server's time"),
+    ],
+)
+def test_a_wrong_old_or_borrowed_signature_is_refused(client: httpx.Client, headers: dict[str, str], says: str) -> None:
+    answer = client.post("/service/jobs", content=b"{}", headers=headers)
+    assert answer.status_code == 401
+    assert answer.json()["code"] == "unauthorized"
+    assert says in answer.json()["message"]
+
+
+def test_the_signature_covers_the_query(client: httpx.Client) -> None:
+    headers = signed("/service/jobs", b"{}")
+    assert client.post("/service/jobs?extra=1", content=b"{}", headers=headers).status_code == 401
+
+
+def test_a_reader_may_look_and_not_act(client: httpx.Client, control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    paths = ("jobs", "jobs/job-a", "jobs/job-a/segments", "jobs/job-a/checkpoints", "jobs/job-a/explain",
+             "timeline?since=0", "snapshot", "plan")  # fmt: skip
+    for path in paths:
+        answer = client.get(f"/ui/{path}", headers=READER)
+        assert answer.status_code == 200, path
+        assert order.token not in answer.text
+    body = '{"reason": "enough"}'
+    assert client.post("/ui/jobs/job-a/cancel", content=body, headers=READER).status_code == 403
+    assert client.post(f"/ui/segments/{order.segment_id}/revoke", content=body, headers=WRITER).status_code == 200
+    assert client.post("/ui/jobs/job-a/rollback", content=b'{"checkpoint_id": 1}', headers=WRITER).status_code == 422
+    assert client.post("/ui/jobs/job-a/cancel", content=body, headers=WRITER).json()["state"] == "cancelled"
+
+
+def test_wrong_arguments_are_named(client: httpx.Client) -> None:
+    for body, says in (
+        (b"{", "is not JSON"),
+        (b"[]", "takes a JSON object with ['job_id']"),
+        (b'{"jobid": "a"}', "of which ['job_id'] are needed; got ['jobid']"),
+        (b'{"job_id": 3}', "Input should be a valid string"),
+    ):
+        answer = client.post("/service/job", content=body, headers=signed("/service/job", body))
+        assert (answer.status_code, answer.json()["code"]) == (422, "user_error")
+        assert says in answer.json()["message"]
+
+
+def test_only_the_contract_can_be_called(client: httpx.Client) -> None:
+    for name in ("close", "trainer", "allocator", "__init__", "_change_job"):
+        answer = client.post(f"/service/{name}", content=b"{}", headers=signed(f"/service/{name}", b"{}"))
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def test_every_method_of_the_contract_can_be_called(control: LedgerControl) -> None:
+    assert all(callable(getattr(control, name)) for name in calls.service_methods())
+    assert {"heartbeat", "observe", "commit", "mark_bad", "release_slots", "exited"} == calls.trainer_methods().keys()
+
+
+def test_an_oversized_body_is_refused_before_it_is_read_whole(client: httpx.Client) -> None:
+    answer = client.post("/service/jobs", content=b" " * (17 * 2**20), headers=signed("/service/jobs", b""))
+    assert answer.status_code == 422
+
+
+def test_a_ledger_that_is_away_is_an_infrastructure_fault(tmp_path: Path) -> None:
+    nowhere = a_control("postgresql+psycopg2://nobody@127.0.0.1:1/none?connect_timeout=2", tmp_path, time.time)
+    app = create_app(nowhere, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None)
+    with served(app) as url:
+        answer = httpx.post(f"{url}/service/jobs", content=b"{}", headers=signed("/service/jobs", b"{}"))
+    assert (answer.status_code, answer.json()["code"]) == (503, "infrastructure")
+    assert "the ledger's database is away" in answer.json()["message"]
+
+
+def test_a_trainers_answer_carries_a_new_token_near_the_end(
+    client: httpx.Client, control: LedgerControl, clock: FakeClock
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    clock.advance(1700)
+    assert control.trainer(order.token).heartbeat(a_beat(1)).token is None
+    clock.advance(200)
+    token = control.trainer(order.token).heartbeat(a_beat(1)).token
+    assert token is not None
+    clock.advance(2000)
+    answer = client.post(
+        "/trainer/observe", content=b'{"observations": []}', headers={"authorization": f"Bearer {order.token}"}
+    )
+    assert (answer.status_code, "expired 300 s ago" in answer.json()["message"]) == (401, True)
+    control.trainer(token).heartbeat(a_beat(2))

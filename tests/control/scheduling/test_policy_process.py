@@ -1,0 +1,128 @@
+"""A slow policy in a process of its own: the same plans, and what becomes of a decision without an answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.scheduling.allocator import KEPT, Allocator
+from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyFailed, PolicyProcess
+from elastic_core.domain import SegmentState, Snapshot
+from elastic_core.policy import registry
+from tests.builders import FACTS, FakeClock, a_cluster, a_control, a_spec
+from tests.control.odd_policies import Odd
+from tests.control.scheduling.test_allocator import decisions
+from tests.policy.builders import job, nodes, snapshot
+
+COMMAND = (sys.executable, "-m", "tests.control.odd_policies")
+
+
+def picture(mood: str = "") -> Snapshot:
+    return snapshot(nodes(4), job("a", name=mood), job("b", 1.0))
+
+
+@pytest.fixture(scope="module")
+def asked() -> Iterator[PolicyProcess]:
+    made = PolicyProcess(seconds=30.0, command=COMMAND)
+    yield made
+    made.close()
+
+
+def impatient() -> PolicyProcess:
+    return PolicyProcess(seconds=1.0, command=COMMAND)
+
+
+def test_the_plan_is_the_one_that_the_policy_makes_here(asked: PolicyProcess) -> None:
+    assert asked.decide("odd", picture()) == Odd().decide(picture(), Random(picture().version))
+
+
+def test_one_process_answers_again_and_again_whatever_is_printed(asked: PolicyProcess) -> None:
+    child = asked._child
+    plans = [asked.decide("odd", picture(mood)) for mood in ("prints", "", "prints")]
+    assert plans[0] == plans[2]
+    assert child is not None
+    assert asked._child is child
+
+
+def test_what_a_policy_raises_is_told_and_the_process_goes_on(asked: PolicyProcess) -> None:
+    with pytest.raises(PolicyFailed, match="ZeroDivisionError: no speed, no share"):
+        asked.decide("odd", picture("raises"))
+    assert asked.decide("odd", picture()).policy == "odd"
+
+
+def test_a_policy_that_hangs_is_stopped_at_the_bound_and_the_next_question_is_answered() -> None:
+    asked = impatient()
+    try:
+        asked.decide("odd", picture())
+        started = time.monotonic()
+        with pytest.raises(NoAnswer, match="odd did not decide within 1 s"):
+            asked.decide("odd", picture("hangs"))
+        assert time.monotonic() - started < 5.0
+        assert asked.decide("odd", picture()).policy == "odd"
+    finally:
+        asked.close()
+
+
+def test_a_policy_that_dies_is_told_and_the_next_question_is_answered(asked: PolicyProcess) -> None:
+    with pytest.raises(NoAnswer, match="odd did not decide: its process ended with exit code 7"):
+        asked.decide("odd", picture("dies"))
+    assert asked.decide("odd", picture()).policy == "odd"
+
+
+def test_the_process_ends_with_its_parent() -> None:
+    asked = PolicyProcess(seconds=30.0, command=COMMAND)
+    asked.decide("odd", picture())
+    child = asked._child
+    assert child is not None
+    assert child._process.stdin is not None
+    child._process.stdin.close()
+    assert child._process.wait(timeout=10.0) == 0
+    asked.close()
+
+
+@pytest.fixture
+def plane(
+    ledger_url: str, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], LedgerControl]]:
+    """A control plane whose policy's process is in the mood given."""
+    monkeypatch.setattr(registry, "get", lambda name, known=registry.get: Odd() if name == "odd" else known(name))
+    made = a_control(ledger_url, tmp_path, clock, policy="odd")
+    made.set_cluster(a_cluster())
+
+    def in_mood(mood: str) -> LedgerControl:
+        monkeypatch.setitem(os.environ, "ODD", mood)
+        made.allocator.close()
+        made.allocator = Allocator(made._ledger, made.settings, policy_process=impatient())
+        return made
+
+    yield in_mood
+    made.close()
+
+
+@pytest.mark.parametrize("mood", ["hangs", "dies"])
+def test_without_an_answer_the_last_plan_stays_once_and_the_ledger_says_so(
+    plane: Callable[[str], LedgerControl], ledger_url: str, mood: str
+) -> None:
+    control = plane("")
+    control.submit("job-a", a_spec(), FACTS)
+    assert control.acquire("job-a__seg_0").state is SegmentState.GRANTED
+    held = control.snapshot().jobs[0].allocation
+    control = plane(mood)
+    control.submit("job-b", a_spec(), FACTS)
+    assert control.acquire("job-b__seg_0").state is SegmentState.WAITING
+    (*_, (policy, wanted, failure, number)) = decisions(ledger_url, "policy", "wanted", "failure", "id")
+    assert (policy, wanted) == (KEPT, "odd")
+    assert "odd did not decide" in str(failure)
+    assert control.snapshot().jobs[0].allocation == held
+    assert "the last plan, which stays, does not know it" in control.explain("job-b").reason
+    assert control.replay(int(str(number))).same
+    control.decide("once more")
+    (*_, (policy, wanted)) = decisions(ledger_url, "policy", "wanted")
+    assert (policy, wanted) == ("fair_share", "odd")

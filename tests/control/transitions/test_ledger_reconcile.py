@@ -1,0 +1,152 @@
+"""Expiry and reconciliation: what a crash leaves between ledger and processes is put right by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import JobState, SegmentState
+from elastic_core.errors import Fenced
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
+from elastic_core.protocol.trainer import Directive
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_control, a_spec
+
+LEASE = 90.0
+
+
+@pytest.fixture
+def life(control: LedgerControl, clock: FakeClock) -> Life:
+    clock.advance(1_000)  # long after the control plane started
+    control.submit("job-a", a_spec(), FACTS)
+    return Life(control, control.trainer, "job-a")
+
+
+def group(order: LaunchOrder, *, alive: bool = True) -> ProcessGroup:
+    return ProcessGroup(origin_epoch=order.origin_epoch, segment_id=order.segment_id, alive=alive)
+
+
+def test_a_lease_that_is_renewed_lives(control: LedgerControl, life: Life, clock: FakeClock) -> None:
+    order = life.start()
+    for step in range(5):
+        clock.advance(LEASE - 1)
+        control.trainer(control.launch_order(order.segment_id).token).heartbeat(a_beat(step))
+        assert control.reconcile([group(order)]).actions == ()
+    control.trainer(order.token)
+
+
+def test_expired_is_fenced_but_not_free(control: LedgerControl, life: Life, clock: FakeClock) -> None:
+    order = life.start()
+    clock.advance(LEASE + 1)
+    (action,) = control.reconcile([group(order)]).actions
+    assert action == "job-a__seg_0: the lease of epoch 1 expired (no heartbeat for 91 s)"
+    with pytest.raises(Fenced):
+        control.trainer(order.token).commit(a_commit(order, 1))
+    assert control.trainer(order.token).heartbeat(a_beat(1)).directive is Directive.FENCED
+    assert control.segment(order.segment_id).lease_live
+    assert control.reconcile([group(order)]).stop == ()  # it gets its time to stop by itself
+    clock.advance(61)
+    assert control.reconcile([group(order)]).stop == (order.origin_epoch,)
+    control.process_group_gone(order.origin_epoch, ExitReport(kind="infrastructure", error="stopped by reconcile"))
+    again = control.segment(order.segment_id)
+    assert (again.state, again.attempt) == (SegmentState.GRANTED, 1)
+
+
+def test_nothing_expires_within_a_lease_life_after_the_control_plane_starts(
+    control: LedgerControl, life: Life, clock: FakeClock, ledger_url: str, tmp_path: Path
+) -> None:
+    order = life.start()
+    clock.advance(10 * LEASE)
+    restarted = a_control(ledger_url, tmp_path, clock)
+    assert restarted.reconcile([group(order)]).actions == ()
+    clock.advance(LEASE - 1)
+    assert restarted.reconcile([group(order)]).actions == ()
+    clock.advance(1)
+    assert len(restarted.reconcile([group(order)]).actions) == 1
+    restarted.close()
+
+
+def test_a_group_that_has_vanished_with_its_host_is_gone(control: LedgerControl, life: Life, clock: FakeClock) -> None:
+    order = life.start()
+    clock.advance(LEASE + 1)
+    actions = control.reconcile([]).actions
+    assert actions[-1] == "job-a__seg_0: its processes have vanished, the slots of epoch 1 are free"
+    assert control.segment(order.segment_id).attempt == 1
+
+
+def test_a_dead_group_is_freed_once_its_agent_had_time_to_report(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    order = life.start()
+    assert control.reconcile([group(order, alive=False)]).actions == ()
+    clock.advance(21)
+    assert control.reconcile([group(order, alive=False)]).actions == (
+        "job-a__seg_0: its processes were found dead, the slots of epoch 1 are free",
+    )
+
+
+def test_a_segment_whose_processes_never_start_asks_again_and_loses_no_attempt(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    for _ in range(control.settings.max_attempts + 1):
+        segment = control.acquire("job-a__seg_0")
+        assert segment.state is SegmentState.GRANTED
+        clock.advance(LEASE - 1)
+        assert control.reconcile([]).actions == ()
+        clock.advance(2)
+        actions = control.reconcile([]).actions
+        assert "its processes never started, the slots of epoch" in actions[-1]
+    assert control.job("job-a").state is JobState.ACTIVE
+    assert control.segment("job-a__seg_0").state is SegmentState.GRANTED
+
+
+def test_a_granted_segment_about_to_start_is_left_alone(control: LedgerControl, life: Life) -> None:
+    control.acquire("job-a__seg_0")
+    answer = control.reconcile([])
+    assert (answer.actions, answer.stop) == ((), ())
+    assert control.segment("job-a__seg_0").state is SegmentState.GRANTED
+
+
+def test_processes_of_a_cancelled_job_that_do_not_stop_are_stopped(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    order = life.start()
+    control.cancel("job-a", "enough")
+    assert control.reconcile([group(order)]).stop == ()
+    clock.advance(61)
+    assert control.reconcile([group(order)]).stop == (order.origin_epoch,)
+
+
+def test_a_cancelled_job_that_never_started_frees_its_slots(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    control.acquire("job-a__seg_0")
+    control.cancel("job-a", "enough")
+    assert control.segment("job-a__seg_0").lease_live
+    clock.advance(LEASE + 1)
+    control.reconcile([])
+    assert not control.segment("job-a__seg_0").lease_live
+    assert control.segment("job-a__seg_0").state is SegmentState.CANCELLED
+
+
+def test_a_group_that_outlived_its_lease_is_nobodys(control: LedgerControl, life: Life) -> None:
+    order = life.start()
+    control.process_group_gone(order.origin_epoch, ExitReport(kind="infrastructure", error="said to be dead"))
+    assert control.reconcile([group(order)]).stop == (order.origin_epoch,)
+
+
+def test_registered_and_warm_start_checkpoints_are_never_removed(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    order = life.start()
+    trainer = control.trainer(order.token)
+    commits = [a_commit(order, step, metrics={"loss": abs(step - 2.0)}) for step in range(1, 9)]
+    ids = [trainer.commit(commit).checkpoint_id for commit in commits]
+    control.record_results("job-a", {"registered_checkpoint": ids[2], "registered_checkpoints": [commits[4].uri]})
+    control.submit("job-b", a_spec(), FACTS, warm_start=commits[3].uri)
+    assert control.reconcile([group(order)]).removable_checkpoints == ()  # none is old enough
+    clock.advance(600)
+    removable = {record.step for record in control.reconcile([group(order)]).removable_checkpoints}
+    # kept: 2 is the best, 3 was registered last and 5 before it, 4 warms another job, 6 to 8 are the last
+    assert removable == {1}

@@ -1,0 +1,73 @@
+"""Processes by pid and start time, and by the mark in their environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from elastic_core.host.process import ProcessId, children, end_processes, in_session, kill_marked, marked
+from tests.launch.builders import wait_for
+
+MARK = "ELASTIC_TEST_MARK"
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    environ = {"PATH": os.environ["PATH"], MARK: str(os.getpid())}
+    started = subprocess.Popen(["sleep", "600"], env=environ, start_new_session=True)
+    wait_for(lambda: marked(MARK, str(os.getpid())))  # past its exec
+    yield started
+    started.kill()
+    started.wait()
+
+
+def test_a_process_is_itself_until_it_ends(sleeper: subprocess.Popen[bytes]) -> None:
+    process = ProcessId.of(sleeper.pid)
+    assert process is not None
+    assert process.alive()
+    assert not ProcessId(process.pid, process.start_time + 1).alive()  # another that has got its pid
+    process.send(signal.SIGKILL)
+    wait_for(lambda: not process.alive())  # a zombie is dead
+    assert ProcessId.of(sleeper.pid) is None
+    assert sleeper.pid not in children(os.getpid())
+
+
+def test_a_signal_reaches_only_the_process_that_is_meant(sleeper: subprocess.Popen[bytes]) -> None:
+    process = ProcessId.of(sleeper.pid)
+    assert process is not None
+    ProcessId(process.pid, process.start_time - 1).send(signal.SIGKILL)
+    assert process.alive()
+
+
+def test_a_child_is_known_by_parent_and_session(sleeper: subprocess.Popen[bytes]) -> None:
+    assert sleeper.pid in children(os.getpid())
+    assert in_session(sleeper.pid, os.getpid()) == [sleeper.pid]
+    assert in_session(os.getpid(), os.getpid()) == []
+
+
+def test_marked_processes_are_found_and_killed(sleeper: subprocess.Popen[bytes]) -> None:
+    process = ProcessId.of(sleeper.pid)
+    assert marked(MARK, str(os.getpid())) == [process]
+    assert marked(MARK, f"{os.getpid()}0") == []
+    wait_for(lambda: kill_marked(MARK, str(os.getpid())) == [])
+    assert process is not None
+    assert not process.alive()
+
+
+def test_the_current_process_is_this_one() -> None:
+    assert ProcessId.current().pid == os.getpid()
+    assert ProcessId.current().alive()
+
+
+def test_who_does_not_end_when_asked_is_killed_after_the_grace(sleeper: subprocess.Popen[bytes]) -> None:
+    stubborn = subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; echo ready; exec sleep 600"], stdout=subprocess.PIPE)
+    assert stubborn.stdout is not None
+    assert stubborn.stdout.readline() == b"ready\n"
+    processes = [ProcessId.of(process.pid) for process in (sleeper, stubborn)]
+    assert end_processes([process for process in processes if process], 0.3) == []
+    assert (sleeper.wait(), stubborn.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
+    assert end_processes([], 60.0) == []

@@ -1,0 +1,191 @@
+"""Horizon: short work first under load, restarts paid for, no blind start where a task is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+
+from elastic_core.domain import JobView, Limits, Plan, ProfilePoint, Slot, Snapshot
+from elastic_core.policy.base.knapsack import best_choices
+from elastic_core.policy.base.options import Options
+from elastic_core.policy.horizon.horizon import Horizon, problem
+from elastic_core.policy.horizon.outlook import COLD_START_SLOTS, CrossTaskPrior
+from tests.policy.builders import holding, job, limits, measured, nodes, point, snapshot
+from tests.policy.strategies import BUSY, snapshots
+
+WIDE = limits((1, 2, 4, 8), batch=(64, 64))
+FINE = limits(range(1, 9), batch=(64, 64))
+
+
+def scaling(step: float = 1.0, kind: str = "cpu") -> tuple[ProfilePoint, ...]:
+    """Nearly linear to 8 slots, all on one node."""
+    return tuple(point(k, 64, step / k**0.9, sync=0.01, kind=kind) for k in (1, 2, 4, 8))
+
+
+def flat() -> tuple[ProfilePoint, ...]:
+    """More slots bring nothing."""
+    return tuple(point(k, 64, 1.0, sync=0.6 if k > 1 else 0.0) for k in (1, 2, 4, 8))
+
+
+def known(name: str, arrived: float = 0.0, work: int = 64_000, lim: Limits = WIDE, **more: object) -> JobView:
+    return measured(job(name, arrived, lim, total_samples=work, task=name, **more), *scaling())
+
+
+def decide(picture: Snapshot) -> Plan:
+    return Horizon().decide(picture, Random(0))
+
+
+def slots_of(plan: Plan) -> dict[str, int]:
+    return {name: target.num_slots for name, target in plan.targets.items()}
+
+
+def test_alone_a_job_that_scales_takes_the_pool() -> None:
+    assert slots_of(decide(snapshot(nodes(8), known("a")))) == {"a": 8}
+
+
+def test_a_job_that_does_not_scale_leaves_the_slots_to_others() -> None:
+    stiff = measured(job("stiff", lim=WIDE, task="stiff"), *flat())
+    assert slots_of(decide(snapshot(nodes(8, 1), stiff, known("a")))) == {"stiff": 1, "a": 8}
+
+
+def test_under_load_the_shorter_job_gets_more() -> None:
+    long, short = known("long", work=6_400_000, lim=FINE), known("short", 1.0, work=640_000, lim=FINE)
+    found = slots_of(decide(snapshot(nodes(8), long, short)))
+    assert found["short"] > found["long"]
+
+
+def test_without_load_the_longer_job_is_not_held_back() -> None:
+    found = slots_of(decide(snapshot(nodes(8, 8), known("long", work=640_000), known("short", 1.0, work=6_400))))
+    assert found == {"long": 8, "short": 8}
+
+
+def test_the_first_job_of_a_task_starts_small_and_the_next_one_where_the_first_has_been() -> None:
+    first = decide(snapshot(nodes(8, 8), job("a", lim=WIDE, task="t")))
+    assert slots_of(first) == {"a": COLD_START_SLOTS}
+    there = measured(job("a", lim=WIDE, task="t"), *scaling())
+    second = decide(snapshot(nodes(8, 8), there, job("b", 1.0, WIDE, task="t"), state=first.state))
+    assert slots_of(second)["b"] == 8
+
+
+def test_growth_goes_at_most_to_twice_what_the_task_was_measured_on() -> None:
+    seen = measured(job("a", lim=WIDE, task="t"), point(1, 64, 1.0), point(2, 64, 0.52, sync=0.01))
+    assert slots_of(decide(snapshot(nodes(8), seen))) == {"a": 4}
+
+
+def test_a_restart_that_does_not_pay_off_is_not_made() -> None:
+    held = tuple(Slot("cpu-0", i, "cpu") for i in range(4))
+    nearly_done = holding(known("a", done_samples=63_000, resize_seconds=120.0), *held, batch=64)
+    just_begun = holding(known("a", work=10**7, resize_seconds=120.0), *held, batch=64)
+    assert slots_of(decide(snapshot(nodes(8), nearly_done))) == {"a": 4}
+    assert slots_of(decide(snapshot(nodes(8), just_begun))) == {"a": 8}
+
+
+def test_who_moves_goes_to_as_few_nodes_as_possible_and_who_stays_keeps_its_own() -> None:
+    stays = holding(known("stays", work=10**7), *(Slot("cpu-1", i, "cpu") for i in range(8)), batch=64)
+    plan = decide(snapshot(nodes(8, 8), stays, known("new", 1.0)))
+    assert plan.targets["stays"].nodes is None
+    assert plan.targets["new"].nodes == {"cpu-0": 8}
+
+
+def test_the_faster_type_goes_where_it_takes_off_most() -> None:
+    fast = [*scaling(), *scaling(0.2, kind="gpu")]
+    alike = [*scaling(), *scaling(0.95, kind="gpu")]
+    pool = (*nodes(8), *nodes(8, kind="gpu"))
+    picky = measured(job("picky", lim=WIDE, task="picky"), *fast)
+    easy = measured(job("easy", 1.0, WIDE, task="easy"), *alike)
+    plan = decide(snapshot(pool, picky, easy))
+    assert plan.targets["picky"].counts == {"gpu": 8}
+    assert plan.targets["easy"].counts == {"cpu": 8}
+
+
+def test_a_type_that_a_task_never_tried_is_as_fast_as_other_tasks_found_it() -> None:
+    """A long job that is alone goes where the others were five times as fast, though it was never there."""
+    both = measured(job("a", lim=WIDE, task="a", total_samples=640), *scaling(), *scaling(0.2, kind="gpu"))
+    pool = (*nodes(8), *nodes(8, kind="gpu"))
+    first = decide(snapshot(pool, both))
+    held = tuple(Slot("cpu-0", i, "cpu") for i in range(8))
+    stays = holding(known("b", work=10**7, resize_seconds=60.0), *held, batch=64)
+    assert decide(snapshot(pool, stays)).targets["b"].counts == {"cpu": 8}
+    assert decide(snapshot(pool, stays, state=first.state)).targets["b"].counts == {"gpu": 8}
+
+
+def test_work_that_nobody_declared_is_estimated_from_the_tasks_finished_jobs() -> None:
+    """The same two jobs; only what earlier jobs of their tasks turned out to be tells them apart."""
+    state: dict[str, object] = {}
+    for work, task in ((10**8, "big"), (10**6, "small")):
+        gone = replace(known(f"{task}-0", work=work, lim=FINE), task=task, total_samples=None, done_samples=work)
+        state = dict(decide(snapshot(nodes(8), gone, state=state)).state)
+    twins = [
+        replace(known(f"{task}-1", at, lim=FINE), task=task, total_samples=None)
+        for at, task in enumerate(("big", "small"))
+    ]
+    found = slots_of(decide(snapshot(nodes(8), *twins, state=state)))
+    assert found["small-1"] > found["big-1"]
+
+
+def test_every_target_says_how_long_the_job_needs() -> None:
+    plan = decide(snapshot(nodes(8), known("a")))
+    assert "8 of cpu at batch 64: done in about" in plan.targets["a"].reason
+
+
+def test_options_are_powers_of_two_inside_a_node_then_whole_nodes_and_what_jobs_list() -> None:
+    options = Options.of({"gpu": [4, 4, 4]}, listed=[3, 6])
+    assert list(zip(options.counts.tolist(), options.num_nodes.tolist(), strict=True)) == [
+        (1, 1), (2, 1), (3, 1), (4, 1), (6, 2), (8, 2), (12, 3),
+    ]  # fmt: skip
+
+
+def test_on_many_nodes_not_every_number_of_them_is_a_choice_but_all_of_them_are() -> None:
+    options = Options.of({"gpu": [8] * 500}, listed=[])
+    counts = options.counts.tolist()
+    assert set(range(8, 129, 8)) < set(counts)
+    assert counts[-1] == 4000
+    assert len(counts) < 45
+    nodes_of = np.asarray(counts[counts.index(128) :]) / 8
+    assert (nodes_of[1:] / nodes_of[:-1]).max() < 1.26
+
+
+def test_a_count_that_no_job_may_have_is_no_choice() -> None:
+    assert Options.of({"gpu": [8, 8]}, listed=[], allowed={2, 8, 32}).counts.tolist() == [2, 8]
+    plan = decide(snapshot(nodes(4), job("a", lim=limits((8,)))))
+    assert slots_of(plan) == {"a": 0}
+
+
+def test_a_type_on_which_no_job_may_have_any_number_of_slots_is_left_alone() -> None:
+    pool = (*nodes(8), *nodes(3, kind="gpu"))
+    assert slots_of(decide(snapshot(pool, known("a", lim=limits((8,), batch=(64, 64)))))) == {"a": 8}
+
+
+def test_what_is_known_of_types_is_learnt_anew_only_once_there_is_half_as_much_again() -> None:
+    both = [*scaling(), *scaling(0.2, kind="gpu")]
+    pool = (*nodes(8), *nodes(8, kind="gpu"))
+    first = measured(job("a", lim=WIDE, task="a"), *both)
+    state = decide(snapshot(pool, first)).state
+    assert decide(snapshot(pool, replace(first), state=state)).state["types"] == state["types"]
+    one_more = measured(first, point(3, 64, 0.4, sync=0.01))
+    assert decide(snapshot(pool, one_more, state=state)).state["types"] == state["types"]
+    second = measured(job("b", 1.0, WIDE, task="b"), *scaling(), *scaling(0.7, kind="gpu"))
+    again = decide(snapshot(pool, first, second, state=state)).state["types"]
+    assert again != state["types"]
+    assert CrossTaskPrior.of(json.loads(json.dumps(again))).to_json() == again
+
+
+@settings(BUSY, max_examples=15)
+@given(picture=snapshots())
+def test_where_nobody_claims_anything_the_objective_alone_decides(picture: Snapshot) -> None:
+    plain = tuple(replace(view, priority=3, deadline=None) for view in picture.jobs)
+    bare = replace(picture, jobs=plain)
+    shared = problem(bare)
+    if shared is None:
+        return
+    options = shared.options
+    chosen = best_choices(shared.values, options.kind_index, options.counts, options.capacity)
+    plan = decide(bare)
+    for row, view in enumerate(plain):
+        found = int(chosen[row])
+        wanted = {} if found < 0 else {options.kinds[options.kind_index[found]]: int(options.counts[found])}
+        assert plan.targets[view.job_id].counts == wanted

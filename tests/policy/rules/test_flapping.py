@@ -1,0 +1,124 @@
+"""A running job is not moved back to what it just left, nor stopped when it just started, by news of itself alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from elastic_core.domain import JobView, Layout, Slot, Snapshot, Target
+from elastic_core.policy.base.knapsack import NOTHING
+from elastic_core.policy.base.options import Options
+from elastic_core.policy.horizon.horizon import Horizon
+from elastic_core.policy.rules import flapping
+from elastic_core.policy.rules.claims import ClaimContext
+from elastic_core.policy.rules.division import Division
+from elastic_core.policy.rules.flapping import WINDOW
+from tests.policy.builders import NOW, apply, decide, holding, job, limits, measured, nodes, point, snapshot
+from tests.policy.builders import decide as ask
+
+WIDE = limits((1, 2, 4, 8), batch=(64, 64))
+
+
+def scales(name: str, arrived: float = 0.0, work: int = 10**7) -> JobView:
+    points = [point(k, 64, 1.0 / k**0.9, sync=0.01) for k in (1, 2, 4, 8)]
+    return measured(job(name, arrived, WIDE, total_samples=work, task=name, resize_seconds=1.0), *points)
+
+
+def on(view: JobView, count: int, node: str = "cpu-0") -> JobView:
+    return holding(view, *(Slot(node, i, "cpu") for i in range(count)), batch=64)
+
+
+def left(picture: Snapshot, **configurations: tuple[str, int, float]) -> Snapshot:
+    """As if those jobs had left those configurations at those seconds."""
+    crowd = flapping.recall(picture).crowd
+    gone = {name: [[kind, count, NOW + at]] for name, (kind, count, at) in configurations.items()}
+    return replace(picture, policy_state={"moves": {"crowd": crowd, "last": {}, "left": gone}})
+
+
+def slots(picture: Snapshot, name: str = "a") -> int:
+    return ask(Horizon(), picture).targets[name].num_slots
+
+
+def test_what_a_job_just_left_it_does_not_go_back_to() -> None:
+    picture = snapshot(nodes(8), on(scales("a"), 4))
+    assert slots(picture) == 8
+    assert slots(left(picture, a=("cpu", 8, 40.0))) == 4
+
+
+def test_after_the_window_it_may() -> None:
+    picture = snapshot(nodes(8), on(scales("a"), 4), now=40.0 + WINDOW)
+    assert slots(left(picture, a=("cpu", 8, 40.0))) == 8
+
+
+def test_when_somebody_came_or_a_node_did_it_may() -> None:
+    before = left(snapshot(nodes(8), on(scales("a"), 4)), a=("cpu", 8, 40.0))
+    more_slots = replace(before, nodes=nodes(8, 1))
+    assert slots(more_slots) == 8
+    somebody = replace(before, jobs=(*before.jobs, scales("b", 1.0)))
+    assert slots(replace(somebody, nodes=nodes(8, 8))) == 8
+
+
+def test_who_just_started_is_not_stopped_for_better_work() -> None:
+    long, short = on(scales("long", work=10**9), 1, "cpu-0"), scales("short", 1.0, work=10**4)
+    picture = snapshot(nodes(1), long, short)
+    assert slots(picture, "long") == 0
+    kept = left(picture, long=("", 0, 40.0))
+    assert (slots(kept, "long"), slots(kept, "short")) == (1, 0)
+    assert "just started" in decide(Horizon(), kept).targets["long"].reason
+
+
+def test_who_was_stopped_may_start_again_at_once() -> None:
+    waiting = left(snapshot(nodes(8), scales("a")), a=("cpu", 8, 40.0))
+    assert slots(waiting) == 8
+
+
+def test_what_is_stored_is_what_targets_left() -> None:
+    def target(count: int) -> Target:
+        counts = {"cpu": count} if count else {}
+        return Target(counts=counts, global_batch=64, layout=Layout(data=count), reason="r")
+
+    picture, state = snapshot(nodes(8), scales("a")), {}
+    for at, count in ((100.0, 0), (160.0, 4), (220.0, 4), (280.0, 8)):
+        here = replace(picture, now=NOW + at, policy_state={"moves": state})
+        state = flapping.recall(here).store({"a": target(count)}, here.now)
+    stored: Any = state
+    assert stored["last"] == {"a": ["cpu", 8]}
+    assert stored["left"] == {"a": [["", 0, NOW + 160.0], ["cpu", 4, NOW + 280.0]]}
+
+
+def test_of_those_who_just_started_none_is_moved_into_the_way_of_another() -> None:
+    one, four = limits((1,), batch=(1, 1)), limits((4,), batch=(1, 4))
+    bound = job("a", lim=replace(one, types=("cpu",)), total_samples=1, resize_seconds=0.0)
+    wide = job("b", lim=four, priority=1, total_samples=1, resize_seconds=0.0)
+    small = [job(name, lim=one, total_samples=1, resize_seconds=0.0) for name in ("c", "d")]
+    picture = snapshot((*nodes(1, 3), *nodes(1, kind="h200")), bound, wide, *small)
+    first = ask(Horizon(), picture)
+    again = ask(Horizon(), apply(first, picture))
+    assert first.targets["b"].counts == again.targets["b"].counts == {"cpu": 4}
+
+
+def test_of_two_plans_worth_the_same_the_one_in_force_stays() -> None:
+    """Even of jobs whose resizes are said to cost nothing."""
+    pool = (*nodes(1), *nodes(1, kind="h200"))
+    a, b = (replace(scales(name), limits=limits((1,), batch=(64, 64)), resize_seconds=0.0) for name in "ab")
+    cpu, h200 = Slot("cpu-0", 0, "cpu"), Slot("h200-0", 0, "h200")
+    for one, other in ((cpu, h200), (h200, cpu)):
+        plan = ask(Horizon(), snapshot(pool, holding(a, one, batch=64), holding(b, other, batch=64)))
+        assert {name: list(target.counts) for name, target in plan.targets.items()} == {
+            "a": [one.type],
+            "b": [other.type],
+        }
+
+
+def test_looking_ahead_who_will_have_started_is_not_stopped_either() -> None:
+    """Else a rule counts on slots that the next decision leaves where they are."""
+    options = Options.of({"cpu": (1, 1)}, [1], {1})
+    jobs = [scales("a"), scales("b")]
+    values, hold_one = np.asarray([[1.0], [2.0]]), np.asarray([0, NOTHING])
+    case = ClaimContext(jobs, options, NOW, values, np.full((2, 1), 9.0), hold_one, np.ones(2))
+    for now_held, kept in ((np.asarray([NOTHING, NOTHING]), 0), (hold_one, NOTHING)):
+        division = Division(values, options, np.asarray([NOTHING, 0]))  # b, which is worth more
+        flapping.keep_started(case, division, flapping.Moves("crowd"), now_held)
+        assert division.chosen[0] == kept

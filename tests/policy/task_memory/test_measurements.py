@@ -1,0 +1,76 @@
+"""What `horizon` keeps of a task's jobs: each measurement once, through JSON unchanged, bounded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from elastic_core.domain import JobView
+from elastic_core.policy.horizon.corrected import scales_of
+from elastic_core.policy.task_memory import measurements
+from elastic_core.predict.speed import throughput
+from elastic_core.predict.speed.throughput import StepTime
+from tests.policy.builders import job, measured, point
+
+
+def a_job(name: str, *step_seconds: float, **more: object) -> JobView:
+    """A job of task "t" that was measured on 1, 2, 4, ... slots."""
+    points = [point(2**i, 16, seconds) for i, seconds in enumerate(step_seconds)]
+    return replace(measured(job(name), *points), task="t", **more)
+
+
+def after(*snapshots: list[JobView]) -> measurements.TaskMemory:
+    """The memory after these snapshots, carried through JSON in between."""
+    state: dict[str, object] = {}
+    for jobs in snapshots:
+        tasks = measurements.recall(state)
+        measurements.learn(tasks, jobs)
+        state = json.loads(json.dumps({"tasks": measurements.store(tasks)}))
+    return measurements.recall(state)["t"]
+
+
+def test_a_measurement_counts_once_however_often_it_is_seen() -> None:
+    one = [a_job("a", 0.1)]
+    assert [seen.jobs for seen in after(one, one, one).means.values()] == [1]
+
+
+def test_jobs_of_one_task_are_averaged_in_the_logarithm() -> None:
+    (seen,) = after([a_job("a", 0.1), a_job("b", 0.4)]).means.values()
+    assert seen.jobs == 2
+    assert seen.point.step_seconds == pytest.approx(0.2)
+
+
+def test_what_is_told_on_changes_at_powers_of_two_only() -> None:
+    third = after([a_job("a", 0.1), a_job("b", 0.1)], [a_job("a", 0.1), a_job("b", 0.1), a_job("c", 0.8)])
+    assert third.points()[0].step_seconds == pytest.approx(0.1)
+    fourth = after([a_job(name, 0.1) for name in "abc"] + [a_job("d", 0.8)])
+    assert fourth.points()[0].step_seconds == pytest.approx((0.1**3 * 0.8) ** 0.25)
+
+
+def test_the_work_of_jobs_that_left_is_remembered() -> None:
+    assert after([a_job("a", 0.1, done_samples=700)], [a_job("b", 0.1)]).works == [700.0]
+
+
+def test_what_is_kept_is_bounded() -> None:
+    many = replace(job("a"), task="t", profile=tuple(point(1, 16 + i, 0.1) for i in range(200)))
+    assert len(after([many]).means) == measurements.MOST_POINTS
+
+
+def test_noise_comes_from_the_task_at_the_same_stage_until_the_job_has_its_own() -> None:
+    task = after(
+        [a_job("a", 0.1, done_samples=1000, noise_scale=64.0), a_job("b", 0.1, done_samples=10, noise_scale=8.0)]
+    )
+    assert task.noise_of(a_job("c", done_samples=900)) == 64.0
+    assert task.noise_of(a_job("c", done_samples=0)) == 8.0
+    assert task.noise_of(a_job("c", noise_scale=5.0)) == 5.0
+
+
+def test_a_slower_job_of_a_task_is_known_by_its_scale() -> None:
+    usual = a_job("a", 0.1, 0.06)
+    model = StepTime.of(throughput.fit(usual.profile, usual.limits), usual.limits)
+    thrice = a_job("c", 0.3, 0.18)
+    same, slower, unknown = scales_of((usual, thrice, a_job("b")), model, usual.limits)
+    assert unknown == 1.0
+    assert slower / same == pytest.approx(3.0)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import jwt
+import pytest
+
+from elastic_core.errors import InfrastructureError, Unauthorized
+from elastic_core.protocol.tokens import (
+    TOKEN_SECONDS,
+    Claims,
+    ServiceSigner,
+    TrainerTokens,
+    check_fresh,
+    near_end,
+    read_secret,
+)
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+def a_token(tokens: TrainerTokens, now: float = 1000.0) -> str:
+    return tokens.issue(job_id="j", segment_id="j__seg_0", epoch=7, origin_epoch=5, now=now)
+
+
+def test_a_token_says_whose_it_is() -> None:
+    claims = TrainerTokens(SECRET).read(a_token(TrainerTokens(SECRET)))
+    assert claims == Claims(
+        job_id="j", segment_id="j__seg_0", epoch=7, origin_epoch=5, expires_at=1000.0 + TOKEN_SECONDS
+    )
+
+
+def test_another_secret_or_algorithm_is_refused() -> None:
+    tokens = TrainerTokens(SECRET)
+    payload = {"job": "j", "segment": "s", "epoch": 1, "origin": 1, "exp": 10**12}
+    for forged in (
+        a_token(TrainerTokens(SECRET[::-1])),
+        jwt.encode(payload, None, algorithm="none"),
+        jwt.encode(payload, SECRET * 2, algorithm="HS512"),
+        jwt.encode({"job": "j"}, SECRET, algorithm="HS256"),
+        a_token(tokens)[:-2],
+    ):
+        with pytest.raises(Unauthorized, match="is not one of this control plane"):
+            tokens.read(forged)
+
+
+def test_a_token_ends_and_is_renewed_before() -> None:
+    claims = TrainerTokens(SECRET).read(a_token(TrainerTokens(SECRET)))
+    check_fresh(claims, 1000.0 + TOKEN_SECONDS - 1)
+    with pytest.raises(Unauthorized, match="expired 5 s ago"):
+        check_fresh(claims, 1000.0 + TOKEN_SECONDS + 5)
+    assert not near_end(claims, 1000.0 + 0.4 * TOKEN_SECONDS)
+    assert near_end(claims, 1000.0 + 0.6 * TOKEN_SECONDS)
+
+
+def test_a_signature_is_of_one_request() -> None:
+    signer = ServiceSigner(SECRET)
+    headers = signer.headers("POST", "/service/job", b"body", 1000.0)
+    signer.check("post", "/service/job", b"body", headers, 1100.0)
+    for method, target, body in (
+        ("GET", "/service/job", b"body"),
+        ("POST", "/x", b"body"),
+        ("POST", "/service/job", b""),
+    ):
+        with pytest.raises(Unauthorized):
+            signer.check(method, target, body, headers, 1000.0)
+    with pytest.raises(Unauthorized, match="121 s away"):
+        signer.check("POST", "/service/job", b"body", headers, 1121.0)
+
+
+@pytest.mark.parametrize("make", [TrainerTokens, ServiceSigner])
+def test_a_short_secret_is_refused(make: type) -> None:
+    with pytest.raises(ValueError, match="has 3 bytes, at least 32 are needed"):
+        make(b"abc")
+
+
+def test_a_secret_that_is_not_there_says_who_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="`elastic up` makes it"):
+        read_secret(tmp_path / "control")
+    file = tmp_path / "control"
+    file.write_bytes(SECRET + b"\n")
+    file.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    assert read_secret(file) == SECRET

@@ -1,0 +1,132 @@
+"""An interval checkpoint is asynchronous: what it holds, what goes wrong, and what becomes of the reads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from elastic_core.domain import Layout
+from elastic_core.errors import InfrastructureError
+from elastic_core.spec import JobSpec
+from elastic_core.state.format.checkpoint_format import read_manifest, read_tensors
+from elastic_core.state.stores.local_store import LocalStore
+from elastic_core.train.checkpoint.pipeline import CheckpointPipeline, SaveFailed
+from elastic_core.train.checkpoint.rank_part import Content
+from elastic_core.train.data.audit import ReadLog
+from elastic_core.train.parallel.group import Group
+from elastic_core.train.parallel.places import Places
+from tests.train.ledger import make_order
+
+SPEC = {
+    "name": "job",
+    "entry_point": "tests.train.tasks:recorded",
+    "work": {"samples": 100},
+    "batch": {"min": 1, "max": 16},
+    "slots": {"min": 1, "max": 1},
+}
+ORDER = make_order(JobSpec.model_validate(SPEC), slots=1, batch=4, total=100, dataset=100)
+
+
+class HeldBack(LocalStore):
+    """A store that is slow: writes of names that end in `what` wait until they are let go, and may then fail."""
+
+    def __init__(self, root, what):
+        super().__init__(root)
+        self.what, self.go_on, self.fails = what, threading.Event(), False
+
+    def put(self, key, source):
+        if key.endswith(self.what):
+            assert self.go_on.wait(30)
+            if self.fails:
+                raise InfrastructureError("the disk is full")
+        super().put(key, source)
+
+
+class Commits(list):
+    """In the place of rank 0's `Committer`: what it was given."""
+
+    send_interval = list.append
+
+
+@pytest.fixture(params=[".safetensors", "manifest.json"])
+def store(tmp_path, request):
+    store = HeldBack(tmp_path, request.param)
+    yield store
+    store.go_on.set()
+
+
+def pipeline_of(store, commits, reads=None):
+    group = Group()
+    return CheckpointPipeline(
+        group, store, reads or ReadLog(keep_indices=False), commits, Places(group, Layout(data=1))
+    )
+
+
+def until_over(pipeline):
+    """As the steps do: go on whenever this rank is ready."""
+    while pipeline.pending:
+        if pipeline.ready:
+            pipeline.advance()
+
+
+def content(step, weight):
+    return Content(
+        step=step, samples=4 * step, shared={"model/w": weight}, own={}, scalars={}, metrics={}, timings={}
+    )  # fmt: skip
+
+
+def test_a_checkpoint_holds_its_steps_state_though_training_goes_on_while_it_is_written(store):
+    commits, weight = Commits(), torch.arange(6.0)
+    pipeline = pipeline_of(store, commits)
+    pipeline.save_async(ORDER, content(1, weight))
+    weight += 100.0  # the next step
+    assert pipeline.pending
+    assert commits == []
+    store.go_on.set()
+    until_over(pipeline)
+    (commit,) = commits
+    assert (commit.step, commit.final) == (1, False)
+    manifest = read_manifest(store, commit.uri, commit.manifest_sha256)
+    assert torch.equal(read_tensors(store, manifest, ["model/w"])["model/w"], torch.arange(6.0))
+
+
+def test_nobody_is_ready_before_the_write_is_done(store):
+    pipeline = pipeline_of(store, Commits())
+    assert not pipeline.ready
+    pipeline.save_async(ORDER, content(1, torch.zeros(3)))
+    if store.what == "manifest.json":
+        while not pipeline.ready:
+            pass
+        pipeline.advance()  # the parts are written; now the manifest
+    assert not pipeline.ready
+    assert pipeline.pending
+
+
+def test_a_write_that_fails_is_given_up_and_its_reads_go_with_the_next_checkpoint(store):
+    commits, reads = Commits(), ReadLog(keep_indices=False)
+    pipeline = pipeline_of(store, commits, reads)
+    reads.record(0, np.arange(0, 4))
+    pipeline.save_async(ORDER, content(1, torch.zeros(3)))
+    reads.record(0, np.arange(4, 8))
+    store.fails = True
+    store.go_on.set()
+    with pytest.raises(SaveFailed, match=r"step 1 could not be written: .*the disk is full"):
+        until_over(pipeline)
+    assert not pipeline.pending
+    assert commits == []
+    store.fails = False
+    pipeline.save_async(ORDER, content(2, torch.zeros(3)))
+    pipeline.wait()
+    (commit,) = commits
+    (epoch,) = commit.fingerprints["epochs"]
+    assert epoch["count"] == 8
+
+
+def test_a_second_checkpoint_waits_for_the_first(store):
+    pipeline = pipeline_of(store, Commits())
+    pipeline.save_async(ORDER, content(1, torch.zeros(3)))
+    with pytest.raises(AssertionError, match="one checkpoint at a time"):
+        pipeline.save_async(ORDER, content(2, torch.zeros(3)))
