@@ -31,20 +31,29 @@ def get_logger(name: str) -> FilteringBoundLogger:
     import structlog
 
     if not structlog.is_configured():
-        structlog.configure(
-            processors=[structlog.contextvars.merge_contextvars, structlog.stdlib.render_to_log_kwargs],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-            logger_factory=structlog.stdlib.LoggerFactory(),
-        )
+        _send_through_logging()
     logger: FilteringBoundLogger = structlog.get_logger(name)
     return logger
+
+
+def _send_through_logging() -> None:
+    import structlog
+
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, structlog.stdlib.render_to_log_kwargs],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
 
 
 def configure(process: str, stream: TextIO | None = None) -> None:
     """Send what the platform logs in this process to `stream` (standard error), a line an event.
 
-    `process`: what this process is, in each line. A user's own logging configuration is left as it is.
+    `process`: what this process is, in each line. A user's own logging configuration is left as it is; one that a
+    library made for structlog (importing Airflow does) is replaced, or its format would be the platform's.
     """
+    if "structlog" in sys.modules:
+        _send_through_logging()
     handler = logging.StreamHandler(stream or sys.stderr)
     as_json = os.environ.get(FORMAT_VARIABLE, "console") == "json"
     handler.setFormatter(_JsonLines(process) if as_json else _Lines(process))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from elastic_core.logs import FORMAT_VARIABLE, configure, get_logger
 from elastic_core.settings import Settings
@@ -19,7 +20,11 @@ from elastic_core.settings import Settings
 def as_before() -> Iterator[None]:
     logger = logging.getLogger("elastic_core")
     handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    libraries = structlog.get_config() if structlog.is_configured() else None
     yield
+    structlog.reset_defaults()
+    if libraries is not None:
+        structlog.configure(**libraries)
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
 
@@ -31,6 +36,14 @@ def test_an_event_is_a_line_with_its_process_and_its_facts() -> None:
     (line,) = out.getvalue().splitlines()
     assert "worker " in line
     assert line.endswith(": a checkpoint was written step=7")
+
+
+def test_a_configuration_that_a_library_made_before_is_replaced() -> None:
+    out = io.StringIO()
+    structlog.configure(processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory())
+    configure("worker", out)
+    get_logger("elastic_core.train").info("a checkpoint was written", step=7)
+    assert out.getvalue().endswith(": a checkpoint was written step=7\n")
 
 
 def test_what_is_worse_than_information_says_so() -> None:
