@@ -179,6 +179,8 @@ class Limits:
     # How the model may be cut, each as the layout of one replica of it, the simplest first; with `sharded` the replicas
     # hold shards of its state. (): data-parallel replicas only.
     cuts: tuple[Layout, ...] = ()
+    base_batch: int | None = None  # that a sample's worth is counted at (`reference_batch`); None: the smallest
+    min_efficiency: float = 0.0  # least part of a sample's worth at the reference batch that a chosen batch may leave
 
     def layouts(self, num_slots: int) -> tuple[Layout, ...]:
         """The layouts of so many slots that the job admits, the simplest first; () where it admits none."""
@@ -190,6 +192,11 @@ class Limits:
         if not layouts:
             raise ValueError(f"no admitted layout has {num_slots} ranks; the model may be cut as {self.cuts}")
         return layouts[0]
+
+    @property
+    def reference_batch(self) -> int:
+        """Global batch at which a sample is worth one: the learning rate was tuned there."""
+        return self.min_batch if self.base_batch is None else self.base_batch
 
     @property
     def min_slots(self) -> int:
@@ -239,6 +246,15 @@ class ThroughputModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkForecast:
+    """Quantiles of the whole work of a job whose end is not known, in the unit of its work."""
+
+    probabilities: tuple[float, ...]  # ascending, inside (0, 1)
+    totals: tuple[float, ...]  # the quantile at each, ascending
+    source: str  # what it was made from: "loss curve", "submission", "history" or "prior"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """What a policy may know about one active job."""
 
@@ -268,8 +284,9 @@ class JobView:
     task: str = ""  # its entry point: jobs of one task resemble each other
     predictable: float | None = None  # probability that its progress can be predicted (AITurbo), None if never asked
     expected_samples: float | None = None  # all of its work as its loss curve says, where no amount is declared
-    # How both sample counts above are meant. False: samples read. True: what they were worth at the smallest batch
-    # (AdaScale's scale-invariant steps x min_batch), so that work is done at the rate of the goodput.
+    work_forecast: WorkForecast | None = None  # of all its work, where no amount is declared and something was learnt
+    # The unit of both sample counts above. False: samples read, done at the rate of the throughput. True: what they
+    # were worth at the reference batch (AdaScale's scale-invariant steps x batch), done at the rate of the goodput.
     scale_invariant: bool = False
 
     @property
