@@ -26,10 +26,10 @@ down: setup
 	$(BIN)/elastic down
 
 test: setup
-	$(BIN)/pytest --ignore=tests/e2e -n 2 --dist loadfile
+	$(BIN)/pytest -m "not e2e" -n 2 --dist loadfile
 
 e2e: setup
-	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest -m e2e
 
 check: setup
 	$(BIN)/ruff check .

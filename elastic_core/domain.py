@@ -331,6 +331,7 @@ class Target:
     reason: str = ""
     nodes: Mapping[str, int] | None = None  # slots by node, a wish; None: the packing rule chooses
     roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers
+    migrate: bool = False  # `nodes` is worth a restart: a job that holds as many slots on other nodes moves there
 
     @property
     def num_slots(self) -> int:

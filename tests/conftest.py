@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.engine import Engine
@@ -16,6 +17,10 @@ from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
 
 TEMPLATE = "ledger_template"
+
+# How long an example takes says how busy the machine is, nothing about the law.
+hypothesis.settings.register_profile("elastic", deadline=None)
+hypothesis.settings.load_profile("elastic")
 
 
 class TestServer:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from elastic_core.domain import JobState, Slot
 from elastic_core.host.process import ProcessId
 from elastic_core.settings import Settings
@@ -19,6 +21,8 @@ from elastic_core.state.memory_tier.cache_client import Access, CacheClient
 from elastic_core.state.memory_tier.cache_server import job_key
 from tests.launch.airflowless import ApiThread, Platform, platform
 from tests.launch.builders import order
+
+pytestmark = pytest.mark.e2e
 
 SOURCES = ("own_node", "other_nodes", "store")
 

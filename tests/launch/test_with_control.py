@@ -15,6 +15,8 @@ from elastic_core.state.stores.store_urls import open_store
 from elastic_core.train.data.audit import prove
 from tests.launch.airflowless import ROWS, Platform, platform
 
+pytestmark = pytest.mark.e2e
+
 
 def assert_exactly_once(running: Platform, job_id: str, epochs: int) -> None:
     """By the indices that the workers kept, commit by commit."""

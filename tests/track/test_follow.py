@@ -26,6 +26,8 @@ from tests.track.conftest import MlflowServer
 from tests.track.story import Story
 from tests.track.test_mlflow_tracker import job_run, models, points, runs
 
+pytestmark = pytest.mark.e2e
+
 
 class Killed(BaseException):
     """The follower's process dies here."""

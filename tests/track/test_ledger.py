@@ -23,6 +23,8 @@ from elastic_core.track.tracker_service import only_follower, open_tracker
 from tests.builders import FACTS, TRAINER_SECRET, Life, a_cluster, a_commit, a_control, a_spec, an_observation
 from tests.track.conftest import MlflowServer
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 def control(

@@ -11,6 +11,8 @@ safe. The rules:
    slots are free now. A job that is to keep what it has is no longer asked.
 5. A running job that exchanges slots for as many of another type, or more, is asked as soon as those are free or are
    being given up: two jobs that exchange with each other would else wait for each other for ever.
+6. A running job whose target demands other nodes (`Target.migrate`) is asked in the same way, and waits for them, once
+   it has stopped, as in rule 2 (`policy.plans.migration`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
+from elastic_core.policy.plans.migration import able_to_migrate, by_node, must_migrate, on_wished_nodes, slots_left
 from elastic_core.policy.plans.packing import choose
 from elastic_core.text import plural
 
@@ -73,7 +76,7 @@ def as_held(target: Target, held: Allocation) -> bool:
     """The target asks for what is held: as many slots of each type, in the same layout, with the same roles."""
     if target.num_slots != held.num_slots or target.layout != held.layout or target.roles != held.roles:
         return False
-    return target.wanted == held.counts()
+    return target.wanted == held.counts() and on_wished_nodes(target, held.slots)
 
 
 def granted(target: Target, slots: tuple[Slot, ...]) -> Allocation:
@@ -94,7 +97,7 @@ def in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[
     if counts.keys() != held.counts().keys() or not covers(reach, counts):
         return None
     chosen, first = choose(reach, counts, held.slots, target.nodes), held.slots[0]
-    if first not in chosen:
+    if first not in chosen or not on_wished_nodes(target, chosen):
         return None
     return tuple(sorted(chosen, key=lambda slot: (slot.node != first.node, slot != first, slot)))
 
@@ -119,12 +122,24 @@ def plan_moves(
     given_up = {holder.segment_id: _slots_given_up(holder, targets.get(holder.job_id), holder.job_id in asking)
              for holder in holders}  # fmt: skip
     exchanging = _segments_that_exchange(holders, targets, remaining, given_up)
+    migrating = able_to_migrate(holders, targets, remaining)
     _wait_or_grant_part(now, grace_seconds, remaining, holders, given_up, unserved, targets, moves)
     for holder in holders:
         target = targets.get(holder.job_id)
         if target is not None and holder.open:
-            _resize(holder, target, remaining, moves, exchanges=holder.segment_id in exchanging)
+            if must_migrate(target, holder.allocation):
+                _migrate(holder, target, moves, able=holder.segment_id in migrating)
+            else:
+                _resize(holder, target, remaining, moves, exchanges=holder.segment_id in exchanging)
     return moves
+
+
+def _migrate(holder: Holder, target: Target, moves: Moves, *, able: bool) -> None:
+    nodes = ", ".join(f"{count} on {node}" for node, count in sorted((target.nodes or {}).items()))
+    if able and holder.revoked_by is None:
+        moves.revocations[holder.segment_id] = f"to other nodes, {nodes}: {target.reason}"
+    elif holder.revoked_by is None:
+        moves.waits[holder.job_id] = f"keeps its nodes until there are slots to move to: {nodes}"
 
 
 def _segments_that_exchange(
@@ -159,10 +174,14 @@ def _grant_whole(asker: Asker, remaining: set[Slot], targets: Mapping[str, Targe
     target = targets.get(asker.job_id)
     if target is None or not target.num_slots:
         return True  # nothing to give; the target's reason says why
-    if not covers(remaining, target.counts):
+    if not covers(remaining, target.counts) or not _nodes_are_free(target, remaining):
         return False
     _grant(asker, target, dict(target.counts), target.layout, target.reason, remaining, moves)
     return True
+
+
+def _nodes_are_free(target: Target, remaining: set[Slot]) -> bool:
+    return not target.migrate or Counter(target.nodes or {}) <= by_node(remaining)
 
 
 def _grant(
@@ -181,6 +200,7 @@ def _wait_or_grant_part(
 ) -> None:  # fmt: skip
     """Rules 2 and 3, for the askers whose whole target is not free."""
     coming: Counter[str] = Counter()
+    nodes_to_come = by_node(remaining)
     waited_for: dict[str, float] = {}  # job_id -> until when it is waited for
     for holder in holders:
         counts = given_up.get(holder.segment_id)
@@ -188,16 +208,20 @@ def _wait_or_grant_part(
         until = (now if since is None else since) + grace_seconds
         if counts and until > now:
             coming += counts
+            nodes_to_come += by_node((*holder.allocation.slots, *holder.leaving))
             waited_for[holder.job_id] = until
     pool = Counter(slot.type for slot in remaining) + coming
     for asker in unserved:
         target = targets[asker.job_id]
         wanted = Counter(dict(target.counts))
-        if waited_for and wanted <= pool:
+        nodes_will_do = not target.migrate or Counter(target.nodes or {}) <= nodes_to_come
+        if waited_for and wanted <= pool and (nodes_will_do or not covers(remaining, target.counts)):
             pool -= wanted
             names = ", ".join(sorted("its own last processes" if j == asker.job_id else j for j in waited_for))
             moves.waits[asker.job_id] = f"waits for slots that are being given up by {names}"
             moves.check_at = min([*waited_for.values(), *([moves.check_at] if moves.check_at else [])])
+        elif covers(remaining, target.counts):  # not on the nodes that it was to move to, and they are not to come
+            _grant(asker, target, dict(target.counts), target.layout, target.reason, remaining, moves)
         else:
             _grant_part(asker, target, remaining, moves)
 
@@ -211,6 +235,8 @@ def _slots_given_up(holder: Holder, target: Target | None, asks: bool) -> Counte
     if asks:
         return leaving + (held if not holder.open else Counter())
     above = held - Counter(dict(target.counts) if target is not None else {})
+    if target is not None and holder.ending_since is not None and must_migrate(target, holder.allocation):
+        above = Counter(slot.type for slot in slots_left(target, holder.allocation))
     stops = holder.ending_since is not None or bool(above)  # more than its target: revoked in this very round of moves
     return leaving + (above if stops else Counter())
 

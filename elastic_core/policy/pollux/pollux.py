@@ -171,4 +171,5 @@ def _target(
         reason=f"{plural(count, 'slot')} of {kind} on {plural(len(where), 'node')}: {table.speedups[at]:.2f} x the "
         "goodput of a fair share of the pool",
         nodes=where,
+        migrate=True,
     )

@@ -64,13 +64,16 @@ class Resolution:
 
 
 def resolve(
-    context_at: Callable[[Ints], ClaimContext], choose: Callable[[Floats], Ints], held: Ints, rules: Sequence[Rule]
+    context_at: Callable[[Ints], ClaimContext],
+    choose: Callable[[ClaimContext], Resolution],
+    held: Ints,
+    rules: Sequence[Rule],
 ) -> Resolution:
     """The division that the objective (`choose`) and the rules agree on. `context_at(held)`: as if those were held."""
     notes: dict[int, tuple[int, str]] = {}
     for _ in range(ROUNDS):
         context = context_at(held)
-        division = apply_rules(context, choose(context.values), rules)
+        division = apply_rules(context, choose(context), rules)
         for row, note in division.notes.items():
             if notes.get(row, (None, ""))[0] != division.chosen[row]:  # why it was chosen, not why it is to stay
                 notes[row] = (int(division.chosen[row]), note)
@@ -82,9 +85,10 @@ def resolve(
     )
 
 
-def apply_rules(context: ClaimContext, chosen: Ints, rules: Sequence[Rule]) -> Division:
+def apply_rules(context: ClaimContext, choice: Resolution, rules: Sequence[Rule]) -> Division:
     """The division after all rules; where none claims anything, the one that was chosen."""
-    division = Division(context.values, context.options, chosen)
+    division = Division(context.values, context.options, choice.chosen)
+    division.notes.update(choice.notes)
     for _ in range(ROUNDS):
         before = division.num_claims
         division.spoken_for[:] = 0

@@ -21,6 +21,7 @@ from elastic_core.policy.rules.division import Division, PreemptionTerms
 from elastic_core.predict.speed.throughput import Floats, Ints
 
 WINDOW = 300.0
+JUST_STARTED = "just started"  # why it goes on
 
 _Departure = tuple[str, int, float]  # type, slots (0 for none), when
 
@@ -98,6 +99,14 @@ def started(moves: Moves, context: ClaimContext, now_held: Ints) -> list[int]:
     ]
 
 
+def with_started_first(context: ClaimContext, rows: Sequence[int]) -> Floats:
+    """The values, with so much more for each option of these rows that one outweighs all other jobs together."""
+    values = context.values.copy()
+    usable = values[rows] > 0
+    values[rows] += np.where(usable, values.max(axis=1, initial=0.0).sum(), 0.0)
+    return values
+
+
 def keep_started(context: ClaimContext, division: Division, moves: Moves, now_held: Ints) -> None:
     """None of the jobs that just started is stopped. Where some were moved into each other's way, all stay as they are.
 
@@ -107,9 +116,7 @@ def keep_started(context: ClaimContext, division: Division, moves: Moves, now_he
     if not all(_keep_running(context, division, rows, row) for row in rows):
         division.chosen[list(rows)] = NOTHING
         for row in rows:  # what they hold fits side by side
-            division.claim(
-                row, [int(context.held[row])], _terms_against_others(context, division, rows), "just started"
-            )
+            division.claim(row, [int(context.held[row])], _terms_against_others(context, division, rows), JUST_STARTED)
     for row in rows:
         if division.chosen[row] != NOTHING:
             division.spoken_for[row] = context.jobs[row].limits.min_slots
@@ -120,7 +127,7 @@ def _keep_running(context: ClaimContext, division: Division, rows: Sequence[int]
         return True
     smallest = division.options_of(row, context.jobs[row].limits.min_slots)
     return division.claim(
-        row, [*_held_option(context, row), *smallest], _terms_against_others(context, division, rows), "just started"
+        row, [*_held_option(context, row), *smallest], _terms_against_others(context, division, rows), JUST_STARTED
     )
 
 

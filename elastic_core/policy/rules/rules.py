@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from elastic_core.domain import Snapshot
-from elastic_core.policy.base.knapsack import best_choices
+from elastic_core.policy.base.knapsack import NOTHING, best_choices
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.rules import flapping, starvation
 from elastic_core.policy.rules.claims import ClaimContext, Resolution, Rule, resolve
@@ -32,11 +32,10 @@ def share_out(
     """The objective's choice, within the rules. `context_at(held)`: the objective as if those options were held."""
     context = context_at(held)
     options = context.options
-    choose = partial(_choose, options=options, capacity=options.capacity)
     values = flapping.without_returns(moves, context)
     rules = _rules(snapshot, context, moves, turns, safety_margin)
     if not rules:
-        return Resolution(choose(values))
+        return Resolution(_choose(values, options.capacity, options))
     priority_weights = weights(snapshot.jobs)
 
     def context_with(held: Ints) -> ClaimContext:
@@ -44,10 +43,20 @@ def share_out(
         values = flapping.without_returns(moves, context_of_held)
         return context_of_held.with_values(values if priority_weights is None else values * priority_weights[:, None])
 
-    return resolve(context_with, choose, held, rules)
+    return resolve(context_with, partial(_choose_with_started, moves=moves, now_held=held), held, rules)
 
 
-def _choose(values: Floats, options: Options, capacity: Ints) -> Ints:
+def _choose_with_started(context: ClaimContext, moves: flapping.Moves, now_held: Ints) -> Resolution:
+    """The best choice in which whoever just started goes on: the rule only has to mend what this cannot find."""
+    options, capacity = context.options, context.options.capacity
+    chosen, started = _choose(context.values, capacity, options), flapping.started(moves, context, now_held)
+    stopped = [row for row in started if chosen[row] == NOTHING]
+    if stopped:
+        chosen = _choose(flapping.with_started_first(context, started), capacity, options)
+    return Resolution(chosen, {row: flapping.JUST_STARTED for row in stopped if chosen[row] != NOTHING})
+
+
+def _choose(values: Floats, capacity: Ints, options: Options) -> Ints:
     return best_choices(values, options.kind_index, options.counts, capacity)
 
 
@@ -65,7 +74,7 @@ def _rules(
     if snapshot.queues:
         quotas = QueueQuotas.of(snapshot.queues, snapshot.jobs, context.options)
         reclaimable = quotas.reclaimable
-        own_pool = partial(_own_pool, options=context.options)
+        own_pool = partial(_choose, options=context.options)
         rules.append(partial(reclaim_guarantees, quotas=quotas, own_pool=own_pool))
     levels = sorted({job.priority for job in snapshot.jobs}, reverse=True)
     if len(levels) > 1 or any(job.deadline is not None for job in snapshot.jobs):
@@ -81,10 +90,6 @@ def _by_priority(
     for level in levels:
         start_waiting(context, division, level, reclaimable)
         meet_deadlines(context, division, level, reclaimable, safety_margin)
-
-
-def _own_pool(values: Floats, capacity: Ints, options: Options) -> Ints:
-    return _choose(values, options, capacity)
 
 
 def _anything_reclaimable(

@@ -199,4 +199,5 @@ def _target(job: JobView, options: Options, at: int, nodes: Mapping[str, int] | 
         reason=f"{plural(count, 'slot')} of {kind}: {options.goodputs[at]:.2f} x its worst configuration, "
         f"the best sum of all jobs' goodputs to the power {FAIRNESS}",
         nodes=nodes,
+        migrate=True,
     )

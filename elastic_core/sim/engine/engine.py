@@ -181,7 +181,8 @@ class _Simulation:
             for grant in moves.grants if not moves.revocations else ():
                 self._hold(grant.asker.job_id, plan.targets[grant.asker.job_id], grant.allocation)
             moved = bool(moves.grants or moves.revocations)
-            changing = [job_id for job_id in changing if not self._in_force(job_id, plan.targets[job_id])]
+            settled = {grant.asker.job_id for grant in moves.grants} if not moves.revocations else set()
+            changing = [j for j in changing if not self._in_force(j, plan.targets[j]) and j not in settled]
 
     def _in_force(self, job_id: str, target: Target) -> bool:
         """It holds what it shall. Of those that do, the batch may be another from now on."""

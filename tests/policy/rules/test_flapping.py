@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from elastic_core.domain import JobView, Layout, Slot, Snapshot, Target
-from elastic_core.policy.base.knapsack import NOTHING
+from elastic_core.policy.base.knapsack import NOTHING, best_choices
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.rules import flapping
 from elastic_core.policy.rules.claims import ClaimContext
 from elastic_core.policy.rules.division import Division
 from elastic_core.policy.rules.flapping import WINDOW
+from elastic_core.predict.speed.throughput import Floats
 from tests.policy.builders import NOW, apply, decide, holding, job, limits, measured, nodes, point, snapshot
 from tests.policy.builders import decide as ask
 
@@ -122,3 +127,31 @@ def test_looking_ahead_who_will_have_started_is_not_stopped_either() -> None:
         division = Division(values, options, np.asarray([NOTHING, 0]))  # b, which is worth more
         flapping.keep_started(case, division, flapping.Moves("crowd"), now_held)
         assert division.chosen[0] == kept
+
+
+@given(
+    arrays(np.float64, (3, 4), elements=st.integers(1, 50).map(float)),
+    st.sets(st.integers(0, 2), max_size=2),
+)
+def test_the_choice_is_the_best_in_which_all_run_who_just_started(values: Floats, started: set[int]) -> None:
+    """Not what is left when they have claimed their slots back from the best choice of all."""
+    options = Options.of({"cpu": (2,), "t4": (1, 1)}, [1, 2], {1, 2})
+    case = ClaimContext(
+        [scales(name) for name in "abc"], options, NOW, values, np.full((3, 4), 9.0), np.full(3, NOTHING), np.ones(3)
+    )
+    raised = flapping.with_started_first(case, sorted(started))
+    chosen = best_choices(raised, options.kind_index, options.counts, options.capacity)
+    possible = [
+        sum(values[row, option] for row, option in enumerate(options_) if option != NOTHING)
+        for options_ in product((NOTHING, 0, 1, 2, 3), repeat=3)
+        if all(options_[row] != NOTHING for row in started) and _fits(options_, options)
+    ]
+    assert sum(values[row, option] for row, option in enumerate(chosen) if option != NOTHING) == max(possible)
+
+
+def _fits(chosen: tuple[int, ...], options: Options) -> bool:
+    used = np.zeros(len(options.kinds))
+    for option in chosen:
+        if option != NOTHING:
+            used[options.kind_index[option]] += options.counts[option]
+    return bool((used <= options.capacity).all())
