@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_core.state.order.sample_order import rank_share
@@ -15,6 +15,7 @@ batches = st.integers(2, 600)
 counts = st.lists(st.integers(1, 40), min_size=1, max_size=8, unique=True).map(lambda some: tuple(sorted(some)))
 
 
+@settings(deadline=None)
 @given(batches, counts)
 def test_some_worker_computes_each_part_whole_whatever_their_number(batch, counts):
     size = part_size(batch, counts)
@@ -25,6 +26,7 @@ def test_some_worker_computes_each_part_whole_whatever_their_number(batch, count
         assert measured == [(size, 0), (size, 1)]
 
 
+@settings(deadline=None)
 @given(batches, counts)
 def test_pieces_are_the_share_in_order_and_name_the_batchs_ends(batch, counts):
     size = part_size(batch, counts)
@@ -39,6 +41,7 @@ def test_pieces_are_the_share_in_order_and_name_the_batchs_ends(batch, counts):
             assert at.get(1, batch - size) == batch - size
 
 
+@settings(deadline=None)
 @given(st.integers(32, 600), st.integers(1, 8))
 def test_no_worker_is_left_with_a_lone_sample(batch, most):
     size = part_size(batch, tuple(range(1, most + 1)))
@@ -55,6 +58,7 @@ def test_a_batch_of_one_has_no_parts_and_shares_that_are_not_foreseen_measure_no
     assert pieces(0, 2, 16, 4) == [(2, None)]  # of eight workers, which the job may not have
 
 
+@settings(deadline=None)
 @given(batches, counts, st.sampled_from([None, 3, 7]), st.data())
 def test_cutting_a_step_at_the_parts_changes_nobodys_samples(batch, counts, max_local, data):
     world = data.draw(st.sampled_from(counts))

@@ -10,7 +10,10 @@ from itertools import pairwise
 import pytest
 
 from elastic_core.spec.job import most_samples
+from elastic_core.state.format.manifest import read_manifest
+from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.data.audit import prove
+from elastic_core.train.data.data_state import DataState
 from elastic_core.train.gradients.learning_rate import WORK_UNITS
 from elastic_core.train.steps.segment_progress import NOISE_UNKNOWN
 from tests.train import forked
@@ -19,7 +22,7 @@ from tests.train.job import Job
 BASE, ROWS = 8, 96
 
 
-def progressing(new_job, name: str, *, total: int = 4_000, work: dict | None = None, batch: dict | None = None, **more):
+def progressing(new_job, name: str, *, total: int = 2_000, work: dict | None = None, batch: dict | None = None, **more):
     """A job of `total` samples of work at a base batch of 8."""
     spec = {
         "work": {"samples": total, "measure": "progress", **(work or {})},
@@ -45,8 +48,8 @@ def test_one_two_and_four_workers_end_at_the_same_step_with_the_same_progress(ne
     assert len(set(ends.values())) == 1, ends
     step, samples, progress = ends[1]
     assert samples == step * 64
-    assert 4_000 <= progress < 4_000 + 64
-    assert 4_000 / 64 < step < 4_000 / BASE  # larger steps are worth more than base steps, and less than their samples
+    assert 2_000 <= progress < 2_000 + 64
+    assert 2_000 / 64 < step < 2_000 / BASE  # larger steps are worth more than base steps, and less than their samples
 
 
 def test_at_the_base_batch_progress_is_what_is_read(new_job):
@@ -61,7 +64,7 @@ def test_every_kind_of_interruption_gives_the_same_end(new_job):
 
     resized = progressing(new_job, "resized")
     for world in (1, 4, 2):
-        assert resized.run(world, 64, segment_steps=20) == [0] * world
+        assert resized.run(world, 64, segment_steps=12) == [0] * world
     assert resized.run(3, 64) == [0] * 3
 
     steps = {"checkpoints": {"interval_seconds": None, "interval_steps": 7}}
@@ -80,12 +83,12 @@ def test_every_kind_of_interruption_gives_the_same_end(new_job):
 
 def test_two_batches_add_up_and_the_schedule_follows_progress(new_job):
     job = progressing(new_job, "two")
-    assert job.run(2, 16, segment_steps=40) == [0, 0]
+    assert job.run(2, 16, segment_steps=30) == [0, 0]
     assert job.run(2, 128) == [0, 0]
     first, last = job.ledger.commits()
-    assert first.progress < 40 * 16
+    assert first.progress < 30 * 16
     assert 0 < first.gain < last.gain < 128 / BASE
-    assert last.progress >= 4_000 > last.progress - last.gain * BASE - 1 / WORK_UNITS  # not before it is done
+    assert last.progress >= 2_000 > last.progress - last.gain * BASE - 1 / WORK_UNITS  # not before it is done
     told = [beat for beat in job.ledger.read()["observations"] if beat["progress"] is not None]
     assert all(a["progress"] < b["progress"] for a, b in pairwise(told))
 
@@ -113,10 +116,14 @@ def test_the_audit_proves_finished_passes_and_the_last_in_part(new_job):
     assert job.run(3, 64) == [0] * 3
     _, samples, _ = end_of(job)
     passes, rest = divmod(samples, ROWS)
-    results = prove([c.fingerprints for c in job.ledger.commits()], ROWS)
-    assert [(r.epoch, r.count, r.proven) for r in results] == [
-        *((epoch, ROWS, True) for epoch in range(passes)),
-        *([(passes, rest, None)] if rest else []),
+    assert rest
+    (*_, last) = job.ledger.commits()
+    store = LocalStore(job.store)
+    state = DataState.from_scalars(read_manifest(store, last.uri).scalars)
+    results = prove([c.fingerprints for c in job.ledger.commits()], ROWS, store, state.plan)
+    assert [(r.epoch, r.count, r.proven, r.every_index) for r in results] == [
+        *((epoch, ROWS, True, True) for epoch in range(passes)),
+        (passes, rest, True, True),
     ]
 
 
@@ -125,7 +132,7 @@ def test_the_cap_ends_the_job_and_says_so(new_job):
     assert job.run(2, 64) == [0, 0]
     step, samples, progress = end_of(job)
     assert (step, samples) == (16, 1_000)  # the last batch is what is left
-    assert progress < 4_000
+    assert progress < 2_000
     (note,) = job.ledger.commits()[-1].notes
     assert note.startswith("ended at work.max_samples: 1000 samples were read, and ")
 
