@@ -383,6 +383,8 @@ class Observation:
     memory_bytes: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     layout: Layout | None = None  # None: data-parallel replicas, one a slot
+    progress: float | None = None  # the job's work done in samples at its base batch, where that is its measure
+    gain: float | None = None  # then: base-batch steps that the last step counted for
 
 
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}

@@ -1,6 +1,6 @@
-"""`elastic jobs list | show | segments | explain | submit | cancel | revive | rollback | replay`.
+"""`elastic jobs list | show | segments | explain | audit | submit | cancel | revive | rollback | replay`.
 
-Talks to the control API with the service secret; only `replay` opens the ledger itself.
+Talks to the control API with the service secret; only `replay` opens the ledger itself, and `audit` the store.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from elastic_core.commands.opening import open_api, read_json
+from elastic_core.commands.opening import Store, open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import Allocation, to_json
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.spec import parse_job_spec
-from elastic_core.text import span
+from elastic_core.state.format.manifest import read_manifest
+from elastic_core.state.stores.store_urls import open_store
+from elastic_core.text import plural, span
 
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
 _out = Console(highlight=False, soft_wrap=True)
@@ -83,6 +85,30 @@ def explain(job: str, as_json: Json = False) -> None:
         )
     for other, reason in why.others.items():
         _out.print(f"  {other}: {reason}", markup=False)
+
+
+@app.command()
+def audit(job: str, store: Store = "", as_json: Json = False) -> None:
+    """Prove what the job has read: each finished epoch once, the last as far as it goes. Exit code 1: it has not."""
+    from elastic_core.train.data.audit import prove
+    from elastic_core.train.data.data_state import DataState
+
+    api, settings = open_api(Settings()), Settings()
+    status, place = api.job(job), open_store(store or settings.store_url(), endpoint=settings.s3_endpoint)
+    kept = [record for record in api.checkpoints(job) if not record.bad]
+    known = DataState.from_scalars(read_manifest(place, kept[-1].uri).scalars) if kept else None
+    results = prove(api.reads(job), status.facts.dataset_samples, place, known.plan if known is not None else None)
+    if as_json:
+        print_json([to_json(result) for result in results])
+    else:
+        rows = (
+            (r.epoch, f"{r.count} of {r.expected}", {True: "yes", False: "NO", None: "in part"}[r.proven],
+             "index by index" if r.every_index else "fingerprint", r.problem)
+            for r in results
+        )  # fmt: skip
+        print_table(("epoch", "read", "proven", "by", "problem"), rows)
+    if any(result.proven is False for result in results):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -168,10 +194,12 @@ def _print_status(status: JobStatus, as_json: bool) -> None:
 
 
 def _print_facts(job: JobStatus) -> None:
+    work = f"{job.done_samples} of {job.total_samples} samples{_reference(job)}"
     facts: Mapping[str, Any] = {
         "job": job.job_id,
         "state": job.state + (f": {job.error}" if job.error else ""),
-        "done": f"{job.done_samples} of {job.total_samples} samples ({_progress(job)}), step {job.step}",
+        "done": f"{work} ({_progress(job)}), step {job.step}",
+        "read": _read(job),
         "left": _left(job) or "unknown",
         "segment": f"{job.segment_id} ({job.segment_state}), lineage {job.lineage}",
         "holds": f"{_places(job.allocation) or 'no slots'}, global batch {_batch(job.allocation) or '-'}",
@@ -190,6 +218,25 @@ def _print_facts(job: JobStatus) -> None:
 
 def _progress(job: JobStatus) -> str:
     return f"{min(1.0, job.done_samples / job.total_samples):.0%}"
+
+
+def _reference(job: JobStatus) -> str:
+    work, batch = job.spec.work, job.spec.batch
+    return f" at batch {batch.base or batch.min}" if work.scale_invariant else ""
+
+
+def _read(job: JobStatus) -> str:
+    """Of a job measured by progress: passes over the data set, as declared, so far, and as predicted."""
+    if job.predicted_samples is None:
+        return ""
+    size, cap = job.facts.dataset_samples, job.spec.work.max_samples
+    passes = [f"{samples / size:.1f}" for samples in (job.total_samples, job.samples_read, job.predicted_samples)]
+    gain = f", gain {job.gain:.2f}" if job.gain is not None else ""
+    most = f", at most {cap} samples" if cap is not None else ""
+    return (
+        f"{plural(job.samples_read, 'sample')} in {passes[1]} passes; {passes[2]} are predicted for the "
+        f"{passes[0]} at the base batch{gain}{most}"
+    )
 
 
 def _counts(counts: Mapping[str, int]) -> str:

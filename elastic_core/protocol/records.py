@@ -30,6 +30,8 @@ class CheckpointRecord:
     committed_at: float
     final: bool  # ends its segment
     bad: bool = False  # found corrupt on reading; never restored from again
+    progress: float | None = None  # work done in samples at the base batch, where that is the job's measure
+    gain: float | None = None  # then: base-batch steps that its last step counted for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +52,8 @@ class JobStatus:
     facts: JobFacts
     state: JobState
     lineage: int
-    total_samples: int
-    done_samples: int
+    total_samples: int  # of the job's work, by its own measure (`spec.work.measure`)
+    done_samples: int  # by the same
     step: int
     submitted_at: float
     finished_at: float | None
@@ -63,6 +65,9 @@ class JobStatus:
     notes: tuple[str, ...] = ()  # what its user should know: a corrupt checkpoint passed over, ...
     seconds_left: float | None = None
     results: Mapping[str, Any] = field(default_factory=dict)  # evaluation, model version, tracker run ids
+    samples_read: int = 0  # over all passes of the data set; `done_samples`, where those are the measure
+    predicted_samples: int | None = None  # that will have been read at the end, if the last step's gain stays
+    gain: float | None = None  # base-batch steps that the last step counted for, where progress is the measure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

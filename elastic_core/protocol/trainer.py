@@ -34,6 +34,8 @@ class Heartbeat:
     at: float
     host: str = ""
     pids: tuple[int, ...] = ()
+    progress: float | None = None  # work done in samples at the base batch, where that is the job's measure
+    gain: float | None = None  # then: base-batch steps that the last step counted for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,9 @@ class Commit:
     ready: tuple[Slot, ...] | None = None  # not held, and a worker waits for each; None: never resize these processes
     fingerprints: Mapping[str, Any] = field(default_factory=dict)  # what was read: see train.audit
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds: save, ...; `..._at`: Unix time; `..._bytes`
+    progress: float | None = None  # as in `Heartbeat`
+    gain: float | None = None
+    notes: tuple[str, ...] = ()  # what the job's user should know; the same words again say nothing new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

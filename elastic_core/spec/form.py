@@ -38,6 +38,10 @@ HELP = {
     "params": "Parameters of the task's own code, checked by it before the job is accepted.",
     "work.epochs": "Passes over the data set. Give this or samples, not both.",
     "work.samples": "Samples to train on in all. Give this or epochs, not both.",
+    "work.measure": "What epochs and samples count: samples that are read, or progress, which is what they are worth "
+    "at the base batch (AdaScale): a larger batch then takes fewer steps and reads more.",
+    "work.max_samples": "With measure progress: the job ends here in any case.",
+    "work.patience": "End when the metric was not better than its best in so many passes in a row.",
     "batch.min": "Smallest global batch (samples of one step over all slots) that the platform may choose.",
     "batch.max": "Largest global batch that the platform may choose.",
     "batch.learning_rate_rule": "How the learning rate follows the global batch.",
@@ -56,6 +60,7 @@ HELP = {
     "seed": "Same seed, same data order and initial weights.",
     "precision": "Arithmetic of the forward and backward pass.",
 }
+_AMOUNTS = (("work", "epochs"), ("work", "samples"))  # of which a spec has exactly one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +92,13 @@ def spec_from_form(values: Mapping[str, Any], presets: Mapping[str, Mapping[str,
     if values.get(WHOLE_SPEC):
         return parse_job_spec(values[WHOLE_SPEC])
     spec = _copy(_chosen(values.get(PRESET) or NO_PRESET, presets))
-    for item in known.values():
-        value = values.get(item.name)
-        if item.path and value is not None and value != []:
-            _put(spec, item.path, value)
+    filled = [(item.path, values.get(item.name)) for item in known.values() if item.path]
+    filled = [(path, value) for path, value in filled if value is not None and value != []]
+    if any(path in _AMOUNTS for path, _ in filled):  # the one filled in replaces the preset's, whichever that is
+        for _, amount in _AMOUNTS:
+            spec.get("work", {}).pop(amount, None)
+    for path, value in filled:
+        _put(spec, path, value)
     return parse_job_spec(spec)
 
 
@@ -179,6 +187,4 @@ def _put(spec: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     *parents, last = path
     for name in parents:
         spec = spec.setdefault(name, {})
-    if parents == ["work"]:  # exactly one of its two: the one filled in replaces the preset's
-        spec.clear()
     spec[last] = value

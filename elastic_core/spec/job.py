@@ -21,7 +21,10 @@ from elastic_core.spec.problems import parse
 
 
 class Work(BaseModel):
-    """Amount of work: exactly one of epochs and samples. With a target loss nobody knows it: they are a limit then."""
+    """Amount of work: exactly one of epochs and samples, and what they count.
+
+    With a target loss or patience nobody knows it: it is a limit then.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,6 +52,48 @@ class Work(BaseModel):
         "then the most that the job may take",
         examples=[0.1],
     )
+    measure: Literal["samples", "progress"] = Field(
+        default="samples",
+        title="Measure",
+        description="what epochs and samples count. samples: what is read. progress: what that is worth in samples at "
+        "batch.base, by the measured gradient noise (AdaScale); larger batches then take fewer steps and more samples",
+    )
+    max_samples: int | None = Field(
+        default=None,
+        gt=0,
+        title="Most samples",
+        description="samples after which the job ends in any case; for measure: progress, where larger batches read "
+        "more than epochs and samples say",
+        examples=[1_000_000],
+    )
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        title="Patience",
+        description="end when the task's metric on held-out data (the training loss, where the task evaluates nothing) "
+        "was not better than its best in this many passes of the work in a row, measured at the end of each; epochs or "
+        "samples are then the most that the job may take",
+        examples=[5],
+    )
+
+    @property
+    def end_is_known(self) -> bool:
+        """Whether epochs or samples say when the job ends; else they are the most that it may take."""
+        return self.target_loss is None and self.patience is None
+
+    @property
+    def scale_invariant(self) -> bool:
+        """Whether the amount is in samples at the base batch (AdaScale's scale-invariant iterations x that batch)."""
+        return self.measure == "progress"
+
+    @model_validator(mode="after")
+    def _cap_is_of_progress(self) -> Self:
+        if self.max_samples is not None and not self.scale_invariant:
+            raise ValueError(
+                f"max_samples ({self.max_samples}) is given, but measure is 'samples', where epochs or samples say how "
+                "many are read; leave max_samples out, or set measure: progress"
+            )
+        return self
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -252,6 +297,23 @@ class JobSpec(BaseModel):
             raise ValueError(f"slots.allowed {sorted(set(counts) - set(admitted))} are not possible: {possible}")
         return self
 
+    @model_validator(mode="after")
+    def _work_is_measured_on_whole_models(self) -> Self:
+        if self.layouts == Layouts():
+            return self
+        why = "is measured on parts of the global batch, each of which one slot computes with the whole model"
+        if self.work.scale_invariant:
+            raise ValueError(
+                f"work.measure is 'progress', which {why}, and layouts may cut the model; possible are layouts left "
+                "out, or measure: samples"
+            )
+        if self.work.patience is not None:
+            raise ValueError(
+                f"work.patience is {self.work.patience}, which evaluates the whole model in the middle of training, "
+                "and layouts may cut it; possible are layouts left out, or a target_loss instead of patience"
+            )
+        return self
+
     def _counts(self) -> tuple[int, ...]:
         """The counts that some layout fills."""
         units = {cut.model_size for cut in self.layouts.cuts()}
@@ -277,10 +339,23 @@ def parse_job_spec(data: Any) -> JobSpec:
 
 
 def total_samples(spec: JobSpec, dataset_samples: int) -> int:
-    """Samples of the whole job: as many as asked for, or epochs x the data set, rounded up.
+    """The whole work in samples, by its own measure: as many as asked for, or epochs x the data set, rounded up.
 
     The product is of the decimal number that the user wrote: 1.1 epochs of 10 samples are 11, not 12.
     """
     if spec.work.samples is not None:
         return spec.work.samples
     return ceil(Fraction(str(spec.work.epochs)) * dataset_samples)
+
+
+def most_samples(spec: JobSpec, total: int) -> int:
+    """Samples that a job of `total` samples of work reads at most.
+
+    A step of progress at batch B counts for at least min(B, base) samples, so that even without any gain a job reads
+    no more than its work by the largest batch over the base, and a last step.
+    """
+    if not spec.work.scale_invariant:
+        return total
+    if spec.work.max_samples is not None:
+        return spec.work.max_samples
+    return -(-total * spec.batch.max // (spec.batch.base or spec.batch.min)) + spec.batch.max

@@ -47,6 +47,8 @@ def curve_points(observation: Observation) -> Iterator[Metric]:
         "slots": observation.num_slots,
         "memory_bytes": observation.memory_bytes,
     }
+    if observation.progress is not None and observation.gain is not None:
+        values |= {"progress": observation.progress, "gain": observation.gain}
     if observation.grad_sqr and observation.grad_var is not None:
         values["noise_scale"] = observation.grad_var / observation.grad_sqr
     return points(values, observation.at, observation.step)

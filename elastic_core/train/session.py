@@ -46,7 +46,7 @@ from elastic_core.train.steps.evaluating import Evaluate
 from elastic_core.train.steps.runtime_context import RuntimeContext
 from elastic_core.train.steps.segment_progress import Progress
 from elastic_core.train.steps.segments import Segments
-from elastic_core.train.steps.stepping import Stepper
+from elastic_core.train.steps.stepping import Stepper, fixed_counts
 
 if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
     from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
@@ -116,12 +116,12 @@ class Session:
 
     @property
     def num_samples(self) -> int:
-        """Samples of the job's work so far, over all passes of the data set."""
+        """Samples that the job has read so far, over all passes of the data set."""
         return self._progress.samples
 
     @property
     def progress(self) -> float:
-        """Part of the job's work that is done, in [0, 1]."""
+        """Part of the job's work that is done, in [0, 1], by the measure of its spec."""
         return self._progress.fraction
 
     @property
@@ -176,7 +176,7 @@ class Session:
         context, spec, order = self._context, self._spec, self._progress.order
         check_dataset(dataset, order.facts.dataset_samples)
         plan = DataPlan(
-            spec.seed, order.facts.dataset_samples, order.total_samples, spec.batch.max_per_slot,
+            spec.seed, order.facts.dataset_samples, self._progress.most_samples, spec.batch.max_per_slot,
             dataset.blocks if isinstance(dataset, BlockDataset) else None,
         )  # fmt: skip
         partition, state = self._partition(model, optimizer, scheduler, declared)
@@ -187,7 +187,9 @@ class Session:
         rates.restored()
         gradients: Gradients | PartitionedGradients
         if partition is None:
-            gradients = Gradients(model, self._group, order.allocation.comm, find_unused_parameters)
+            gradients = Gradients(
+                model, self._group, order.allocation.comm, find_unused_parameters, fixed_parts=bool(fixed_counts(spec))
+            )
         else:
             from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
 
@@ -272,7 +274,7 @@ class Session:
         self._restore_randomness(ready)
         ready.segments.begin()
         while not self._progress.over:
-            if self._progress.fraction < 1.0:
+            if not self._progress.done:
                 yield
             ready.segments.proceed()
 
@@ -314,10 +316,12 @@ class Session:
         progress, places = self._progress, self._places
         batch = progress.order.allocation.global_batch
         self._current = current = _Current(
-            plan_step(ready.plan, progress.samples, batch, places.data, places.layout.data, alike=places.sharded),
+            plan_step(
+                ready.plan, progress.samples, batch, places.data, places.layout.data,
+                alike=places.sharded, fixed_parts=ready.stepper.begin_step(progress.step),
+            ),
             time.perf_counter(),
-        )
-        ready.stepper.begin_step(progress.step)
+        )  # fmt: skip
         for micro in current.plan.micro:
             current.micro = micro
             samples = self._read(ready, micro)
@@ -337,7 +341,7 @@ class Session:
         restored = restore(order.restore.candidates, store, self._group, slots, mark_bad, state.boxes)
         if restored.record is not None:
             state.load(restored.tensors, restored.scalars)
-            self._progress.start_at(restored.record.step, restored.record.samples)
+            self._progress.start_at(restored.record.step, restored.record.samples, restored.scalars)
         elif order.warm_start is not None:
             restored = warm_start(store, order.warm_start, self._group, slots, state.boxes)
             state.load_weights(restored.tensors)

@@ -111,8 +111,8 @@ class ElasticTrainingOperator(ElasticOperator):
     def _drive(self, control: HttpControl, job: JobStatus) -> dict[str, Any]:
         self.show_links(job)
         if job.state is JobState.FINISHED:
-            self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.done_samples)
-            return {"job_id": job.job_id, "step": job.step, "samples": job.done_samples}
+            self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
+            return {"job_id": job.job_id, "step": job.step, "samples": job.samples_read}
         if job.state is not JobState.ACTIVE:
             end_driver(control, job)
             raise AirflowFailException(f"job {job.job_id} {job.state}: {job.error or 'no reason was given'}")

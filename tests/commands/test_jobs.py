@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fastapi import FastAPI
 from typer.testing import CliRunner, Result
 
@@ -16,6 +17,11 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import NotFound, UserError
+from elastic_core.state.format.checkpoint_format import CheckpointHeader, write_manifest, write_shard
+from elastic_core.state.stores.local_store import LocalStore
+from elastic_core.train.data.audit import Reads, fingerprint, to_fingerprints
+from elastic_core.train.data.batches import DataPlan
+from elastic_core.train.data.data_state import DataState
 from tests.builders import (
     CONTROL_SECRET,
     FACTS,
@@ -119,3 +125,47 @@ def test_a_decision_is_replayed(control: LedgerControl) -> None:
     assert printed("replay", number)["same"] is True
     assert "the same" in elastic("replay", number).stdout
     assert isinstance(elastic("replay", 999).exception, NotFound)
+
+
+PROGRESS = {"work": {"samples": 10_000, "measure": "progress", "max_samples": 50_000}}
+
+
+def test_a_job_of_progress_shows_passes_read_predicted_and_declared(control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(**PROGRESS), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    gain = order.allocation.global_batch / 16 / 2  # a sample is worth half of one at the base batch
+    commit = a_commit(order, 150, progress=750.0, gain=gain)
+    control.trainer(order.token).commit(commit)
+    shown = elastic("show", "job-a").stdout
+    assert "750 of 10000 samples at batch 16 (8%), step 150" in shown
+    assert "1500 samples in 1.5 passes; 20.0 are predicted for the 10.0 at the base batch" in shown
+    assert f"gain {gain:.2f}, at most 50000 samples" in shown
+    assert "read  " not in elastic("show", "job-b").stdout
+
+
+def test_an_audit_proves_a_prefix_and_exits_with_1_for_anything_else(control: LedgerControl, tmp_path: Path) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    plan = DataPlan(0, FACTS.dataset_samples, 10_000, None)
+    store = LocalStore(tmp_path / "other-store")
+
+    def commit(step: int, read: Any) -> None:
+        reads = to_fingerprints(Reads((fingerprint(0, read),)))
+        made = a_commit(order, step, fingerprints=reads)
+        header = CheckpointHeader(
+            job_id="job-a", step=step, samples=step * 10, lineage=0, segment_id=order.segment_id, epoch=order.epoch,
+            layout=made.layout, written_at=0.0,
+        )  # fmt: skip
+        shard = write_shard(store, made.uri, 0, {"w": torch.zeros(2)})
+        write_manifest(store, made.uri, [shard], header, DataState.of(plan, 10, 0, 0).to_scalars())
+        control.trainer(order.token).commit(made)
+
+    commit(3, plan.batch(0, 30, 0, 30))
+    (proven,) = printed("audit", "job-a", "--store", store_url := str(tmp_path / "other-store"))
+    assert (proven["count"], proven["expected"], proven["proven"]) == (30, 1000, True)
+    assert "30 of 1000" in elastic("audit", "job-a", "--store", store_url).stdout
+
+    commit(6, plan.batch(0, 30, 0, 30))  # once more, in the place of the next
+    refuted = elastic("audit", "job-a", "--store", store_url)
+    assert refuted.exit_code == 1
+    assert "not the first of the data order" in refuted.stdout.replace("\n", " ")

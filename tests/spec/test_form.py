@@ -60,6 +60,16 @@ def test_samples_replace_the_presets_epochs() -> None:
     assert (work.epochs, work.samples) == (None, 1000)
 
 
+def test_what_else_is_filled_in_of_the_work_leaves_the_presets_amount() -> None:
+    work = spec_from_form({"preset": "digits", "work_measure": "progress", "work_max_samples": 9}, PRESETS).work
+    assert (work.epochs, work.measure, work.max_samples) == (DIGITS["work"]["epochs"], "progress", 9)
+
+
+def test_both_amounts_filled_in_are_refused() -> None:
+    with pytest.raises(UserError, match="both epochs"):
+        spec_from_form({"preset": "digits", "work_samples": 1000, "work_epochs": 2}, PRESETS)
+
+
 def test_a_whole_spec_is_used_instead_of_the_form() -> None:
     other = {**DIGITS, "name": "other"}
     assert spec_from_form({"preset": "digits", "name": "ignored", "spec": other}, PRESETS).name == "other"

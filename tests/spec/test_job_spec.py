@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, parse_job_spec, total_samples
+from elastic_core.spec.job import most_samples
 
 
 def spec(**changes: Any) -> dict[str, Any]:
@@ -34,7 +35,24 @@ def refusal(**changes: Any) -> str:
         ({"batchs": {}}, "batchs: there is no such key; did you mean 'batch'? Allowed: audit, batch,"),
         (
             {"work": {"epoch": 3}},
-            "work.epoch: there is no such key; did you mean 'epochs'? Allowed: epochs, samples, target_loss",
+            "work.epoch: there is no such key; did you mean 'epochs'? Allowed: epochs, max_samples, measure, patience, "
+            "samples, target_loss",
+        ),
+        (
+            {"work": {"epochs": 1, "max_samples": 5}},
+            "work: max_samples (5) is given, but measure is 'samples', where epochs or samples say how many are read; "
+            "leave max_samples out, or set measure: progress",
+        ),
+        ({"work": {"epochs": 1, "patience": 0}}, "work.patience: input should be greater than or equal to 1, seen 0"),
+        (
+            {"work": {"epochs": 1, "measure": "progress"}, "layouts": {"sharded": "either"}},
+            "work.measure is 'progress', which is measured on parts of the global batch, each of which one slot "
+            "computes with the whole model, and layouts may cut the model; possible are layouts left out, or measure: "
+            "samples",
+        ),
+        (
+            {"work": {"epochs": 1, "patience": 3}, "layouts": {"sharded": "either"}},
+            "work.patience is 3, which evaluates the whole model in the middle of training",
         ),
         ({"slots": {"zzz": 3}}, "slots.zzz: there is no such key. Allowed: allowed, max, min, requested, types"),
         ({"work": {}}, "work: neither epochs nor samples is given; give one of the two"),
@@ -128,3 +146,17 @@ def test_every_leaf_of_the_schema_has_title_and_description() -> None:
             if "$ref" not in leaf:
                 assert leaf.get("title"), name
                 assert leaf.get("description"), name
+
+
+def test_a_job_of_samples_reads_its_work_and_one_of_progress_as_much_as_its_cap_or_its_batches_can() -> None:
+    batch = {"min": 16, "max": 256, "base": 32}
+    progress = {"samples": 1000, "measure": "progress"}
+    assert most_samples(parse_job_spec(spec(work={"samples": 1000}, batch=batch)), 1000) == 1000
+    assert most_samples(parse_job_spec(spec(work=progress, batch=batch)), 1000) == 1000 * 8 + 256
+    assert most_samples(parse_job_spec(spec(work={**progress, "max_samples": 77}, batch=batch)), 1000) == 77
+
+
+def test_an_end_is_known_unless_the_job_says_how_it_is_found() -> None:
+    for work, known in (({}, True), ({"measure": "progress"}, True), ({"target_loss": 1.0}, False),
+                        ({"patience": 2}, False)):  # fmt: skip
+        assert parse_job_spec(spec(work={"epochs": 1, **work})).work.end_is_known is known

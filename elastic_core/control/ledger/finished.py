@@ -19,11 +19,12 @@ from elastic_core.spec import JobSpec
 MOST_REPORTS = 256  # of one run
 
 LOSSES = text("""
-    SELECT wanted.id, o.samples, o.loss
+    SELECT wanted.id, o.done, o.loss
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     JOIN jobs j ON j.id = wanted.id
     CROSS JOIN LATERAL (
-        SELECT samples, loss, row_number() OVER (ORDER BY samples, id) AS place, count(*) OVER () AS reports
+        SELECT coalesce(progress, samples) AS done, loss,
+               row_number() OVER (ORDER BY samples, id) AS place, count(*) OVER () AS reports
         FROM observations WHERE job_id = j.id AND lineage = j.lineage
     ) AS o
     WHERE o.place % greatest(o.reports / :most, 1) = 0 OR o.place = o.reports
@@ -38,7 +39,7 @@ RESUBMITTED = text("""
     ) FROM jobs j WHERE id = ANY (CAST(:jobs AS text[]))
 """)
 
-Losses = tuple[tuple[int, float], ...]  # (samples trained on, loss)
+Losses = tuple[tuple[int, float], ...]  # (samples of work done, by the job's own measure, and loss)
 
 
 def finished_runs(tx: Tx, limit: int) -> list[FinishedRun]:

@@ -22,12 +22,13 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
     ids = [job.id for job in rows]
     points, noise, past, leases = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids), _leases(tx, ids)
     heads = [job.head_id for job in rows if job.head_id is not None]
-    committed = {c.id: c.samples for c in tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(heads)))}
+    rows_of_heads = tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(heads)))
+    committed = {c.id: c.samples if c.progress is None else int(c.progress) for c in rows_of_heads}
     found = []
     for job in rows:
         spec, own = from_json(JobSpec, job.spec), past.get(job.id, Past())
         done = committed.get(job.head_id or -1, 0)
-        reached = spec.work.target_loss is not None and job.state == JobState.FINISHED  # what it took is what it was
+        reached = not spec.work.end_is_known and job.state == JobState.FINISHED  # what it took is what it was
         found.append(
             PastJob(
                 job_id=job.id,

@@ -159,6 +159,8 @@ class HeartbeatRow(Base):
     received_at: Mapped[float]
     host: Mapped[str]
     pids: Mapped[list[int]]
+    progress: Mapped[float | None]  # samples at the base batch; NULL where samples are the measure
+    gain: Mapped[float | None]
 
 
 class TargetRow(Base):
@@ -199,6 +201,8 @@ class ObservationRow(Base):
     memory_bytes: Mapped[int] = _big()
     metrics: Mapped[Json]
     layout: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))  # NULL: data-parallel replicas
+    progress: Mapped[float | None]  # samples at the base batch; NULL where samples are the measure
+    gain: Mapped[float | None]
 
 
 class CheckpointRow(Base):
@@ -228,6 +232,8 @@ class CheckpointRow(Base):
     bad: Mapped[bool] = mapped_column(default=False)
     bad_reason: Mapped[str | None]
     swept_at: Mapped[float | None]
+    progress: Mapped[float | None]  # samples at the base batch; NULL where samples are the measure
+    gain: Mapped[float | None]
 
 
 class DecisionRow(Base):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -18,9 +19,10 @@ from elastic_core.control.ledger.tables import (
     SegmentRow,
     TargetRow,
 )
-from elastic_core.domain import JobState, Layout, SegmentState, Target, from_json
+from elastic_core.domain import Allocation, JobState, Layout, SegmentState, Target, from_json
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, SegmentStatus
 from elastic_core.spec import JobSpec
+from elastic_core.spec.job import most_samples
 
 
 def checkpoint_record(row: CheckpointRow) -> CheckpointRecord:
@@ -40,6 +42,8 @@ def checkpoint_record(row: CheckpointRow) -> CheckpointRecord:
         committed_at=row.committed_at,
         final=row.final,
         bad=row.bad,
+        progress=row.progress,
+        gain=row.gain,
     )
 
 
@@ -116,30 +120,49 @@ def _job_status(
     job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
     beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None,
 ) -> JobStatus:  # fmt: skip
-    step, samples = (head.step, head.samples) if head is not None else (0, 0)
-    if beat is not None:  # of the live lease: what is not committed yet is shown, too
-        step, samples = max(step, beat.step), max(samples, beat.samples)
+    # Of the live lease, what is not committed yet is shown, too.
+    last = beat if beat is not None and (head is None or beat.step > head.step) else head
+    step, samples = (last.step, last.samples) if last is not None else (0, 0)
+    spec, held = from_json(JobSpec, job.spec), allocation(lease) if lease is not None else None
+    done, left = samples, max(0, job.total_samples - samples)
+    if spec.work.scale_invariant:
+        done = int(last.progress or 0) if last is not None else 0
+        left = _left_to_read(spec, job.total_samples, last, held)
     active = job.state == JobState.ACTIVE
     return JobStatus(
         job_id=job.id,
-        spec=from_json(JobSpec, job.spec),
+        spec=spec,
         facts=from_json(JobFacts, job.facts),
         state=JobState(job.state),
         lineage=job.lineage,
         total_samples=job.total_samples,
-        done_samples=samples,
+        done_samples=done,
         step=step,
         submitted_at=job.submitted_at,
         finished_at=job.finished_at,
         segment_id=segment.id,
         segment_state=SegmentState(segment.state),
-        allocation=allocation(lease) if lease is not None else None,
+        allocation=held,
         target_reason=_why(segment, target) if active else "",
         error=job.error,
         notes=tuple(job.notes),
-        seconds_left=max(0, job.total_samples - samples) / speed if active and speed else None,
+        seconds_left=left / speed if active and speed else None,
         results=job.results,
+        samples_read=samples,
+        predicted_samples=(samples + left if active else samples) if spec.work.scale_invariant else None,
+        gain=last.gain if last is not None else None,
     )
+
+
+def _left_to_read(spec: JobSpec, total: int, last: HeartbeatRow | CheckpointRow | None, held: Allocation | None) -> int:
+    """Samples that a job measured by progress has yet to read, if its batch stays, and the gain of its last step.
+
+    Before the first step, and while it holds no slots, at the base batch.
+    """
+    base = spec.batch.base or spec.batch.min
+    read, done, gain = (last.samples, last.progress or 0.0, last.gain) if last is not None else (0, 0.0, None)
+    dearness = held.global_batch / (gain * base) if held is not None and gain else 1.0
+    return max(0, min(ceil(max(0.0, total - done) * dearness), most_samples(spec, total) - read))
 
 
 def _why(segment: SegmentRow, target: TargetRow | None) -> str:

@@ -101,12 +101,17 @@ def _done_samples(
     """Committed samples, or what the live lease's heartbeat says where that is more."""
     heads = [job.head_id for job in jobs.values() if job.head_id is not None]
     committed = {
-        row.id: row.samples for row in tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(heads)))
+        row.id: _work(row) for row in tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(heads)))
     }
     live = {live.epoch: job_id for job_id, (_, live) in held.items() if live is not None and live.fenced_at is None}
     beats = tx.session.scalars(select(HeartbeatRow).where(HeartbeatRow.epoch.in_(list(live))))
-    beating = {live[beat.epoch]: beat.samples for beat in beats}
+    beating = {live[beat.epoch]: _work(beat) for beat in beats}
     return {job_id: max(committed.get(job.head_id or -1, 0), beating.get(job_id, 0)) for job_id, job in jobs.items()}
+
+
+def _work(row: CheckpointRow | HeartbeatRow) -> int:
+    """Samples of work, by the job's own measure."""
+    return row.samples if row.progress is None else int(row.progress)
 
 
 def _view(job: JobRow, segment: SegmentRow, last: LeaseRow | None, live: LeaseRow | None, past: Past) -> JobView:
@@ -125,7 +130,8 @@ def _view(job: JobRow, segment: SegmentRow, last: LeaseRow | None, live: LeaseRo
         submitted_at=job.submitted_at,
         deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
         limits=spec.limits(),
-        total_samples=job.total_samples if spec.work.target_loss is None else None,
+        total_samples=job.total_samples if spec.work.end_is_known else None,
+        scale_invariant=spec.work.scale_invariant,
         done_samples=0,
         segment_id=segment.id,
         segment_state=SegmentState(segment.state),

@@ -18,7 +18,7 @@ from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, 
 from elastic_core.control.ledger.views import checkpoint_record
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.handover import Handover, plan_handover
-from elastic_core.control.transitions.lifecycle import add_segment
+from elastic_core.control.transitions.lifecycle import add_note, add_segment
 from elastic_core.control.transitions.progress import guard
 from elastic_core.domain import JobState, SegmentState, to_json
 from elastic_core.errors import Conflict, Fenced, UserError
@@ -42,6 +42,9 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
     else:
         row = _add_checkpoint(tx, job, segment, claims, commit)
     segment.failures = 0
+    for text in commit.notes:
+        if text not in job.notes:  # said once, with whichever checkpoint it was first true of
+            add_note(tx, job, text)
     if not commit.final:
         return CommitAnswer(checkpoint_id=row.id, directive=Directive.GO_ON, reason="")
     _close_segment(tx, segment, row)
@@ -131,6 +134,8 @@ def _add_checkpoint(tx: Tx, job: JobRow, segment: SegmentRow, claims: Claims, co
         committed_at=tx.now,
         final=commit.final,
         bad=False,
+        progress=commit.progress,
+        gain=commit.gain,
     )
     tx.session.add(row)
     tx.session.flush()

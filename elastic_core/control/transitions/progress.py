@@ -114,6 +114,8 @@ def _store_heartbeat(tx: Tx, lease: LeaseRow, beat: Heartbeat) -> None:
         "received_at": tx.now,
         "host": beat.host,
         "pids": list(beat.pids),
+        "progress": beat.progress,
+        "gain": beat.gain,
     }
     statement = insert(HeartbeatRow).values(epoch=lease.epoch, **values)
     tx.session.execute(statement.on_conflict_do_update(index_elements=[HeartbeatRow.epoch], set_=values))

@@ -320,6 +320,9 @@ class CheckpointPipeline:
             draining=ending.draining,
             fingerprints=to_fingerprints(reads),
             timings={**content.timings, "save": time.perf_counter() - checkpoint.started},
+            progress=content.progress,
+            gain=content.gain,
+            notes=content.notes,
         )
 
     def _give_up(self, checkpoint: _Checkpoint, failures: Sequence[str]) -> NoReturn:

@@ -39,6 +39,9 @@ class Content:
     metrics: Mapping[str, float]
     timings: Mapping[str, float]
     measure: Measure | None = None  # rank 0's: more metrics, of the checkpoint as it lies in the store
+    progress: float | None = None  # this and what follows as in `Commit`
+    gain: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,26 @@
 
 Every commit carries a fingerprint of the indices read since the commit before: per epoch their count and the sum
 (mod 2^64) of a 64-bit mix of each. The committed history is complete when the counts and sums add up to those of
-0..n-1; a lost or doubled sample changes the count, a swapped one the sum (by chance equal once in 2^64). With
-`audit: full` the indices themselves are kept as .npy objects and are compared one by one.
+0..n-1; a lost or doubled sample changes the count, a swapped one the sum (by chance equal once in 2^64). Who knows
+the data order proves more: that what was read is an exact prefix of it, each finished epoch once and the last as far as
+it goes. With `audit: full` the indices themselves are kept as .npy objects and are compared one by one.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elastic_core.domain import from_json, to_json
 from elastic_core.state.stores.store import CheckpointStore
+
+if TYPE_CHECKING:  # it brings torch
+    from elastic_core.train.data.batches import DataPlan
 
 Indices = NDArray[np.int64]
 _WORD = 1 << 64
@@ -50,7 +54,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """`proven` is None for an epoch that is not complete yet (its count says how far it is)."""
+    """`proven` is None for an epoch that is read in part (its count says how far), where the order is not known."""
 
     epoch: int
     count: int
@@ -113,18 +117,32 @@ def to_fingerprints(reads: Reads) -> Mapping[str, Any]:
 
 
 def prove(
-    reads: Iterable[Mapping[str, Any]], dataset_samples: int, store: CheckpointStore | None = None
+    reads: Iterable[Mapping[str, Any]],
+    dataset_samples: int,
+    store: CheckpointStore | None = None,
+    plan: DataPlan | None = None,
 ) -> list[AuditResult]:
     """One result an epoch, from the `fingerprints` of every commit of a lineage (`ServiceControl.reads`).
 
-    With a store, epochs whose indices were kept are compared index by index. Raises `pydantic.ValidationError`
-    for fingerprints that are none, `FileNotFoundError` for kept indices that are gone.
+    With a store, epochs whose indices were kept are compared index by index. With the plan of the data order
+    (`DataState.plan` of any checkpoint) all of it must be an exact prefix of that order. Raises
+    `pydantic.ValidationError` for fingerprints that are none, `FileNotFoundError` for kept indices that are gone.
     """
     total = Reads()
     for fingerprints in reads:
         total = total.merged(from_json(Reads, dict(fingerprints)))
     expected_sum = complete_fingerprint(0, dataset_samples).mix_sum
-    return [_audit_epoch(epoch, dataset_samples, expected_sum, store) for epoch in total.epochs]
+    results = [_audit_epoch(epoch, dataset_samples, expected_sum, store) for epoch in total.epochs]
+    if plan is None or not total.epochs:
+        return results
+    by_epoch = {epoch.epoch: (epoch, result) for epoch, result in zip(total.epochs, results, strict=True)}
+    last = total.epochs[-1].epoch
+    return [
+        _as_prefix(*by_epoch[epoch], plan, is_last=epoch == last)
+        if epoch in by_epoch
+        else AuditResult(epoch, 0, dataset_samples, False, False, f"nothing of it was read, and of epoch {last} was")
+        for epoch in range(last + 1)
+    ]
 
 
 def dump_indices(indices: Indices) -> bytes:
@@ -152,6 +170,18 @@ def _audit_epoch(
         problem = "the count is right but the samples are not: some were read twice and others never"
     proven = False if problem else (True if reads.count == dataset_samples else None)
     return AuditResult(reads.epoch, reads.count, dataset_samples, proven, every_index, problem)
+
+
+def _as_prefix(reads: EpochReads, result: AuditResult, plan: DataPlan, *, is_last: bool) -> AuditResult:
+    """The result of an epoch that must be complete, or the last: then it must be the first samples of its order."""
+    if result.proven is not None:
+        return result
+    if not is_last:
+        return replace(result, proven=False, problem=f"{reads.count} of {result.expected} were read, and later ones")
+    first = plan.batch(reads.epoch * plan.dataset_samples, reads.count, 0, reads.count)
+    if fingerprint(reads.epoch, first).mix_sum == reads.mix_sum:
+        return replace(result, proven=True)
+    return replace(result, proven=False, problem=f"the {reads.count} samples read are not the first of the data order")
 
 
 def _compare(parts: Sequence[Indices], count: int, dataset_samples: int) -> str:

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from elastic_core.state.order.block_order import Blocks
 from elastic_core.state.order.sample_order import batch_indices, micro_batches, rank_share
+from elastic_core.train.data.fixed_parts import part_size, pieces
 
 Collate = Callable[[list[Any]], Any]
 
@@ -49,6 +50,9 @@ class MicroBatch:
     indices: NDArray[np.int64]
     weight: float
     last: bool
+    part: int | None = None  # of the fixed parts of the batch (`fixed_parts`) the one that it belongs to
+    begins_part: bool = False
+    ends_part: bool = False
 
     @property
     def num_samples(self) -> int:
@@ -74,20 +78,30 @@ class StepPlan:
     cursor: int
     num_samples: int
     micro: tuple[MicroBatch, ...]
+    part_size: int = 0  # samples of each of the fixed parts, 0 where none are measured
 
 
 def plan_step(
-    plan: DataPlan, cursor: int, global_batch: int, rank: int, world: int, *, alike: bool = False
+    plan: DataPlan,
+    cursor: int,
+    global_batch: int,
+    rank: int,
+    world: int,
+    *,
+    alike: bool = False,
+    fixed_parts: tuple[int, ...] = (),
 ) -> StepPlan:
     """A data rank's part of the step that starts at `cursor`; the job's last batch is what is left of the work.
 
     `alike`: every rank takes as many micro-batches as any other, which some make up with stand-ins: for models whose
-    forward pass is an exchange.
+    forward pass is an exchange. `fixed_parts`: the numbers of workers that the job may have, where micro-batches are to
+    end with the parts that are the same for all of them (not with `alike`). Who reads which samples is the same.
     """
     batch = min(global_batch, plan.total_samples - cursor)
     offset, length = rank_share(batch, rank, world)
     most = max(1, len(micro_batches(rank_share(batch, 0, world)[1], plan.max_local)))  # the first share is the largest
     sizes = micro_batches(length, plan.max_local)
+    size = part_size(batch, fixed_parts) if fixed_parts else 0
     num_stand_ins = most - len(sizes) if alike else int(length == 0)
     micro = []
     if num_stand_ins:
@@ -95,14 +109,18 @@ def plan_step(
         lasts = [length == 0 and i == num_stand_ins - 1 for i in range(num_stand_ins)]
         micro = [MicroBatch(cursor, stand_in, 0.0, last) for last in lasts]
     if length == 0:
-        return StepPlan(cursor, batch, tuple(micro))
+        return StepPlan(cursor, batch, tuple(micro), size)
     indices = plan.batch(cursor, batch, offset, length)
     done = 0
-    for i, size in enumerate(sizes):
-        part = indices[done : done + size]
-        micro.append(MicroBatch(cursor + offset + done, part, size / batch, i == len(sizes) - 1))
-        done += size
-    return StepPlan(cursor, batch, tuple(micro))
+    for samples, part in pieces(offset, length, batch, size):
+        sizes = micro_batches(samples, plan.max_local)
+        for i, count in enumerate(sizes):
+            begins, ends = i == 0 and part is not None, i == len(sizes) - 1 and part is not None
+            own = indices[done : done + count]
+            last = done + count == length
+            micro.append(MicroBatch(cursor + offset + done, own, count / batch, last, part, begins, ends))
+            done += count
+    return StepPlan(cursor, batch, tuple(micro), size)
 
 
 class Reader:

@@ -30,12 +30,22 @@ class LocalGradients:
     part: Part | None  # this rank's own gradient, None at world size 1
     micro_parts: tuple[Part, ...]  # of each micro-batch, at world size 1 only
     wait_seconds: float
+    fixed_parts: tuple[float, float] = (0.0, 0.0)  # |g|^2 of the fixed parts that are this rank's, as of a mean
 
 
 class Gradients:
     """One model's gradients. `wrapped` is what the training code must call."""
 
-    def __init__(self, model: nn.Module, group: Group, comm: str, find_unused_parameters: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Group,
+        comm: str,
+        find_unused_parameters: bool = False,
+        *,
+        fixed_parts: bool = False,
+    ) -> None:
+        """`fixed_parts`: norms are those of the fixed parts of the batch, and not of ranks and micro-batches."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.comm: CommAlgorithm | None = None
         self._ddp: DistributedDataParallel | None = None
@@ -45,6 +55,7 @@ class Gradients:
         self._micro: list[MicroBatch] = []
         self._micro_parts: list[Part] = []
         self._accumulated: list[Tensor | None] | None = None
+        self._fixed = _FixedParts(self.parameters) if fixed_parts else None
         self.wrapped: nn.Module = model
         if group.world > 1:
             # Buffers are kept equal by the session: DDP would broadcast them before every forward pass, and ranks
@@ -67,6 +78,8 @@ class Gradients:
     def backward(self, loss: Tensor, micro: MicroBatch) -> None:
         """Raises `ExchangeBroken` when other ranks are gone."""
         weighted = loss * micro.weight
+        if self._fixed is not None and self.measure_norms:
+            self._fixed.begin(micro)
         try:
             weighted.backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -76,7 +89,10 @@ class Gradients:
             raise ExchangeBroken(f"The gradient exchange broke: {broken or error}. Another rank is gone.") from error
         self._losses.append(weighted.detach())
         self._micro.append(micro)
-        if self._ddp is None and not (micro.last and self._accumulated is None):
+        if self._fixed is not None:
+            if self.measure_norms and not (self._ddp is not None and micro.last):  # whose norms the probe has taken
+                self._fixed.add(self.parameters, [parameter.grad for parameter in self.parameters])
+        elif self._ddp is None and not (micro.last and self._accumulated is None):
             self._accumulate(micro)
 
     def finish(self) -> LocalGradients:
@@ -84,7 +100,7 @@ class Gradients:
         samples = sum(micro.num_samples for micro in self._micro)
         weight = sum(micro.weight for micro in self._micro)
         part = None
-        if self._ddp is not None:
+        if self._ddp is not None and self._fixed is None:
             sqr = sqr_sum([self._norms[id(p)] for p in self.parameters if id(p) in self._norms])
             part = Part(samples, sqr / weight**2 if weight > 0 else 0.0)
         local = LocalGradients(
@@ -92,6 +108,7 @@ class Gradients:
             part=part,
             micro_parts=tuple(self._micro_parts),
             wait_seconds=self.comm.take_wait_seconds() if self.comm is not None else 0.0,
+            fixed_parts=self._fixed.take() if self._fixed is not None else (0.0, 0.0),
         )
         self._norms, self._losses, self._micro, self._micro_parts = {}, [], [], []
         self._accumulated = None
@@ -115,6 +132,9 @@ class Gradients:
     def _probe(self, bucket: GradBucket) -> None:
         if not self.measure_norms:
             return
+        if self._fixed is not None:
+            self._fixed.add(bucket.parameters(), bucket.gradients())
+            return
         norms = torch._foreach_norm(bucket.gradients())
         self._norms.update((id(parameter), norm) for parameter, norm in zip(bucket.parameters(), norms, strict=True))
 
@@ -129,6 +149,47 @@ class Gradients:
             self._accumulated = _added(self._accumulated, grads)
         for parameter, total in zip(self.parameters, self._accumulated, strict=True):
             parameter.grad = total if micro.last else None
+
+
+class _FixedParts:
+    """Squared norms of the mean gradients over the fixed parts of a batch, from gradients as they are added up."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._micro: MicroBatch | None = None  # whose backward comes, or came
+        self._before: dict[int, Tensor] = {}  # the part began: what had been added up
+        self._weights = [0.0, 0.0]
+        self._norms: list[dict[int, Tensor]] = [{}, {}]
+
+    def begin(self, micro: MicroBatch) -> None:
+        """Backward of this micro-batch comes next."""
+        self._micro = micro
+        if micro.begins_part:
+            grads = [(parameter, parameter.grad) for parameter in self._parameters]
+            self._before = {id(p): grad.detach().clone() for p, grad in grads if grad is not None}
+        if micro.part is not None:
+            self._weights[micro.part] += micro.weight
+
+    def add(self, parameters: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
+        """The gradients of some parameters after backward; each parameter's once a micro-batch."""
+        if self._micro is None or self._micro.part is None or not self._micro.ends_part:
+            return
+        own = [(id(p), grad.detach()) for p, grad in zip(parameters, grads, strict=True) if grad is not None]
+        added = [grad - self._before[key] if key in self._before else grad for key, grad in own]
+        if added:
+            norms = zip((key for key, _ in own), torch._foreach_norm(added), strict=True)
+            self._norms[self._micro.part].update(norms)
+
+    def take(self) -> tuple[float, float]:
+        """Of the first and of the last part, 0 where a part is not this rank's; ready for the next step."""
+        first, last = (self._sqr_norm(part) for part in (0, 1))
+        self._micro, self._before = None, {}
+        self._weights, self._norms = [0.0, 0.0], [{}, {}]
+        return first, last
+
+    def _sqr_norm(self, part: int) -> float:
+        norms, weight = self._norms[part], self._weights[part]
+        return sqr_sum([norms[id(p)] for p in self._parameters if id(p) in norms]) / weight**2 if norms else 0.0
 
 
 def _added(totals: Sequence[Tensor | None], grads: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -27,15 +27,16 @@ class NoiseEstimate:
     var: float  # estimate of tr(cov g) for one sample
 
 
-def estimate(parts: Sequence[Part], batch_sqr_norm: float) -> NoiseEstimate | None:
+def estimate(parts: Sequence[Part], batch_sqr_norm: float, batch: int | None = None) -> NoiseEstimate | None:
     """The estimate of one step; None when there are fewer than two parts to compare.
 
-    parts: disjoint, together the batch. batch_sqr_norm: |g|^2 of the mean gradient over all of them.
+    parts: disjoint. batch: samples of the whole, None where the parts are all of it. batch_sqr_norm: |g|^2 of the mean
+    gradient over it.
     """
     parts = [part for part in parts if part.samples > 0]
     if len(parts) < 2:
         return None
-    batch = sum(part.samples for part in parts)
+    batch = sum(part.samples for part in parts) if batch is None else batch
     small = sum(part.sqr_norm for part in parts) / len(parts)
     inverse = sum(1 / part.samples for part in parts) / len(parts)
     var = (small - batch_sqr_norm) / (inverse - 1 / batch)

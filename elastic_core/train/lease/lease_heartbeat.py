@@ -55,7 +55,7 @@ class LeaseHeartbeat:
         self._standby = standby
         self._trainer = connect(order.token)
         self._lease_until = (time.monotonic() if started_at is None else started_at) + order.lease_seconds
-        self._step_and_samples = (0, 0)
+        self._progressed: tuple[int, int, float | None, float | None] = (0, 0, None, None)
         self._steady = False
         self._closed = threading.Event()
         self._lock = threading.Lock()  # order, trainer and lease change together
@@ -87,8 +87,9 @@ class LeaseHeartbeat:
         """Seconds until this process must be gone."""
         return self._lease_until - time.monotonic()
 
-    def progressed(self, step: int, samples: int) -> None:
-        self._step_and_samples = (step, samples)
+    def progressed(self, step: int, samples: int, progress: float | None = None, gain: float | None = None) -> None:
+        """As in `protocol.trainer.Heartbeat`."""
+        self._progressed = (step, samples, progress, gain)
 
     def expect_fencing(self, expected: bool) -> None:
         """While a final commit is under way, and after it, a word that the old lease is over is to be expected."""
@@ -115,9 +116,12 @@ class LeaseHeartbeat:
 
     def _beat_once(self) -> None:
         with self._lock:
-            order, trainer, (step, samples) = self._order, self._trainer, self._step_and_samples
+            order, trainer, (step, samples, progress, gain) = self._order, self._trainer, self._progressed
         sent = time.monotonic()
-        beat = Heartbeat(step=step, samples=samples, at=time.time(), host=socket.gethostname(), pids=(os.getpid(),))
+        beat = Heartbeat(
+            step=step, samples=samples, at=time.time(), host=socket.gethostname(), pids=(os.getpid(),),
+            progress=progress, gain=gain,
+        )  # fmt: skip
         try:
             answer = trainer.heartbeat(beat)
         except Fenced as error:

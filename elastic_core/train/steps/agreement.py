@@ -30,6 +30,8 @@ class StepMessage:
     sqr_norm: float  # of the mean gradient over this rank's samples, as far as this rank holds it
     buffers_changed: float
     memory_bytes: float
+    first_part: float = 0.0  # squared norms of the mean gradients over the fixed parts of the batch,
+    last_part: float = 0.0  # 0 where a part is not this rank's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class Agreement:
     parts: tuple[Part, ...]
     buffers_changed: bool
     memory_bytes: int
+    fixed_parts: tuple[float, float] = (0.0, 0.0)
 
 
 def agree(group: Group, message: StepMessage, layout: Layout) -> Agreement:
@@ -63,6 +66,7 @@ def conclude(rows: Sequence[StepMessage], layout: Layout) -> Agreement:
         parts=tuple(_part(replica) for replica in _replicas(rows, layout)),
         buffers_changed=any(row.buffers_changed for row in rows),
         memory_bytes=int(max(row.memory_bytes for row in rows)),
+        fixed_parts=(sum(row.first_part for row in rows), sum(row.last_part for row in rows)),
     )
 
 

@@ -55,6 +55,7 @@ class ContentSource:
     def describe(self, boundary: bool) -> Content:
         """Tensors are views: they change with the next step."""
         progress, places, rank = self._progress, self._places, self._group.rank
+        work, gain = progress.progress_and_gain
         metrics: dict[str, float] = {}
         measure = None
         if rank == 0 and self._evaluate is not None and (boundary or self._evaluate_seconds < _QUICK_SECONDS):
@@ -71,6 +72,9 @@ class ContentSource:
             metrics={**progress.metrics(), **metrics},
             timings=progress.timings,
             measure=measure,
+            progress=work,
+            gain=gain,
+            notes=progress.notes(self._state.noise),
         )
 
     def _evaluated_from_store(self, partition: ModelPartition, uri: str) -> dict[str, float]:
@@ -89,4 +93,4 @@ class ContentSource:
     def _scalars(self) -> dict[str, Any]:
         """Those of the training state, and how the data has been read since this stretch began."""
         data = DataState.of(self._plan, self._progress.order.allocation.global_batch, *self._progress.began)
-        return {**self._state.scalars(self._group.world), **data.to_scalars()}
+        return {**self._state.scalars(self._group.world), **data.to_scalars(), **self._progress.scalars()}

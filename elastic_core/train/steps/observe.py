@@ -37,6 +37,8 @@ class StepFacts:
     learning_rate: float
     noise: NoiseEstimate | None
     memory_bytes: int
+    progress: float | None = None
+    gain: float | None = None
 
 
 class Observer:
@@ -99,6 +101,8 @@ def summarise(
         memory_bytes=max(facts.memory_bytes for facts in steps),
         metrics=dict(metrics),
         layout=None if allocation.layout == Layout(data=allocation.num_slots) else allocation.layout,
+        progress=last.progress,
+        gain=last.gain,
     )
 
 

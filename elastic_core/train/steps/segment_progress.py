@@ -9,17 +9,28 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from statistics import fmean
+from typing import Any
 
 from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.spec.job import most_samples
+from elastic_core.train.gradients.noise import NoiseState
 from elastic_core.train.steps.observe import Observer, StepFacts
 from elastic_core.train.steps.runtime_context import RuntimeContext
-from elastic_core.train.steps.stepping import StepResult
+from elastic_core.train.steps.stepping import StepResult, needs_noise
+from elastic_core.train.steps.work_done import WorkDone
 
 TARGET_STEPS = 20  # whose mean loss is compared with the job's target: one step's is noise
+NOISE_UNKNOWN = (
+    "the gradient noise was never measured, so that no gain of a larger batch is known, and none is taken: learning "
+    "rate and progress are as at batch.base, or less. It takes a global batch of two samples, and finite gradients"
+)
 
 
 class Progress:
-    """`step` and `samples` are the job's; `order` is the one in force; `loss` is the last step's, over all ranks."""
+    """`step` and `samples` are the job's; `order` is the one in force; `loss` is the last step's, over all ranks.
+
+    `work` is None where samples are the measure of the job's work.
+    """
 
     def __init__(self, context: RuntimeContext) -> None:
         self._control_link = context.control_link
@@ -27,6 +38,8 @@ class Progress:
         self.order = context.order
         self.step = 0
         self.samples = 0
+        self.work = WorkDone() if context.order.spec.work.scale_invariant else None
+        self.most_samples = most_samples(context.order.spec, context.order.total_samples)
         self.loss = float("nan")
         self.over = False  # this session should end
         self.next_order: LaunchOrder | None = None  # then: the next segment's, for which this process restarts training
@@ -38,13 +51,14 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """Part of the job's work that is done, in [0, 1]."""
-        return min(1.0, self.samples / self.order.total_samples)
+        """Part of the job's work that is done, in [0, 1], by its own measure."""
+        done = self.samples if self.work is None else self.work.samples
+        return min(1.0, done / self.order.total_samples)
 
     @property
     def done(self) -> bool:
         """The job's work is done. The same on every rank: all know the agreed losses. A restart begins a new mean."""
-        if self.samples >= self.order.total_samples:
+        if self.fraction >= 1.0 or self.samples >= self.most_samples:
             return True
         target = self.order.spec.work.target_loss
         return target is not None and len(self._latest) == TARGET_STEPS and fmean(self._latest) <= target
@@ -58,11 +72,29 @@ class Progress:
         self._observer = Observer(self.order.allocation, self.order.facts.dataset_samples)
         self._first = True
         self.began = self.step, self.samples
+        self._work_before = self.work
 
-    def start_at(self, step: int, samples: int) -> None:
-        self.step, self.samples = step, samples
+    def start_at(self, step: int, samples: int, scalars: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._stand_at(step, samples, WorkDone.from_scalars(scalars) if self.work is not None else None)
+
+    def back_to_beginning(self) -> None:
+        """The segment's steps are dropped."""
+        self._stand_at(*self.began, self._work_before)
+
+    def _stand_at(self, step: int, samples: int, work: WorkDone | None) -> None:
+        self.step, self.samples, self.work = step, samples, work
         if self._control_link is not None:
-            self._control_link.heartbeat.progressed(step, samples)
+            self._control_link.heartbeat.progressed(step, samples, *self.progress_and_gain)
+
+    @property
+    def progress_and_gain(self) -> tuple[float | None, float | None]:
+        """As in `protocol.trainer.Commit`."""
+        return (None, None) if self.work is None else (self.work.samples, self.work.gain)
+
+    def scalars(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {} if self.work is None else self.work.to_scalars()
 
     def time(self, name: str, seconds: float) -> None:
         """Report a span, or a number of bytes (`..._bytes`), with the next checkpoint."""
@@ -86,7 +118,8 @@ class Progress:
             self.timings["first_step"] = result.seconds
             self.timings["first_step_at"] = time.time() - result.seconds
         self._first = False
-        self.start_at(self.step + 1, self.samples + result.batch_samples)
+        work = self.work.after(result.work, result.gain) if self.work is not None else None
+        self._stand_at(self.step + 1, self.samples + result.batch_samples, work)
         self.loss = result.agreed.loss
         self._losses.append(self.loss)
         self._latest.append(self.loss)
@@ -103,8 +136,22 @@ class Progress:
                 learning_rate=result.learning_rate,
                 noise=result.noise,
                 memory_bytes=result.agreed.memory_bytes,
+                progress=self.progress_and_gain[0],
+                gain=result.gain,
             )
         )
+
+    def notes(self, noise: NoiseState) -> tuple[str, ...]:
+        """What the job's user should know with a checkpoint taken now; `noise` as it has been measured so far."""
+        notes = []
+        if needs_noise(self.order.spec) and noise.weight == 0 and self.step > 0:
+            notes.append(NOISE_UNKNOWN)
+        if self.fraction < 1.0 and self.samples >= self.most_samples:
+            notes.append(
+                f"ended at work.max_samples: {self.samples} samples were read, and {self.fraction:.1%} of the work is "
+                "done"
+            )
+        return tuple(notes)
 
     def report_due(self) -> bool:
         return self._observer.due()

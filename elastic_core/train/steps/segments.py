@@ -207,10 +207,10 @@ class Segments:
                 progress.order = order
                 return True
         progress.next_order, progress.over = order, True
-        step, samples = progress.began
+        step, _ = progress.began
         if steps_were_taken and progress.step > step:
             self._group.log(f"{progress.step - step} steps since the checkpoint of step {step} are dropped")
-            progress.start_at(step, samples)
+            progress.back_to_beginning()
         return False
 
     def _begin_segment(self) -> None:

@@ -14,9 +14,9 @@ from elastic_core.spec import JobSpec
 from elastic_core.train.checkpoint.training_state import TrainingState
 from elastic_core.train.data.batches import StepPlan
 from elastic_core.train.gradients.gradients import Gradients, LocalGradients
-from elastic_core.train.gradients.learning_rate import noise_decay
+from elastic_core.train.gradients.learning_rate import gain, noise_decay, on_grid, step_work
 from elastic_core.train.gradients.model_buffers import Buffers
-from elastic_core.train.gradients.noise import NoiseEstimate, estimate
+from elastic_core.train.gradients.noise import NoiseEstimate, Part, estimate
 from elastic_core.train.gradients.rates import Rates
 from elastic_core.train.lease.stop_requests import StopRequest
 from elastic_core.train.parallel.group import Group
@@ -27,7 +27,10 @@ from elastic_core.train.steps.observe import peak_memory_bytes
 if TYPE_CHECKING:
     from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
 
-NOISE_EVERY = 4  # steps between noise estimates that only observations use; norms cost two passes over the gradient
+NOISE_EVERY = 4  # steps between noise estimates: norms cost two passes over the gradient
+_ALWAYS_BEFORE = (
+    16  # steps that all measure it, where it decides about learning rates or progress: nothing is known yet
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class StepResult:
     wait_seconds: float
     learning_rate: float
     noise: NoiseEstimate | None
+    gain: float | None = None  # base-batch steps that this one counts for, where progress is the measure of work
+    work: int = 0  # then: what it adds to it, in 1/`WORK_UNITS` of a sample
 
 
 class Stepper:
@@ -71,11 +76,20 @@ class Stepper:
         self._rates = rates
         self._clip = clip_grad_norm
         self._buffers = Buffers(state.model, group, places)
-        self._adascale = spec.batch.learning_rate_rule == "adascale"
+        self._base = spec.batch.base or spec.batch.min
+        self._keeps_noise = needs_noise(spec)
+        self._counts = fixed_counts(spec)
+        self._step = 0
 
-    def begin_step(self, step: int) -> None:
-        """Before the backward of the job's step number `step`: norms are taken at the same steps on every rank."""
-        self._gradients.measure_norms = self._adascale or step % NOISE_EVERY == 0
+    def begin_step(self, step: int) -> tuple[int, ...]:
+        """Before the backward of the job's step number `step`: norms are taken at the same steps on every rank.
+
+        Gives the numbers of workers by which `plan_step` is to cut the step, () where it need not.
+        """
+        self._step = step
+        early, every = self._keeps_noise and step < _ALWAYS_BEFORE, self._keeps_noise and not self._counts
+        self._gradients.measure_norms = early or every or step % NOISE_EVERY == 0
+        return self._counts if self._gradients.measure_norms else ()
 
     def finish(
         self, plan: StepPlan, allocation: Allocation, progress: float, status: RankStatus, started: float
@@ -83,9 +97,12 @@ class Stepper:
         """`started`: `time.perf_counter` before the step's first sample was read. `progress` is before the step."""
         local = self._gradients.finish()
         agreed = agree(self._group, self._message(local, status), allocation.layout)
-        noise = self._clip_and_estimate_noise(agreed, local, allocation)
+        noise = self._clip_and_estimate_noise(agreed, local, allocation, plan)
         optimizer: Optimizer = self._state.optimizer
-        with self._rates.applied(allocation.global_batch, progress, self._state.noise.mean()) as rate:
+        known = self._state.noise.mean()
+        if self._spec.work.scale_invariant:
+            known = on_grid(known)
+        with self._rates.applied(allocation.global_batch, progress, known) as rate:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if agreed.buffers_changed:
@@ -99,6 +116,8 @@ class Stepper:
             wait_seconds=local.wait_seconds,
             learning_rate=rate,
             noise=noise,
+            gain=gain(plan.num_samples, self._base, known) if self._spec.work.scale_invariant else None,
+            work=step_work(plan.num_samples, self._base, known) if self._spec.work.scale_invariant else 0,
         )
 
     def _message(self, local: LocalGradients, status: RankStatus) -> StepMessage:
@@ -114,21 +133,46 @@ class Stepper:
             sqr_norm=part.sqr_norm if part is not None else 0.0,
             buffers_changed=float(self._buffers.changed()),
             memory_bytes=float(peak_memory_bytes(self._group.device)),
+            first_part=local.fixed_parts[0],
+            last_part=local.fixed_parts[1],
         )
 
     def _clip_and_estimate_noise(
-        self, agreed: Agreement, local: LocalGradients, allocation: Allocation
+        self, agreed: Agreement, local: LocalGradients, allocation: Allocation, plan: StepPlan
     ) -> NoiseEstimate | None:
-        """This step's noise estimate, if it was measured; clips, and keeps AdaScale's means."""
-        parts = local.micro_parts or agreed.parts
+        """This step's noise estimate, if it was measured; clips, and keeps the means that decide."""
+        if plan.part_size:
+            parts = tuple(Part(plan.part_size, sqr) for sqr in agreed.fixed_parts)
+        else:
+            parts = () if self._counts else local.micro_parts or agreed.parts
         measured = self._gradients.measure_norms and len(parts) > 1 and all(isfinite(part.sqr_norm) for part in parts)
         if not measured and self._clip is None:
             return None
         sqr_norm = self._gradients.sqr_norm()
-        noise = estimate(parts, sqr_norm) if measured else None
+        noise = estimate(parts, sqr_norm, plan.num_samples) if measured else None
         if self._clip is not None:
             self._gradients.clip(self._clip, sqr_norm)
-        if self._adascale:
-            base = self._spec.batch.base or self._spec.batch.min
-            self._state.noise = self._state.noise.updated(noise, noise_decay(allocation.global_batch, base))
+        if self._keeps_noise:
+            self._keep(noise, allocation)
         return noise
+
+    def _keep(self, noise: NoiseEstimate | None, allocation: Allocation) -> None:
+        """An estimate stands for the steps since the last one, too: the means forget as fast as with one a step."""
+        decay = noise_decay(allocation.global_batch, self._base)
+        if self._counts and self._step > _ALWAYS_BEFORE:
+            decay **= NOISE_EVERY
+        self._state.noise = self._state.noise.updated(noise, decay)
+
+
+def needs_noise(spec: JobSpec) -> bool:
+    """Whether the noise decides about the job's learning rates or its progress, and not only about its batch."""
+    return spec.batch.learning_rate_rule == "adascale" or spec.work.scale_invariant
+
+
+def fixed_counts(spec: JobSpec) -> tuple[int, ...]:
+    """The numbers of workers that a job may have whose noise is measured from fixed parts of the batch; () for others.
+
+    Those are replicas of the whole model: of a model that is cut, a rank knows a part of a gradient only.
+    """
+    limits = spec.limits()
+    return limits.slot_counts if needs_noise(spec) and not limits.cuts else ()

@@ -48,6 +48,7 @@ class JobShown(Shown):
     done_samples: int
     total_samples: int
     progress: float  # of the work, in [0, 1]
+    reading: str  # what it reads beside its work, where progress is the measure of that
     slots: int
     min_slots: int
     max_slots: int
@@ -167,6 +168,7 @@ def job_shown(
         done_samples=job.done_samples,
         total_samples=job.total_samples,
         progress=min(1.0, job.done_samples / job.total_samples) if job.total_samples else 0.0,
+        reading=_reading(job),
         slots=held.num_slots if held else 0,
         min_slots=limits.min_slots,
         max_slots=limits.max_slots,
@@ -198,6 +200,18 @@ def hold_shown(segment: SegmentStatus) -> HoldShown:
         attempt=segment.attempt,
         grant_reason=segment.grant_reason or "",
         end_reason=segment.end_reason or "",
+    )
+
+
+def _reading(job: JobStatus) -> str:
+    """E.g. "3.1 passes read, 4.6 predicted for 2.0 at batch 64, gain 2.31"; empty where samples are the measure."""
+    if job.predicted_samples is None:
+        return ""
+    size, batch = job.facts.dataset_samples, job.spec.batch
+    declared, read, predicted = (n / size for n in (job.total_samples, job.samples_read, job.predicted_samples))
+    gain = f", gain {job.gain:.2f}" if job.gain is not None else ""
+    return (
+        f"{read:.1f} passes read, {predicted:.1f} predicted for {declared:.1f} at batch {batch.base or batch.min}{gain}"
     )
 
 

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic_core.state.order.block_order import Blocks
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.data.audit import (
     EpochReads,
@@ -21,6 +22,7 @@ from elastic_core.train.data.audit import (
     prove,
     to_fingerprints,
 )
+from elastic_core.train.data.batches import DataPlan
 
 N = 40
 
@@ -86,3 +88,51 @@ def test_log_is_empty_once_taken_and_takes_back_what_was_not_committed():
 
 def test_complete_fingerprint_is_that_of_all_indices():
     assert complete_fingerprint(4, 1000) == fingerprint(4, np.random.default_rng(0).permutation(1000))
+
+
+ORDERED = DataPlan(3, N, 10**6, None)
+BLOCKED = DataPlan(3, N, 10**6, None, Blocks((7, 13, 20), 2))
+
+
+def history(plan: DataPlan, *steps: int) -> list[dict]:
+    """Fingerprints of a job that commits after each of its steps of so many samples."""
+    commits, at = [], 0
+    for count in steps:
+        reads, done = Reads(), 0
+        for index in plan.batch(at, count, 0, count):
+            reads = reads.merged(Reads((fingerprint((at + done) // N, np.array([index])),)))
+            done += 1
+        commits.append(to_fingerprints(reads))
+        at += count
+    return commits
+
+
+@settings(deadline=None)
+@given(st.sampled_from([ORDERED, BLOCKED]), st.lists(st.integers(1, 30), min_size=1, max_size=6))
+def test_what_was_read_in_order_is_a_proven_prefix_wherever_it_ends(plan, steps):
+    verdicts = prove(history(plan, *steps), N, plan=plan)
+    passes, rest = divmod(sum(steps), N)
+    assert [(v.count, v.proven) for v in verdicts] == [(N, True)] * passes + ([(rest, True)] if rest else [])
+
+
+def test_a_part_that_is_not_the_first_of_the_order_is_refuted():
+    other = DataPlan(4, N, 10**6, None)
+    (verdict,) = prove(history(other, 12), N, plan=ORDERED)
+    assert (verdict.proven, verdict.problem) == (False, "the 12 samples read are not the first of the data order")
+    assert prove(history(other, 12), N)[0].proven is None  # whoever does not know the order cannot say
+
+
+def test_only_the_last_epoch_may_be_read_in_part():
+    first, second = history(ORDERED, N, 5)
+    short = history(ORDERED, 30)[0]
+    verdicts = prove([short, second], N, plan=ORDERED)
+    assert [v.proven for v in verdicts] == [False, True]
+    assert verdicts[0].problem == f"30 of {N} were read, and later ones"
+    missing = prove([second], N, plan=ORDERED)
+    assert [(v.epoch, v.proven) for v in missing] == [(0, False), (1, True)]
+    assert missing[0].problem == "nothing of it was read, and of epoch 1 was"
+    assert [v.proven for v in prove([first, second], N, plan=ORDERED)] == [True, True]
+
+
+def test_a_job_without_a_commit_has_nothing_to_prove():
+    assert prove([], N, plan=ORDERED) == []

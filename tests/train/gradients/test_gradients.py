@@ -11,12 +11,14 @@ from torch import nn
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.order.sample_order import batch_indices
 from elastic_core.train.data.batches import DataPlan, Reader, plan_step
+from elastic_core.train.data.fixed_parts import part_size
 from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.parallel.group import Group
 from tests.train import forked
 from tests.train.tasks import data, network
 
 ROWS = 64
+COUNTS = (1, 2, 3, 4)  # of workers
 
 
 def one_step(folder: str, rank: int, world: int, batch: int, max_local: int | None, total: int) -> int:
@@ -69,3 +71,52 @@ def test_gradient_and_loss_equal_the_full_batch(tmp_path, world, batch, max_loca
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
     for mine, parameter in zip(found["grads"], model.parameters(), strict=True):
         torch.testing.assert_close(mine, parameter.grad, rtol=2e-4, atol=1e-6)
+
+
+def one_measured_step(folder: str, rank: int, world: int, batch: int, max_local: int | None) -> int:
+    group = Group.form(RunDir(Path(folder)), rank, world, torch.device("cpu"))
+    torch.manual_seed(3)
+    model = network(dropout=0.0)
+    gradients = Gradients(model, group, "allreduce", fixed_parts=True)
+    reader = Reader(data(ROWS), None, group.device)
+    found = []
+    for step in range(3):  # DDP lays out its buckets anew after the first
+        plan = DataPlan(5, ROWS, 10**6, max_local)
+        for micro in plan_step(plan, step * batch, batch, rank, world, fixed_parts=COUNTS).micro:
+            gradients.expect(micro)
+            x, y = reader.read(micro.indices)
+            gradients.backward(nn.functional.mse_loss(gradients.wrapped(x), y), micro)
+        local = gradients.finish()
+        assert local.part is None
+        assert local.micro_parts == ()
+        found.append([sum(column) for column in zip(*group.gather_vectors(local.fixed_parts), strict=True)])
+        found[-1].append(gradients.sqr_norm())
+        model.zero_grad(set_to_none=True)
+    if rank == 0:
+        torch.save(found, f"{folder}/out")
+    gradients.close()
+    group.close()
+    return 0
+
+
+@pytest.mark.parametrize(("world", "max_local"), [(1, None), (1, 3), (2, None), (3, None), (3, 2), (4, None)])
+def test_norms_of_the_fixed_parts_are_those_of_their_own_mean_gradients(tmp_path, world, max_local):
+    batch = 30
+    processes = [
+        forked.start(one_measured_step, str(tmp_path), rank, world, batch, max_local, log=tmp_path / f"log{rank}")
+        for rank in range(world)
+    ]
+    assert forked.join(processes) == [0] * world, [path.read_text() for path in tmp_path.glob("log*")]
+    found = torch.load(tmp_path / "out")
+
+    size = part_size(batch, COUNTS)
+    for step in range(3):
+        rows = batch_indices(5, ROWS, step * batch, batch)
+        for measured, part in zip(found[step], (rows[:size], rows[-size:], rows), strict=True):
+            torch.manual_seed(3)
+            model = network(dropout=0.0)
+            x, y = (tensor[torch.from_numpy(part)] for tensor in data(ROWS).tensors)
+            nn.functional.mse_loss(model(x), y).backward()
+            assert measured == pytest.approx(
+                sum(float(p.grad.double().square().sum()) for p in model.parameters()), rel=1e-4
+            )

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.train.gradients.learning_rate import adascale_gain, batch_factor, noise_decay
+from elastic_core.train.gradients.learning_rate import (
+    WORK_UNITS,
+    adascale_gain,
+    batch_factor,
+    gain,
+    noise_decay,
+    on_grid,
+    step_work,
+)
 from elastic_core.train.gradients.noise import NoiseEstimate, NoiseState, Part, estimate
 
 positive = st.floats(1e-3, 1e3)
@@ -36,6 +44,20 @@ def test_estimates_are_unbiased_for_equal_and_ragged_parts(sizes):
 def test_one_part_says_nothing():
     assert estimate([Part(32, 1.0)], 1.0) is None
     assert estimate([Part(32, 1.0), Part(0, 0.0)], 1.0) is None
+
+
+def test_two_small_parts_of_a_batch_give_an_unbiased_estimate_too():
+    rng = np.random.default_rng(1)
+    mean, spread, trials, size, batch = np.array([1.0, -2.0]), np.array([2.0, 3.0]), 20_000, 3, 24
+    samples = mean + spread * rng.standard_normal((trials, batch, 2))
+    first, last = samples[:, :size].mean(axis=1), samples[:, -size:].mean(axis=1)
+    whole = (samples.mean(axis=1) ** 2).sum(axis=1)
+    found = [
+        estimate([Part(size, float((a**2).sum())), Part(size, float((b**2).sum()))], float(w), batch)
+        for a, b, w in zip(first, last, whole, strict=True)
+    ]
+    assert np.mean([e.sqr for e in found]) == pytest.approx((mean**2).sum(), rel=0.05)
+    assert np.mean([e.var for e in found]) == pytest.approx((spread**2).sum(), rel=0.05)
 
 
 def test_running_means_are_not_biased_to_their_start():
@@ -71,3 +93,47 @@ def test_adascale_limits():
     assert noise_decay(16, 16) == pytest.approx(0.999)
     assert noise_decay(16_000, 16) == 0.0
     assert math.isclose(noise_decay(4, 16), 0.999)
+
+
+batch_sizes = st.integers(1, 4096)
+noises = st.none() | st.builds(NoiseEstimate, st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
+
+
+@given(batch_sizes, batch_sizes, noises)
+def test_a_step_counts_for_no_less_than_a_base_step_and_no_more_than_its_samples(batch, base, noise):
+    """The other way round below the base batch. The bound on what a job reads follows from the least."""
+    low, high = sorted((batch, base))
+    assert low <= step_work(batch, base, noise) / WORK_UNITS <= high
+
+
+@given(st.integers(1, 1024), st.integers(1, 1024), st.integers(2, 8), positive, positive)
+def test_a_larger_batch_is_worth_more_a_step_and_less_a_sample(batch, base, times, sqr, var):
+    noise = NoiseEstimate(sqr, var)
+    small, large = gain(batch, base, noise), gain(batch * times, base, noise)
+    assert small * (1 - 1e-9) <= large <= small * times * (1 + 1e-9)
+
+
+@given(batch_sizes, noises)
+def test_a_step_at_the_base_batch_counts_for_itself(base, noise):
+    assert gain(base, base, noise) == pytest.approx(1.0)
+    assert step_work(base, base, noise) == base * WORK_UNITS
+
+
+def test_without_an_estimate_the_least_is_taken():
+    assert gain(64, 16, None) == 1.0
+    assert gain(4, 16, None) == 0.25
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_rounding_moves_the_noise_scale_by_a_32nd_of_an_octave_at_most(sqr, var):
+    rounded = on_grid(NoiseEstimate(sqr, var))
+    assert abs(math.log2(rounded.var / rounded.sqr) - math.log2(var / sqr)) <= 1 / 32 + 1e-9
+    assert on_grid(rounded) == rounded
+
+
+def test_rounding_forgets_the_last_bits_and_keeps_what_is_no_scale():
+    a, b = NoiseEstimate(1.234, 567.8), NoiseEstimate(1.234 * (1 + 1e-6), 567.8 * (1 - 1e-6))
+    assert gain(64, 16, a) != gain(64, 16, b)
+    assert step_work(64, 16, on_grid(a)) == step_work(64, 16, on_grid(b))
+    for odd in (None, NoiseEstimate(-1.0, 2.0), NoiseEstimate(1.0, -2.0)):
+        assert on_grid(odd) is odd

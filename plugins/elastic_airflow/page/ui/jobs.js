@@ -80,7 +80,8 @@ function facts(job, now) {
     add("Took", duration((job.finished_at ?? now) - job.submitted_at));
   }
   add("Step", count(job.step));
-  add("Samples", `${count(job.done_samples)} of ${count(job.total_samples)}`);
+  add("Samples", `${count(job.done_samples)} of ${count(job.total_samples)}${job.reading ? " of progress" : ""}`);
+  add("Reads", job.reading);
   add("Segment", `${job.segment_index + 1}${job.lineage ? `, lineage ${job.lineage}` : ""}`);
   add("Resizes", count(job.num_resizes));
   if (job.priority) add("Priority", String(job.priority));

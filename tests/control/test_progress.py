@@ -1,0 +1,110 @@
+"""Jobs whose measure is progress, in the ledger: what is committed, told, shown, and decided from."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import JobState
+from elastic_core.protocol.trainer import Heartbeat
+from tests.builders import FACTS, Life, a_beat, a_commit, a_spec, an_observation
+
+WORK = {"work": {"samples": 10_000, "measure": "progress"}}  # at a base batch of 16
+
+
+def a_life(control: LedgerControl, job_id: str = "job-a", **spec: object) -> Life:
+    control.submit(job_id, a_spec(**{**WORK, **spec}), FACTS)
+    return Life(control, control.trainer, job_id)
+
+
+def a_beat_of(step: int, samples: int, progress: float, gain: float) -> Heartbeat:
+    return Heartbeat(step=step, samples=samples, at=0.0, progress=progress, gain=gain)
+
+
+def test_decisions_count_in_progress_and_others_in_samples(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    trainer = control.trainer(order.token)
+    trainer.commit(a_commit(order, 5, samples=640, progress=160.5, gain=2.0))
+    view = control.snapshot().jobs[0]
+    assert (view.scale_invariant, view.total_samples, view.done_samples) == (True, 10_000, 160)
+    trainer.heartbeat(a_beat_of(9, 1152, 288.25, 2.0))
+    assert control.snapshot().jobs[0].done_samples == 288
+
+    control.submit("job-b", a_spec(), FACTS)
+    control.acquire("job-b__seg_0")
+    other = next(job for job in control.snapshot().jobs if job.job_id == "job-b")
+    assert (other.scale_invariant, other.total_samples, other.done_samples) == (False, 10_000, 0)
+
+
+def test_the_status_tells_work_from_what_was_read_and_what_will_be(control: LedgerControl) -> None:
+    life = a_life(control)
+    order = life.start()
+    assert control.job("job-a").predicted_samples == 10_000  # nothing is known yet: at the base batch
+    batch = order.allocation.global_batch
+    control.trainer(order.token).heartbeat(a_beat_of(10, 10 * batch, 1_000.0, batch / 16 / 2))
+    job = control.job("job-a")
+    assert (job.done_samples, job.total_samples, job.samples_read) == (1_000, 10_000, 10 * batch)
+    assert job.gain == batch / 16 / 2
+    assert job.predicted_samples == 10 * batch + 2 * 9_000  # a sample is worth half of one at the base batch
+    (checkpointless,) = [j for j in control.jobs() if j.job_id == "job-a"]
+    assert checkpointless == job
+
+
+def test_the_cap_bounds_what_is_predicted(control: LedgerControl) -> None:
+    order = a_life(control, work={**WORK["work"], "max_samples": 12_000}).start()
+    batch = order.allocation.global_batch
+    control.trainer(order.token).heartbeat(a_beat_of(10, 10 * batch, 1_000.0, batch / 16 / 2))
+    assert control.job("job-a").predicted_samples == 12_000
+
+
+def test_seconds_left_are_those_of_what_is_still_to_be_read(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    batch = order.allocation.global_batch
+    trainer = control.trainer(order.token)
+    trainer.heartbeat(a_beat_of(10, 10 * batch, 1_000.0, batch / 16 / 2))
+    trainer.observe([an_observation(10, order, progress=1_000.0, gain=batch / 32, samples_per_second=100.0)])
+    assert control.job("job-a").seconds_left == pytest.approx(2 * 9_000 / 100)
+
+
+def test_a_finished_job_has_read_what_it_read(control: LedgerControl) -> None:
+    life = a_life(control)
+    order = life.start()
+    commit = a_commit(order, 90, samples=9_000, progress=10_003.5, gain=1.5, finished=True, notes=("a", "b"))
+    control.trainer(order.token).commit(commit)
+    control.trainer(order.token).commit(commit)  # whose answer was lost
+    job = control.job("job-a")
+    assert (job.state, job.done_samples, job.samples_read, job.predicted_samples) == (
+        JobState.FINISHED, 10_003, 9_000, 9_000,
+    )  # fmt: skip
+    assert job.notes == ("a", "b")
+    assert control.checkpoints("job-a")[-1].progress == 10_003.5
+    assert control.checkpoints("job-a")[-1].gain == 1.5
+
+
+def test_a_note_with_every_commit_is_said_once(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    for step in (1, 2, 3):
+        control.trainer(order.token).commit(a_commit(order, step, notes=("the noise is unknown",)))
+    assert control.job("job-a").notes == ("the noise is unknown",)
+
+
+def test_losses_of_finished_runs_are_over_the_work_in_its_own_measure(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    trainer = control.trainer(order.token)
+    trainer.observe([an_observation(step, order, progress=7.0 * step, gain=1.0) for step in (1, 2)])
+    trainer.commit(a_commit(order, 2, progress=14.0, gain=1.0, finished=True))
+    (run,) = control.finished_runs(5)
+    assert [work for work, _ in run.losses] == [7, 14]
+
+
+def test_a_job_with_patience_has_no_known_end_for_decisions(control: LedgerControl) -> None:
+    a_life(control, work={"samples": 10_000, "patience": 3}).start()
+    view = control.snapshot().jobs[0]
+    assert (view.total_samples, view.scale_invariant) == (None, False)
+
+
+def test_beats_of_samples_store_no_progress(control: LedgerControl) -> None:
+    order = a_life(control, work={"samples": 10_000}).start()
+    control.trainer(order.token).heartbeat(a_beat(4))
+    job = control.job("job-a")
+    assert (job.done_samples, job.samples_read, job.predicted_samples, job.gain) == (40, 40, None, None)
