@@ -42,9 +42,9 @@ def figure_of_time(seconds: float) -> str:
     return f"{seconds / 3600:.2f} h" if seconds < 4 * 86400.0 else f"{seconds / 86400:.2f} d"
 
 
-def plural(count: int, noun: str) -> str:
-    """ "1 job", "2 jobs"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def plural(count: int, noun: str, several: str = "") -> str:
+    """ "1 job", "2 jobs"; `several` where that is not the noun with an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
 
 
 def near_miss(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:

@@ -42,6 +42,7 @@ from elastic_core.train.gradients.rates import Rates
 from elastic_core.train.layouts import UNCUT, Declared
 from elastic_core.train.parallel.places import Places
 from elastic_core.train.steps.content_source import ContentSource
+from elastic_core.train.steps.early_stopping import HeldOut
 from elastic_core.train.steps.evaluating import Evaluate
 from elastic_core.train.steps.runtime_context import RuntimeContext
 from elastic_core.train.steps.segment_progress import Progress
@@ -66,6 +67,7 @@ class _Prepared:
     reads: ReadLog
     restored: Restored
     partition: ModelPartition | None  # None: every rank holds the whole model
+    held_out: HeldOut | None  # None: the job has no patience
 
 
 @dataclass
@@ -213,6 +215,7 @@ class Session:
             reads=reads,
             restored=restored,
             partition=partition,
+            held_out=self._held_out(model, evaluate or self._evaluate),
         )
         self._progress.time("restore", time.perf_counter() - started)
         return gradients.wrapped, optimizer
@@ -282,6 +285,15 @@ class Session:
         progress, segments = self._progress, ready.segments
         allocation, status = progress.order.allocation, segments.status()
         segments.stepped(ready.stepper.finish(current.plan, allocation, progress.fraction, status, current.started))
+        if ready.held_out is not None and progress.passes > progress.evaluations.passes:
+            progress.evaluations, metrics = ready.held_out.after_pass(progress.evaluations, progress.passes)
+            progress.log(metrics)
+
+    def _held_out(self, model: nn.Module, evaluate: Evaluate | None) -> HeldOut | None:
+        facts = self._progress.order.facts
+        if self._spec.work.patience is None:
+            return None
+        return HeldOut(self._group, evaluate, model, facts.metric, "max" if facts.metric_mode == "max" else "min")
 
     def _pipeline_step(self, ready: _Prepared, pipe: Pipe) -> None:
         from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients

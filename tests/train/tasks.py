@@ -67,6 +67,7 @@ class Params(BaseModel):
 
     rows: int = 96
     dropout: float = 0.2
+    learning_rate: float = 1e-3
 
 
 class Regression(Task):
@@ -76,7 +77,7 @@ class Regression(Task):
         return network(self.params.dropout)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(model.parameters(), lr=1e-3)
+        return torch.optim.AdamW(model.parameters(), lr=self.params.learning_rate)
 
     def dataset(self) -> TensorDataset:
         return data(self.params.rows)

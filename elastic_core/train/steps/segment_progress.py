@@ -13,7 +13,9 @@ from typing import Any
 
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec.job import most_samples
+from elastic_core.text import plural
 from elastic_core.train.gradients.noise import NoiseState
+from elastic_core.train.steps.early_stopping import Evaluations
 from elastic_core.train.steps.observe import Observer, StepFacts
 from elastic_core.train.steps.runtime_context import RuntimeContext
 from elastic_core.train.steps.stepping import StepResult, needs_noise
@@ -39,6 +41,7 @@ class Progress:
         self.step = 0
         self.samples = 0
         self.work = WorkDone() if context.order.spec.work.scale_invariant else None
+        self.evaluations = Evaluations()  # counted where the job has patience only
         self.most_samples = most_samples(context.order.spec, context.order.total_samples)
         self.loss = float("nan")
         self.over = False  # this session should end
@@ -56,9 +59,20 @@ class Progress:
         return min(1.0, done / self.order.total_samples)
 
     @property
+    def passes(self) -> int:
+        """Finished passes over the data set, by the job's own measure of work."""
+        done = self.samples if self.work is None else self.work.samples
+        return int(done // self.order.facts.dataset_samples)
+
+    @property
+    def patience_is_over(self) -> bool:
+        patience = self.order.spec.work.patience
+        return patience is not None and self.evaluations.since_best >= patience
+
+    @property
     def done(self) -> bool:
         """The job's work is done. The same on every rank: all know the agreed losses. A restart begins a new mean."""
-        if self.fraction >= 1.0 or self.samples >= self.most_samples:
+        if self.fraction >= 1.0 or self.samples >= self.most_samples or self.patience_is_over:
             return True
         target = self.order.spec.work.target_loss
         return target is not None and len(self._latest) == TARGET_STEPS and fmean(self._latest) <= target
@@ -76,6 +90,7 @@ class Progress:
 
     def start_at(self, step: int, samples: int, scalars: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
+        self.evaluations = Evaluations.from_scalars(scalars)
         self._stand_at(step, samples, WorkDone.from_scalars(scalars) if self.work is not None else None)
 
     def back_to_beginning(self) -> None:
@@ -94,7 +109,8 @@ class Progress:
 
     def scalars(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {} if self.work is None else self.work.to_scalars()
+        early = {} if self.order.spec.work.patience is None else self.evaluations.to_scalars()
+        return {**early, **({} if self.work is None else self.work.to_scalars())}
 
     def time(self, name: str, seconds: float) -> None:
         """Report a span, or a number of bytes (`..._bytes`), with the next checkpoint."""
@@ -121,6 +137,7 @@ class Progress:
         work = self.work.after(result.work, result.gain) if self.work is not None else None
         self._stand_at(self.step + 1, self.samples + result.batch_samples, work)
         self.loss = result.agreed.loss
+        self.evaluations = self.evaluations.trained(self.loss, result.batch_samples)
         self._losses.append(self.loss)
         self._latest.append(self.loss)
         self._observer.add(
@@ -151,6 +168,10 @@ class Progress:
                 f"ended at work.max_samples: {self.samples} samples were read, and {self.fraction:.1%} of the work is "
                 "done"
             )
+        if self.patience_is_over:
+            best = "not a number" if self.evaluations.best is None else f"{self.evaluations.best:.6g}"
+            passes = plural(self.evaluations.since_best, "pass", "passes")
+            notes.append(f"ended by work.patience: nothing was better than {best} in the last {passes}")
         return tuple(notes)
 
     def report_due(self) -> bool:

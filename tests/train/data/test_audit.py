@@ -98,10 +98,9 @@ def history(plan: DataPlan, *steps: int) -> list[dict]:
     """Fingerprints of a job that commits after each of its steps of so many samples."""
     commits, at = [], 0
     for count in steps:
-        reads, done = Reads(), 0
-        for index in plan.batch(at, count, 0, count):
-            reads = reads.merged(Reads((fingerprint((at + done) // N, np.array([index])),)))
-            done += 1
+        reads = Reads()
+        for position, index in enumerate(plan.batch(at, count, 0, count), at):
+            reads = reads.merged(Reads((fingerprint(position // N, np.array([index])),)))
         commits.append(to_fingerprints(reads))
         at += count
     return commits
