@@ -1,4 +1,4 @@
-"""ElasticTrainingOperator against a real ledger behind the real API; Airflow's supervisor is a double."""
+"""DriveJobOperator against a real ledger behind the real API; Airflow's supervisor is a double."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from elastic_airflow.names import DRIVER, SEGMENT_DAG
-from elastic_airflow.operators import ElasticTrainingOperator, default_job_id
+from elastic_airflow.operators import default_job_id
+from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.errors import Conflict, UserError
@@ -30,8 +31,8 @@ def deferred(call: Any, *arguments: Any, **more: Any) -> TaskDeferred:
     return caught.value
 
 
-def an_operator(**more: Any) -> ElasticTrainingOperator:
-    return ElasticTrainingOperator(task_id="train", **{"job_id": "digits-1", **more})
+def an_operator(**more: Any) -> DriveJobOperator:
+    return DriveJobOperator(task_id="train", **{"job_id": "digits-1", **more})
 
 
 def test_it_starts_a_run_under_the_segments_id_and_waits_for_it(job: str, airflow: FakeSupervisor) -> None:
@@ -128,6 +129,15 @@ def test_a_retry_of_the_task_of_a_cancelled_job_does_not_revive_it(
     deferred(an_operator().execute, a_context())
     plane.cancel(job, "no longer needed")
     with pytest.raises(AirflowFailException, match="no longer needed"):
+        an_operator().execute(a_context())
+    assert plane.job(job).state is JobState.CANCELLED
+
+
+def test_a_job_that_was_cancelled_before_its_task_began_stays_cancelled(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
+    plane.cancel(job, "a mistake")
+    with pytest.raises(AirflowFailException, match="a mistake"):
         an_operator().execute(a_context())
     assert plane.job(job).state is JobState.CANCELLED
 
