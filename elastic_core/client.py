@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic_core.errors import UserError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import Submission, SubmissionState
 from elastic_core.protocol.tokens import read_secret
@@ -50,7 +51,8 @@ def submit(
         until = time.monotonic() + wait_seconds
         while submission.state is SubmissionState.STARTING and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
-            submission = client.submission(name)
+            with suppress(InfrastructureError):  # the run goes on while the API is away
+                submission = client.submission(name)
     finally:
         if control is None:
             client.close()

@@ -97,7 +97,7 @@ def user_may(method: ResourceMethod) -> Callable[..., Any]:
 
 def build_control_app() -> FastAPI:
     """The control API over the ledger of the settings. Raises whatever keeps it from starting."""
-    from elastic_airflow.job_runs import AirflowJobRuns
+    from elastic_airflow.airflow_runs import AirflowJobRuns
     from elastic_airflow.page.page_api import ui_router
     from elastic_core.control.plane import open_control
     from elastic_core.control.rpc.http_api import create_app

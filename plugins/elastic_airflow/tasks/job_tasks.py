@@ -13,7 +13,7 @@ from elastic_airflow.access.driver import end_driver
 from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.tasks.drive_job import note_run, record_job
-from elastic_core.domain import JobState
+from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from elastic_core.track.model_registry import RegisteredVersion
 
 ENDING_SECONDS = 60.0  # what a cancelled job's processes may take to be gone
+AT_WORK = ("scheduled", "queued", "running")  # states of a task that will look at its job without being asked
 TAKEN_UP_SECONDS = 30.0  # that whoever recorded a job has for the run, and the run for its driver
 
 
@@ -146,7 +147,7 @@ class ReconcileOperator(ElasticOperator):
         answer = reconcile_host(control, LocalLauncher(settings))
         cache_servers.retain_jobs(settings, answer.active_jobs)
         actions = [*answer.actions, *self._take_care_of_jobs(control, answer.active_jobs)]
-        actions += self._start_missing_segment_runs(answer.active_segments)
+        actions += self._start_missing_segment_runs(control, answer.active_segments)
         for action in actions:
             self.log.info("%s", action)
         sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
@@ -200,10 +201,23 @@ class ReconcileOperator(ElasticOperator):
         action = dag_runs.ensure_resumed_run(job.job_id, why)
         return [action] if action else []
 
-    def _start_missing_segment_runs(self, segment_ids: Sequence[str]) -> list[str]:
+    def _start_missing_segment_runs(self, control: HttpControl, segment_ids: Sequence[str]) -> list[str]:
         return [
             f"segment {segment_id} had no run: started one"
             for segment_id in segment_ids
             if dag_runs.presence(SEGMENT_DAG, segment_id) is dag_runs.Presence.MISSING
+            and not _about_to_be_started(control, segment_id)
             and dag_runs.start(SEGMENT_DAG, segment_id, {"segment_id": segment_id}, note="the segment had no run")
         ]
+
+
+def _about_to_be_started(control: HttpControl, segment_id: str) -> bool:
+    """Nobody has asked for the segment's slots yet, and the job's own run is on its way to: it starts the run then."""
+    segment = control.segment(segment_id)
+    if segment.state is not SegmentState.CREATED:
+        return False
+    results = control.job(segment.job_id).results
+    driver, run = results.get(DRIVER), results.get(RUN)
+    if driver is not None:
+        return dag_runs.task_state(driver["dag_id"], driver["run_id"], driver["task_id"]) in AT_WORK
+    return run is not None and dag_runs.presence(run["dag_id"], run["run_id"]) is dag_runs.Presence.OPEN

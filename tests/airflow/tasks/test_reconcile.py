@@ -130,3 +130,27 @@ def test_a_segment_without_a_run_gets_one(job: str, airflow: FakeSupervisor, pla
     life.start()
     assert any("digits-1__seg_0 had no run" in action for action in reconcile())
     assert (SEGMENT_DAG, "digits-1__seg_0") in airflow.started
+
+
+@pytest.mark.parametrize(
+    ("state", "started"), [("running", False), ("queued", False), ("deferred", True), ("up_for_retry", True)]
+)
+def test_a_segment_that_its_jobs_task_is_about_to_start_is_left_to_it(
+    job: str, airflow: FakeSupervisor, state: str, started: bool
+) -> None:
+    airflow.runs["my_dag", "r1"] = "running"
+    airflow.task_states["my_dag", "r1"] = {"fit": state}
+    reconcile()
+    assert ((SEGMENT_DAG, "digits-1__seg_0") in airflow.started) is started
+
+
+def test_the_first_segment_of_a_job_is_left_to_the_run_that_has_just_recorded_it(
+    recorded: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
+    plane.record_results(recorded, {RUN: {"dag_id": JOB_DAG, "run_id": "manual__1"}})
+    airflow.runs[JOB_DAG, "manual__1"] = "running"
+    reconcile()
+    assert (SEGMENT_DAG, "recorded-1__seg_0") not in airflow.started
+    airflow.runs[JOB_DAG, "manual__1"] = "failed"
+    reconcile()
+    assert (SEGMENT_DAG, "recorded-1__seg_0") in airflow.started
