@@ -1,4 +1,4 @@
-"""One training job: fill in the form, watch it train.
+"""One training job: fill in the form, watch it train. Whatever submits a job starts a run of this DAG.
 
 `submit` checks the job and writes it to the ledger; `train` drives its segments (runs of `elastic_segment`) until all
 its work is done; `evaluate` measures the model on held-out data; `register` gives it a version in MLflow's registry,
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, Param
 
-from elastic_airflow.operators import ElasticTrainingOperator
+from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator, SubmitJobOperator
 from elastic_core.spec.form import form_fields
 
@@ -35,7 +35,7 @@ with DAG(
     tags=["elastic"],
 ):
     submit = SubmitJobOperator(task_id="submit", presets=PRESETS)
-    train = ElasticTrainingOperator(task_id="train", job_id=submit.output)
+    train = DriveJobOperator(task_id="train", job_id=submit.output)
     evaluate = EvaluateOperator(task_id="evaluate", job_id=submit.output)
     register = RegisterOperator(task_id="register", job_id=submit.output)
     submit >> train >> evaluate >> register

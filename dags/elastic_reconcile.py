@@ -1,7 +1,7 @@
 """Every minute: ledger, processes and Airflow are made to agree again, whatever crashed.
 
-Leases that expired, processes that nobody owns, and runs that vanished although their job or segment goes on. Once an
-hour the classifier that says whose progress can be predicted is fitted to what jobs turned out to be.
+Leases that expired, processes that nobody owns, and jobs and segments that go on without a run. Once an hour the
+classifier that says whose progress can be predicted is fitted to what jobs turned out to be.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable, Param
 
-from elastic_airflow.operators import ElasticTrainingOperator
+from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator
 from elastic_airflow.tasks.retraining import ANEW, CHAMPION, PlanRetrainingOperator
 
@@ -43,7 +43,7 @@ with DAG(
     tags=["elastic"],
 ):
     plan = PlanRetrainingOperator(task_id="plan")
-    train = ElasticTrainingOperator(
+    train = DriveJobOperator(
         task_id="train",
         spec="{{ ti.xcom_pull('plan')['spec'] }}",
         warm_start="{{ ti.xcom_pull('plan')['warm_start'] }}",

@@ -17,6 +17,7 @@ PARTS = {
     "jobs_commands": "jobs",
     "checkpoints": "checkpoint",
     "tracker_commands": "tracker",
+    "policy_commands": "policy",
     "simulate": None,
     "files": None,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Observation
+from elastic_core.protocol.encoding import dumps, loads
+from elastic_core.protocol.job_runs import JobRun, JobRuns
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
 from elastic_core.protocol.records import JobFacts
 from elastic_core.protocol.trainer import Commit, Heartbeat
@@ -67,10 +69,34 @@ def settings(home: Path, **more: Any) -> Settings:
     return Settings(home=home, **{"policy": "fair_share", **more})
 
 
-def a_control(url: str, home: Path, clock: Any, **more: Any) -> LedgerControl:
+def a_control(url: str, home: Path, clock: Any, runs: JobRuns | None = None, **more: Any) -> LedgerControl:
     """A control plane in process, on a migrated database."""
     chosen = settings(home, **more)
-    return LedgerControl(Ledger(url, chosen, clock), chosen, TRAINER_SECRET)
+    return LedgerControl(Ledger(url, chosen, clock), chosen, TRAINER_SECRET, runs)
+
+
+class FakeJobRuns:
+    """Airflow's runs of jobs as a dictionary by run id; `end` plays what Airflow would do with one."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, JobRun] = {}
+        self.tried_again: list[str] = []
+
+    def look(self, job_id: str, results: Mapping[str, Any]) -> JobRun | None:
+        return self.runs.get(results.get("airflow", {}).get("run_id", job_id))
+
+    def start(self, job_id: str, conf: Mapping[str, Any]) -> bool:
+        if job_id in self.runs:
+            return False
+        self.runs[job_id] = JobRun(dag_id="elastic_job", run_id=job_id, conf=loads(dumps(conf)), succeeded=None)
+        return True
+
+    def try_again(self, job_id: str) -> None:
+        self.tried_again.append(job_id)
+        self.runs[job_id] = replace(self.runs[job_id], succeeded=None, refusal=None)
+
+    def end(self, job_id: str, *, succeeded: bool, refusal: str | None = None) -> None:
+        self.runs[job_id] = replace(self.runs[job_id], succeeded=succeeded, refusal=refusal)
 
 
 _nonces = count()

@@ -8,19 +8,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from elastic_core import client
+from elastic_core.client import WAIT_SECONDS
 from elastic_core.commands.opening import Store, open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import Allocation, to_json
-from elastic_core.protocol.records import JobStatus, SegmentStatus
+from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
 from elastic_core.settings import Settings
-from elastic_core.spec import parse_job_spec
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.text import plural, span
@@ -116,16 +117,20 @@ def submit(
     spec: Annotated[Path, typer.Argument(help="JSON file with the job spec")],
     job: Annotated[str, typer.Option("--id", help="the job's id; its name and the time when absent")] = "",
     warm_start: Annotated[str, typer.Option(help="uri of a checkpoint whose weights it starts from")] = "",
+    wait: Annotated[float, typer.Option(help="seconds to wait for the task's own code to accept it")] = WAIT_SECONDS,
     as_json: Json = False,
 ) -> None:
-    """Submit a job; Airflow takes it up with the next reconciliation. A repeated id with the same spec is one job."""
-    from elastic_core.train.process.inspect import inspect_job
-
-    settings = Settings()
-    job_spec = parse_job_spec(read_json(spec, "job spec"))
-    job_id = job or f"{job_spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    status = open_api(settings).submit(job_id, job_spec, inspect_job(job_spec, settings), warm_start or None)
-    _print_status(status, as_json)
+    """Submit a job: its run of `elastic_job` starts at once. A repeated id with the same spec is one job."""
+    api = open_api(Settings())
+    submission = client.submit(
+        read_json(spec, "job spec"), job_id=job or None, warm_start=warm_start or None, wait_seconds=wait, control=api
+    )
+    if submission.state is not SubmissionState.STARTING:
+        _print_status(api.job(submission.job_id), as_json)
+    elif as_json:
+        print_json(to_json(submission))
+    else:
+        _out.print(f"{submission.job_id}: starting, see run {submission.run_id} of {submission.dag_id}", markup=False)
 
 
 @app.command()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elastic_core.client import connect
 from elastic_core.errors import UserError
 from elastic_core.protocol.http_client import HttpControl
-from elastic_core.protocol.tokens import read_secret
 from elastic_core.settings import Settings
 from elastic_core.state.stores.paths import MANIFEST
 from elastic_core.state.stores.store_urls import open_store
@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when 
 
 Store = Annotated[str, typer.Option(help="folder or s3://bucket/prefix that the uri is below; the configured store")]
 Sha256 = Annotated[str, typer.Option(help="the manifest's SHA-256, as the ledger holds it")]
-
-PATIENCE_SECONDS = 5.0  # a person waits
 
 
 def locate(uri: str, store: str) -> tuple[CheckpointStore, str]:
@@ -46,8 +44,7 @@ def open_checkpoint(uri: str, store: str, sha256: str) -> tuple[CheckpointStore,
 
 def open_api(settings: Settings) -> HttpControl:
     """The control API, with the service secret. Raises `InfrastructureError` where there is none."""
-    secret = read_secret(settings.secret_file("control"))
-    return HttpControl(settings.api_url(), secret, patience_seconds=PATIENCE_SECONDS)
+    return connect(settings)
 
 
 def read_json(path: Path, what: str) -> Any:

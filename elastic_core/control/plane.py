@@ -16,13 +16,15 @@ from elastic_core.control.ledger import finished, history, reads, views
 from elastic_core.control.ledger.database import Clock, Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.tables import SegmentRow
+from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
-from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable
+from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable, start_job
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.commits import commit as make_commit
 from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.logs import get_logger
+from elastic_core.protocol.job_runs import JobRuns
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     CheckpointRecord,
@@ -31,7 +33,9 @@ from elastic_core.protocol.records import (
     JobFacts,
     JobStatus,
     PastJob,
+    PolicyInForce,
     SegmentStatus,
+    Submission,
 )
 from elastic_core.protocol.tokens import Claims, TrainerTokens, check_fresh, read_secret
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
@@ -42,10 +46,14 @@ log = get_logger(__name__)
 
 
 class LedgerControl:
-    """`ServiceControl` on a ledger's database. Safe to use from many threads; several processes may have one each."""
+    """`ServiceControl` on a ledger's database. Safe to use from many threads; several processes may have one each.
 
-    def __init__(self, ledger: Ledger, settings: Settings, trainer_secret: bytes) -> None:
+    `runs` starts the runs that take care of jobs; without it `start_job` says that it cannot.
+    """
+
+    def __init__(self, ledger: Ledger, settings: Settings, trainer_secret: bytes, runs: JobRuns | None = None) -> None:
         self._ledger = ledger
+        self._runs = runs
         self._tokens = TrainerTokens(trainer_secret)
         self._started_at = ledger.clock()
         self.settings = settings
@@ -61,6 +69,20 @@ class LedgerControl:
         return LedgerTrainer(self, self._ledger, self._tokens, self._tokens.read(token))
 
     # jobs
+
+    def start_job(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> Submission:
+        return start_job.start_job(self._ledger, self._job_runs(), job_id, spec, warm_start)
+
+    def submission(self, job_id: str) -> Submission:
+        return start_job.submission(self._ledger, self._job_runs(), job_id)
+
+    def _job_runs(self) -> JobRuns:
+        if self._runs is None:
+            raise InfrastructureError(
+                "this control plane has no way to Airflow, where jobs are started: ask the one in Airflow's API server "
+                "(`elastic status` says where it is)"
+            )
+        return self._runs
 
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
         self._ledger.change(lambda tx: lifecycle.submit(tx, job_id, spec, facts, warm_start))
@@ -167,6 +189,14 @@ class LedgerControl:
     def last_plan(self) -> Plan | None:
         return self._ledger.read(reads.last_plan)
 
+    def policy(self) -> PolicyInForce:
+        return self._ledger.read(chosen_policy.in_force)
+
+    def set_policy(self, policy: str | None) -> PolicyInForce:
+        self._ledger.change(lambda tx: chosen_policy.choose(tx, policy))
+        self.allocator.decide_pending()
+        return self.policy()
+
     def explain(self, job_id: str) -> Explanation:
         return self._ledger.read(lambda tx: reads.explain(tx, job_id))
 
@@ -253,12 +283,12 @@ def ledger_url(settings: Settings) -> str:
     return settings.ledger_url or read_secret(settings.secret_file("ledger_url")).decode()
 
 
-def open_control(settings: Settings, clock: Clock = time.time) -> LedgerControl:
+def open_control(settings: Settings, clock: Clock = time.time, runs: JobRuns | None = None) -> LedgerControl:
     """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet)."""
     ledger = Ledger(ledger_url(settings), settings, clock)
     try:
         ledger.check()
-        return LedgerControl(ledger, settings, read_secret(settings.secret_file("trainer")))
+        return LedgerControl(ledger, settings, read_secret(settings.secret_file("trainer")), runs)
     except ValueError as error:
         ledger.close()
         raise InfrastructureError(str(error)) from error

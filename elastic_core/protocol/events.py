@@ -25,6 +25,7 @@ class EventKind(StrEnum):
     JOB_ENDED = "job_ended"  # (state, error)
     RESULTS = "results"  # (results)
     NOTE = "note"  # (text): what the job's user should know
+    POLICY_CHANGED = "policy_changed"  # (policy, before): of the pool, so its job_id is empty
     CHECKPOINTS_RETIRED = "checkpoints_retired"  # (uris, why): swept from the store, or found corrupt
 
 

@@ -18,7 +18,16 @@ from elastic_core.domain import Observation, Plan, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol import calls
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
-from elastic_core.protocol.records import CheckpointRecord, Explanation, FinishedRun, JobFacts, JobStatus, SegmentStatus
+from elastic_core.protocol.records import (
+    CheckpointRecord,
+    Explanation,
+    FinishedRun,
+    JobFacts,
+    JobStatus,
+    PolicyInForce,
+    SegmentStatus,
+    Submission,
+)
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.spec import ClusterSpec, JobSpec
@@ -123,6 +132,14 @@ class HttpControl:
     def close(self) -> None:
         self._channel.close()
 
+    def start_job(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> Submission:
+        answer: Submission = self._channel.call("start_job", job_id=job_id, spec=spec, warm_start=warm_start)
+        return answer
+
+    def submission(self, job_id: str) -> Submission:
+        answer: Submission = self._channel.call("submission", job_id=job_id)
+        return answer
+
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
         return self._job("submit", job_id=job_id, spec=spec, facts=facts, warm_start=warm_start)
 
@@ -193,6 +210,14 @@ class HttpControl:
     def last_plan(self) -> Plan | None:
         plan: Plan | None = self._channel.call("last_plan")
         return plan
+
+    def policy(self) -> PolicyInForce:
+        answer: PolicyInForce = self._channel.call("policy")
+        return answer
+
+    def set_policy(self, policy: str | None) -> PolicyInForce:
+        answer: PolicyInForce = self._channel.call("set_policy", policy=policy)
+        return answer
 
     def explain(self, job_id: str) -> Explanation:
         explanation: Explanation = self._channel.call("explain", job_id=job_id)

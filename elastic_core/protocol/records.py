@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from elastic_core.domain import Allocation, JobState, Layout, Limits, ProfilePoint, SegmentState
@@ -156,3 +157,31 @@ class FinishedRun:
     facts: JobFacts
     resubmitted: bool  # the same task with the same parameters had been submitted before
     losses: tuple[tuple[int, float], ...]  # (samples trained on, loss), evenly spread reports of its current lineage
+
+
+class SubmissionState(StrEnum):
+    STARTING = "starting"  # its run is there and will inspect the task; the ledger does not know the job yet
+    ACCEPTED = "accepted"  # the ledger has the job: it waits, trains, or is being evaluated and registered
+    REFUSED = "refused"  # `error` says why; there is no job
+    ENDED = "ended"  # the job is over, and so is all that its run had to do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What became of a job that was asked for under this id, and the DAG run that takes care of it."""
+
+    job_id: str
+    state: SubmissionState
+    dag_id: str | None  # None: the run was deleted, or never there; reconciliation starts another for an active job
+    run_id: str | None
+    run_succeeded: bool | None  # None while it works
+    error: str | None = None  # why it was refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyInForce:
+    """Who decides."""
+
+    policy: str
+    configured: str  # `ELASTIC_POLICY` of the control plane, in force where nobody has set another
+    set_by_operator: bool

@@ -14,7 +14,16 @@ from typing import Any, Protocol
 
 from elastic_core.domain import Plan, Snapshot
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
-from elastic_core.protocol.records import CheckpointRecord, Explanation, FinishedRun, JobFacts, JobStatus, SegmentStatus
+from elastic_core.protocol.records import (
+    CheckpointRecord,
+    Explanation,
+    FinishedRun,
+    JobFacts,
+    JobStatus,
+    PolicyInForce,
+    SegmentStatus,
+    Submission,
+)
 from elastic_core.spec import ClusterSpec, JobSpec
 
 
@@ -46,8 +55,22 @@ class JobRecords(Protocol):
 class JobControl(JobRecords, Protocol):
     """The life of a job: it is active, then finished, failed or cancelled."""
 
+    def start_job(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> Submission:
+        """The run that takes care of the job is started, or was before by the same request.
+
+        It inspects the task, records the job (`submit`), drives it, evaluates and registers the model. A request that
+        was refused before is tried again. Raises `Conflict` for another spec under the same id, `UserError` for what
+        can be seen to be wrong without the task's code: entry point, pool, queue.
+        """
+
+    def submission(self, job_id: str) -> Submission:
+        """What became of `start_job`, or of the form's run of this name. Raises `NotFound` for an unknown id."""
+
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
-        """The job is registered with its first segment, or was before with the same spec under this id.
+        """The job is recorded with its first segment, or was before with the same spec under this id.
+
+        For the run that takes care of it. Whoever wants a job asks `start_job`; one that was only recorded gets its
+        run by reconciliation.
 
         `warm_start` is the uri of a checkpoint whose weights the first segment starts from (step and cursor at 0).
         Raises `Conflict` for another spec under the same id, `UserError` for a spec that the cluster can never run.
@@ -129,6 +152,16 @@ class DecisionControl(Protocol):
 
     def last_plan(self) -> Plan | None:
         """The plan of the last decision; None before the first."""
+
+    def policy(self) -> PolicyInForce:
+        """Who decides now."""
+
+    def set_policy(self, policy: str | None) -> PolicyInForce:
+        """This policy decides from now on, also after restarts; None: the configured one again.
+
+        What runs goes on; the next decision, which this asks for, is the new policy's, with a state of its own. Raises
+        `UserError` for a policy that does not exist.
+        """
 
     def explain(self, job_id: str) -> Explanation:
         """The last decision that spoke of the job, and what it said."""

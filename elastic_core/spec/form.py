@@ -16,7 +16,7 @@ from elastic_core.spec.job import JobSpec, parse_job_spec
 from elastic_core.text import near_miss
 
 NO_PRESET = "none"
-PRESET, WHOLE_SPEC, JOB_ID = "preset", "spec", "job_id"
+PRESET, WHOLE_SPEC, JOB_ID, WARM_START = "preset", "spec", "job_id", "warm_start"
 
 SECTIONS = {
     "": "Job",
@@ -165,7 +165,14 @@ def _about() -> tuple[FormField, ...]:
         "section": section,
         "description": "Empty for a new job. An id that exists: attach to that job, nothing above is used.",
     }
+    warm_start = {
+        "type": ["string", "null"],
+        "title": "Warm start",
+        "section": section,
+        "description": "Address of a checkpoint whose weights a new job starts from. Empty: from the task's own.",
+    }
     return (
+        FormField(name=WARM_START, path=(), default=None, schema=warm_start),
         FormField(name=WHOLE_SPEC, path=(), default=None, schema=whole),
         FormField(name=JOB_ID, path=(), default=None, schema=job_id),
     )

@@ -42,15 +42,14 @@ def _types(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
 
 
 def _queue(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
-    """Where shares are guaranteed a misspelt queue would silently be one without any."""
+    """A misspelt queue would silently be one without any share."""
     known = [queue.name for queue in cluster.queues]
-    if known and spec.queue not in (*known, NO_SHARE):
-        near = near_miss(spec.queue, known)
-        hint = f"; did you mean {near!r}?" if near else "."
-        yield (
-            f"queue: the cluster has no queue {spec.queue!r}{hint} It has {', '.join(known)}; jobs of {NO_SHARE!r} use "
-            "what those leave"
-        )
+    if spec.queue in (*known, NO_SHARE):
+        return
+    near = near_miss(spec.queue, [*known, NO_SHARE])
+    hint = f"; did you mean {near!r}?" if near else "."
+    have = f"{', '.join(known)}; jobs of {NO_SHARE!r} use what those leave" if known else f"{NO_SHARE!r} only"
+    yield f"queue: the cluster has no queue {spec.queue!r}{hint} It has {have}"
 
 
 def _deadline(spec: JobSpec, now: float | None) -> Iterator[str]:

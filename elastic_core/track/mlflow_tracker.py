@@ -87,6 +87,8 @@ class MlflowTracker:
         self._attempts.clear()
 
     def _record(self, event: Event) -> None:
+        if event.kind is EventKind.POLICY_CHANGED:
+            return  # of the pool: MLflow shows jobs
         handler = {
             EventKind.JOB_SUBMITTED: self._job_submitted,
             EventKind.SEGMENT_GRANTED: self._segment_granted,

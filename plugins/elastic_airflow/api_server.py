@@ -97,12 +97,13 @@ def user_may(method: ResourceMethod) -> Callable[..., Any]:
 
 def build_control_app() -> FastAPI:
     """The control API over the ledger of the settings. Raises whatever keeps it from starting."""
+    from elastic_airflow.airflow_runs import AirflowJobRuns
     from elastic_airflow.page.page_api import ui_router
     from elastic_core.control.plane import open_control
     from elastic_core.control.rpc.http_api import create_app
 
     settings = Settings()
-    control = open_control(settings)
+    control = open_control(settings, runs=AirflowJobRuns())
     secret = settings.secret_file("control").read_text().strip().encode()
     reads = user_may("GET")
     app: FastAPI = create_app(control, service_secret=secret, user_reads=reads, user_writes=user_may("POST"))

@@ -4,6 +4,8 @@ JOB_DAG = "elastic_job"
 SEGMENT_DAG = "elastic_segment"
 RECONCILE_DAG = "elastic_reconcile"
 TRAIN_TASK = "train"  # of a segment's run: the task that has its processes run
+SUBMIT_TASK = "submit"  # of a job's run: the task that inspects the user's task and records the job
+REFUSAL = "refusal"  # XCom of that task: why it would not have the job
 
 CONN_ID = "elastic_control"  # Airflow connection to the control API
 URL_PREFIX = "/elastic"  # where the API server mounts the platform's app
@@ -12,3 +14,12 @@ PAGE_ROUTE = "elastic"  # the page's place in Airflow's UI: /plugin/elastic
 # Key of a job's results: the Airflow task that drives it ("dag_id", "run_id", "task_id", "max_tries"). "ended" is true
 # once that task has ended together with the job, so that a job revived by other means gets another driver.
 DRIVER = "airflow"
+
+# Key of a job's results: the Airflow run that recorded it ("dag_id", "run_id"), or took it up last. Its driver is known
+# only once the next task of that run has begun.
+RUN = "airflow_run"
+
+
+def resumed_run_id(job_id: str) -> str:
+    """Of the run that takes up a job which lost its own."""
+    return f"{job_id}__resumed"

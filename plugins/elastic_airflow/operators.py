@@ -1,7 +1,8 @@
 """A training job as one task of anybody's DAG: `ElasticTrainingOperator(task_id="train", spec={...})`.
 
-It drives the ledger's segments, one `elastic_segment` run each, and decides nothing. Waiting costs no worker slot.
-Limits are the ledger's: Airflow's concurrency settings only bound how many tasks work at one moment.
+It asks the control plane for the job, as every other way of submission does, and waits for the run of `elastic_job`
+that takes care of it. Waiting costs no worker slot. Limits are the ledger's: Airflow's concurrency settings only bound
+how many tasks work at one moment.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from elastic_airflow import links
 from elastic_airflow.access import dag_runs
-from elastic_airflow.access.driver import driver_of, end_driver
 from elastic_airflow.access.hooks import ElasticHook
-from elastic_airflow.access.retries import infrastructure_retries
-from elastic_airflow.names import CONN_ID, DRIVER, JOB_DAG
-from elastic_airflow.triggers import JobTrigger
+from elastic_airflow.access.retries import cleared, infrastructure_retries
+from elastic_airflow.names import CONN_ID, JOB_DAG
+from elastic_airflow.triggers import JobEndTrigger
 from elastic_core.domain import JobState
-from elastic_core.errors import NotFound, UserError
-from elastic_core.protocol.records import JobStatus, SegmentStatus
+from elastic_core.errors import UserError
+from elastic_core.protocol.records import JobStatus, Submission, SubmissionState
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import parse_job_spec
@@ -55,7 +55,10 @@ class ElasticOperator(BaseOperator):
 
 
 class ElasticTrainingOperator(ElasticOperator):
-    """Train one job to its end, whatever number of segments that takes. Returns its id, step and results.
+    """Start a job and wait until it is trained, evaluated and registered. Returns id, step, metrics, model version.
+
+    The job is that of every other way of submission: a run of `elastic_job` under the job's id does the work, this task
+    is deferred until that run is over. The user's code is not imported here.
 
     :param spec: what to train, a `JobSpec` or its JSON (templated). Absent: `job_id` names a job that exists.
     :param job_id: the job's id (templated). Absent: made of the spec's name and this task instance, so that a
@@ -63,7 +66,8 @@ class ElasticTrainingOperator(ElasticOperator):
     :param warm_start: uri of a checkpoint whose weights the job starts from (templated).
 
     A user's exception fails the task at once with the traceback's last line; everything else is tried again.
-    Clearing the task of a failed or cancelled job revives the job from its last good checkpoint.
+    Marked failed, the task cancels the job; marked a success, it has the job commit first. Clearing the task of a
+    failed or cancelled job revives the job from its last good checkpoint.
     """
 
     template_fields: Sequence[str] = ("spec", "job_id", "warm_start")
@@ -85,73 +89,62 @@ class ElasticTrainingOperator(ElasticOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         control = self.control()
-        job = submit(control, context, self.spec, self.job_id, self.warm_start)
-        job = self._record_driver(control, job, context["ti"])
-        return self._drive(control, job)
+        submission = self._start(control, context["ti"])
+        if submission.state is SubmissionState.ENDED and cleared(context["ti"], self.retries or 0):
+            submission = self._start_again(control, submission)
+        return self._follow(control, submission)
 
-    def resume(self, context: Any, job_id: str, segment_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
+    def follow(self, context: Any, job_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
         self.log.info("%s", event["happened"])
         control = self.control()
-        job = control.job(job_id)
-        for segment_passed in passed_since(control.segments(job_id), segment_id):
-            what_was_done = dag_runs.ensure_segment_run(job_id, segment_passed, over=True)
-            self.log.info("segment %s went by in the same processes: %s", segment_passed, what_was_done)
-        return self._drive(control, job)
+        return self._follow(control, control.submission(job_id))
 
-    def _record_driver(self, control: HttpControl, job: JobStatus, ti: Any) -> JobStatus:
-        """Note which task drives the job; revive a job that had ended badly, if a person asked for it by clearing."""
-        driver = driver_of(ti)
-        if driver.items() <= job.results.get(DRIVER, {}).items():
-            return job
+    def resume(self, context: Any, job_id: str, segment_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a task that an earlier release had drive the job itself: a run of `elastic_job` takes over."""
+        self.log.info("%s", dag_runs.ensure_resumed_run(job_id, "is driven by a run of its own from now on"))
+        return self.follow(context, job_id, event)
+
+    def _start(self, control: HttpControl, ti: Any) -> Submission:
+        if not self.spec:
+            if not self.job_id:
+                raise UserError("give spec= (what to train) or job_id= (a job that was submitted before)")
+            return control.submission(self.job_id)
+        spec = parse_job_spec(json.loads(self.spec) if isinstance(self.spec, str) else self.spec)
+        return control.start_job(self.job_id or default_job_id(spec.name, ti), spec, self.warm_start)
+
+    def _start_again(self, control: HttpControl, submission: Submission) -> Submission:
+        """A person cleared this task: what failed or was cancelled goes on, what was not registered is."""
+        job = control.job(submission.job_id)
         if job.state in (JobState.FAILED, JobState.CANCELLED):
             self.log.info("job %s was %s (%s): revived", job.job_id, job.state, job.error)
-            job = control.revive(job.job_id)
-        return control.record_results(job.job_id, {DRIVER: driver})
+            control.revive(job.job_id)
+        elif submission.run_succeeded:
+            return submission
+        self.log.info("%s", dag_runs.ensure_resumed_run(job.job_id, "is wanted again: its task was cleared"))
+        return control.submission(job.job_id)
 
-    def _drive(self, control: HttpControl, job: JobStatus) -> dict[str, Any]:
+    def _follow(self, control: HttpControl, submission: Submission) -> dict[str, Any]:
+        job_id, run = submission.job_id, f"run {submission.run_id} of {submission.dag_id}"
+        if submission.state is SubmissionState.REFUSED:
+            raise AirflowFailException(f"job {job_id} was refused: {submission.error}")
+        if submission.state is SubmissionState.ENDED:
+            return self._result(control.job(job_id), submission.run_succeeded, run)
+        if submission.state is SubmissionState.ACCEPTED:
+            self.show_links(control.job(job_id))
+        self.log.info("job %s is %s: %s takes care of it", job_id, submission.state, run)
+        raise TaskDeferred(trigger=JobEndTrigger(job_id, self.conn_id), method_name="follow", kwargs={"job_id": job_id})
+
+    def _result(self, job: JobStatus, run_succeeded: bool | None, run: str) -> dict[str, Any]:
         self.show_links(job)
-        if job.state is JobState.FINISHED:
-            self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
-            return {"job_id": job.job_id, "step": job.step, "samples": job.samples_read}
-        if job.state is not JobState.ACTIVE:
-            end_driver(control, job)
+        if job.state is not JobState.FINISHED:
             raise AirflowFailException(f"job {job.job_id} {job.state}: {job.error or 'no reason was given'}")
-        self.log.info("segment %s: %s", job.segment_id, dag_runs.ensure_segment_run(job.job_id, job.segment_id))
-        self.log.info("step %d, %d of %d samples; %s", job.step, job.done_samples, job.total_samples, job.target_reason)
-        trigger = JobTrigger(job.job_id, job.segment_id, self.conn_id)
-        raise TaskDeferred(
-            trigger=trigger, method_name="resume", kwargs={"job_id": job.job_id, "segment_id": job.segment_id}
-        )
-
-
-def passed_since(segments: Sequence[SegmentStatus], segment_id: str) -> list[str]:
-    """Ids of segments that ran after this one and are over: each gets its run, so that the grid shows all of them."""
-    after = next((segment.index for segment in segments if segment.segment_id == segment_id), -1)
-    over = [segment for segment in segments if segment.index > after and not segment.state.open]
-    return [segment.segment_id for segment in over if segment.granted_at is not None]
-
-
-def submit(
-    control: HttpControl,
-    context: Any,
-    spec: Mapping[str, Any] | str | None,
-    job_id: str | None,
-    warm_start: str | None = None,
-) -> JobStatus:
-    """The job of this task: found under its id, else inspected and submitted. Raises `UserError` for a bad spec."""
-    if not spec:
-        if not job_id:
-            raise UserError("give spec= (what to train) or job_id= (a job that was submitted before)")
-        return control.job(job_id)
-    parsed = parse_job_spec(json.loads(spec) if isinstance(spec, str) else spec)
-    name = job_id or default_job_id(parsed.name, context["ti"])
-    try:
-        job = control.job(name)
-    except NotFound:
-        from elastic_core.train.process.inspect import inspect_job  # imports torch: only in the task that needs it
-
-        return control.submit(name, parsed, inspect_job(parsed, Settings()), warm_start)
-    return control.submit(name, parsed, job.facts, warm_start)  # raises Conflict for another spec under this id
+        if run_succeeded is False:
+            raise AirflowFailException(
+                f"job {job.job_id} is trained, but {run} failed to evaluate or to register it: see its tasks' logs"
+            )
+        self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
+        outcome = {name: job.results[name] for name in ("evaluation", "registration") if name in job.results}
+        return {"job_id": job.job_id, "step": job.step, "samples": job.samples_read, **outcome}
 
 
 def default_job_id(name: str, ti: Any) -> str:

@@ -21,13 +21,14 @@ from elastic_airflow.access.driver import end_driver
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import CONN_ID, SEGMENT_DAG, TRAIN_TASK
 from elastic_core.domain import SegmentState
-from elastic_core.errors import InfrastructureError, Unauthorized
-from elastic_core.protocol.records import JobStatus
+from elastic_core.errors import InfrastructureError, NotFound, Unauthorized
+from elastic_core.protocol.records import JobStatus, SubmissionState
 
 AWAY = (InfrastructureError, Unauthorized, AirflowRuntimeError, OSError)  # what waiting may cure
 POLL_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 15.0
 CHECK_SECONDS = 8.0  # between looks at what the cache does not tell: the run, the lease's epoch
+END_CHECK_SECONDS = 3.0  # the same for a job that starts or ends: what its run does takes seconds
 LAST_COMMIT_SECONDS = 20.0  # how long a job that was marked as a success may take to commit what it has
 USER_ACTION_SECONDS = 60.0  # that a user's act waits for a control API that is away
 _USER_ACTIONS: set[asyncio.Task[None]] = set()  # the event loop holds tasks weakly only
@@ -114,12 +115,12 @@ class LedgerTrigger(BaseTrigger):
                     raise
                 await asyncio.sleep(POLL_SECONDS)
 
-    def _check_due(self) -> bool:
-        """True every `CHECK_SECONDS`: for looks that cost a request of their own."""
+    def _check_due(self, every_seconds: float | None = None) -> bool:
+        """True every so many seconds (`CHECK_SECONDS`): for looks that cost a request of their own."""
         now = time.monotonic()
         if now < self._next_check:
             return False
-        self._next_check = now + CHECK_SECONDS
+        self._next_check = now + (every_seconds or CHECK_SECONDS)
         return True
 
     async def _user_action(self) -> str | None:
@@ -170,6 +171,39 @@ class JobTrigger(LedgerTrigger):
             if job is None or job.segment_id != self.segment_id or job.allocation is None:
                 return
             await asyncio.sleep(POLL_SECONDS)
+
+
+class JobEndTrigger(JobTrigger):
+    """For a task that asked for a job: until the job is over, and so is the run that evaluates and registers it."""
+
+    def __init__(self, job_id: str, conn_id: str = CONN_ID) -> None:
+        super().__init__(job_id, "", conn_id)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        path, arguments = super().serialize()
+        del arguments["segment_id"]
+        return path, arguments
+
+    async def _what_happened(self) -> str | None:
+        if self.job_id in await self.cache.active_jobs() or not self._check_due(END_CHECK_SECONDS):
+            return None
+        control = await self.cache.control()
+        try:
+            submission = await asyncio.to_thread(control.submission, self.job_id)
+        except NotFound:
+            return f"job {self.job_id}: its run was deleted before it had recorded the job"
+        if submission.state in (SubmissionState.STARTING, SubmissionState.ACCEPTED):
+            return None
+        return f"job {self.job_id}: {submission.state}"
+
+    async def handle_user_action(self, action: str | None) -> None:
+        """As for the task that drives the job, which finds its job ended then."""
+        job = (await self.cache.active_jobs()).get(self.job_id)
+        if job is None:
+            self.log.info("job %s is not active: what was done to the task changes nothing for it", self.job_id)
+            return
+        self.segment_id = job.segment_id
+        await super().handle_user_action(action)
 
 
 class GrantTrigger(LedgerTrigger):

@@ -24,13 +24,24 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.protocol.http_client import HttpControl
 from tests.airflow.doubles import FakeSupervisor
-from tests.builders import CONTROL_SECRET, FakeClock, Life, a_cluster, a_control
+from tests.builders import CONTROL_SECRET, FakeClock, FakeJobRuns, Life, a_cluster, a_control
 
 
 @pytest.fixture
-def plane(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
+def runs() -> FakeJobRuns:
+    """Runs of `elastic_job` as the control plane sees them; `airflow` has what tasks see."""
+    return FakeJobRuns()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(time.time())
+
+
+@pytest.fixture
+def plane(ledger_url: str, tmp_path: Path, clock: FakeClock, runs: FakeJobRuns) -> Iterator[LedgerControl]:
     """The ledger's side, where a test plays launcher and trainer."""
-    control = a_control(ledger_url, tmp_path, FakeClock(time.time()))
+    control = a_control(ledger_url, tmp_path, clock, runs)
     control.set_cluster(a_cluster())
     yield control
     control.close()

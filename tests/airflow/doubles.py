@@ -67,6 +67,10 @@ class FakeTask:
     ) -> None:
         self.dag_id, self.run_id, self.task_id, self.map_index = dag_id, run_id, task_id, -1
         self.max_tries, self.try_number = max_tries, try_number
+        self.pushed: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
 
 
 def a_context(task: FakeTask | None = None, **more: Any) -> dict[str, Any]:

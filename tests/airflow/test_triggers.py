@@ -11,13 +11,20 @@ import pytest
 from elastic_airflow import triggers
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
-from elastic_airflow.triggers import GrantTrigger, JobTrigger, LedgerTrigger, SegmentTrigger, quiet_seconds
+from elastic_airflow.triggers import (
+    GrantTrigger,
+    JobEndTrigger,
+    JobTrigger,
+    LedgerTrigger,
+    SegmentTrigger,
+    quiet_seconds,
+)
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.protocol.process_groups import LaunchOrder
 from tests.airflow.conftest import Api
 from tests.airflow.doubles import FakeSupervisor, FakeTask
-from tests.builders import FACTS, Life, a_commit, a_spec
+from tests.builders import FACTS, FakeJobRuns, Life, a_commit, a_spec
 
 pytestmark = pytest.mark.usefixtures("api", "airflow")
 SEGMENT = "digits-1__seg_0"
@@ -231,6 +238,55 @@ def test_marking_a_jobs_task_stops_the_job_and_clearing_does_not(
     assert bool(plane.job(job).results.get(DRIVER, {}).get("ended")) is (want is JobState.CANCELLED)
 
 
+@pytest.fixture
+def asked(job: str, runs: FakeJobRuns, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The job, asked for by a task that waits for its end."""
+    monkeypatch.setattr(triggers, "END_CHECK_SECONDS", 0.1)
+    runs.start(job, {"job_id": job})
+    return job
+
+
+def test_the_end_of_a_job_is_told_once_its_run_is_over_too(
+    asked: str, plane: LedgerControl, runs: FakeJobRuns, life: Life
+) -> None:
+    order = life.start()
+    stays_silent(JobEndTrigger(asked))
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    stays_silent(JobEndTrigger(asked))  # it is being evaluated
+    runs.end(asked, succeeded=True)
+    assert fires(JobEndTrigger(asked)) == "job digits-1: ended"
+
+
+def test_a_job_that_is_being_started_is_waited_for_and_its_refusal_is_told(
+    runs: FakeJobRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "END_CHECK_SECONDS", 0.1)
+    runs.start("new-1", {})
+    stays_silent(JobEndTrigger("new-1"))
+    runs.end("new-1", succeeded=False, refusal="no")
+    assert fires(JobEndTrigger("new-1")) == "job new-1: refused"
+    del runs.runs["new-1"]
+    assert "was deleted before it had recorded the job" in fires(JobEndTrigger("new-1"))
+
+
+@pytest.mark.parametrize(("state", "want"), [("failed", JobState.CANCELLED), ("success", JobState.CANCELLED),
+                                             (None, JobState.ACTIVE)])  # fmt: skip
+def test_marking_the_task_that_waits_for_a_job_stops_the_job_and_clearing_does_not(
+    asked: str, airflow: FakeSupervisor, plane: LedgerControl, state: str | None, want: JobState
+) -> None:
+    airflow.runs["my_dag", "r1"] = "running"
+    airflow.task_states["my_dag", "r1"] = {"fit": state}
+    kill(JobEndTrigger(asked), FakeTask("my_dag", "r1", "fit"))
+    assert plane.job(asked).state is want
+
+
+def test_marking_it_before_the_job_is_there_changes_nothing(airflow: FakeSupervisor, plane: LedgerControl) -> None:
+    airflow.runs["my_dag", "r1"] = "running"
+    airflow.task_states["my_dag", "r1"] = {"fit": "failed"}
+    kill(JobEndTrigger("new-1"), FakeTask("my_dag", "r1", "fit"))
+    assert plane.jobs() == []
+
+
 def test_a_triggerer_that_stops_revokes_nothing(job: str, plane: LedgerControl, life: Life) -> None:
     order = life.start()
 
@@ -250,7 +306,9 @@ def test_the_first_event_comes_later_than_two_heartbeats_of_a_lingering_supervis
     assert quiet_seconds() == 6.0
 
 
-@pytest.mark.parametrize("make", [JobTrigger, GrantTrigger, lambda *a: SegmentTrigger(*a, epoch=7)])
+@pytest.mark.parametrize(
+    "make", [JobTrigger, GrantTrigger, lambda *a: SegmentTrigger(*a, epoch=7), lambda job, _: JobEndTrigger(job)]
+)
 def test_a_trigger_survives_the_way_through_the_database(make: Callable[..., LedgerTrigger]) -> None:
     from airflow.sdk.module_loading import import_string
 

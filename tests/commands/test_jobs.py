@@ -3,59 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fastapi import FastAPI
 from typer.testing import CliRunner, Result
 
 from elastic_core.commands.jobs_commands import app
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import NotFound, UserError
+from elastic_core.protocol.job_runs import JobRun
+from elastic_core.spec import QueueSpec, parse_job_spec
 from elastic_core.state.format.checkpoint_format import CheckpointHeader, write_manifest, write_shard
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.data.audit import Reads, fingerprint, to_fingerprints
 from elastic_core.train.data.batches import DataPlan
 from elastic_core.train.data.data_state import DataState
 from tests.builders import (
-    CONTROL_SECRET,
     FACTS,
-    TRAINER_SECRET,
-    FakeClock,
+    FakeJobRuns,
     Life,
     a_cluster,
     a_commit,
-    a_control,
     a_spec,
 )
-from tests.control.serving import served
-
-
-@pytest.fixture
-def control(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerControl]:
-    """A control API with the settings of this test's environment pointing at it."""
-    plane = a_control(ledger_url, tmp_path, FakeClock())
-    plane.set_cluster(a_cluster())
-    secrets = tmp_path / "secrets"
-    secrets.mkdir()
-    for name, secret in (("control", CONTROL_SECRET), ("trainer", TRAINER_SECRET), ("ledger_url", ledger_url.encode())):
-        (secrets / name).write_bytes(secret)
-    mounted = FastAPI()
-    mounted.mount(
-        "/elastic",
-        create_app(plane, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None),
-    )
-    with served(mounted) as url:
-        monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
-        monkeypatch.setenv("ELASTIC_CONTROL_URL", f"{url}/elastic")
-        monkeypatch.setenv("ELASTIC_POLICY", "fair_share")
-        yield plane
-    plane.close()
 
 
 def elastic(*arguments: object) -> Result:
@@ -68,18 +42,76 @@ def printed(*arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_job_is_submitted_from_a_file_and_found_again(
-    control: LedgerControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def a_file(folder: Path, **change: Any) -> Path:
+    file = folder / "digits.json"
+    file.write_text(json.dumps({**to_json(a_spec()), **change}))
+    return file
+
+
+def record(control: LedgerControl, runs: FakeJobRuns) -> None:
+    """What the job's run does first, played as soon as it was asked for."""
+    start = runs.start
+
+    def recorded(name: str, conf: Mapping[str, Any]) -> bool:
+        started = start(name, conf)
+        control.submit(name, parse_job_spec(conf["spec"]), FACTS, conf["warm_start"])
+        return started
+
+    runs.start = recorded  # type: ignore[method-assign]
+
+
+def test_a_job_is_submitted_from_a_file_and_its_run_is_started_at_once(
+    control: LedgerControl, runs: FakeJobRuns, tmp_path: Path
 ) -> None:
-    # The task's own process imports torch and its data set: `train` has tests for it.
-    monkeypatch.setattr("elastic_core.train.process.inspect.inspect_job", lambda spec, settings: FACTS)
-    file = tmp_path / "digits.json"
-    file.write_text(json.dumps(to_json(a_spec())))
-    assert printed("submit", file, "--id", "job-a")["job_id"] == "job-a"
-    assert "job-a: active, not started" in elastic("submit", file, "--id", "job-a").stdout
-    assert printed("submit", file)["job_id"].startswith("digits-")
-    assert len(printed("list")) == 2
+    record(control, runs)
+    assert printed("submit", a_file(tmp_path), "--id", "job-a")["job_id"] == "job-a"
+    assert "job-a: active, not started" in elastic("submit", a_file(tmp_path), "--id", "job-a").stdout
+    assert printed("submit", a_file(tmp_path))["job_id"].startswith("digits-")
+    assert len(printed("list")) == len(runs.runs) == 2
     assert control.job("job-a").spec == a_spec()
+
+
+def test_who_does_not_wait_is_told_the_run_to_look_at(control: LedgerControl, tmp_path: Path) -> None:
+    said = elastic("submit", a_file(tmp_path), "--id", "job-a", "--wait", 0)
+    assert (said.exit_code, said.stdout) == (0, "job-a: starting, see run job-a of elastic_job\n")
+    assert printed("submit", a_file(tmp_path), "--id", "job-a", "--wait", 0)["state"] == "starting"
+    assert control.jobs() == []
+
+
+def test_what_the_tasks_own_code_refuses_is_an_error_of_the_command(
+    control: LedgerControl, runs: FakeJobRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_core.client.POLL_SECONDS", 0.01)
+    looks: list[str] = []
+    look = runs.look
+
+    def refuses_in_a_while(job_id: str, results: Mapping[str, Any]) -> JobRun | None:
+        looks.append(job_id)
+        if len(looks) == 4:
+            runs.end(job_id, succeeded=False, refusal="params.widht: did you mean 'width'?")
+        return look(job_id, results)
+
+    monkeypatch.setattr(runs, "look", refuses_in_a_while)
+    refused = elastic("submit", a_file(tmp_path), "--id", "job-a").exception
+    assert isinstance(refused, UserError)
+    assert str(refused) == "job 'job-a' was refused: params.widht: did you mean 'width'?"
+
+
+def test_the_servers_entry_points_and_queues_count_not_this_shells(
+    control: LedgerControl, runs: FakeJobRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTIC_TASKS", "nothing_of_this_shell")
+    assert elastic("submit", a_file(tmp_path), "--wait", 0).exit_code == 0
+    monkeypatch.setenv("ELASTIC_TASKS", "os.*")
+    control.set_cluster(a_cluster().model_copy(update={"queues": (QueueSpec(name="prod", guaranteed={"cpu": 1}),)}))
+    for change, says in (
+        ({"entry_point": "os.path:join"}, "matches none of the operator's patterns (examples.*)"),
+        ({"queue": "prid"}, "the cluster has no queue 'prid'; did you mean 'prod'? It has prod; jobs of 'default'"),
+    ):
+        refused = elastic("submit", a_file(tmp_path, **change)).exception
+        assert isinstance(refused, UserError)
+        assert says in str(refused)
+    assert len(runs.runs) == 1
 
 
 def test_a_file_that_is_no_spec_is_refused(control: LedgerControl, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.platform import Platform
+from tests.e2e.platform import Platform, project_with_dags
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def platform() -> Iterator[Platform]:
     """The services, up and healthy, with 2 nodes x 2 CPU slots. A test that stops something starts it again."""
     home = Path(tempfile.mkdtemp(prefix="elastic-e2e-"))
-    platform = Platform(home)
+    platform = Platform(home, project=project_with_dags(home / "project", Path(__file__).parent / "dags"))
     try:
         platform.up()
         yield platform

@@ -38,8 +38,8 @@ class Platform:
         cluster.write_text(json.dumps(CLUSTER))
         airflow_port, mlflow_port = free_ports(2)
         self.settings = Settings(
-            home=home, project=ROOT, cluster=cluster, airflow_port=airflow_port, mlflow_port=mlflow_port,
-            tasks="examples.*,tests.*", **{"policy": POLICY, **changes},
+            home=home, cluster=cluster, airflow_port=airflow_port, mlflow_port=mlflow_port,
+            tasks="examples.*,tests.*", **{"policy": POLICY, "project": ROOT, **changes},
         )  # fmt: skip
         self.home = home
         self.supervisor = Supervisor(home)
@@ -125,6 +125,17 @@ class Platform:
         """The end of every service's log."""
         logs = sorted((self.home / "logs").glob("*.log"))
         return "\n".join(f"--- {path.name}\n{tail(path, lines)}" for path in logs)
+
+
+def project_with_dags(folder: Path, dags: Path) -> Path:
+    """A project folder that is this one with a user's DAGs beside the platform's own."""
+    (folder / "dags").mkdir(parents=True)
+    for path in ROOT.iterdir():
+        if path.name not in ("dags", ".git", ".venv"):
+            (folder / path.name).symlink_to(path)
+    for path in [*(ROOT / "dags").glob("*.py"), *dags.glob("*.py")]:
+        (folder / "dags" / path.name).symlink_to(path)
+    return folder
 
 
 def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:

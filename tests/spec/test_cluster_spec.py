@@ -114,11 +114,12 @@ def test_shares_that_cannot_be_kept_are_refused(queues: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_a_misspelt_queue_is_refused_where_queues_have_shares() -> None:
+def test_a_queue_that_does_not_exist_is_refused_with_those_that_do() -> None:
     job = {"name": "j", "entry_point": "m:C", "work": {"epochs": 1}, "batch": {"min": 1, "max": 64}}
     shared = cluster(with_queues(RESEARCH))
     with pytest.raises(UserError, match="no queue 'reserch'; did you mean 'research'"):
         check_against(parse_job_spec({**job, "queue": "reserch"}), shared)
     for fine in ("research", "default"):
         check_against(parse_job_spec({**job, "queue": fine}), shared)
-    check_against(parse_job_spec({**job, "queue": "any-label"}), cluster())
+    with pytest.raises(UserError, match=r"no queue 'any-label'\. It has 'default' only"):
+        check_against(parse_job_spec({**job, "queue": "any-label"}), cluster())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from mlflow import MlflowClient
@@ -199,6 +200,17 @@ def test_a_loss_that_is_not_a_number_is_a_point_like_any_other(client):
     follow(story, client)
     steps = [step for step, _ in points(client, job_run(client, story))]
     assert steps == [1, 2, 3]
+
+
+def test_what_is_of_the_pool_and_of_no_job_is_passed_over(client):
+    story = Story().submit().grant(2)
+    story.tell(EventKind.POLICY_CHANGED, segment=False, policy="horizon", before="sia")
+    changed = replace(story.log.pop(), job_id="")
+    story.log.append(changed)
+    story.observe(1).commit(1, final=True).end_segment().end()
+    follow(story, client)
+    assert points(client, job_run(client, story)) == sorted(story.curve.items())
+    assert lag(story).events == 0
 
 
 def test_a_run_that_a_user_deleted_stays_deleted_and_holds_up_nobody(client, caplog):

@@ -289,3 +289,4 @@ class SchedulingRow(Base):
     policy: Mapped[str]
     policy_state: Mapped[Json]
     wake_at: Mapped[float | None]
+    chosen_policy: Mapped[str | None]  # by an operator; NULL: the configured one decides

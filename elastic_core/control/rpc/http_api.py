@@ -22,6 +22,7 @@ from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.tokens import ServiceSigner
+from elastic_core.spec import parse_job_spec
 
 MAX_BODY_BYTES = 16 * 2**20
 Dependency = Callable[..., Any]
@@ -35,7 +36,8 @@ def create_app(
     app.add_exception_handler(ElasticError, _answer_error)
     app.include_router(_service_routes(control, ServiceSigner(service_secret)))
     app.include_router(_trainer_routes(control))
-    app.include_router(_ui_reads(control, user_reads))
+    app.include_router(_ui_job_reads(control, user_reads))
+    app.include_router(_ui_pool_reads(control, user_reads))
     app.include_router(_ui_writes(control, user_writes))
     return app
 
@@ -111,7 +113,7 @@ def _trainer_routes(control: LedgerControl) -> APIRouter:
     return router
 
 
-def _ui_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
+def _ui_job_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     router = APIRouter(prefix="/ui", dependencies=[Depends(user_reads)])
 
     @router.get("/jobs")
@@ -121,6 +123,10 @@ def _ui_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     @router.get("/jobs/{job_id}")
     def job(job_id: str) -> Response:
         return _json(to_json(control.job(job_id)))
+
+    @router.get("/jobs/{job_id}/submission")
+    def submission(job_id: str) -> Response:
+        return _json(to_json(control.submission(job_id)))
 
     @router.get("/jobs/{job_id}/segments")
     def segments(job_id: str) -> Response:
@@ -133,6 +139,12 @@ def _ui_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     @router.get("/jobs/{job_id}/explain")
     def explain(job_id: str) -> Response:
         return _json(to_json(control.explain(job_id)))
+
+    return router
+
+
+def _ui_pool_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
+    router = APIRouter(prefix="/ui", dependencies=[Depends(user_reads)])
 
     @router.get("/timeline")
     def timeline(since: float) -> Response:
@@ -161,6 +173,12 @@ def _ui_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
 def _ui_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
     router = APIRouter(prefix="/ui", dependencies=[Depends(user_writes)])
 
+    @router.post("/jobs/{job_id}/start")
+    def start(job_id: str, body: Body) -> Response:
+        """A job under an id of the caller's, so that asking again makes no second one: spec, and perhaps warm_start."""
+        spec, warm_start = parse_job_spec(_field(body, "spec", dict)), _optional(body, "warm_start", str)
+        return _json(to_json(control.start_job(job_id, spec, warm_start)))
+
     @router.post("/jobs/{job_id}/cancel")
     def cancel(job_id: str, body: Body) -> Response:
         return _json(to_json(control.cancel(job_id, _field(body, "reason", str))))
@@ -176,11 +194,27 @@ def _ui_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
     return router
 
 
-def _field(body: bytes, name: str, kind: type) -> Any:
+def _optional(body: bytes, name: str, kind: type) -> Any:
+    """None where the body says null or nothing."""
+    given = _object(body, name, kind)
+    return None if given.get(name) is None else _field(body, name, kind)
+
+
+def _object(body: bytes, name: str, kind: type) -> dict[str, Any]:
     try:
-        value = loads(body)[name]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"the body must be a JSON object with {name!r} ({kind.__name__})") from error
+        given = loads(body)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise UserError(f"the body must be a JSON object with {name!r} ({kind.__name__})")
+    return given
+
+
+def _field(body: bytes, name: str, kind: type) -> Any:
+    given = _object(body, name, kind)
+    if name not in given:
+        raise UserError(f"the body must be a JSON object with {name!r} ({kind.__name__})")
+    value = given[name]
     if not isinstance(value, kind):
         raise UserError(f"{name!r} must be {kind.__name__}, it is {type(value).__name__}")
     return value

@@ -18,7 +18,7 @@ from sqlalchemy import select
 
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import DecisionRow
-from elastic_core.control.scheduling import enforce, snapshots
+from elastic_core.control.scheduling import chosen_policy, enforce, snapshots
 from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyProcess
 from elastic_core.control.scheduling.predictors import STALE_SECONDS, Predictors
 from elastic_core.domain import Plan, Snapshot, Target, from_json, to_json
@@ -71,16 +71,18 @@ class Allocator:
         policy_process: PolicyProcess | None = None,
     ) -> None:
         self._ledger = ledger
-        self._settings = settings
         self._policy_process = policy_process or PolicyProcess(settings.decide_seconds)
         self.predictors = Predictors(ledger, settings)
         self._fit = fit or self.predictors.model
 
     def snapshot(self) -> Snapshot:
-        policy = self._settings.policy
+        return self._policy_and_snapshot()[1]
+
+    def _policy_and_snapshot(self) -> tuple[str, Snapshot]:
+        """Who is to decide, and what it is asked with: of one moment, since the policy can be changed."""
         self.predictors.refresh(STALE_SECONDS)
-        built = self._ledger.read(lambda tx: snapshots.build(tx, policy))
-        return self.predictors.classify(snapshots.with_models(built, self._fit))
+        policy, built = self._ledger.read(_read_snapshot)
+        return policy, self.predictors.classify(snapshots.with_models(built, self._fit))
 
     def decide_pending(self) -> None:
         """Decide until no scheduling event is left undecided, or leave it to the process that is at it."""
@@ -101,17 +103,16 @@ class Allocator:
 
     def _decide_once(self) -> bool:
         """False when events came meanwhile and the plan was dropped."""
-        snapshot = self.snapshot()
+        policy, snapshot = self._policy_and_snapshot()
         started = time.perf_counter()
-        plan, failure = self._plan(snapshot)
-        decided = Decision(plan, self._settings.policy, failure, time.perf_counter() - started)
+        plan, failure = self._plan(policy, snapshot)
+        decided = Decision(plan, policy, failure, time.perf_counter() - started)
         return self._ledger.change(lambda tx: _write(tx, snapshot, decided))
 
     def close(self) -> None:
         self._policy_process.close()
 
-    def _plan(self, snapshot: Snapshot) -> tuple[Plan, str | None]:
-        wanted = self._settings.policy
+    def _plan(self, wanted: str, snapshot: Snapshot) -> tuple[Plan, str | None]:
         try:
             return self._ask_policy(wanted, snapshot), None
         except Exception as error:
@@ -161,6 +162,11 @@ class InvalidPlan(ElasticError):
     """A policy's plan breaks a limit of a job or the capacity of the pool."""
 
     code = "invalid_plan"
+
+
+def _read_snapshot(tx: Tx) -> tuple[str, Snapshot]:
+    policy = chosen_policy.in_force(tx).policy
+    return policy, snapshots.build(tx, policy)
 
 
 def _is_undecided(tx: Tx) -> bool:

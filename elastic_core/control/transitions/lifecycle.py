@@ -26,17 +26,24 @@ from elastic_core.spec.admitted_layouts import check_layouts
 from elastic_core.spec.job import total_samples
 
 
-def submit(tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None) -> None:
+def check_request(tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None) -> bool:
+    """Whether the ledger has this very job. Raises `UserError` for what is wrong whatever the task's code says."""
     known = tx.session.get(JobRow, job_id)
     if known is not None:
         _check_same(known, spec, warm_start)
-        return
+        return True
     check_job_id(job_id)
+    entry_points.check(spec.entry_point, tx.settings.tasks)
+    check_feasible(tx, spec)
+    return False
+
+
+def submit(tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None) -> None:
+    if check_request(tx, job_id, spec, warm_start):
+        return
     if facts.dataset_samples < 1:
         raise UserError(f"the data set of {job_id!r} has {facts.dataset_samples} samples; at least one is needed")
-    entry_points.check(spec.entry_point, tx.settings.tasks)
     check_layouts(spec, facts.layouts)
-    check_feasible(tx, spec)
     job = JobRow(
         id=job_id,
         spec=to_json(spec),

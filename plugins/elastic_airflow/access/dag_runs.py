@@ -14,8 +14,9 @@ from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from elastic_airflow.names import SEGMENT_DAG
+from elastic_airflow.names import JOB_DAG, SEGMENT_DAG, resumed_run_id
 from elastic_core.errors import InfrastructureError
+from elastic_core.spec.form import JOB_ID
 
 FINISHED = ["success", "failed"]
 
@@ -66,3 +67,14 @@ def ensure_segment_run(job_id: str, segment_id: str, over: bool = False) -> str:
     if not start(SEGMENT_DAG, segment_id, conf, note=f"segment of {job_id}", again=again) and not again:
         return f"run {segment_id} was started by another: attached to it"
     return f"run {segment_id} {'had ended before its segment: cleared it' if again else 'started'}"
+
+
+def ensure_resumed_run(job_id: str, why: str) -> str | None:
+    """A run that attaches to a job which has none that works for it. What was done; None where it has one already."""
+    run_id = resumed_run_id(job_id)
+    run = presence(JOB_DAG, run_id)
+    if run is Presence.OPEN:
+        return None
+    again = run is Presence.FINISHED
+    start(JOB_DAG, run_id, {JOB_ID: job_id}, note=f"the job {why}", again=again)
+    return f"job {job_id} {why}: {'cleared' if again else 'started'} run {run_id}"

@@ -45,3 +45,9 @@ def infrastructure_retries() -> dict[str, Any]:
         "retry_delay": timedelta(seconds=5),  # where no policy is asked: the task's process was killed
         "retry_policy": InfrastructureRetry(),
     }
+
+
+def cleared(ti: Any, retries: int) -> bool:
+    """Whether this is the first try after a person cleared the task: Airflow then grants `retries` more tries."""
+    first_try = ti.max_tries - retries + 1
+    return bool(ti.try_number > 1 and ti.try_number == first_try)

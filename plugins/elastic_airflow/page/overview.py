@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from elastic_airflow.links import tracker_url
-from elastic_airflow.names import DRIVER
+from elastic_airflow.names import DRIVER, RUN
 from elastic_core.domain import JobState, JobView, SegmentState, Snapshot
 from elastic_core.protocol.records import Explanation, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
@@ -145,7 +145,7 @@ def job_shown(
 ) -> JobShown:
     spec, held, limits = job.spec, job.allocation, job.spec.limits()
     deadline = spec.deadline.timestamp() if spec.deadline else None
-    driver: Mapping[str, Any] | None = job.results.get(DRIVER)
+    driver: Mapping[str, Any] | None = job.results.get(DRIVER) or job.results.get(RUN)
     model: Mapping[str, Any] | None = job.results.get("registration")
     waits = job.state is JobState.ACTIVE and job.segment_state in (SegmentState.CREATED, SegmentState.WAITING)
     return JobShown(

@@ -10,19 +10,22 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.driver import end_driver
-from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
-from elastic_airflow.operators import ElasticOperator, submit
-from elastic_core.domain import JobState
+from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG
+from elastic_airflow.operators import ElasticOperator
+from elastic_airflow.tasks.drive_job import note_run, record_job
+from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
-from elastic_core.spec.form import JOB_ID, spec_from_form
+from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form
 
 if TYPE_CHECKING:
     from elastic_core.protocol.http_client import HttpControl
     from elastic_core.track.model_registry import RegisteredVersion
 
 ENDING_SECONDS = 60.0  # what a cancelled job's processes may take to be gone
+AT_WORK = ("scheduled", "queued", "running")  # states of a task that will look at its job without being asked
+TAKEN_UP_SECONDS = 30.0  # that whoever recorded a job has for the run, and the run for its driver
 
 
 class SubmitJobOperator(ElasticOperator):
@@ -37,7 +40,9 @@ class SubmitJobOperator(ElasticOperator):
         try:
             job = self._submit_form(control, context)
         except UserError as error:
+            context["ti"].xcom_push(key=REFUSAL, value=str(error))
             raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+        note_run(control, job, context["ti"])
         self.show_links(job)
         self.log.info("job %s: %d samples of work, %s", job.job_id, job.total_samples, job.target_reason)
         return job.job_id
@@ -49,7 +54,7 @@ class SubmitJobOperator(ElasticOperator):
             self.log.info("job %s exists: attached to it", job_id)
             return control.job(job_id)
         spec = spec_from_form(form, self.presets)
-        return submit(control, context, spec.model_dump(mode="json"), job_id)
+        return record_job(control, context, spec.model_dump(mode="json"), job_id, form.get(WARM_START))
 
 
 class _AfterTraining(ElasticOperator):
@@ -142,7 +147,7 @@ class ReconcileOperator(ElasticOperator):
         answer = reconcile_host(control, LocalLauncher(settings))
         cache_servers.retain_jobs(settings, answer.active_jobs)
         actions = [*answer.actions, *self._take_care_of_jobs(control, answer.active_jobs)]
-        actions += self._start_missing_segment_runs(answer.active_segments)
+        actions += self._start_missing_segment_runs(control, answer.active_segments)
         for action in actions:
             self.log.info("%s", action)
         sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
@@ -166,9 +171,9 @@ class ReconcileOperator(ElasticOperator):
         actions = []
         for job in map(control.job, job_ids):
             driver = job.results.get(DRIVER)
-            if driver is None:  # submitted a moment ago, or by a script that drives it itself
-                continue
-            if driver.get("ended"):
+            if driver is None:
+                actions += self._start_first_run(job)
+            elif driver.get("ended"):
                 actions += self._start_resume_run(job, "was revived")
             elif dag_runs.presence(driver["dag_id"], driver["run_id"]) is dag_runs.Presence.MISSING:
                 actions += self._start_resume_run(job, "had lost its run")
@@ -179,19 +184,40 @@ class ReconcileOperator(ElasticOperator):
                 actions.append(f"job {job.job_id} is cancelled: its task was marked as {state}")
         return actions
 
-    def _start_resume_run(self, job: JobStatus, why: str) -> list[str]:
-        run_id = f"{job.job_id}__resumed"
-        run = dag_runs.presence(JOB_DAG, run_id)
-        if run is dag_runs.Presence.OPEN:
+    def _start_first_run(self, job: JobStatus) -> list[str]:
+        """For a job that was recorded by a script, or whose run was lost before it could drive the job."""
+        if time.time() - job.submitted_at < TAKEN_UP_SECONDS:
             return []
-        again = run is dag_runs.Presence.FINISHED
-        dag_runs.start(JOB_DAG, run_id, {JOB_ID: job.job_id}, note=f"the job {why}", again=again)
-        return [f"job {job.job_id} {why}: {'cleared' if again else 'started'} run {run_id}"]
+        run = job.results.get(RUN) or {"dag_id": JOB_DAG, "run_id": job.job_id}
+        presence = dag_runs.presence(run["dag_id"], run["run_id"])
+        if presence is dag_runs.Presence.OPEN:
+            return []
+        if RUN in job.results or presence is dag_runs.Presence.FINISHED:
+            return self._start_resume_run(job, "had lost its run")
+        dag_runs.start(JOB_DAG, job.job_id, {JOB_ID: job.job_id}, note="the job was recorded without a run")
+        return [f"job {job.job_id} had no run: started one"]
 
-    def _start_missing_segment_runs(self, segment_ids: Sequence[str]) -> list[str]:
+    def _start_resume_run(self, job: JobStatus, why: str) -> list[str]:
+        action = dag_runs.ensure_resumed_run(job.job_id, why)
+        return [action] if action else []
+
+    def _start_missing_segment_runs(self, control: HttpControl, segment_ids: Sequence[str]) -> list[str]:
         return [
             f"segment {segment_id} had no run: started one"
             for segment_id in segment_ids
             if dag_runs.presence(SEGMENT_DAG, segment_id) is dag_runs.Presence.MISSING
-            and dag_runs.start(SEGMENT_DAG, segment_id, {"segment_id": segment_id}, note="its run had vanished")
+            and not _about_to_be_started(control, segment_id)
+            and dag_runs.start(SEGMENT_DAG, segment_id, {"segment_id": segment_id}, note="the segment had no run")
         ]
+
+
+def _about_to_be_started(control: HttpControl, segment_id: str) -> bool:
+    """Nobody has asked for the segment's slots yet, and the job's own run is on its way to: it starts the run then."""
+    segment = control.segment(segment_id)
+    if segment.state is not SegmentState.CREATED:
+        return False
+    results = control.job(segment.job_id).results
+    driver, run = results.get(DRIVER), results.get(RUN)
+    if driver is not None:
+        return dag_runs.task_state(driver["dag_id"], driver["run_id"], driver["task_id"]) in AT_WORK
+    return run is not None and dag_runs.presence(run["dag_id"], run["run_id"]) is dag_runs.Presence.OPEN

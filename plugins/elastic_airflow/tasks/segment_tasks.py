@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
+from elastic_airflow.access.retries import cleared
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.triggers import GrantTrigger, LedgerTrigger, SegmentTrigger
 from elastic_core.domain import SegmentState
@@ -118,12 +119,6 @@ class RunSegmentOperator(SegmentOperator):
                       order.attempt, order.epoch, order.allocation.num_slots, order.allocation.global_batch,
                       order.origin_epoch, group.log_path)  # fmt: skip
         return True
-
-
-def cleared(ti: Any, retries: int) -> bool:
-    """Whether this is the first try after a person cleared the task: Airflow then grants `retries` more tries."""
-    first_try = ti.max_tries - retries + 1
-    return bool(ti.try_number > 1 and ti.try_number == first_try)
 
 
 def summary(segment: SegmentStatus) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
+from elastic_airflow.names import DRIVER, JOB_DAG, RUN, SEGMENT_DAG
 from elastic_airflow.tasks.job_tasks import ReconcileOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.settings import Settings
 from tests.airflow.doubles import FakeSupervisor, a_context
-from tests.builders import FACTS, Life, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_spec
 
 DRIVEN = {"dag_id": "my_dag", "run_id": "r1", "task_id": "fit", "max_tries": 500}
 
@@ -68,10 +68,43 @@ def test_a_mark_that_no_trigger_heard_of_cancels_the_job(
     assert plane.job(job).state is JobState.CANCELLED
 
 
-def test_a_job_that_a_script_drives_is_left_to_it(job: str, airflow: FakeSupervisor, plane: LedgerControl) -> None:
+@pytest.fixture
+def recorded(job: str, airflow: FakeSupervisor, plane: LedgerControl, clock: FakeClock) -> str:
+    """A job that has stood in the ledger for a while and that no task drives."""
+    airflow.runs["my_dag", "r1"] = "running"
+    airflow.task_states["my_dag", "r1"] = {"fit": "deferred"}
+    clock.advance(-60)
+    plane.submit("recorded-1", a_spec("recorded"), FACTS)
+    clock.advance(60)
+    return "recorded-1"
+
+
+def test_a_job_that_was_recorded_without_a_run_gets_one_under_its_id_once(
+    recorded: str, airflow: FakeSupervisor
+) -> None:
+    assert "job recorded-1 had no run: started one" in reconcile()
+    assert airflow.confs[JOB_DAG, recorded] == {"job_id": recorded}
+    assert "job recorded-1 had no run: started one" not in reconcile()
+
+
+def test_a_job_that_was_recorded_a_moment_ago_is_left_to_whoever_did(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
     plane.submit("script-1", a_spec("script"), FACTS)
     reconcile()
-    assert (JOB_DAG, "script-1__resumed") not in airflow.runs
+    assert (JOB_DAG, "script-1") not in airflow.runs
+
+
+@pytest.mark.parametrize(("run", "started"), [("running", False), ("failed", True), (None, True)])
+def test_a_job_whose_run_was_lost_before_it_drove_the_job_gets_another(
+    recorded: str, airflow: FakeSupervisor, plane: LedgerControl, run: str | None, started: bool
+) -> None:
+    plane.record_results(recorded, {RUN: {"dag_id": JOB_DAG, "run_id": "manual__1"}})
+    if run is not None:
+        airflow.runs[JOB_DAG, "manual__1"] = run
+    reconcile()
+    assert ((JOB_DAG, "recorded-1__resumed") in airflow.started) is started
+    assert (JOB_DAG, recorded) not in airflow.started
 
 
 def test_it_has_the_classifier_fitted_anew_and_does_not_depend_on_it(
@@ -97,3 +130,27 @@ def test_a_segment_without_a_run_gets_one(job: str, airflow: FakeSupervisor, pla
     life.start()
     assert any("digits-1__seg_0 had no run" in action for action in reconcile())
     assert (SEGMENT_DAG, "digits-1__seg_0") in airflow.started
+
+
+@pytest.mark.parametrize(
+    ("state", "started"), [("running", False), ("queued", False), ("deferred", True), ("up_for_retry", True)]
+)
+def test_a_segment_that_its_jobs_task_is_about_to_start_is_left_to_it(
+    job: str, airflow: FakeSupervisor, state: str, started: bool
+) -> None:
+    airflow.runs["my_dag", "r1"] = "running"
+    airflow.task_states["my_dag", "r1"] = {"fit": state}
+    reconcile()
+    assert ((SEGMENT_DAG, "digits-1__seg_0") in airflow.started) is started
+
+
+def test_the_first_segment_of_a_job_is_left_to_the_run_that_has_just_recorded_it(
+    recorded: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
+    plane.record_results(recorded, {RUN: {"dag_id": JOB_DAG, "run_id": "manual__1"}})
+    airflow.runs[JOB_DAG, "manual__1"] = "running"
+    reconcile()
+    assert (SEGMENT_DAG, "recorded-1__seg_0") not in airflow.started
+    airflow.runs[JOB_DAG, "manual__1"] = "failed"
+    reconcile()
+    assert (SEGMENT_DAG, "recorded-1__seg_0") in airflow.started

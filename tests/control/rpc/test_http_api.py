@@ -107,6 +107,37 @@ def test_a_reader_may_look_and_not_act(client: httpx.Client, control: LedgerCont
     assert client.post("/ui/jobs/job-a/cancel", content=body, headers=WRITER).json()["state"] == "cancelled"
 
 
+def test_who_may_act_may_start_a_job_and_a_reader_may_see_what_became_of_it(client: httpx.Client) -> None:
+    body = {"spec": a_spec().model_dump(mode="json")}
+    assert client.post("/ui/jobs/job-a/start", json=body, headers=READER).status_code == 403
+    started = client.post("/ui/jobs/job-a/start", json=body, headers=WRITER)
+    assert (started.status_code, started.json()["state"]) == (200, "starting")
+    assert client.get("/ui/jobs/job-a/submission", headers=READER).json() == started.json()
+    other = client.post("/ui/jobs/job-a/start", json={**body, "warm_start": "job-z/step-1"}, headers=WRITER)
+    assert (other.status_code, other.json()["code"]) == (409, "conflict")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("[]", "a JSON object with 'spec' (dict)"),
+        ("{}", "a JSON object with 'spec' (dict)"),
+        ('{"spec": "digits"}', "'spec' must be dict, it is str"),
+        ('{"spec": {"name": "x"}}', "entry_point"),
+    ],
+)
+def test_a_job_asked_for_wrongly_is_told_what_is_wrong(client: httpx.Client, body: str, says: str) -> None:
+    answer = client.post("/ui/jobs/job-a/start", content=body, headers=WRITER)
+    assert (answer.status_code, says in answer.json()["message"]) == (422, True), answer.text
+
+
+def test_the_policy_is_for_services_not_for_users(client: httpx.Client) -> None:
+    body = b'{"policy": "horizon"}'
+    assert client.post("/ui/policy", content=body, headers=WRITER).status_code == 404
+    answer = client.post("/service/set_policy", content=body, headers=signed("/service/set_policy", body))
+    assert answer.json()["policy"] == "horizon"
+
+
 def test_wrong_arguments_are_named(client: httpx.Client) -> None:
     for body, says in (
         (b"{", "is not JSON"),

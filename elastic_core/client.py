@@ -1,0 +1,61 @@
+"""The platform from Python: `submit(spec)`, and `connect()` for everything else of the control API.
+
+For scripts and notebooks on a machine that has the platform's settings and service secret; the command `elastic` uses
+it too. Nothing of a task's code is imported here: it need not be on this machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.records import Submission, SubmissionState
+from elastic_core.protocol.tokens import read_secret
+from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec, parse_job_spec
+
+PATIENCE_SECONDS = 5.0  # of one call while the API is away: a person waits
+WAIT_SECONDS = 300.0  # a data set may be built before the job is accepted
+POLL_SECONDS = 0.5
+
+
+def connect(settings: Settings | None = None, patience_seconds: float = PATIENCE_SECONDS) -> HttpControl:
+    """The control API, with the service secret. Raises `InfrastructureError` where there is none."""
+    settings = settings or Settings()
+    return HttpControl(settings.api_url(), read_secret(settings.secret_file("control")), patience_seconds)
+
+
+def submit(
+    spec: JobSpec | Mapping[str, Any],
+    *,
+    job_id: str | None = None,
+    warm_start: str | None = None,
+    wait_seconds: float = WAIT_SECONDS,
+    control: HttpControl | None = None,
+) -> Submission:
+    """Start a job; it is evaluated and registered at its end. What became of the request after at most `wait_seconds`.
+
+    Asking again with the same `job_id` makes no second job; without one it is made of the spec's name and the time.
+    Raises `UserError` for a request that is refused, by the platform or by the task's own code.
+    """
+    parsed = spec if isinstance(spec, JobSpec) else parse_job_spec(spec)
+    name = job_id or f"{parsed.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    client = control or connect()
+    try:
+        submission = client.start_job(name, parsed, warm_start)
+        until = time.monotonic() + wait_seconds
+        while submission.state is SubmissionState.STARTING and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+            with suppress(InfrastructureError):  # the run goes on while the API is away
+                submission = client.submission(name)
+    finally:
+        if control is None:
+            client.close()
+    if submission.state is SubmissionState.REFUSED:
+        raise UserError(f"job {name!r} was refused: {submission.error}")
+    return submission

@@ -1,0 +1,133 @@
+"""A job recorded, and driven to its end: the first two tasks of `elastic_job`, and that of `elastic_retrain`.
+
+The task drives the ledger's segments, one `elastic_segment` run each, and decides nothing. In DAGs of users'
+`operators.ElasticTrainingOperator` starts a run with these tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from elastic_airflow.access import dag_runs
+from elastic_airflow.access.driver import driver_of, end_driver
+from elastic_airflow.names import DRIVER, RUN
+from elastic_airflow.operators import ElasticOperator, default_job_id
+from elastic_airflow.triggers import JobTrigger
+from elastic_core.domain import JobState
+from elastic_core.errors import NotFound, UserError
+from elastic_core.protocol.records import JobStatus, SegmentStatus
+from elastic_core.settings import Settings
+from elastic_core.spec.job import parse_job_spec
+
+if TYPE_CHECKING:
+    from elastic_core.protocol.http_client import HttpControl
+
+
+class DriveJobOperator(ElasticOperator):
+    """Train one job to its end, whatever number of segments that takes. Returns its id, step and samples.
+
+    :param spec: what to train, as JSON (templated). Absent: `job_id` names a job that exists.
+    :param job_id: the job's id (templated). Absent: made of the spec's name and this task instance.
+    :param warm_start: uri of a checkpoint whose weights the job starts from (templated).
+
+    Clearing the task of a failed or cancelled job revives the job from its last good checkpoint.
+    """
+
+    template_fields: Sequence[str] = ("spec", "job_id", "warm_start")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
+    ui_color = "#e8f3ec"
+
+    def __init__(
+        self,
+        *,
+        spec: Mapping[str, Any] | str | None = None,
+        job_id: Any = None,
+        warm_start: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.spec = spec
+        self.job_id = job_id
+        self.warm_start = warm_start
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        control = self.control()
+        job = record_job(control, context, self.spec, self.job_id, self.warm_start)
+        job = self._record_driver(control, job, context["ti"])
+        return self._drive(control, job)
+
+    def resume(self, context: Any, job_id: str, segment_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
+        self.log.info("%s", event["happened"])
+        control = self.control()
+        job = control.job(job_id)
+        for segment_passed in passed_since(control.segments(job_id), segment_id):
+            what_was_done = dag_runs.ensure_segment_run(job_id, segment_passed, over=True)
+            self.log.info("segment %s went by in the same processes: %s", segment_passed, what_was_done)
+        return self._drive(control, job)
+
+    def _record_driver(self, control: HttpControl, job: JobStatus, ti: Any) -> JobStatus:
+        """Note which task drives the job; revive a job that had ended badly, if a person asked for it by clearing."""
+        driver = driver_of(ti)
+        if driver.items() <= job.results.get(DRIVER, {}).items():
+            return job
+        never_driven = DRIVER not in job.results and ti.max_tries <= (self.retries or 0)
+        if job.state in (JobState.FAILED, JobState.CANCELLED) and not never_driven:
+            self.log.info("job %s was %s (%s): revived", job.job_id, job.state, job.error)
+            job = control.revive(job.job_id)
+        return control.record_results(job.job_id, {DRIVER: driver})
+
+    def _drive(self, control: HttpControl, job: JobStatus) -> dict[str, Any]:
+        self.show_links(job)
+        if job.state is JobState.FINISHED:
+            self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
+            return {"job_id": job.job_id, "step": job.step, "samples": job.samples_read}
+        if job.state is not JobState.ACTIVE:
+            end_driver(control, job)
+            raise AirflowFailException(f"job {job.job_id} {job.state}: {job.error or 'no reason was given'}")
+        self.log.info("segment %s: %s", job.segment_id, dag_runs.ensure_segment_run(job.job_id, job.segment_id))
+        self.log.info("step %d, %d of %d samples; %s", job.step, job.done_samples, job.total_samples, job.target_reason)
+        trigger = JobTrigger(job.job_id, job.segment_id, self.conn_id)
+        raise TaskDeferred(
+            trigger=trigger, method_name="resume", kwargs={"job_id": job.job_id, "segment_id": job.segment_id}
+        )
+
+
+def passed_since(segments: Sequence[SegmentStatus], segment_id: str) -> list[str]:
+    """Ids of segments that ran after this one and are over: each gets its run, so that the grid shows all of them."""
+    after = next((segment.index for segment in segments if segment.segment_id == segment_id), -1)
+    over = [segment for segment in segments if segment.index > after and not segment.state.open]
+    return [segment.segment_id for segment in over if segment.granted_at is not None]
+
+
+def record_job(
+    control: HttpControl,
+    context: Any,
+    spec: Mapping[str, Any] | str | None,
+    job_id: str | None,
+    warm_start: str | None = None,
+) -> JobStatus:
+    """The job of this task: found under its id, else inspected and recorded. Raises `UserError` for a bad spec."""
+    if not spec:
+        if not job_id:
+            raise UserError("give spec= (what to train) or job_id= (a job that was submitted before)")
+        return control.job(job_id)
+    parsed = parse_job_spec(json.loads(spec) if isinstance(spec, str) else spec)
+    name = job_id or default_job_id(parsed.name, context["ti"])
+    try:
+        job = control.job(name)
+    except NotFound:
+        from elastic_core.train.process.inspect import inspect_job  # imports torch: only in the task that needs it
+
+        return control.submit(name, parsed, inspect_job(parsed, Settings()), warm_start)
+    return control.submit(name, parsed, job.facts, warm_start)  # raises Conflict for another spec under this id
+
+
+def note_run(control: HttpControl, job: JobStatus, ti: Any) -> None:
+    """Note which run takes care of the job, before the task that drives it has begun."""
+    run = {"dag_id": ti.dag_id, "run_id": ti.run_id}
+    if job.results.get(RUN) != run:
+        control.record_results(job.job_id, {RUN: run})

@@ -1,0 +1,62 @@
+"""The first task of `elastic_job`: a filled form, or a whole spec, becomes a job of the ledger, or is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from elastic_airflow.names import JOB_DAG, REFUSAL, RUN
+from elastic_airflow.tasks.job_tasks import SubmitJobOperator
+from elastic_core.control.plane import LedgerControl
+from elastic_core.errors import UserError
+from tests.airflow.doubles import FakeTask, a_context
+from tests.builders import FACTS, a_spec
+
+pytestmark = pytest.mark.usefixtures("api")
+SPEC = a_spec().model_dump(mode="json")
+
+
+@pytest.fixture(autouse=True)
+def inspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task's own process imports torch and its data set: `train` has tests for it."""
+    monkeypatch.setattr("elastic_core.train.process.inspect.inspect_job", lambda spec, settings: FACTS)
+
+
+def submit(params: dict[str, Any], task: FakeTask | None = None) -> str:
+    task = task or FakeTask(JOB_DAG, "digits-monday", "submit")
+    job_id: str = SubmitJobOperator(task_id="submit", presets={"digits": SPEC}).execute(a_context(task, params=params))
+    return job_id
+
+
+def test_the_form_and_a_whole_spec_make_the_same_job(plane: LedgerControl) -> None:
+    by_form = plane.job(submit({"preset": "digits"}, FakeTask(JOB_DAG, "by-form", "submit")))
+    by_spec = plane.job(submit({"spec": SPEC, "job_id": "by-spec", "warm_start": None}))
+    assert (by_form.job_id, by_spec.job_id) == ("by-form", "by-spec")
+    assert (by_form.spec, by_form.facts, by_form.total_samples) == (by_spec.spec, by_spec.facts, by_spec.total_samples)
+
+
+def test_a_warm_start_is_part_of_the_job(plane: LedgerControl) -> None:
+    submit({"spec": SPEC, "job_id": "warm", "warm_start": "job-z/step-1"})
+    with pytest.raises(UserError, match="with another warm_start"):
+        plane.submit("warm", a_spec(), FACTS, None)
+
+
+def test_the_job_knows_its_run_before_the_next_task_of_it_has_begun(plane: LedgerControl) -> None:
+    task = FakeTask(JOB_DAG, "manual__2026-11-20T17:54:17+00:00", "submit")
+    assert plane.job(submit({"preset": "digits"}, task)).results == {RUN: {"dag_id": JOB_DAG, "run_id": task.run_id}}
+
+
+def test_tried_again_it_attaches_to_its_job(plane: LedgerControl) -> None:
+    params = {"spec": SPEC, "job_id": "again"}
+    assert submit(params) == submit(params) == "again"
+    assert [job.job_id for job in plane.jobs()] == ["again"]
+
+
+def test_a_refusal_is_left_for_whoever_asked(plane: LedgerControl) -> None:
+    task = FakeTask(JOB_DAG, "refused", "submit")
+    with pytest.raises(AirflowFailException, match="entry_point"):
+        submit({"spec": {"name": "x"}, "job_id": "refused"}, task)
+    assert "entry_point" in task.pushed[REFUSAL]
+    assert plane.jobs() == []

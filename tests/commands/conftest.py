@@ -1,0 +1,43 @@
+"""A control API that the commands of a test find by its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.http_api import create_app
+from tests.builders import CONTROL_SECRET, TRAINER_SECRET, FakeClock, FakeJobRuns, a_cluster, a_control
+from tests.control.serving import served
+
+
+@pytest.fixture
+def runs() -> FakeJobRuns:
+    return FakeJobRuns()
+
+
+@pytest.fixture
+def control(
+    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: FakeJobRuns
+) -> Iterator[LedgerControl]:
+    """A control API with the settings of this test's environment pointing at it."""
+    plane = a_control(ledger_url, tmp_path, FakeClock(), runs)
+    plane.set_cluster(a_cluster())
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    for name, secret in (("control", CONTROL_SECRET), ("trainer", TRAINER_SECRET), ("ledger_url", ledger_url.encode())):
+        (secrets / name).write_bytes(secret)
+    mounted = FastAPI()
+    mounted.mount(
+        "/elastic",
+        create_app(plane, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None),
+    )
+    with served(mounted) as url:
+        monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+        monkeypatch.setenv("ELASTIC_CONTROL_URL", f"{url}/elastic")
+        monkeypatch.setenv("ELASTIC_POLICY", "fair_share")
+        yield plane
+    plane.close()
