@@ -47,7 +47,10 @@ class Lease:
 
 def past(leases: Sequence[Lease], now: float) -> Past:
     """Of all of a job's leases, the oldest first."""
-    pauses_of_moves, pauses_of_restarts, first_pause, interruptions = [], [], [], []
+    pauses_of_moves: list[float] = []
+    pauses_of_restarts: list[float] = []
+    first_pause: list[float] = []
+    interruptions: list[float] = []
     before: Lease | None = None
     for lease in leases:
         moved = before is not None and is_move(before.allocation, lease.allocation)

@@ -111,7 +111,7 @@ def _records(
         holds = live is not None and live.segment_id == segment.id
         records.append(
             JobRecord(
-                job=_submission(job, spec),
+                job=submission(job, spec),
                 total_samples=job.total_samples if spec.work.target_loss is None else None,
                 committed_samples=committed.get(job_id, 0),
                 reported_samples=reported.get(job_id, 0),
@@ -130,7 +130,7 @@ def _records(
     return records
 
 
-def _submission(job: JobRow, spec: JobSpec) -> Submission:
+def submission(job: JobRow, spec: JobSpec) -> Submission:
     return Submission(
         job_id=job.id,
         name=spec.name,
