@@ -36,7 +36,7 @@ from elastic_core.spec import JobSpec
 
 BETWEEN_SECONDS = 60.0
 log = get_logger(__name__)
-Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel]
+Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
 
 
 def between_until(segment: SegmentRow) -> float | None:

@@ -219,7 +219,7 @@ class Running:
             self._trained += seconds
             new = int(self._trained / self._report_every) - reported
             if new:
-                self._report(new)
+                self.report(new)
         self.at = until
 
     def _configuration(self) -> _Key:
@@ -256,7 +256,7 @@ class Running:
         statistics = self.job.physics.gradient(self.split.batch, self.epoch)
         return None if statistics is None else (statistics[0], self.job.physics.base_batch * statistics[1])
 
-    def _report(self, count: int) -> None:
+    def report(self, count: int) -> None:
         """So many reports more of what it measures now. The noise of a configuration's times is drawn once."""
         key, self._measured = self._key, None
         if key not in self.measured:
