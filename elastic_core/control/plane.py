@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select
-
 from elastic_core.control.ledger import finished, history, reads, views
 from elastic_core.control.ledger.database import Clock, Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
@@ -21,6 +19,7 @@ from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable, start_job
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.commits import commit as make_commit
+from elastic_core.control.transitions.handover import is_planned
 from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.logs import get_logger
@@ -132,7 +131,7 @@ class LedgerControl:
     def acquire(self, segment_id: str) -> SegmentStatus:
         status = self.segment(segment_id)
         if status.state == SegmentState.CREATED:
-            self._ledger.change(lambda tx: lifecycle.ask(tx, segment_id))
+            self.allocator.change(lambda tx: lifecycle.ask(tx, segment_id))
         elif status.state != SegmentState.WAITING:
             return status
         self.allocator.decide_pending()
@@ -147,7 +146,7 @@ class LedgerControl:
         return self.segment(segment_id)
 
     def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
-        self._ledger.change(lambda tx: endings.group_gone(tx, origin_epoch, report))
+        self.allocator.change(lambda tx: endings.group_gone(tx, origin_epoch, report))
         self.allocator.decide_pending()
 
     # the pool
@@ -157,7 +156,7 @@ class LedgerControl:
         self.allocator.decide_pending()
 
     def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
-        reconciled = self._ledger.change(lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at))
+        reconciled = self.allocator.change(lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at))
         self.allocator.predictors.refresh()
         self.allocator.wake()
         return self._ledger.read(
@@ -246,8 +245,10 @@ class LedgerTrainer:
         self._check()
         if not commit.final:
             return self._ledger.write(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
-        if not commit.finished and self._ledger.read(self._is_running):
-            # Decided before, not after: what the job gets next is then known when the lease could be handed over.
+        if not commit.finished and self._ledger.read(self._is_to_be_decided):
+            # Decided before, not after: what the job gets next is then known when the lease could be handed over. A
+            # boundary that the plan asked for, or waited for, carries it out; else the plan would be made again at
+            # every one of its own steps, from a picture in which it is half carried out.
             self._try_to_decide(lambda: self._control.decide(f"boundary of {self._claims.segment_id}"))
         answer = self._ledger.change(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
         self._try_to_decide(self._control.allocator.decide_pending)
@@ -255,20 +256,20 @@ class LedgerTrainer:
 
     def release_slots(self, slots: Sequence[Slot]) -> None:
         self._check()
-        self._ledger.change(lambda tx: progress.release_slots(tx, self._claims, slots))
+        self._control.allocator.change(lambda tx: progress.release_slots(tx, self._claims, slots))
         self._try_to_decide(self._control.allocator.decide_pending)
 
     def exited(self, report: ExitReport) -> None:
         # Also with an expired token: it only says that its own processes are gone, however long the API was away.
-        self._ledger.change(lambda tx: endings.group_gone(tx, self._claims.origin_epoch, report))
+        self._control.allocator.change(lambda tx: endings.group_gone(tx, self._claims.origin_epoch, report))
         self._try_to_decide(self._control.allocator.decide_pending)
 
     def _check(self) -> None:
         check_fresh(self._claims, self._ledger.clock())
 
-    def _is_running(self, tx: Tx) -> bool:
-        state = tx.session.scalar(select(SegmentRow.state).where(SegmentRow.id == self._claims.segment_id))
-        return state is not None and SegmentState(state).open
+    def _is_to_be_decided(self, tx: Tx) -> bool:
+        segment = tx.session.get(SegmentRow, self._claims.segment_id)
+        return segment is not None and SegmentState(segment.state).open and not is_planned(tx, segment)
 
     @staticmethod
     def _try_to_decide(decision: Any) -> None:

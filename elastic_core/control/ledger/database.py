@@ -33,12 +33,14 @@ DECIDING = 7023111  # advisory lock: a decision is in flight
 
 @dataclass(slots=True)
 class Tx:
-    """A transaction under way. `trigger`, once set, makes it a scheduling event."""
+    """A transaction under way. `trigger`, once set, makes it a scheduling event; `carries_out`, a step of carrying out
+    the plan in force, about which nobody has to decide again."""
 
     session: Session
     now: float
     settings: Settings
     trigger: str | None = None
+    carries_out: bool = False
 
     def job(self, job_id: str, *, lock: bool = False) -> JobRow:
         job = self.session.get(JobRow, job_id, with_for_update={"key_share": True} if lock else None)

@@ -8,10 +8,11 @@ from sqlalchemy import select
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
-from elastic_core.control.ledger.profiles import Past, noise_scales, pasts, profiles
+from elastic_core.control.ledger.profiles import noise_scales, pasts, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow
 from elastic_core.domain import JobState, from_json
 from elastic_core.protocol.records import PastJob, PastLease
+from elastic_core.snapshot.past import Past
 from elastic_core.spec import JobSpec
 
 

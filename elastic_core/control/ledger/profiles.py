@@ -1,29 +1,25 @@
 """What a decision may know from measurements: step times per configuration, gradient noise, times and resizes so far.
 
-A step is slowed by whatever else runs on its hosts and by nothing made faster, so that a configuration's time is the
-lower quartile of its reports: a job measured beside a busy neighbour is not taken for one that scales badly.
-
-All of it is summed up in SQL, over the latest observations only, so that a long job costs no more than a short one.
+Defined in `snapshot.measurements` and `snapshot.past`, and held to it by a test. Here all of it is summed up in SQL,
+over the latest observations only, so that a long job costs no more than a short one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.domain import Layout, ProfilePoint, from_json
-
-RECENT = 3000  # observations of a job that its profile is made of
-NOISE_WINDOW = 50  # observations that the gradient noise scale is averaged over
+from elastic_core.snapshot.measurements import NOISE_WINDOW, QUARTILE, RECENT, as_profile
+from elastic_core.snapshot.past import Past
 
 PROFILE = text("""
     SELECT o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation,
            o.layout,
-           percentile_cont(0.25) WITHIN GROUP (ORDER BY o.step_seconds) AS step_seconds,
-           percentile_cont(0.25) WITHIN GROUP (ORDER BY o.sync_seconds) AS sync_seconds,
+           percentile_cont(:quartile) WITHIN GROUP (ORDER BY o.step_seconds) AS step_seconds,
+           percentile_cont(:quartile) WITHIN GROUP (ORDER BY o.sync_seconds) AS sync_seconds,
            count(*) AS count
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     CROSS JOIN LATERAL (
@@ -31,11 +27,9 @@ PROFILE = text("""
         ORDER BY id DESC LIMIT :recent
     ) AS o
     GROUP BY o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout
-    ORDER BY 1, 2, 3, 4, 5, 6, 7, o.layout NULLS FIRST
 """)
 
-# B_simple = tr(cov g) / |E g|^2, both averaged before dividing (McCandlish et al. 2018, appendix A). NaN is dropped:
-# in PostgreSQL it is greater than any number.
+# NaN is dropped: in PostgreSQL it is greater than any number.
 NOISE = text("""
     SELECT wanted.id, avg(o.grad_var) AS var, avg(o.grad_sqr) AS sqr
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
@@ -47,18 +41,12 @@ NOISE = text("""
     GROUP BY wanted.id
 """)
 
-# What a resize costs: the time without a step around a boundary after which the job held other slots or another
-# layout, whichever way that went. In place, from the last step to the first, as the trainer told with its checkpoints.
-# By new processes, from the last step (or the commit) until the old ones are gone, and from the grant until the first
-# step (or heartbeat): waiting for slots is no cost of the resize. A job that was never resized, but started again, is
-# taken to be as slow at the one as at the other.
 PAST = text("""
     WITH history AS (
         SELECT l.job_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage, s.start_step,
                l.epoch = l.origin_epoch AS anew,
                lag(l.allocation - 'global_batch') OVER w <> l.allocation - 'global_batch' AS moved,
                lag(l.epoch) OVER w AS epoch_before,
-               lag(l.num_slots) OVER w AS slots_before,
                lag(l.released_at) OVER w AS gone_at,
                lag(s.ended_at) OVER w AS ended_at,
                lag(s.end_checkpoint_id) OVER w AS ended_with
@@ -84,31 +72,25 @@ PAST = text("""
     )
     SELECT job_id,
            sum(num_slots * (coalesce(released_at, :now) - granted_at)) AS slot_seconds,
-           count(*) FILTER (WHERE num_slots <> slots_before) AS num_resizes,
-           max(granted_at) FILTER (WHERE num_slots <> slots_before) AS last_resize_at,
+           count(*) FILTER (WHERE (anew OR moved) AND epoch_before IS NOT NULL) AS num_resizes,
+           max(granted_at) FILTER (WHERE (anew OR moved) AND epoch_before IS NOT NULL) AS last_resize_at,
+           max(granted_at) FILTER (WHERE anew OR moved) AS allocated_since,
            coalesce(
                avg(greatest(pause, 0)) FILTER (WHERE moved AND pause IS NOT NULL),
-               avg(greatest(pause, 0)) FILTER (WHERE anew AND epoch_before IS NOT NULL AND pause IS NOT NULL)
+               avg(greatest(pause, 0)) FILTER (WHERE anew AND epoch_before IS NOT NULL AND pause IS NOT NULL),
+               avg(greatest(pause, 0)) FILTER (WHERE anew AND pause IS NOT NULL)
            ) AS resize_seconds
     FROM priced GROUP BY job_id
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
-    slot_seconds: float = 0.0
-    num_resizes: int = 0
-    last_resize_at: float | None = None
-    resize_seconds: float | None = None
-
-
 def profiles(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, tuple[ProfilePoint, ...]]:
     points_by_job: dict[str, list[ProfilePoint]] = {}
-    for row in tx.session.execute(PROFILE, {"jobs": list(job_ids), "recent": RECENT}).mappings():
+    for row in tx.session.execute(PROFILE, {"jobs": list(job_ids), "recent": RECENT, "quartile": QUARTILE}).mappings():
         point = {key: value for key, value in row.items() if key not in ("job_id", "layout")}
         point["layout"] = None if row["layout"] is None else from_json(Layout, row["layout"])
         points_by_job.setdefault(row["job_id"], []).append(ProfilePoint(**point))
-    return {job_id: tuple(points) for job_id, points in points_by_job.items()}
+    return {job_id: as_profile(points) for job_id, points in points_by_job.items()}
 
 
 def noise_scales(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, float]:
@@ -119,4 +101,4 @@ def noise_scales(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, float]:
 
 def pasts(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, Past]:
     rows = tx.session.execute(PAST, {"jobs": list(job_ids), "now": tx.now})
-    return {job_id: Past(float(spent or 0), count, last, cost) for job_id, spent, count, last, cost in rows}
+    return {job_id: Past(float(spent or 0), *others) for job_id, spent, *others in rows}

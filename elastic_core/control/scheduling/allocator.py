@@ -4,6 +4,9 @@ Read a snapshot and its version; run the policy outside any lock; then, under th
 the version is still the same, and do at once what it allows. One decision is in flight at a time, over all
 processes; events that come meanwhile raise the version, and whoever decides goes on until nothing is left undecided.
 
+What only carries a plan out is no such event: a segment that the plan ended is committed, its processes are gone, its
+successor asks. The plan goes on then (`enforce.carry_on`), so that it is made once, not anew at each of its own steps.
+
 Slow policies are asked in a process of their own. Where that gives no answer the last plan stays, once; where a policy
 fails, gives an invalid plan, or is silent again, the pool is shared out fairly. The record of the decision says which.
 """
@@ -11,8 +14,10 @@ fails, gives an invalid plan, or is silent again, the pool is shared out fairly.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
+from typing import TypeVar
 
 from sqlalchemy import select
 
@@ -29,6 +34,8 @@ from elastic_core.policy.base.policy import Policy, is_slow
 from elastic_core.policy.plans.plan_check import violations
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.settings import Settings
+
+T = TypeVar("T")
 
 FALL_BACK = "fair_share"
 KEPT = "last plan"  # where a policy's name stands in the record
@@ -83,6 +90,17 @@ class Allocator:
         self.predictors.refresh(STALE_SECONDS)
         policy, built = self._ledger.read(_read_snapshot)
         return policy, self.predictors.classify(snapshots.with_models(built, self._fit))
+
+    def change(self, work: Callable[[Tx], T]) -> T:
+        """`Ledger.change`; what is no news to the plan in force, but a step of it, lets it go on in the same change."""
+
+        def change_and_go_on(tx: Tx) -> T:
+            result = work(tx)
+            if tx.carries_out and tx.trigger is None:
+                enforce.carry_on(tx)
+            return result
+
+        return self._ledger.change(change_and_go_on)
 
     def decide_pending(self) -> None:
         """Decide until no scheduling event is left undecided, or leave it to the process that is at it."""

@@ -2,36 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.tables import LeaseRow, SegmentRow, TargetRow
-from elastic_core.control.scheduling.snapshots import between_until
-from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, to_json
+from elastic_core.control.ledger.tables import DecisionRow, JobRow, LeaseRow, SegmentRow, TargetRow
+from elastic_core.control.scheduling.snapshots import between_until, submission
+from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, Target, from_json, to_json
 from elastic_core.policy.base.queue import in_order
 from elastic_core.policy.plans.grants import Asker, Holder, Moves, plan_moves
+from elastic_core.snapshot.job_record import Submission
+from elastic_core.spec import JobSpec
 
 
 def enforce(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> tuple[list[str], float | None]:
     """What was done, in words, and when to look again should nothing happen before."""
-    live = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
-    leased = tx.session.scalars(live).all()
-    ids = {lease.segment_id for lease in leased} | {job.segment_id for job in snapshot.jobs}
-    query = select(SegmentRow).where(SegmentRow.id.in_(ids))
-    segments, leaving = {row.id: row for row in tx.session.scalars(query)}, leases.leaving(tx)
-    holders = [_holder(lease, segments[lease.segment_id], leaving.get(lease.epoch, ())) for lease in leased]
-    waiting = [job for job in in_order(snapshot.jobs) if segments[job.segment_id].state == SegmentState.WAITING]
-    last = leases.last_slots(tx, [job.job_id for job in waiting])
-    askers = [_asker(job, last.get(job.job_id, ())) for job in waiting]
-    moves = plan_moves(tx.now, tx.settings.grace_seconds, leases.free_slots(tx), holders, askers, plan.targets)
+    moves = _moves(tx, snapshot.jobs, plan.targets)
     _write_targets(tx, plan, moves, decision_id)
     return _apply(tx, moves), _check_at(tx, moves)
 
 
-def _asker(job: JobView, last_slots: tuple[Slot, ...]) -> Asker:
-    return Asker(job_id=job.job_id, segment_id=job.segment_id, limits=job.limits, last_slots=last_slots)
+def carry_on(tx: Tx) -> None:
+    """The plan in force goes on, as far as it can now. Where a decision is due, that will do it."""
+    scheduling = tx.scheduling()
+    if scheduling.version != scheduling.decided_version:
+        return
+    decision = tx.session.scalar(select(DecisionRow).where(DecisionRow.version == scheduling.decided_version))
+    rows = {row.job_id: row for row in tx.session.scalars(select(TargetRow))}
+    if decision is None or not rows:
+        return
+    waiting = tx.session.scalars(select(JobRow).where(JobRow.id.in_(list(_waiting(tx, rows)))))
+    jobs = [submission(job, from_json(JobSpec, job.spec)) for job in waiting]
+    moves = _moves(tx, jobs, {job_id: from_json(Target, row.target) for job_id, row in rows.items()})
+    for job_id, row in rows.items():
+        row.waits = moves.waits.get(job_id)
+    decision.actions = [*decision.actions, *_apply(tx, moves)]
+    times = (decision.plan.get("wake_at"), _check_at(tx, moves))
+    scheduling.wake_at = min((at for at in times if at is not None), default=None)
+
+
+def _moves(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], targets: Mapping[str, Target]) -> Moves:
+    """`jobs`: at least those that wait, in any order."""
+    live = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
+    leased = tx.session.scalars(live).all()
+    query = select(SegmentRow).where(SegmentRow.id.in_({lease.segment_id for lease in leased}))
+    segments, leaving = {row.id: row for row in tx.session.scalars(query)}, leases.leaving(tx)
+    holders = [_holder(lease, segments[lease.segment_id], leaving.get(lease.epoch, ())) for lease in leased]
+    waiting = _waiting(tx, targets)
+    last = leases.last_slots(tx, list(waiting))
+    askers = [
+        Asker(job_id=job.job_id, segment_id=waiting[job.job_id], limits=job.limits, last_slots=last.get(job.job_id, ()))
+        for job in in_order(job for job in jobs if job.job_id in waiting)
+    ]
+    return plan_moves(tx.now, tx.settings.grace_seconds, leases.free_slots(tx), holders, askers, targets)
+
+
+def _waiting(tx: Tx, job_ids: Iterable[str]) -> dict[str, str]:
+    """By job: its segment that waits, which may have been made after the snapshot."""
+    query = select(SegmentRow.job_id, SegmentRow.id).where(SegmentRow.state == SegmentState.WAITING)
+    known = set(job_ids)
+    return {job_id: segment_id for job_id, segment_id in tx.session.execute(query) if job_id in known}
 
 
 def _holder(lease: LeaseRow, segment: SegmentRow, leaving: tuple[Slot, ...]) -> Holder:

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.nodes import nodes, queues
-from elastic_core.control.ledger.profiles import Past, noise_scales, pasts, profiles
+from elastic_core.control.ledger.profiles import noise_scales, pasts, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.ledger.views import last_segments
 from elastic_core.domain import (
@@ -29,12 +29,14 @@ from elastic_core.domain import (
     from_json,
 )
 from elastic_core.logs import get_logger
+from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view, snapshot
+from elastic_core.snapshot.measurements import Measured
+from elastic_core.snapshot.past import Past
 from elastic_core.spec import JobSpec
 
 BETWEEN_SECONDS = 60.0
-UNKNOWN_RESIZE_SECONDS = 10.0  # of a job that was never restarted: process start and restore of a small model
 log = get_logger(__name__)
-Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel]
+Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
 
 
 def between_until(segment: SegmentRow) -> float | None:
@@ -64,23 +66,11 @@ def build(tx: Tx, policy: str) -> Snapshot:
         for job_id, job in active.items()
         if _takes_part(segments[job_id], held.get(job_id, (None, None))[1], tx.now)
     }
-    ids = list(jobs)
-    points, noise, past = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
-    done = _done_samples(tx, jobs, held)
-    views = [
-        replace(
-            _view(job, segments[job_id], *held.get(job_id, (None, None)), past.get(job_id, Past())),
-            done_samples=done[job_id],
-            profile=points.get(job_id, ()),
-            noise_scale=noise.get(job_id),
-        )
-        for job_id, job in jobs.items()
-    ]
-    return Snapshot(
+    return snapshot(
+        [job_view(record) for record in _records(tx, jobs, segments, held)],
         version=scheduling.version,
         now=tx.now,
         nodes=nodes(tx),
-        jobs=tuple(views),
         policy_state=scheduling.policy_state if scheduling.policy == policy else {},
         queues=queues(tx),
     )
@@ -97,16 +87,13 @@ def _leases(tx: Tx, job_ids: list[str]) -> dict[str, tuple[LeaseRow | None, Leas
 
 def _done_samples(
     tx: Tx, jobs: Mapping[str, JobRow], held: Mapping[str, tuple[LeaseRow | None, LeaseRow | None]]
-) -> dict[str, int]:
-    """Committed samples, or what the live lease's heartbeat says where that is more."""
-    heads = [job.head_id for job in jobs.values() if job.head_id is not None]
-    committed = {
-        row.id: _work(row) for row in tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(heads)))
-    }
+) -> tuple[dict[str, int], dict[str, int]]:
+    """By job: committed samples, and what the heartbeat of its live lease says."""
+    job_of_head = {job.head_id: job_id for job_id, job in jobs.items() if job.head_id is not None}
+    heads = tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(list(job_of_head))))
     live = {live.epoch: job_id for job_id, (_, live) in held.items() if live is not None and live.fenced_at is None}
     beats = tx.session.scalars(select(HeartbeatRow).where(HeartbeatRow.epoch.in_(list(live))))
-    beating = {live[beat.epoch]: _work(beat) for beat in beats}
-    return {job_id: max(committed.get(job.head_id or -1, 0), beating.get(job_id, 0)) for job_id, job in jobs.items()}
+    return {job_of_head[row.id]: _work(row) for row in heads}, {live[beat.epoch]: _work(beat) for beat in beats}
 
 
 def _work(row: CheckpointRow | HeartbeatRow) -> int:
@@ -114,14 +101,42 @@ def _work(row: CheckpointRow | HeartbeatRow) -> int:
     return row.samples if row.progress is None else int(row.progress)
 
 
-def _view(job: JobRow, segment: SegmentRow, last: LeaseRow | None, live: LeaseRow | None, past: Past) -> JobView:
-    spec = from_json(JobSpec, job.spec)
-    # A lease whose segment has ended is on its way out: the job holds nothing for what comes.
-    holds = live if live is not None and live.segment_id == segment.id else None
-    waits = segment.asked_at if segment.state == SegmentState.WAITING else None
-    if segment.state == SegmentState.CREATED:
-        waits = segment.created_at
-    return JobView(
+def _records(
+    tx: Tx, jobs: Mapping[str, JobRow], segments: Mapping[str, SegmentRow],
+    held: Mapping[str, tuple[LeaseRow | None, LeaseRow | None]],
+) -> list[JobRecord]:  # fmt: skip
+    """Everything that the ledger knows of these jobs, in a fixed number of queries."""
+    ids = list(jobs)
+    points, noise, past = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
+    committed, reported = _done_samples(tx, jobs, held)
+    records = []
+    for job_id, job in jobs.items():
+        segment, (last, live) = segments[job_id], held.get(job_id, (None, None))
+        spec = from_json(JobSpec, job.spec)
+        holds = live is not None and live.segment_id == segment.id
+        records.append(
+            JobRecord(
+                job=submission(job, spec),
+                total_samples=job.total_samples if spec.work.end_is_known else None,
+                committed_samples=committed.get(job_id, 0),
+                reported_samples=reported.get(job_id, 0),
+                segment=OpenSegment(
+                    segment_id=segment.id,
+                    state=SegmentState(segment.state),
+                    created_at=segment.created_at,
+                    asked_at=segment.asked_at,
+                ),
+                allocation=leases.allocation(live) if live is not None and holds else None,
+                last_batch=leases.allocation(last).global_batch if last is not None else None,
+                past=past.get(job_id, Past()),
+                measured=Measured(profile=points.get(job_id, ()), noise_scale=noise.get(job_id)),
+            )
+        )
+    return records
+
+
+def submission(job: JobRow, spec: JobSpec) -> Submission:
+    return Submission(
         job_id=job.id,
         name=spec.name,
         task=spec.entry_point,
@@ -130,19 +145,7 @@ def _view(job: JobRow, segment: SegmentRow, last: LeaseRow | None, live: LeaseRo
         submitted_at=job.submitted_at,
         deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
         limits=spec.limits(),
-        total_samples=job.total_samples if spec.work.end_is_known else None,
         scale_invariant=spec.work.scale_invariant,
-        done_samples=0,
-        segment_id=segment.id,
-        segment_state=SegmentState(segment.state),
-        allocation=leases.allocation(holds) if holds is not None else None,
-        allocated_since=holds.granted_at if holds is not None else None,
-        waiting_since=waits,
-        last_batch=leases.allocation(last).global_batch if last is not None else None,
-        num_resizes=past.num_resizes,
-        last_resize_at=past.last_resize_at,
-        resize_seconds=past.resize_seconds if past.resize_seconds is not None else UNKNOWN_RESIZE_SECONDS,
-        attained_slot_seconds=past.slot_seconds,
     )
 
 

@@ -52,9 +52,10 @@ def group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
     assert lease is not None, "leases are only released under the scheduling lock, which we hold"
     segment = tx.segment(lease.segment_id)
     leases.release(tx, lease, f"{report.kind}: {report.error}" if report.error else report.kind)
-    tx.trigger = f"the processes of {segment.id} are gone ({report.kind})"
     if job.state != JobState.ACTIVE or segment.epoch != lease.epoch or not SegmentState(segment.state).open:
-        return  # it ended in the ledger before; only its slots were still held
+        tx.carries_out = True  # it ended in the ledger before; only its slots were still held
+        return
+    tx.trigger = f"the processes of {segment.id} are gone ({report.kind})"
     if report.kind == ExitKind.USER_ERROR:
         end_job(tx, job, JobState.FAILED, report.error, f"user error: {report.error}")
     else:

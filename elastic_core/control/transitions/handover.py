@@ -57,6 +57,15 @@ def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[
     return Handover(unchanged, held.slots, short_of_workers=short)
 
 
+def is_planned(tx: Tx, segment: SegmentRow) -> bool:
+    """The boundary that this segment reaches is the plan's own: it asked for it, or has another batch from there on."""
+    row = tx.session.get(TargetRow, segment.job_id)
+    if row is None or segment.epoch is None or segment.revoked_by == "user":
+        return False
+    target, held = from_json(Target, row.target), leases.allocation(tx.lease(segment.epoch))
+    return segment.revoked_by == "plan" or (as_held(target, held) and target.global_batch != held.global_batch)
+
+
 def stays_as_it_is(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> bool:
     """As targets are now, and as long as no further workers are ready, the next segment gets what this one has.
 

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
-from elastic_core.control.ledger.tables import CheckpointRow, JobRow, SegmentRow
+from elastic_core.control.ledger.tables import CheckpointRow, JobRow, SegmentRow, TargetRow
 from elastic_core.control.ledger.views import last_segments
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.pool_changes import check_feasible
@@ -107,14 +107,20 @@ def add_segment(tx: Tx, job: JobRow, follows: str | None) -> SegmentRow:
 
 
 def ask(tx: Tx, segment_id: str) -> None:
-    """The segment's slots are wanted from now on. One that runs, is committed or has ended is left as it is."""
+    """The segment's slots are wanted from now on. One that runs, is committed or has ended is left as it is.
+
+    One that follows another gets what the plan in force has for its job; what is new to the plan is to be decided.
+    """
     segment = tx.segment(segment_id)
     if segment.state != SegmentState.CREATED:
         return
     tx.job(segment.job_id, lock=True)
     segment.state = SegmentState.WAITING
     segment.asked_at = tx.now
-    tx.trigger = f"{segment.id} asks for slots"
+    if segment.follows is not None and tx.session.get(TargetRow, segment.job_id) is not None:
+        tx.carries_out = True
+    else:
+        tx.trigger = f"{segment.id} asks for slots"
 
 
 def revoke(tx: Tx, segment_id: str, reason: str) -> None:

@@ -1,6 +1,6 @@
 """What the processes of a segment report while they run: heartbeats, observations, corrupt checkpoints, slots left.
 
-Only the last is a scheduling event and takes the scheduling lock.
+Only the last takes the scheduling lock: the plan in force may go on then.
 """
 
 from __future__ import annotations
@@ -149,8 +149,7 @@ def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> None
 def release_slots(tx: Tx, claims: Claims, slots: Sequence[Slot]) -> None:
     """Free those of the slots that the lease holds beside its allocation. Under the scheduling lock."""
     guard(tx, claims)
-    if leases.release_left(tx, tx.lease(claims.epoch), slots):
-        tx.trigger = f"processes of {claims.segment_id} have left {len(slots)} of its slots"
+    tx.carries_out = leases.release_left(tx, tx.lease(claims.epoch), slots)
 
 
 def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol, TypeVar
 
 from elastic_core.domain import JobView, Snapshot, Target
 from elastic_core.text import plural
@@ -18,7 +19,21 @@ from elastic_core.text import plural
 HEAD_START = 60.0  # seconds a point of priority
 
 
-def in_order(jobs: Iterable[JobView]) -> tuple[JobView, ...]:
+class Queued(Protocol):
+    """What a job's place in the queue depends on."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def submitted_at(self) -> float: ...
+    @property
+    def priority(self) -> int: ...
+
+
+Q = TypeVar("Q", bound=Queued)
+
+
+def in_order(jobs: Iterable[Q]) -> tuple[Q, ...]:
     return tuple(
         sorted(jobs, key=lambda job: (job.submitted_at - HEAD_START * job.priority, job.submitted_at, job.job_id))
     )

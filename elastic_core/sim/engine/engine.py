@@ -27,6 +27,7 @@ from elastic_core.predict.speed.fit import job_models
 from elastic_core.sim.engine.result import Held, JobResult, Recorder, Result
 from elastic_core.sim.engine.running import Fit, Running
 from elastic_core.sim.ground_truth.workload import SimJob, Workload
+from elastic_core.snapshot.job_record import snapshot
 
 Progress = Callable[[int, int, float], None]  # (jobs that have ended, of how many, simulated seconds)
 
@@ -129,7 +130,7 @@ class _Simulation:
         while self.arriving and self.arriving[-1].submitted_at <= self.now:
             job = self.arriving.pop()
             rng = Random(f"{self.options.seed}/{job.job_id}")
-            running = Running(job, self.options.noise, rng, at=self.now, waiting_since=job.submitted_at)
+            running = Running(job, self.options.noise, rng, at=self.now)
             self.active[job.job_id] = running
             self.last_end = max(self.last_end, self.now)
 
@@ -156,8 +157,8 @@ class _Simulation:
     def _snapshot(self) -> Snapshot:
         declared = self.options.declared_work
         views = tuple(running.view(declared=declared, fit=self.fit) for running in self.active.values())
-        return Snapshot(
-            version=self.version, now=self.now, nodes=self.nodes, jobs=views, policy_state=self.state,
+        return snapshot(
+            views, version=self.version, now=self.now, nodes=self.nodes, policy_state=self.state,
             queues=self.workload.queues,
         )  # fmt: skip
 
@@ -213,11 +214,11 @@ class _Simulation:
         self.free.update(holder.allocation.slots)
         running.release(self.now)
         if slots is not None:
-            self._hold(holder.job_id, target, granted(target, slots))
+            self._hold(holder.job_id, target, granted(target, slots), anew=False)
 
-    def _hold(self, job_id: str, target: Target, allocation: Allocation) -> None:
+    def _hold(self, job_id: str, target: Target, allocation: Allocation, *, anew: bool = True) -> None:
         self.free.difference_update(allocation.slots)
-        self.active[job_id].hold(self.now, _workers_type(target), allocation)
+        self.active[job_id].hold(self.now, _workers_type(target), allocation, anew=anew)
         self.open_since[job_id] = self.now
 
     def _close(self, running: Running, end: float) -> None:

@@ -18,13 +18,22 @@ from elastic_core.domain import (
     Slot,
     ThroughputModel,
 )
+from elastic_core.sim.engine.held_leases import HeldLeases
+from elastic_core.sim.engine.recent_reports import RecentReports
 from elastic_core.sim.ground_truth.physics import Split, gain, split
 from elastic_core.sim.ground_truth.servers import RolePhysics, server_cores
 from elastic_core.sim.ground_truth.workload import SimJob
+from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view
+from elastic_core.snapshot.measurements import (
+    NOISE_WINDOW,
+    RECENT,
+    Measured,
+    as_profile,
+    mean_noise_scale,
+    seconds_between_reports,
+    shown_count,
+)
 
-UNKNOWN_RESIZE_SECONDS = 30.0  # what a policy is told before the job's first start was seen
-REPORT_SECONDS = 10.0  # of training behind one report
-_MOST_REPORTS = 64
 _INSTANT = 1e-6  # seconds: what rounding may leave of an epoch at the very time it was said to end is no time
 
 # slots, nodes, type, global batch, local batch, accumulation, roles, cores of each server
@@ -51,30 +60,72 @@ class Running:
     rate: float = 0.0  # work a second while it trains
     step: tuple[float, float] = (0.0, 0.0)
     paused_until: float = -inf
-    held_since: float = 0.0
-    waiting_since: float | None = None
     started_at: float | None = None
     finished_at: float | None = None
     turned_away: bool = False
     resizes: int = 0
-    last_resize_at: float | None = None
     last_batch: int | None = None
+    leases: HeldLeases = field(default_factory=HeldLeases)
     slot_seconds: dict[str, float] = field(default_factory=dict)
     busy_seconds: float = 0.0  # slot-seconds of the workers' type in which it computed, neither waiting nor restarting
-    trained: dict[_Key, float] = field(default_factory=dict)  # seconds
+    reports: RecentReports[_Key] = field(default_factory=lambda: RecentReports(RECENT))
+    noise_reports: RecentReports[tuple[float, float]] = field(default_factory=lambda: RecentReports(NOISE_WINDOW))
     measured: dict[_Key, tuple[float, float]] = field(default_factory=dict)
     num_slots: int = 0  # of its workers
     # What views are made of, kept while it stays the same: a replay of a large trace asks for millions of views.
     _key: _Key = _NO_KEY
     _finish: float | None = None
-    _profile: tuple[ProfilePoint, ...] | None = None
+    _shown: dict[_Key, int] = field(default_factory=dict)  # counts that `_measured` was made of
+    _profile: tuple[ProfilePoint, ...] = ()
+    _measured: Measured | None = None
     _model: ThroughputModel | None = None
     _modelled: tuple[ProfilePoint, ...] | None = None  # the profile that `_model` was fitted to
-    _noise: float | None = None
+    _noise: tuple[float, float] | None = None  # |E g|^2 and tr(cov g), as a report would say it
+    _trained: float = 0.0  # seconds since its trainer began to count what it reports
+    _report_every: float = inf
+    _submission: Submission = field(init=False)
+    _segment: OpenSegment = field(init=False)
+    _segment_index: int = 0
     _waiting: JobView | None = None  # nothing in the view of a job that waits ever changes
+
+    def __post_init__(self) -> None:
+        job = self.job
+        self._submission = Submission(
+            job_id=job.job_id,
+            name=job.job_id,
+            task=job.task,
+            queue=job.queue,
+            priority=job.priority,
+            submitted_at=job.submitted_at,
+            deadline=job.deadline,
+            limits=job.limits,
+            scale_invariant=job.told_noise is None,
+        )
+        self._wait_as_segment(0, job.submitted_at)
+
+    def _wait_as_segment(self, index: int, now: float) -> None:
+        """Here a segment asks for its slots as soon as there is one."""
+        self._segment_index = index
+        self._segment = OpenSegment(
+            segment_id=f"{self.job.job_id}__seg_{index}", state=SegmentState.WAITING, created_at=now, asked_at=now
+        )
+
+    def _run_segment(self, index: int, *, started: bool) -> None:
+        self._segment_index = index
+        self._segment = replace(
+            self._segment,
+            segment_id=f"{self.job.job_id}__seg_{index}",
+            state=SegmentState.RUNNING if started else SegmentState.GRANTED,
+        )
 
     def set_batch(self, batch: int) -> None:
         """Train at another global batch on the slots it holds: a boundary in place, which costs next to nothing."""
+        self._train_at(batch)
+        assert self.allocation is not None, "a job that holds nothing trains at no batch"
+        self.leases.goes_on(self.at, self.allocation)
+        self._run_segment(self._segment_index + 1, started=self._segment.state == SegmentState.RUNNING)
+
+    def _train_at(self, batch: int) -> None:
         physics, limits = self.job.physics, self.job.limits
         placement = tuple(self.nodes.values())
         if self.allocation is not None and self.allocation.roles:
@@ -97,26 +148,32 @@ class Running:
         self.last_batch = batch
         self._refresh()
 
-    def hold(self, now: float, kind: str, allocation: Allocation) -> None:
-        """Start on other slots than before: restore first, then train. `kind` is the type of the workers' slots."""
+    def hold(self, now: float, kind: str, allocation: Allocation, *, anew: bool = True) -> None:
+        """Start on other slots than before: restore first, then train. `kind` is the type of the workers' slots.
+
+        `anew`: by new processes; else those that ran on the slots before go on.
+        """
         if self.started_at is None:
             self.started_at = now
         else:
             self.resizes += 1
-            self.last_resize_at = now
         self.kind, self.allocation, self.counts = kind, allocation, allocation.counts()
         self.nodes = Counter(slot.node for slot in allocation.slots if slot.type == kind)
         self.num_slots = sum(self.nodes.values())
         self.paused_until = now + self.job.physics.rescale_seconds
-        self.held_since, self.waiting_since, self._waiting = now, None, None
-        self.set_batch(allocation.global_batch)
+        self._waiting = None
+        self._train_at(allocation.global_batch)
+        self.leases.granted(now, allocation, self.num_slots, anew=anew)
+        self._run_segment(self._segment_index, started=not anew)
 
     def release(self, now: float) -> None:
+        """Reach a boundary and give all slots up; the next segment asks at once."""
         if self.allocation is not None:
             self.last_slots = self.allocation.slots
+            self.leases.released(now)
         self.nodes, self.counts, self.allocation, self.num_slots = {}, {}, None, 0
         self.rate, self._finish = 0.0, None
-        self.waiting_since = now
+        self._wait_as_segment(self._segment_index + 1, now)
 
     def advance(self, now: float) -> None:
         """To `now`, or to the end of the job if that is earlier (`finished_at`)."""
@@ -155,11 +212,14 @@ class Running:
         if training:
             self.done += self.rate * seconds
             self.busy_seconds += seconds * self.num_slots * (1.0 - self.step[1] / self.step[0])
-            key = self._key
-            before = self.trained.get(key, 0.0)
-            self.trained[key] = before + seconds
-            if _reports(before + seconds) != _reports(before) or key not in self.measured:
-                self._measure(key)
+            if self.leases.first_step_is_to_come:
+                self.leases.first_step(self.at)
+                self._segment = replace(self._segment, state=SegmentState.RUNNING)
+            reported = int(self._trained / self._report_every)
+            self._trained += seconds
+            new = int(self._trained / self._report_every) - reported
+            if new:
+                self.report(new)
         self.at = until
 
     def _configuration(self) -> _Key:
@@ -185,54 +245,48 @@ class Running:
         physics = self.job.physics
         self.rate = physics.base_batch * gain(physics, self.split.batch, self.epoch) / self.step[0]
         self._finish = None
-        self._key = self._configuration()
-        statistics = physics.gradient(self.split.batch, self.epoch)
-        self._noise = None if statistics is None else physics.base_batch * statistics[1] / statistics[0]
+        key = self._configuration()
+        if key != self._key:
+            self._key, self._trained, self._report_every = key, 0.0, seconds_between_reports(self.step[0])
+        self._noise = self._reported_noise()
 
-    def _measure(self, key: _Key) -> None:
-        self._profile = None
+    def _reported_noise(self) -> tuple[float, float] | None:
+        if self.job.told_noise is not None:
+            return 1.0, self.job.told_noise
+        statistics = self.job.physics.gradient(self.split.batch, self.epoch)
+        return None if statistics is None else (statistics[0], self.job.physics.base_batch * statistics[1])
+
+    def report(self, count: int) -> None:
+        """So many reports more of what it measures now. The noise of a configuration's times is drawn once."""
+        key, self._measured = self._key, None
         if key not in self.measured:
             factor = self.rng.lognormvariate(0.0, self.noise) if self.noise else 1.0
             self.measured[key] = (self.step[0] * factor, self.step[1] * factor)
+        self.reports.add(key, count)
+        if self._noise is not None:
+            self.noise_reports.add(self._noise, count)
 
     def view(self, *, declared: bool, fit: Fit | None = None) -> JobView:
         """What production would tell a policy about it. `fit` makes its throughput model from its profile."""
         if self._waiting is not None:
             return self._waiting
-        view = self._view(declared, fit)
+        view = job_view(self.record(declared=declared, fit=fit))
         if self.allocation is None:
             self._waiting = view
         return view
 
-    def _view(self, declared: bool, fit: Fit | None) -> JobView:
-        job, physics = self.job, self.job.physics
-        waiting = self.allocation is None
-        roles = job.limits.servers is not None
-        return JobView(
-            job_id=job.job_id,
-            name=job.job_id,
-            task=job.task,
-            queue=job.queue,
-            priority=job.priority,
-            submitted_at=job.submitted_at,
-            deadline=job.deadline,
-            limits=job.limits,
+    def record(self, *, declared: bool, fit: Fit | None = None) -> JobRecord:
+        measured = self._measurements()
+        return JobRecord(
+            job=self._submission,
             total_samples=self._visible_work() if declared else None,
-            done_samples=int(self.done),
-            scale_invariant=job.told_noise is None,
-            segment_id=f"{job.job_id}__seg",
-            segment_state=SegmentState.WAITING if waiting else SegmentState.RUNNING,
+            reported_samples=int(self.done),
+            segment=self._segment,
             allocation=self.allocation,
-            allocated_since=None if waiting else self.held_since,
-            waiting_since=self.waiting_since,
             last_batch=self.last_batch,
-            num_resizes=self.resizes,
-            last_resize_at=self.last_resize_at,
-            resize_seconds=UNKNOWN_RESIZE_SECONDS if self.started_at is None else physics.rescale_seconds,
-            attained_slot_seconds=sum(n for kind, n in self.slot_seconds.items() if kind == self.kind or not roles),
-            profile=self._points(),
-            throughput=self._fitted(fit),
-            noise_scale=(self._noise if job.told_noise is None else job.told_noise) if self.measured else None,
+            past=self.leases.past(self.at),
+            measured=measured,
+            throughput=self._fitted(measured.profile, fit),
             predictable=self._predictable(),
         )
 
@@ -249,34 +303,29 @@ class Running:
         turns = self.job.turns_predictable
         return self.job.predictable if turns is None or self._share_done() < turns[0] else turns[1]
 
-    def _points(self) -> tuple[ProfilePoint, ...]:
-        if self.job.profile:
-            return self.job.profile
-        if self._profile is None:
-            self._profile = tuple(
-                ProfilePoint(
-                    num_slots=slots, num_nodes=nodes, type=kind, global_batch=batch, local_batch=local,
-                    accumulation=accumulation, step_seconds=step, sync_seconds=sync, roles=roles, server_cores=cores,
-                    count=_reports(self.trained[slots, nodes, kind, batch, local, accumulation, roles, cores]),
-                )
-                for (slots, nodes, kind, batch, local, accumulation, roles, cores), (step, sync) in sorted(
-                    self.measured.items()
-                )
-            )  # fmt: skip
-        return self._profile
+    def _measurements(self) -> Measured:
+        """As `snapshot.measurements` sums up its latest reports."""
+        if self._measured is None:
+            shown = {key: shown_count(count) for key, count in self.reports.counts.items()}
+            if shown != self._shown:
+                self._shown = shown
+                self._profile = as_profile(self._point(key, count) for key, count in shown.items())
+            noise = mean_noise_scale([(sqr, var, count) for (sqr, var), count in self.noise_reports.counts.items()])
+            self._measured = Measured(profile=self.job.profile or self._profile, noise_scale=noise)
+        return self._measured
 
-    def _fitted(self, fit: Fit | None) -> ThroughputModel | None:
+    def _point(self, key: _Key, count: int) -> ProfilePoint:
+        slots, nodes, kind, batch, local, accumulation, roles, cores = key
+        step_seconds, sync_seconds = self.measured[key]
+        return ProfilePoint(
+            num_slots=slots, num_nodes=nodes, type=kind, global_batch=batch, local_batch=local,
+            accumulation=accumulation, step_seconds=step_seconds, sync_seconds=sync_seconds, roles=roles,
+            server_cores=cores, count=count,
+        )  # fmt: skip
+
+    def _fitted(self, profile: tuple[ProfilePoint, ...], fit: Fit | None) -> ThroughputModel | None:
         if self.job.learnt is not None:
             return self.job.learnt
-        profile = self._points()
         if fit is not None and profile and profile is not self._modelled:
             self._model, self._modelled = fit(profile, self.job.limits), profile
         return self._model
-
-
-def _reports(seconds: float) -> int:
-    """How many reports a stretch of training gives, in powers of two, so that models are not refitted all the time."""
-    count = 1
-    while count * 2 <= min(seconds / REPORT_SECONDS, _MOST_REPORTS):
-        count *= 2
-    return count

@@ -167,7 +167,7 @@ def test_every_decision_can_be_made_again_from_its_record(plane: LedgerControl, 
     plane.acquire("job-b__seg_0")
     plane.trainer(order.token).commit(a_commit(order, 3, final=True))
     made = [int(str(number)) for (number,) in decisions(ledger_url, "id")]
-    assert len(made) >= 4
+    assert len(made) >= 3, "the boundary is the plan's own: it is not decided again"
     for number in made:
         replayed = plane.replay(number)
         assert replayed.same, replayed

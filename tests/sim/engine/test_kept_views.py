@@ -11,6 +11,7 @@ from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.engine.running import Fit, Running
 from elastic_core.sim.ground_truth.workload import nodes
 from elastic_core.sim.workloads.generated_jobs import generated
+from elastic_core.snapshot.job_record import job_view
 
 
 @pytest.mark.parametrize("policy", ["fair_share", "elastic_batch", "srtf"])
@@ -22,7 +23,7 @@ def test_a_kept_view_is_the_view_of_the_moment(
 
     def checked(self: Running, *, declared: bool, fit: Fit | None = None) -> JobView:
         found = kept(self, declared=declared, fit=fit)
-        assert found == self._view(declared, fit)
+        assert found == job_view(self.record(declared=declared, fit=fit))
         assert found.throughput == (job_models(found.profile, found.limits) if found.profile else None)
         compared.append(found)
         return found

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import Allocation, Layout, SegmentState, Slot
 from elastic_core.predict.speed.efficiency import efficiency
-from elastic_core.sim.engine.running import UNKNOWN_RESIZE_SECONDS, Running
+from elastic_core.sim.engine.running import Running
+from elastic_core.snapshot.job_record import UNKNOWN_RESIZE_SECONDS
 from tests.sim.builders import Stages, allowed, physics, sim_job
 
 
 def running(truth: Any = None, noise: float = 0.0, **more: Any) -> Running:
     job = sim_job("j", truth=truth, **more)
-    return Running(job, noise, Random(0), at=0.0, waiting_since=0.0)
+    return Running(job, noise, Random(0), at=0.0)
 
 
 def put(job: Running, now: float, slots: int, batch: int = 10, node: str = "n") -> None:
@@ -50,7 +51,7 @@ def test_every_change_of_slots_restores_once_and_a_change_of_the_batch_never() -
     assert (job.done, job.resizes, job.paused_until) == (200.0, 0, 5.0)
     put(job, 25.0, 4, batch=40)
     job.advance(40.0)
-    assert (job.done, job.resizes, job.last_resize_at) == (200.0 + 10 * 40.0, 1, 25.0)
+    assert (job.done, job.resizes, job.leases.past(40.0).last_resize_at) == (200.0 + 10 * 40.0, 1, 25.0)
 
 
 def test_a_new_batch_while_it_restores_does_not_start_the_restore_again() -> None:
@@ -127,6 +128,8 @@ def test_a_configuration_is_shown_once_it_was_trained_under() -> None:
     job.advance(5.0)
     assert job.view(declared=True).profile == (), "it restores until then"
     job.advance(6.0)
+    assert job.view(declared=True).profile == (), "its trainer reports every two seconds"
+    job.advance(7.0)
     view = job.view(declared=True)
     (seen,) = view.profile
     assert (seen.num_slots, seen.num_nodes, seen.global_batch, seen.local_batch) == (2, 1, 40, 20)
@@ -140,7 +143,7 @@ def test_more_reports_come_with_time_in_powers_of_two_and_the_measurement_stays(
     job = running(physics(work=1e9), noise=0.2)
     put(job, 0.0, 1)
     counts, values = [], set()
-    for now in (6.0, 25.0, 46.0, 90.0, 10_000.0):
+    for now in (7.0, 10.0, 14.0, 25.0, 10_000.0):
         job.advance(now)
         (seen,) = job.view(declared=True).profile
         counts.append(seen.count)
@@ -156,7 +159,7 @@ def test_noise_spreads_what_is_measured_and_never_what_is_true() -> None:
         job = Running(sim_job("j"), 0.1, Random(seed), at=0.0)
         put(job, 0.0, 1)
         assert job.finish_at() == 105.0
-        job.advance(6.0)
+        job.advance(7.0)
         measured.append(job.view(declared=True).profile[0].step_seconds)
     assert sum(value > 1.0 for value in measured) == pytest.approx(100, abs=30)
     assert 0.5 < min(measured) < 0.95

@@ -1,0 +1,121 @@
+"""What is known of one job, and the one way from there to the `JobView` that a policy gets.
+
+The control plane fills `JobRecord`s from its ledger, the simulator from the jobs that it runs: whatever a policy is
+shown of a job is decided here, once, so that what was simulated is what runs. How measurements become `Measured` and
+leases become `Past` is defined in `snapshot.measurements` and `snapshot.past`. Nothing here reads a clock or a
+database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_core.domain import (
+    Allocation,
+    JobView,
+    Limits,
+    Node,
+    Queue,
+    SegmentState,
+    Snapshot,
+    ThroughputModel,
+)
+from elastic_core.snapshot.measurements import Measured
+from elastic_core.snapshot.past import Past
+
+UNKNOWN_RESIZE_SECONDS = 10.0  # before its first step: start of a process, and restore of a small model
+_NOTHING_MEASURED = Measured()
+_NO_PAST = Past()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a job was submitted as; it never changes."""
+
+    job_id: str
+    name: str
+    task: str
+    queue: str
+    priority: int
+    submitted_at: float
+    deadline: float | None
+    limits: Limits
+    scale_invariant: bool = False  # unit of its work, as `JobView.scale_invariant`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSegment:
+    """The segment of a job that is open, or between two: the one that has yet to ask."""
+
+    segment_id: str
+    state: SegmentState
+    created_at: float
+    asked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One active job as it stands."""
+
+    job: Submission
+    total_samples: int | None  # of its declared work; None where the user declares none
+    committed_samples: int = 0  # at its newest checkpoint
+    reported_samples: int = 0  # by the last heartbeat of the lease that it holds
+    segment: OpenSegment
+    allocation: Allocation | None = None  # of the open segment: a lease whose segment has ended is on its way out
+    last_batch: int | None = None  # global batch of its last lease
+    past: Past = _NO_PAST
+    measured: Measured = _NOTHING_MEASURED
+    throughput: ThroughputModel | None = None
+    predictable: float | None = None
+
+
+def job_view(record: JobRecord) -> JobView:
+    """What a policy is shown of the job."""
+    job, segment, past, measured = record.job, record.segment, record.past, record.measured
+    holds = record.allocation is not None
+    return JobView(
+        job_id=job.job_id,
+        name=job.name,
+        task=job.task,
+        queue=job.queue,
+        priority=job.priority,
+        submitted_at=job.submitted_at,
+        deadline=job.deadline,
+        limits=job.limits,
+        total_samples=record.total_samples,
+        done_samples=max(record.committed_samples, record.reported_samples),
+        scale_invariant=job.scale_invariant,
+        segment_id=segment.segment_id,
+        segment_state=segment.state,
+        allocation=record.allocation,
+        allocated_since=past.allocated_since if holds else None,
+        waiting_since=_waiting_since(segment),
+        last_batch=record.last_batch,
+        num_resizes=past.num_resizes,
+        last_resize_at=past.last_resize_at,
+        resize_seconds=UNKNOWN_RESIZE_SECONDS if past.resize_seconds is None else past.resize_seconds,
+        attained_slot_seconds=past.slot_seconds,
+        profile=measured.profile,
+        throughput=record.throughput,
+        noise_scale=measured.noise_scale,
+        predictable=record.predictable,
+    )
+
+
+def _waiting_since(segment: OpenSegment) -> float | None:
+    """Since it asked for slots; one that has yet to ask, since its last segment ended."""
+    if segment.state == SegmentState.CREATED:
+        return segment.created_at
+    return segment.asked_at if segment.state == SegmentState.WAITING else None
+
+
+def snapshot(
+    views: Iterable[JobView], *, version: int, now: float, nodes: tuple[Node, ...],
+    policy_state: Mapping[str, Any], queues: tuple[Queue, ...],
+) -> Snapshot:  # fmt: skip
+    """The whole input of a decision. `views`: of the jobs that hold or want slots."""
+    jobs = tuple(sorted(views, key=lambda view: (view.submitted_at, view.job_id)))
+    return Snapshot(version=version, now=now, nodes=nodes, jobs=jobs, policy_state=policy_state, queues=queues)

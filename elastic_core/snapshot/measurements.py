@@ -1,0 +1,120 @@
+"""From a job's reports to what a decision may know of them: step times by configuration, and gradient noise.
+
+A step is slowed by whatever else runs on its hosts and by nothing made faster, so that a configuration's time is the
+lower quartile of its reports: a job measured beside a busy neighbour is not taken for one that scales badly. Only the
+latest reports count, so that a long job costs no more than a short one.
+
+This is the definition. The ledger computes the same in SQL (`control.ledger.profiles`), the simulator run by run
+(`sim.engine.running`); tests hold both to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import floor, inf, isnan
+
+from elastic_core.domain import Observation, ProfilePoint
+
+RECENT = 3000  # reports of a job that its profile is made of
+NOISE_WINDOW = 50  # reports that its gradient noise scale is averaged over
+QUARTILE = 0.25
+MOST_COUNT = 64  # reports of a configuration; more teach a model of it nothing
+
+# When a trainer reports: after so many seconds, or after so many steps if those took a while.
+REPORT_SECONDS = 2.0
+REPORT_STEPS = 20
+REPORT_LEAST_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a job's latest reports say. `noise_scale` in samples; None where it was not measured."""
+
+    profile: tuple[ProfilePoint, ...] = ()
+    noise_scale: float | None = None
+
+
+def seconds_between_reports(step_seconds: float) -> float:
+    """Of a trainer whose steps take so long."""
+    return max(step_seconds, min(REPORT_SECONDS, max(REPORT_STEPS * step_seconds, REPORT_LEAST_SECONDS)))
+
+
+def shown_count(reports: int) -> int:
+    """In powers of two, at most `MOST_COUNT`: so a model is not fitted again at every report that changes nothing."""
+    return 1 << (min(reports, MOST_COUNT).bit_length() - 1)
+
+
+def as_profile(points: Iterable[ProfilePoint]) -> tuple[ProfilePoint, ...]:
+    """The points of each configuration, whose `count` is all of its latest reports, as policies get them: sorted."""
+    shown = (replace(point, count=shown_count(point.count)) for point in points)
+    return tuple(sorted(shown, key=_configuration))
+
+
+def _configuration(point: ProfilePoint) -> tuple[object, ...]:
+    layout = point.layout
+    cut = () if layout is None else (layout.data, layout.tensor, layout.pipeline, layout.sharded)
+    return (
+        point.num_slots, point.num_nodes, point.type, point.global_batch, point.local_batch, point.accumulation,
+        cut, point.roles, point.server_cores,
+    )  # fmt: skip
+
+
+def measured(reports: Sequence[Observation]) -> Measured:
+    """Of all of a job's reports, the oldest first."""
+    return Measured(profile=profile(reports), noise_scale=noise_scale(reports))
+
+
+def profile(reports: Sequence[Observation]) -> tuple[ProfilePoint, ...]:
+    """Reports without a positive, finite step time count for nothing."""
+    by_configuration: dict[ProfilePoint, list[Observation]] = {}
+    for report in [report for report in reports if 0 < report.step_seconds < inf][-RECENT:]:
+        configuration = ProfilePoint(
+            num_slots=report.num_slots, num_nodes=report.num_nodes, type=report.type,
+            global_batch=report.global_batch, local_batch=report.local_batch, accumulation=report.accumulation,
+            layout=report.layout, step_seconds=0.0, sync_seconds=0.0, count=0,
+        )  # fmt: skip
+        by_configuration.setdefault(configuration, []).append(report)
+    return as_profile(
+        replace(
+            configuration,
+            step_seconds=lower_quartile([report.step_seconds for report in latest]),
+            sync_seconds=lower_quartile([report.sync_seconds for report in latest]),
+            count=len(latest),
+        )
+        for configuration, latest in by_configuration.items()
+    )
+
+
+def lower_quartile(values: Sequence[float]) -> float:
+    """Between the two values that are nearest; NaN is greater than any number."""
+    ordered = sorted(values, key=lambda value: (isnan(value), value))
+    place = QUARTILE * (len(ordered) - 1)
+    below = floor(place)
+    if place == below:
+        return ordered[below]
+    return ordered[below] + (place - below) * (ordered[below + 1] - ordered[below])
+
+
+def noise_scale(reports: Sequence[Observation]) -> float | None:
+    """B_simple = tr(cov g) / |E g|^2, both averaged before dividing (McCandlish et al. 2018, appendix A).
+
+    None where it was not measured, or |E g|^2 came out as zero or less.
+    """
+    estimates = [
+        (report.grad_sqr, report.grad_var)
+        for report in reports
+        if report.grad_sqr is not None and report.grad_var is not None
+        and -inf < report.grad_sqr < inf and report.grad_var < inf
+    ]  # fmt: skip
+    return mean_noise_scale([(sqr, var, 1) for sqr, var in estimates[-NOISE_WINDOW:]])
+
+
+def mean_noise_scale(estimates: Sequence[tuple[float, float, int]]) -> float | None:
+    """Of (|E g|^2, tr(cov g), number of reports that say so)."""
+    count = sum(reports for _, _, reports in estimates)
+    if not count:
+        return None
+    sqr = sum(sqr * reports for sqr, _, reports in estimates) / count
+    var = sum(var * reports for _, var, reports in estimates) / count
+    return var / sqr if sqr > 0 and var >= 0 else None

@@ -1,0 +1,215 @@
+"""The real control plane at a virtual clock, with simulated trainers: jobs of the simulator's own physics that ask,
+report, send heartbeats, commit and end through the calls that real processes make.
+
+As in the simulator a boundary is reached at once, processes are gone at once and the next segment asks at once. What
+happens at one instant is one decision: whoever decides takes up all events that came meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+from typing import Any
+
+from sqlalchemy import select
+
+from elastic_core.control.ledger.tables import DecisionRow
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import Allocation, Plan, SegmentState, Snapshot, Target, from_json
+from elastic_core.policy.plans.grants import as_held
+from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
+from elastic_core.protocol.trainer import Directive, Heartbeat
+from elastic_core.sim.engine.running import Running
+from elastic_core.sim.ground_truth.workload import SimJob
+from elastic_core.spec import JobSpec
+from tests.builders import FACTS, FakeClock, a_commit, an_observation
+
+LONG = {"lease_seconds": 1e6}  # nobody is silent for so long, however far apart the instants of a test are
+
+
+class Reporting(Running):
+    """Keeps what its trainer has to report."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.unsent: list[dict[str, Any]] = []
+
+    def report(self, count: int) -> None:
+        super().report(count)
+        slots, nodes, kind, batch, local, accumulation, _, _ = self._key
+        step_seconds, sync_seconds = self.measured[self._key]
+        sqr, var = self._noise or (None, None)
+        self.unsent += count * [
+            {
+                "num_slots": slots, "num_nodes": nodes, "type": kind, "global_batch": batch, "local_batch": local,
+                "accumulation": accumulation, "step_seconds": step_seconds, "sync_seconds": sync_seconds,
+                "grad_sqr": sqr, "grad_var": var,
+            }
+        ]  # fmt: skip
+
+
+@dataclass
+class Trainer:
+    """The processes of one job, one chain after the other."""
+
+    plane: LedgerControl
+    job: Reporting
+    segment_id: str
+    step: int = 0
+    order: LaunchOrder | None = None  # of the lease that they hold
+    told_first_step: bool = True
+    done: float = 0.0
+    committed: int = 0  # samples
+
+    @property
+    def calls(self) -> Any:
+        assert self.order is not None
+        return self.plane.trainer(self.order.token)
+
+    def start(self, now: float) -> bool:
+        """By new processes, if slots were granted."""
+        if self.order is not None or self.plane.segment(self.segment_id).state != SegmentState.GRANTED:
+            return False
+        self.order = self.plane.launch_order(self.segment_id)
+        self._hold(now, self.order.allocation, anew=True)
+        return True
+
+    def _hold(self, now: float, allocation: Allocation, *, anew: bool) -> None:
+        self.job.hold(now, allocation.slots[0].type, allocation, anew=anew)
+        self.told_first_step = False
+
+    def go_on(self, now: float) -> None:
+        """Train until now, and say so."""
+        self.job.advance(now)
+        if self.order is None or self.job.leases.first_step_is_to_come:
+            return  # it restores: nobody has heard of its processes
+        if self.job.done > self.done:
+            self.step, self.done = self.step + 1, self.job.done
+        if not self.told_first_step:
+            self.told_first_step = True
+            self.beat(now)
+            self._commit(samples=self.committed + 1, timings={"first_step_at": self.job.paused_until})
+            self.step += 1
+        self.beat(now)
+        reports = []
+        for said in self.job.unsent:
+            self.step += 1
+            reports.append(an_observation(self.step, self.order, samples=int(self.job.done), at=now, **said))
+        self.job.unsent = []
+        self.calls.observe(reports)
+
+    def beat(self, now: float) -> Any:
+        return self.calls.heartbeat(Heartbeat(step=self.step, samples=int(self.job.done), at=now))
+
+    def _commit(self, **more: Any) -> Any:
+        assert self.order is not None
+        commit = a_commit(self.order, self.step, **{"samples": int(self.job.done), **more})
+        self.committed = commit.samples
+        return self.calls.commit(commit)
+
+    def finish(self) -> None:
+        self._commit(finished=True)
+        self.calls.exited(ExitReport(kind=ExitKind.FINISHED))
+
+    def reach_boundary(self, now: float, slots: Sequence[Any] = ()) -> None:
+        """`slots`: on which the same processes may be able to go on."""
+        assert self.order is not None
+        held, before = self.order.allocation, self.calls
+        ready = tuple(slot for slot in slots if slot not in held.slots)
+        answer = self._commit(final=True, ready=ready, timings={"last_step_at": now})
+        if answer.order is None:
+            before.exited(ExitReport(kind=ExitKind.BOUNDARY))
+            self.order = None
+            self.job.release(now)
+            self.segment_id = self.plane.job(self.job.job.job_id).segment_id
+            self.plane.acquire(self.segment_id)
+            return
+        self.order, self.segment_id = answer.order, answer.order.segment_id
+        allocation = answer.order.allocation
+        if (allocation.slots, allocation.layout) == (held.slots, held.layout):
+            self.job.set_batch(allocation.global_batch)
+            return
+        self.job.release(now)
+        self._hold(now, allocation, anew=False)
+        self.calls.release_slots([slot for slot in held.slots if slot not in allocation.slots])
+
+
+@dataclass
+class SimulatedCluster:
+    plane: LedgerControl
+    clock: FakeClock
+    noise: float
+    seed: int
+    active: dict[str, Trainer] = field(default_factory=dict)
+
+    def run(self, jobs: Sequence[tuple[SimJob, JobSpec]]) -> None:
+        """Until every job has ended."""
+        arriving = sorted(jobs, key=lambda job: (job[0].submitted_at, job[0].job_id))
+        while arriving or self.active:
+            arrival = arriving[0][0].submitted_at if arriving else inf
+            now = min(arrival, self._next_finish(), self._next_wake_up())
+            assert now < inf, "nothing will ever happen again"
+            self.clock.now = now
+            with self.plane._ledger.deciding():
+                self._go_on(now)
+                while arriving and arriving[0][0].submitted_at <= now:
+                    self._submit(*arriving.pop(0))
+            self.plane.allocator.wake()
+            self._carry_out(now)
+
+    def _next_finish(self) -> float:
+        return min((trainer.job.finish_at() for trainer in self.active.values()), default=inf)
+
+    def _next_wake_up(self) -> float:
+        wake_at = self.plane._ledger.read(lambda tx: tx.scheduling().wake_at)
+        return inf if wake_at is None or not self.active else max(wake_at, self.clock.now + 1e-3)
+
+    def _go_on(self, now: float) -> None:
+        for job_id, trainer in list(self.active.items()):
+            trainer.go_on(now)
+            if trainer.job.finished_at is not None:
+                trainer.finish()
+                del self.active[job_id]
+
+    def _submit(self, job: SimJob, spec: JobSpec) -> None:
+        status = self.plane.submit(job.job_id, spec, FACTS)
+        rng = Random(f"{self.seed}/{job.job_id}")
+        self.active[job.job_id] = Trainer(
+            self.plane, Reporting(job, self.noise, rng, at=self.clock.now), status.segment_id
+        )
+        self.plane.acquire(status.segment_id)
+
+    def _carry_out(self, now: float) -> None:
+        """Boundaries and starts, until the plan asks for no more."""
+        plan = self.plane.last_plan()
+        if plan is None:
+            return
+        for job_id, target in plan.targets.items():
+            if job_id in self.active:
+                self._change_batch(now, self.active[job_id], target)
+        while any([self._move(now, self.active[job_id]) for job_id in plan.targets if job_id in self.active]):
+            pass
+
+    def _change_batch(self, now: float, trainer: Trainer, target: Target) -> None:
+        """A segment ends when its trainer likes: here, as soon as it has something from it."""
+        if trainer.order is not None and as_held(target, trainer.order.allocation):
+            if trainer.order.allocation.global_batch != target.global_batch:
+                trainer.reach_boundary(now)
+
+    def _move(self, now: float, trainer: Trainer) -> bool:
+        if trainer.order is None:
+            return trainer.start(now)
+        if self.plane.segment(trainer.segment_id).revoke_reason is None:
+            return False
+        answer = trainer.beat(now)
+        assert answer.directive is Directive.BOUNDARY, f"{trainer.segment_id}, {answer}"
+        trainer.reach_boundary(now, answer.slots)
+        return True
+
+    def decisions(self) -> list[tuple[Snapshot, Plan]]:
+        """What the ledger has recorded."""
+        rows = self.plane._ledger.read(lambda tx: list(tx.session.scalars(select(DecisionRow).order_by(DecisionRow.id))))
+        assert [row.failure for row in rows] == [None] * len(rows)
+        return [(from_json(Snapshot, row.snapshot), from_json(Plan, row.plan)) for row in rows]
