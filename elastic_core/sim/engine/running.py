@@ -217,7 +217,7 @@ class Running:
             submitted_at=job.submitted_at,
             deadline=job.deadline,
             limits=job.limits,
-            total_samples=self._visible_work() if declared else None,
+            total_samples=self._visible_work() if declared and job.declared else None,
             done_samples=int(self.done),
             scale_invariant=job.told_noise is None,
             segment_id=f"{job.job_id}__seg",
