@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from math import log
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,7 @@ def test_a_real_worker_keeps_the_pace_of_its_slots_type_learns_and_reads_each_sa
     order = make_order(spec, slots=1, batch=32, epoch=1, total=3 * 256, dataset=256, records=ledger.records())
     assert work(tmp_path, order) == 0
     observations, commits = ledger.observations(), ledger.commits()
-    assert observations[-1].loss < observations[0].loss
+    assert observations[-1].loss < 0.9 * log(256), "better than guessing a byte"
     least, _ = paced.physics("compute-bound", paced.PacedParams(size=0.05)).seconds("cpu", (1,), 32, 1)
     assert statistics.median(seen.step_seconds for seen in observations) > 0.9 * least
     assert [verdict.proven for verdict in prove([commit.fingerprints for commit in commits], 256)] == [True] * 3
