@@ -153,6 +153,7 @@ def _entry_point(kind: str) -> Callable[[Session], None]:
     def run(session: Session) -> None:
         train(session, kind)
 
+    run.__name__ = kind.replace("-", "_")
     mark = session_task(
         dataset_samples=dataset_samples, metric="held_out_loss", params=PacedParams, model=model, evaluate=evaluate
     )
@@ -166,6 +167,15 @@ noise_limited = _entry_point("noise-limited")
 balanced = _entry_point("balanced")
 
 
+ENTRY_POINTS: Mapping[str, Callable[[Session], None]] = {
+    "compute-bound": compute_bound,
+    "exchange-bound": exchange_bound,
+    "hardly-scaling": hardly_scaling,
+    "noise-limited": noise_limited,
+    "balanced": balanced,
+}
+
+
 def entry_point(kind: str) -> str:
-    """The name of a kind's entry point, as a job spec takes it."""
-    return f"examples.paced:{kind.replace('-', '_')}"
+    """The name of a kind's entry point, as a job spec takes it. Raises `KeyError` for a kind that has none."""
+    return f"{__name__}:{ENTRY_POINTS[kind].__name__}"

@@ -25,7 +25,7 @@ from elastic_core.spec import JobSpec
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import model_registry
 from elastic_core.train.data.audit import prove
-from tests.e2e.platform import Platform, eventually
+from tests.e2e.platform import PATIENCE, Platform, eventually
 
 POLL_SECONDS = 1.0
 REGISTERED_SECONDS = 240.0  # after the last job's training, for the tasks that evaluate and register
@@ -62,7 +62,8 @@ class Cores:
     def busy(self) -> float:
         now = psutil.cpu_times()
         spent = {name: getattr(now, name) - getattr(self.began, name) for name in now._fields if "guest" not in name}
-        return 1.0 - (spent["idle"] + spent.get("iowait", 0.0)) / sum(spent.values())
+        idle = float(spent["idle"] + spent.get("iowait", 0.0))
+        return 1.0 - idle / float(sum(spent.values()))
 
 
 def run(
@@ -121,7 +122,7 @@ def _held(job: JobStatus) -> str:
 
 def _airflow_states(platform: Platform, ids: Sequence[str]) -> dict[str, str]:
     """How the runs of `elastic_job` ended, evaluation and registration included."""
-    deadline = time.monotonic() + REGISTERED_SECONDS
+    deadline = time.monotonic() + REGISTERED_SECONDS * PATIENCE
     while True:
         states = {job_id: platform.run_state("elastic_job", job_id) for job_id in ids}
         if set(states.values()) <= {"success", "failed"} or time.monotonic() > deadline:

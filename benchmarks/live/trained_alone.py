@@ -55,19 +55,23 @@ def _backward(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float,
     for x, y in zip(inputs.chunk(PARTS), targets.chunk(PARTS), strict=True):
         model.zero_grad(set_to_none=True)
         loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
+        torch.autograd.backward(loss)
         weight = len(x) / len(inputs)
         total += loss.item() * weight
         parts.append(Part(len(x), _sqr_norm(model)))
-        for grad, parameter in zip(grads, model.parameters(), strict=True):
-            grad.add_(parameter.grad, alpha=weight)
+        for grad, part in zip(grads, _gradients(model), strict=True):
+            grad.add_(part, alpha=weight)
     for grad, parameter in zip(grads, model.parameters(), strict=True):
         parameter.grad = grad
     return total, parts
 
 
 def _sqr_norm(model: nn.Module) -> float:
-    return sqr_sum(torch._foreach_norm([parameter.grad for parameter in model.parameters()]))
+    return sqr_sum(torch._foreach_norm(_gradients(model)))
+
+
+def _gradients(model: nn.Module) -> list[Tensor]:
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
 def main() -> int:
