@@ -2,14 +2,14 @@
 
     .venv/bin/python -m benchmarks.boundary [--quick]
 
-The whole platform runs (PostgreSQL, Airflow, MLflow, on this machine, in a folder of its own), with one job on 2
-CPU slots. Three kinds of boundary:
+The whole platform runs (PostgreSQL, Airflow, MLflow, on this machine, in a folder of its own) under its default policy,
+with one job on 2 CPU slots, whose model is large enough to be worth two. Three kinds of boundary:
 
 - in place: the slots stay; the lease passes on inside the commit, which is made behind the steps, and training goes
   straight on;
-- resize: another holder asks for one of the two slots, later gives it back: 2 -> 1 -> 2 slots. The lease passes on with
-  other slots, and the processes that stay begin anew from the checkpoint; for a growth, further workers were started
-  ahead while training went on;
+- resize: another holder of higher priority asks for one of the two slots, later gives it back: 2 -> 1 -> 2 slots. The
+  lease passes on with other slots, and the processes that stay begin anew from the checkpoint; for a growth, further
+  workers were started ahead while training went on;
 - restart, their rival on the same work in the same run: what a platform does that ends the processes at every
   boundary. Airflow's next run is granted the slots and starts new processes. Here a user asks for each.
 
@@ -105,6 +105,7 @@ def spec(name: str, **changes: Any) -> JobSpec:
     base = {
         "name": name,
         "entry_point": "examples.digits:Digits",
+        "params": {"width": 128},
         "work": {"epochs": 100_000},
         "batch": {"min": 64, "max": 64},
         "slots": {"min": 1, "max": 2},
@@ -139,7 +140,7 @@ def restart(platform: Platform, engine: Engine, job_id: str) -> None:
 def resize(platform: Platform, job_id: str, number: int) -> None:
     """Take one of the job's two slots for another holder, and give it back: two resizes of the job."""
     control, holder = platform.control, f"holder-{number}"
-    control.submit(holder, spec("holder", slots={"min": 1, "max": 1}), JobFacts(dataset_samples=1000))
+    control.submit(holder, spec("holder", slots={"min": 1, "max": 1}, priority=10), JobFacts(dataset_samples=1000))
     segment = f"{holder}__seg_0"
     control.acquire(segment)
     eventually(lambda: control.segment(segment).lease_live, 120, "the holder gets its slot")
@@ -255,7 +256,7 @@ def main() -> int:
     quick = parser.parse_args().quick
     wanted = 2 if quick else 10
     home = Path(tempfile.mkdtemp(prefix="elastic-boundary-"))
-    platform = Platform(home, policy="fair_share")
+    platform = Platform(home)
     try:
         platform.up()
         found, step = measure(platform, wanted)

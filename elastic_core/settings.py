@@ -70,6 +70,11 @@ class Settings(BaseSettings):
         description="folder of what was learnt from the ledger, written by elastic_reconcile and read by the control "
         "plane; absent: <home>/predictors",
     )
+    use_predictors: bool = Field(
+        default=True,
+        description="whether decisions use what was learnt from earlier jobs: experience of resource types, who can be "
+        "predicted, forecasts of unknown work; false: priors only, to see what learning is worth",
+    )
     lease_seconds: float = Field(default=90.0, gt=0, description="life of a lease without a heartbeat")
     heartbeat_seconds: float = 2.0
     grace_seconds: float = 60.0

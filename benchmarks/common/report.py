@@ -56,7 +56,7 @@ def versions() -> dict[str, str]:
 def command() -> str:
     """How this process was started; of ELASTIC_DATA whether it was set, not to which folder of this machine."""
     program = sys.modules["__main__"].__spec__
-    module = program.name if program else Path(sys.argv[0]).name
+    module = program.name.removesuffix(".__main__") if program else Path(sys.argv[0]).name
     data = ["ELASTIC_DATA=..."] if os.environ.get("ELASTIC_DATA") else []
     return " ".join([*data, "python", "-m", module, *sys.argv[1:]])
 

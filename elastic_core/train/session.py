@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
+from elastic_core.domain import Allocation, Slot
 from elastic_core.errors import UserError
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import Commit
@@ -110,6 +111,21 @@ class Session:
     @property
     def device(self) -> torch.device:
         return self._group.device
+
+    @property
+    def allocation(self) -> Allocation:
+        """What the job holds now: the slots of all ranks by rank, the global batch, the layout."""
+        return self._progress.order.allocation
+
+    @property
+    def slot(self) -> Slot:
+        """The slot that this rank runs on: its node, and its resource type as the cluster names it."""
+        return self.allocation.slots[self.rank]
+
+    @property
+    def completes_step(self) -> bool:
+        """The batch at hand is the step's last micro-batch: `step` exchanges gradients and steps the optimizer."""
+        return self._current is not None and self._current.micro is not None and self._current.micro.last
 
     @property
     def num_steps(self) -> int:

@@ -25,8 +25,8 @@ from elastic_core.services.platform import (
 from elastic_core.services.secrets import ADMIN, admin_password, read_secret
 from elastic_core.settings import Settings
 
-# Unless the user's settings say otherwise. `elastic_batch` tries counts out within the minutes that a demo has.
-OURS: Mapping[str, Any] = {"cluster": Path(__file__).with_name("cluster.json"), "policy": "elastic_batch"}
+# Unless the user's settings say otherwise.
+OURS: Mapping[str, Any] = {"cluster": Path(__file__).with_name("cluster.json")}
 START_SECONDS = 180.0
 
 

@@ -17,8 +17,8 @@ from tests.e2e.test_main_line import a_job, finished, job_of, log_of, start, sta
 
 @pytest.fixture(scope="module")
 def long_job(platform: Platform) -> Iterator[str]:
-    """A job in one long segment on both slots of a node, for wishes about segments."""
-    start(platform, a_job("long", samples=1_000_000, slots=(2, 2)))
+    """A job in one long segment on both slots of a node, for wishes about segments. Nobody takes its slots."""
+    start(platform, a_job("long", samples=1_000_000, slots=(2, 2), priority=50))
     eventually(lambda: trains(platform, "long"), 120, "the long job trains")
     yield "long"
     platform.control.cancel("long", "the tests are over")

@@ -12,6 +12,7 @@ import pytest
 from elastic_core.host.process import ProcessId
 from elastic_core.services.marks import of_program
 from tests.e2e.platform import Platform, eventually
+from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, start, trains
 
 SERVICES = ("postgres", "api-server", "mlflow", "tracker", "scheduler", "dag-processor", "triggerer")
 
@@ -88,6 +89,11 @@ def test_a_killed_supervisor_is_cleared_by_the_next_up(platform: Platform) -> No
 
 
 def test_down_leaves_no_process_and_up_finds_everything_again(platform: Platform) -> None:
+    """The services come up under another policy, and a job that ran goes on under it. The last test: it stays so."""
+    start(platform, a_job("two-policies", samples=9_000, slots=(1, 2), checkpoints={"interval_seconds": 2}))
+    eventually(lambda: trains(platform, "two-policies"), 120, "the job trains")
+    eventually(lambda: platform.control.checkpoints("two-policies"), 60, "a checkpoint is there")
+    assert decided_by(platform) == "horizon"
     runs = platform.airflow.get("/dags/elastic_reconcile/dagRuns").json()["total_entries"]
     supervisor = ProcessId.of(platform.supervisor.pid())
     platform.down()
@@ -96,5 +102,14 @@ def test_down_leaves_no_process_and_up_finds_everything_again(platform: Platform
     assert not supervisor.alive()
     postgres = [process for process in psutil.process_iter() if process.name() == "postgres"]
     assert [process for process in postgres if Path(process.cwd()).is_relative_to(platform.home)] == []
+    platform.settings = platform.settings.model_copy(update={"policy": "fair_share"})
     platform.up()
     assert platform.airflow.get("/dags/elastic_reconcile/dagRuns").json()["total_entries"] >= runs
+    assert finished(platform, "two-policies").done_samples == 9_000
+    assert decided_by(platform) == "fair_share"
+    assert_read_exactly_once(platform, "two-policies")
+
+
+def decided_by(platform: Platform) -> str | None:
+    plan = platform.control.last_plan()
+    return plan.policy if plan is not None else None

@@ -125,6 +125,21 @@ def collecting(session: Session) -> None:
 
 
 @session_task(dataset_samples=32)
+def placed(session: Session) -> None:
+    """Logs what it is told of where it runs; writes of every batch its size and whether it completes a step."""
+    model = network()
+    model, _ = session.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data(32))
+    with (Path(session.params["folder"]) / "batches").open("a") as file:
+        assert not session.completes_step, "no batch is at hand yet"
+        for x, y in session.batches():
+            slot, held = session.slot, session.allocation
+            seen = [slot.node, slot.type, held.num_slots, held.global_batch, len(x), session.completes_step]
+            file.write(json.dumps(seen) + "\n")
+            session.step(nn.functional.mse_loss(model(x), y))
+            assert not session.completes_step, "its batch was learnt from"
+
+
+@session_task(dataset_samples=32)
 def broken(session: Session) -> None:
     model = network()
     model, _ = session.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data(32))

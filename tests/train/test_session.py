@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import pytest
@@ -56,6 +57,15 @@ def test_bf16_is_autocast_around_the_loops_body_and_weights_stay_fp32(new_job):
         job = new_job(precision, entry="typed", rows=64, total=128, spec={"precision": precision})
         assert run_here(job) == 0
         assert last(job).metrics["half"] == half
+
+
+def test_a_loop_is_told_its_slot_its_allocation_and_which_batch_completes_a_step(new_job, tmp_path):
+    spec = {"batch": {"min": 16, "max": 16, "max_per_slot": 10}}
+    job = new_job(entry="placed", rows=32, total=32, spec=spec, params={"folder": str(tmp_path)})
+    assert run_here(job) == 0
+    lines = [json.loads(line) for line in (tmp_path / "batches").read_text().splitlines()]
+    assert {tuple(line[:4]) for line in lines} == {("n", "cpu", 1, 16)}
+    assert [line[4:] for line in lines] == [[8, False], [8, True], [8, False], [8, True]]
 
 
 def test_gradients_are_clipped_to_their_norm(new_job):

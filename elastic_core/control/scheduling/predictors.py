@@ -8,7 +8,7 @@ who was measured on several has taught it, and is not told his own measurements 
 *Classes* come from the file that `control.scheduling.refit` writes. Only jobs whose work nobody knows (a target loss)
 are asked about: what is declared is believed. A job's class is asked anew every `CLASS_SECONDS`, with the losses so
 far, so that it may turn predictable while it runs. Whatever fails here is logged, the jobs' fields stay None, and
-training goes on.
+training goes on. With the setting `use_predictors` off nothing is learnt and no job is asked about.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Predictors:
     def refresh(self, older_than: float = REFRESH_SECONDS) -> None:
         """Learn experience anew if what is known is older than that."""
         now = self._ledger.clock()
-        if now - self._refreshed_at < older_than:
+        if not self._settings.use_predictors or now - self._refreshed_at < older_than:
             return
         self._refreshed_at = now
         try:
@@ -103,6 +103,8 @@ class Predictors:
 
     def classify(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the class and the expected work of the jobs that have declared none."""
+        if not self._settings.use_predictors:
+            return snapshot
         undeclared = [job.job_id for job in snapshot.jobs if job.total_samples is None]
         self._answers = {job_id: answer for job_id, answer in self._answers.items() if job_id in undeclared}
         due = [job_id for job_id in undeclared if not self._is_fresh(job_id, snapshot.now)]

@@ -279,7 +279,7 @@ class Running:
         measured = self._measurements()
         return JobRecord(
             job=self._submission,
-            total_samples=self._visible_work() if declared else None,
+            total_samples=self._visible_work() if declared and self.job.declared else None,
             reported_samples=int(self.done),
             segment=self._segment,
             allocation=self.allocation,

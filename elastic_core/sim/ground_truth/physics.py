@@ -7,7 +7,7 @@ g x base batch of it. Where every sample counts the same whatever the batch, the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from elastic_core.errors import UserError
@@ -75,6 +75,16 @@ class AnalyticPhysics:
     @property
     def epoch_ends(self) -> Sequence[float]:
         return (self.work,)
+
+    def slowed(self, factor: float) -> AnalyticPhysics:
+        """The same job with every part of its step times `factor` as long: a larger model, whose work is the same."""
+        return replace(
+            self,
+            fixed_seconds=factor * self.fixed_seconds,
+            per_sample_seconds=factor * self.per_sample_seconds,
+            exchange_seconds=factor * self.exchange_seconds,
+            latency_seconds=factor * self.latency_seconds,
+        )
 
     def max_local(self, kind: str, nodes: Nodes) -> int:  # noqa: ARG002 - the same everywhere
         return self.local_limit

@@ -21,6 +21,7 @@ class SimJob:
     queue: str = "default"
     priority: int = 0
     deadline: float | None = None
+    declared: bool = True  # False: it stops when it is good enough, and nobody says how much work that is
     predictable: float | None = None
     turns_predictable: tuple[float, float] | None = None  # (share of its work done, probability from there on)
     # (share of its work done, what is told to be left from there on, relative to the truth), ascending; (): the truth.

@@ -64,7 +64,7 @@ def _job(job_id: str, name: str, at: float, rng: Random) -> SimJob:
     kind = KINDS[name]
     alone = min(rng.lognormvariate(0.0, _SPREAD) * _MEDIAN_SLOT_SECONDS, _LONGEST_SLOT_SECONDS)
     jitter = rng.lognormvariate(0.0, 0.25)  # no two models of a family are the same
-    whole = _physics(kind, jitter)
+    whole = kind_physics(kind, jitter)
     physics = replace(whole, work=alone * _rate(whole, kind))
     requested = rng.choices((1, 2, 4, 8), (0.45, 0.25, 0.2, 0.1))[0]
     limits = Limits(
@@ -79,7 +79,8 @@ def _job(job_id: str, name: str, at: float, rng: Random) -> SimJob:
     return SimJob(job_id=job_id, task=name, submitted_at=at, physics=physics, limits=limits)
 
 
-def _physics(kind: Kind, jitter: float) -> AnalyticPhysics:
+def kind_physics(kind: Kind, jitter: float = 1.0) -> AnalyticPhysics:
+    """How long steps of this kind take, `jitter` times its compute, and of no work yet."""
     return AnalyticPhysics(
         base_batch=kind.base_batch,
         work=1.0,

@@ -21,7 +21,7 @@ from elastic_core.policy.aiturbo.aiturbo import is_predictable
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.protocol.encoding import dumps
 from elastic_core.protocol.records import FinishedRun
-from tests.builders import FACTS, FakeClock, Life, a_cluster, a_spec, an_observation
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_control, a_spec, an_observation
 
 REPORTS = 40
 TARGET = 0.35
@@ -272,3 +272,19 @@ def test_a_decision_learns_by_itself_only_where_nobody_reconciles(
     control.snapshot()
     control.snapshot()
     assert len(asked) == before + 1
+
+
+def test_with_predictors_off_nobody_is_classified_and_no_type_is_known_from_others(
+    ledger_url: str, tmp_path: Path, clock: FakeClock, learnt_from_tasks: bytes
+) -> None:
+    control = a_control(ledger_url, tmp_path, clock, use_predictors=False)
+    control.set_cluster(a_cluster())
+    put(control, learnt_from_tasks)
+    on_two_types(control, clock)
+    submit(control, "pupil", slots=(2, 2))
+    clock.advance(REFRESH_SECONDS + 1)
+    control.reconcile([])
+    pupil = the_job(control, "pupil")
+    assert (pupil.predictable, pupil.expected_samples) == (None, None)
+    assert pupil.throughput == job_models(pupil.profile, pupil.limits)
+    control.close()

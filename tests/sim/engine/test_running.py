@@ -120,6 +120,7 @@ def test_what_a_policy_is_shown_while_it_waits() -> None:
     assert (view.allocation, view.waiting_since, view.profile, view.noise_scale) == (None, 0.0, (), None)
     assert view.resize_seconds == UNKNOWN_RESIZE_SECONDS
     assert running().view(declared=False).total_samples is None
+    assert running(declared=False).view(declared=True).total_samples is None, "the job's user does not know"
 
 
 def test_a_configuration_is_shown_once_it_was_trained_under() -> None:

@@ -1,0 +1,119 @@
+"""Policies on the real services: the default one against its rivals, in mean completion time of 24 jobs on 16 slots.
+
+    .venv/bin/python -m benchmarks.live --policy horizon --seed 0     # one run of about 12 minutes, kept
+    .venv/bin/python -m benchmarks.live --report                      # of all kept runs of this workload
+    .venv/bin/python -m benchmarks.live --quick                       # 6 jobs in minutes: completion and correctness
+
+PostgreSQL, Airflow, MLflow and trainer processes are real; jobs are those of `examples.paced`: real processes, gradient
+exchange, checkpoints and resizes on a tiny real model, each step padded to what a profile says that this type of slot
+and this batch take (`elastic_core.sim.workloads.generated_jobs`). The ledger first imports the corpus of short real
+trainings as its history, where the command `elastic history import` is there. A run is kept under the fingerprint of
+its workload, so that runs may be made one at a time and in any order; `--again` makes a kept one anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.report import OUT, Report
+from benchmarks.live import live_forecasts, live_report
+from benchmarks.live.contenders import CONTENDERS, Contender
+from benchmarks.live.live_run import mean_completion, problems, run
+from benchmarks.live.live_workload import LiveWorkload, full, quick
+from tests.e2e.platform import Platform
+
+CORPUS = Path(__file__).parents[1] / "corpus" / "runs.jsonl.gz"
+MOST_SECONDS = 2400.0  # a run that takes longer has gone wrong
+SEEDS = (0, 1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", choices=CONTENDERS, help="run this one now")
+    parser.add_argument("--seed", type=int, default=0, help="of the jobs: initial weights and data order")
+    parser.add_argument("--report", action="store_true", help="judge the runs that are kept")
+    parser.add_argument("--quick", action="store_true", help="6 jobs on 8 slots under horizon, and nothing else")
+    parser.add_argument("--again", action="store_true", help="run although such a run is kept")
+    parser.add_argument("--keep-home", action="store_true", help="leave the services' folder, to look into")
+    chosen = parser.parse_args()
+    if not (chosen.policy or chosen.report or chosen.quick):
+        parser.error("say --policy NAME, --report or --quick")
+    if chosen.quick:
+        return quick_run(chosen)
+    if chosen.policy:
+        one_run(full(), chosen.policy, chosen)
+    return live_report.report(full(), kept(full())) if chosen.report else 0
+
+
+def kept_at(loaded: LiveWorkload) -> Path:
+    return OUT / "live" / loaded.fingerprint()
+
+
+def kept(loaded: LiveWorkload) -> dict[tuple[str, int], Any]:
+    """The runs of this workload by (contender, seed)."""
+    runs = [json.loads(path.read_text()) for path in sorted(kept_at(loaded).glob("*.json"))]
+    return {(one["contender"], one["seed"]): one for one in runs}
+
+
+def one_run(loaded: LiveWorkload, label: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Run, and keep what came of it, unless that was done before."""
+    path = kept_at(loaded) / f"{label}-{chosen.seed}.json"
+    if path.exists() and not chosen.again:
+        print(f"{path} is kept from before; --again runs it anew")
+        before: dict[str, Any] = json.loads(path.read_text())
+        return before
+    outcome = on_own_services(loaded, CONTENDERS[label], chosen.seed, keep_home=chosen.keep_home)
+    outcome |= {"contender": label, "seed": chosen.seed, "fingerprint": loaded.fingerprint()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(outcome, indent=1))
+    print(f"{label}, seed {chosen.seed}: mean completion {mean_completion(outcome):.1f} s, kept as {path}")
+    for line in outcome["problems"]:
+        print(f"NOT RIGHT: {line}")
+    return outcome
+
+
+def on_own_services(loaded: LiveWorkload, contender: Contender, seed: int, *, keep_home: bool) -> dict[str, Any]:
+    """Services of this run alone, in a folder of their own."""
+    home = Path(tempfile.mkdtemp(prefix="elastic-live-"))
+    platform = Platform(home, policy=contender.policy, **contender.settings)
+    try:
+        platform.up()
+        imported = import_history(platform)
+        outcome = run(platform, loaded, contender.specs(loaded, seed), most_seconds=MOST_SECONDS)
+        forecasts = live_forecasts.graded(platform, outcome["jobs"])
+    finally:
+        platform.elastic("down", check=False)
+        if not keep_home:
+            shutil.rmtree(home, ignore_errors=True)
+    return outcome | {"history": imported, "forecasts": forecasts, "problems": problems(loaded, outcome)}
+
+
+def import_history(platform: Platform) -> str | None:
+    """What the platform says of the imported corpus; None where it has no such command."""
+    if platform.elastic("history", "--help", check=False).returncode:
+        return None
+    return platform.elastic("history", "import", str(CORPUS)).stdout.strip()
+
+
+def quick_run(chosen: argparse.Namespace) -> int:
+    loaded = quick()
+    outcome = on_own_services(loaded, CONTENDERS["horizon"], chosen.seed, keep_home=chosen.keep_home)
+    report = Report("live", quick=True)
+    live_report.jobs_table(report, outcome)
+    right: Mapping[str, Any] = {"want": "nothing wrong", "got": "; ".join(outcome["problems"]) or "nothing wrong"}
+    report.bar("every job finished, read each sample once, was registered", **right, ok=not outcome["problems"])
+    resizes = sum(job["resizes"] for job in outcome["jobs"])
+    report.bar("jobs were resized", want=">= 1", got=resizes, ok=resizes >= 1)
+    report.figure("outcome", outcome)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

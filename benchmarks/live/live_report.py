@@ -1,0 +1,158 @@
+"""The live benchmark's verdict over the runs that are kept, the simulator's word on the same jobs beside them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy.stats import spearmanr
+
+from benchmarks.common.report import Report
+from benchmarks.live import live_forecasts
+from benchmarks.live.contenders import CONTENDERS, OTHERS
+from benchmarks.live.live_run import mean_completion
+from benchmarks.live.live_workload import LiveWorkload, simulated
+from elastic_core.policy import registry
+from elastic_core.sim.engine.engine import Options, simulate
+
+OVER_FIXED, OVER_OTHERS, PREDICTORS_WORTH = 0.6, 0.9, 1.1
+SIMULATED_WITHIN, RANK_CORRELATION = 0.1, 0.9
+OURS, WITHOUT = "horizon", "horizon-without-predictors"
+Runs = Mapping[tuple[str, int], Any]  # by contender and seed
+
+
+def report(loaded: LiveWorkload, runs: Runs) -> int:
+    result = Report("live", quick=False)
+    result.figure("fingerprint", loaded.fingerprint())
+    labels = [label for label in CONTENDERS if any(label == one for one, _ in runs)]
+    means = {label: statistics.fmean(_of(runs, label, mean_completion)) for label in labels}
+    simulations = {key: simulate_as_run(loaded, one) for key, one in runs.items()}
+    result.figure("runs", [{**one, "simulated_completion_seconds": simulations[key]} for key, one in runs.items()])
+    _contenders_table(result, runs, simulations, labels, means)
+    _judge_means(result, means)
+    _judge_simulations(result, runs, simulations)
+    _forecasts(result, [one for (label, _), one in runs.items() if label == OURS])
+    wrong = [f"{label} {seed}: {line}" for (label, seed), one in runs.items() for line in one["problems"]]
+    got = "; ".join(wrong[:3]) or "nothing wrong"
+    result.bar("every job finished, read each sample once, was registered", want="nothing wrong", got=got, ok=not wrong)
+    imported = [one["history"] for one in runs.values()]
+    result.bar("the ledger had imported the corpus", want="in every run", got=imported[:1], ok=all(imported))
+    return result.finish()
+
+
+def _of(runs: Runs, label: str, figure: Any) -> list[float]:
+    return [figure(one) for (name, _), one in sorted(runs.items()) if name == label]
+
+
+def simulate_as_run(loaded: LiveWorkload, outcome: Mapping[str, Any]) -> dict[str, float]:
+    """Completion seconds by job in the simulator, told of this run what no policy decides: how long a job's submission
+    took, the mean seconds without training around a start or resize, and where the unknown ends were."""
+    contender = CONTENDERS[outcome["contender"]]
+    of_policy = contender.workload(loaded)
+    ends = {job["name"]: float(job["samples"]) for job in outcome["jobs"] if job["samples"]}
+    unknown = {job.name: ends[job.name] for job in loaded.jobs if job.target_loss is not None and job.name in ends}
+    restart = statistics.fmean(outcome["without_training_seconds"] or [0.0])
+    workload, policy = simulated(of_policy, restart, unknown), registry.get(contender.policy)
+    result = simulate(workload, loaded.nodes, policy, Options(seed=outcome["seed"]))
+    submission = statistics.fmean(
+        job["submitted_at"] - job["requested_at"] for job in outcome["jobs"] if job["submitted_at"]
+    )
+    return {job.job_id: job.completion_seconds + submission for job in result.jobs if job.completion_seconds}
+
+
+def _contenders_table(
+    result: Report, runs: Runs, simulations: Mapping[tuple[str, int], Mapping[str, float]],
+    labels: Sequence[str], means: Mapping[str, float],
+) -> None:  # fmt: skip
+    rows = []
+    for label in labels:
+        own = [(key, one) for key, one in sorted(runs.items()) if key[0] == label]
+        jobs = [job for _, one in own for job in one["jobs"]]
+        simulated_mean = statistics.fmean(statistics.fmean(simulations[key].values()) for key, _ in own)
+        rows.append(
+            (
+                label,
+                len(own),
+                means[label],
+                max(job["completion_seconds"] or 0.0 for job in jobs),
+                statistics.fmean(job["resizes"] for job in jobs),
+                statistics.fmean(job["batch_changes"] for job in jobs),
+                sum(job["restarts"] for job in jobs),
+                simulated_mean,
+                simulated_mean / means[label],
+                statistics.fmean(one["cpu_busy"] for _, one in own),
+            )
+        )
+    columns = (
+        "", "runs", "mean s", "slowest s", "resizes a job", "batch changes a job", "restarts", "simulated mean s",
+        "simulated / live", "CPU busy",
+    )  # fmt: skip
+    result.table("Completion of 24 jobs on 16 slots, live and simulated", columns, rows)
+
+
+def _judge_means(result: Report, means: Mapping[str, float]) -> None:
+    ours = means.get(OURS)
+    rivals = {label: means[label] for label in OTHERS if label in means}
+    for name, most, rival in (
+        ("fixed", OVER_FIXED, means.get("fixed")),
+        ("the best other", OVER_OTHERS, min(rivals.values(), default=None)),
+    ):
+        got = None if ours is None or rival is None else round(ours / rival, 3)
+        result.bar(
+            f"mean completion of horizon over {name}", want=f"<= {most}", got=got, ok=got is not None and got <= most
+        )
+    without = means.get(WITHOUT)
+    got = None if ours is None or without is None else round(without / ours, 3)
+    ok = got is not None and got >= PREDICTORS_WORTH
+    result.bar("mean completion without predictors over with them", want=f">= {PREDICTORS_WORTH}", got=got, ok=ok)
+    missing = [label for label in CONTENDERS if label not in means]
+    result.bar("every contender was run", want="all", got=f"without {missing}" if missing else "all", ok=not missing)
+
+
+def _judge_simulations(
+    result: Report, runs: Runs, simulations: Mapping[tuple[str, int], Mapping[str, float]]
+) -> None:  # fmt: skip
+    for (label, seed), one in sorted(runs.items()):
+        live = {job["name"]: job["completion_seconds"] for job in one["jobs"] if job["completion_seconds"]}
+        both = sorted(live.keys() & simulations[label, seed].keys())
+        simulated_seconds, live_seconds = (
+            [simulations[label, seed][name] for name in both],
+            [live[name] for name in both],
+        )
+        ratio = statistics.fmean(simulated_seconds) / statistics.fmean(live_seconds)
+        rank = float(spearmanr(simulated_seconds, live_seconds).statistic)
+        within = abs(ratio - 1.0) <= SIMULATED_WITHIN
+        result.bar(f"{label}, seed {seed}: simulated over live mean", want="0.9 to 1.1", got=round(ratio, 3), ok=within)
+        result.bar(
+            f"{label}, seed {seed}: rank correlation of jobs", want=f">= {RANK_CORRELATION}", got=round(rank, 3),
+            ok=rank >= RANK_CORRELATION,
+        )  # fmt: skip
+
+
+def _forecasts(result: Report, outcomes: Sequence[Mapping[str, Any]]) -> None:
+    forecasts = [forecast for outcome in outcomes for forecast in outcome["forecasts"]]
+    rows = live_forecasts.errors(forecasts)
+    if rows:
+        result.table("Forecast finish times of horizon against the true ones", ("", "forecasts", "median error"), rows)
+    held = live_forecasts.coverage(forecasts)
+    if held is not None:
+        inside, count, low, high = held
+        cells = (inside, count, inside / count, f"{low:.2f} to {high:.2f}")
+        columns = ("inside", "forecasts", "share", "95 % interval")
+        result.table("80 % intervals of work whose end was not known", columns, [cells])
+
+
+def jobs_table(result: Report, outcome: Mapping[str, Any]) -> None:
+    rows = [
+        (job["name"], job["completion_seconds"] or 0.0, job["samples"], len(job["segments"]), job["resizes"],
+         job["batch_changes"], job["restarts"], " ".join(_stretch(segment) for segment in job["segments"]))
+        for job in outcome["jobs"]
+    ]  # fmt: skip
+    columns = ("job", "completion s", "samples", "segments", "resizes", "batch changes", "restarts", "ran on")
+    result.table("Jobs", columns, rows)
+
+
+def _stretch(segment: Mapping[str, Any]) -> str:
+    ((kind, count),) = segment["slots"].items()
+    return f"{count} {kind}/{segment['batch']}"

@@ -1,0 +1,86 @@
+"""The live benchmark's verdict: over runs as they are kept, made here by the simulator instead of the services."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common import report as reporting
+from benchmarks.live import live_report
+from benchmarks.live.contenders import CONTENDERS
+from benchmarks.live.live_workload import full, simulated
+from elastic_core.policy import registry
+from elastic_core.sim.engine.engine import Options, simulate
+
+RESTART, SUBMISSION = 4.0, 3.0
+
+
+@cache
+def completions(label: str) -> Mapping[str, float]:
+    """Completion seconds by job, a submission included."""
+    contender = CONTENDERS[label]
+    result = simulate(
+        simulated(contender.workload(full()), RESTART, {}), full().nodes, registry.get(contender.policy), Options()
+    )
+    return {job.job_id: (job.completion_seconds or 0.0) + SUBMISSION for job in result.jobs}
+
+
+def a_run(label: str, slower: float = 1.0, **more: Any) -> dict[str, Any]:
+    work = {job.name: job.samples for job in full().jobs}
+    jobs = [
+        {
+            "name": name, "requested_at": 0.0, "submitted_at": SUBMISSION, "finished_at": slower * seconds,
+            "completion_seconds": slower * seconds, "samples": work[name], "resizes": 1, "batch_changes": 0,
+            "restarts": 0,
+        }
+        for name, seconds in completions(label).items()
+    ]  # fmt: skip
+    return {
+        "contender": label, "seed": 0, "began": 0.0, "seconds": 900.0, "cpu_busy": 0.5, "history": "imported",
+        "jobs": jobs, "without_training_seconds": [RESTART], "forecasts": [], "problems": [], **more,
+    }  # fmt: skip
+
+
+def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *runs: dict[str, Any]) -> dict[str, bool]:
+    """Whether each bar holds."""
+    monkeypatch.setattr(reporting, "OUT", tmp_path)
+    live_report.report(full(), {(run["contender"], run["seed"]): run for run in runs})
+    return {bar["bar"]: bar["ok"] for bar in json.loads((tmp_path / "live.json").read_text())["bars"]}
+
+
+OVER_FIXED, OVER_BEST = "mean completion of horizon over fixed", "mean completion of horizon over the best other"
+
+
+def test_runs_that_went_as_simulated_hold_every_bar_but_the_one_on_predictors(tmp_path, monkeypatch):
+    """The simulator learns nothing across jobs, so that it is the same to it whether that is on."""
+    bars = verdict(tmp_path, monkeypatch, *(a_run(label) for label in CONTENDERS))
+    assert [bar for bar, ok in bars.items() if not ok] == ["mean completion without predictors over with them"]
+    assert sum("rank correlation" in bar for bar in bars) == len(CONTENDERS)
+
+
+def test_a_slower_run_than_simulated_misses_its_bars(tmp_path, monkeypatch):
+    others = [a_run(label) for label in CONTENDERS if label != "horizon"]
+    bars = verdict(tmp_path, monkeypatch, a_run("horizon", slower=2.0), *others)
+    assert not bars[OVER_FIXED]
+    assert not bars[OVER_BEST]
+    assert not bars["horizon, seed 0: simulated over live mean"]
+    assert bars["horizon, seed 0: rank correlation of jobs"], "all jobs were slower alike"
+
+
+def test_predictors_are_worth_what_their_absence_costs(tmp_path, monkeypatch):
+    without = a_run("horizon-without-predictors", slower=1.2)
+    bars = verdict(tmp_path, monkeypatch, a_run("horizon"), without)
+    assert bars["mean completion without predictors over with them"]
+
+
+def test_contenders_that_were_not_run_and_runs_with_faults_are_no_success(tmp_path, monkeypatch):
+    bars = verdict(tmp_path, monkeypatch, a_run("horizon", history=None, problems=["job-a is failed: no"]))
+    assert not bars["every contender was run"]
+    assert not bars[OVER_FIXED], "nothing to compare with"
+    assert not bars["every job finished, read each sample once, was registered"]
+    assert not bars["the ledger had imported the corpus"]
