@@ -17,6 +17,7 @@ PARTS = {
     "jobs_commands": "jobs",
     "checkpoints": "checkpoint",
     "tracker_commands": "tracker",
+    "forecast_commands": None,
     "simulate": None,
     "files": None,
 }

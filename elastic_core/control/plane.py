@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from elastic_core.control.ledger import finished, history, reads, views
+from elastic_core.control.ledger import finished, forecast_rows, history, reads, views
 from elastic_core.control.ledger.database import Clock, Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.tables import SegmentRow
@@ -23,6 +23,7 @@ from elastic_core.control.transitions.commits import commit as make_commit
 from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.logs import get_logger
+from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     CheckpointRecord,
@@ -180,6 +181,12 @@ class LedgerControl:
 
     def finished_runs(self, limit: int) -> list[FinishedRun]:
         return self._ledger.read(lambda tx: finished.finished_runs(tx, limit))
+
+    def forecasts(self, job_id: str) -> list[Forecast]:
+        return self._ledger.read(lambda tx: forecast_rows.of_job(tx, tx.job(job_id).id))
+
+    def forecast_report(self, limit: int) -> ForecastReport:
+        return self._ledger.read(lambda tx: forecast_rows.forecast_report(tx, limit))
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         return self._ledger.read(lambda tx: reads.reads(tx, job_id))

@@ -47,6 +47,11 @@ class Forecast:
     policy: str
     decision_id: int
 
+    def work_left_at(self, done: float) -> Quantiles:
+        """What is left of the same totals once so much is done."""
+        low, median, high = (max(self.done + left - done, 0.0) for left in self.work_left)
+        return low, median, high
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:

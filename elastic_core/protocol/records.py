@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elastic_core.domain import Allocation, JobState, Layout, Limits, ProfilePoint, SegmentState
+from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 
@@ -61,8 +62,10 @@ class JobStatus:
     target_reason: str  # why it holds, will hold or waits for what it does
     error: str | None = None  # last line of the traceback of a failed job, or why it was cancelled
     notes: tuple[str, ...] = ()  # what its user should know: a corrupt checkpoint passed over, ...
-    seconds_left: float | None = None
+    seconds_left: float | None = None  # median, while it holds slots; None where it is not known
     results: Mapping[str, Any] = field(default_factory=dict)  # evaluation, model version, tracker run ids
+    forecast: Forecast | None = None  # of an active job: the last that was kept
+    hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
+from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.tables import (
@@ -19,6 +20,7 @@ from elastic_core.control.ledger.tables import (
     TargetRow,
 )
 from elastic_core.domain import JobState, Layout, SegmentState, Target, from_json
+from elastic_core.protocol.forecasts import Forecast
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, SegmentStatus
 from elastic_core.spec import JobSpec
 
@@ -96,14 +98,27 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
     targets = {t.job_id: t for t in tx.session.scalars(select(TargetRow).where(TargetRow.job_id.in_(ids)))}
     heads = select(CheckpointRow).where(CheckpointRow.id.in_([job.head_id for job in jobs if job.head_id is not None]))
     checkpoints = {row.id: row for row in tx.session.scalars(heads)}
-    speeds = _speeds(tx, epochs)
+    speeds, forecasts = (
+        _speeds(tx, epochs),
+        forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
+    )
     statuses = []
     for job in jobs:
         lease = leases.get(job.id)
         epoch = lease.epoch if lease is not None and lease.fenced_at is None else -1
         head = checkpoints.get(job.head_id) if job.head_id is not None else None
         statuses.append(
-            _job_status(job, segments[job.id], lease, head, beats.get(epoch), targets.get(job.id), speeds.get(epoch))
+            _job_status(
+                job,
+                segments[job.id],
+                lease,
+                head,
+                beats.get(epoch),
+                targets.get(job.id),
+                speeds.get(epoch),
+                forecasts.get(job.id),
+                tx.now,
+            )
         )
     return statuses
 
@@ -114,12 +129,14 @@ def job_status(tx: Tx, job: JobRow) -> JobStatus:
 
 def _job_status(
     job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
-    beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None,
+    beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, now: float,
 ) -> JobStatus:  # fmt: skip
     step, samples = (head.step, head.samples) if head is not None else (0, 0)
     if beat is not None:  # of the live lease: what is not committed yet is shown, too
         step, samples = max(step, beat.step), max(samples, beat.samples)
     active = job.state == JobState.ACTIVE
+    if forecast is not None and forecast.lineage != job.lineage:
+        forecast = None
     return JobStatus(
         job_id=job.id,
         spec=from_json(JobSpec, job.spec),
@@ -137,9 +154,21 @@ def _job_status(
         target_reason=_why(segment, target) if active else "",
         error=job.error,
         notes=tuple(job.notes),
-        seconds_left=max(0, job.total_samples - samples) / speed if active and speed else None,
+        seconds_left=_seconds_left(job, samples, speed, forecast, now) if active and lease is not None else None,
         results=job.results,
+        forecast=forecast,
+        hindsight=forecast_rows.hindsight(job),
     )
+
+
+def _seconds_left(
+    job: JobRow, samples: int, speed: float | None, forecast: Forecast | None, now: float
+) -> float | None:
+    """As the last forecast says; where it names no time, or that has passed, at the measured speed (samples/s)."""
+    if forecast is not None and forecast.finish_at is not None and forecast.finish_at[1] > now:
+        return forecast.finish_at[1] - now
+    total = forecast.done + forecast.work_left[1] if forecast is not None else float(job.total_samples)
+    return max(0.0, total - samples) / speed if speed else None
 
 
 def _why(segment: SegmentRow, target: TargetRow | None) -> str:
