@@ -18,6 +18,7 @@ PARTS = {
     "checkpoints": "checkpoint",
     "tracker_commands": "tracker",
     "policy_commands": "policy",
+    "forecast_commands": None,
     "simulate": None,
     "files": None,
 }

@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter
 
 T = TypeVar("T")
+Quantiles = tuple[float, float, float]  # low, median, high of what is forecast: its 0.1, 0.5 and 0.9 quantiles
 
 CPU = "cpu"  # the resource type without an accelerator
 
@@ -332,6 +333,7 @@ class Target:
     nodes: Mapping[str, int] | None = None  # slots by node, a wish; None: the packing rule chooses
     roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers
     migrate: bool = False  # `nodes` is worth a restart: a job that holds as many slots on other nodes moves there
+    finish_seconds: Quantiles | None = None  # from the decision until the job is done on these slots, by the policy
 
     @property
     def num_slots(self) -> int:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from elastic_core import client
 from elastic_core.client import WAIT_SECONDS
+from elastic_core.commands.forecast_commands import lines_of
 from elastic_core.commands.opening import Store, open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import Allocation, to_json
@@ -49,7 +50,7 @@ def list_jobs(
 
 @app.command()
 def show(job: str, as_json: Json = False) -> None:
-    """One job: progress, what it holds and why, its results."""
+    """One job: progress, what it holds and why, what is expected of it or how that turned out, its results."""
     status = open_api(Settings()).job(job)
     if as_json:
         print_json(to_json(status))
@@ -217,6 +218,8 @@ def _print_facts(job: JobStatus) -> None:
     for name, value in facts.items():
         if value:
             _out.print(f"{name:10} {value}", markup=False)
+    for name, value in lines_of(job, time.time()):
+        _out.print(f"{name:10} {value}", markup=False)
     for note in job.notes:
         _out.print(f"{'note':10} {note}", markup=False)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elastic_core.control.ledger import finished, history, reads, views
+from elastic_core.control.ledger import finished, forecast_rows, history, reads, views
 from elastic_core.control.ledger.database import Clock, Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.tables import SegmentRow
@@ -23,6 +23,7 @@ from elastic_core.control.transitions.handover import is_planned
 from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.logs import get_logger
+from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.job_runs import JobRuns
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
@@ -209,6 +210,12 @@ class LedgerControl:
 
     def finished_runs(self, limit: int) -> list[FinishedRun]:
         return self._ledger.read(lambda tx: finished.finished_runs(tx, limit))
+
+    def forecasts(self, job_id: str) -> list[Forecast]:
+        return self._ledger.read(lambda tx: forecast_rows.of_job(tx, tx.job(job_id).id))
+
+    def forecast_report(self, limit: int) -> ForecastReport:
+        return self._ledger.read(lambda tx: forecast_rows.forecast_report(tx, limit))
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         return self._ledger.read(lambda tx: reads.reads(tx, job_id))

@@ -17,6 +17,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 from elastic_core.domain import Observation, Plan, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol import calls
+from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     CheckpointRecord,
@@ -225,6 +226,14 @@ class HttpControl:
 
     def finished_runs(self, limit: int) -> list[FinishedRun]:
         answer: list[FinishedRun] = self._channel.call("finished_runs", limit=limit)
+        return answer
+
+    def forecasts(self, job_id: str) -> list[Forecast]:
+        answer: list[Forecast] = self._channel.call("forecasts", job_id=job_id)
+        return answer
+
+    def forecast_report(self, limit: int) -> ForecastReport:
+        answer: ForecastReport = self._channel.call("forecast_report", limit=limit)
         return answer
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from elastic_core.domain import Allocation, JobState, Layout, Limits, ProfilePoint, SegmentState
+from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 
@@ -64,11 +65,13 @@ class JobStatus:
     target_reason: str  # why it holds, will hold or waits for what it does
     error: str | None = None  # last line of the traceback of a failed job, or why it was cancelled
     notes: tuple[str, ...] = ()  # what its user should know: a corrupt checkpoint passed over, ...
-    seconds_left: float | None = None
+    seconds_left: float | None = None  # median, while it holds slots; None where it is not known
     results: Mapping[str, Any] = field(default_factory=dict)  # evaluation, model version, tracker run ids
     samples_read: int = 0  # over all passes of the data set; `done_samples`, where those are the measure
     predicted_samples: int | None = None  # that will have been read at the end, if the last step's gain stays
     gain: float | None = None  # base-batch steps that the last step counted for, where progress is the measure
+    forecast: Forecast | None = None  # of an active job: the last that was kept
+    hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

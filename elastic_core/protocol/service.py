@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from elastic_core.domain import Plan, Snapshot
+from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     CheckpointRecord,
@@ -47,6 +48,12 @@ class JobRecords(Protocol):
 
     def finished_runs(self, limit: int) -> list[FinishedRun]:
         """The last `limit` jobs that trained to their end, the oldest first."""
+
+    def forecasts(self, job_id: str) -> list[Forecast]:
+        """What was expected of the job over its life, oldest first, over all lineages: those that were kept."""
+
+    def forecast_report(self, limit: int) -> ForecastReport:
+        """How forecasts turned out, over the last `limit` jobs that ended with any."""
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         """The `fingerprints` of every commit of the job's current lineage, in order of step."""

@@ -22,7 +22,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.errors import InfrastructureError
 from elastic_core.settings import Settings
-from tests.builders import CONTROL_SECRET, FACTS, Life, a_commit, a_spec
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,6 +159,34 @@ def test_the_overview_tells_who_holds_what_who_waits_and_why(
     assert [node["num_slots"] for node in seen["nodes"]] == [2, 2]
     assert seen["paused"] == ["elastic_segment"]
     assert seen["decision"]["policy"] == "fair_share"
+
+
+def test_the_overview_says_what_is_expected_of_a_job_and_how_that_turned_out(
+    page_data: TestClient, plane: LedgerControl, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_airflow.page.page_api.REPORT_SECONDS", -1.0)  # not remembered
+    clock = plane._ledger.clock
+    assert isinstance(clock, FakeClock)
+    plane.submit("digits-1", a_spec(batch=(10, 10)), FACTS)
+    order = life.start()
+    trainer = plane.trainer(order.token)
+    trainer.heartbeat(a_beat(200))
+    trainer.observe([an_observation(200, order, step_seconds=0.1)])
+    plane.decide("a look")
+    (running,) = page_data.get("/ui/overview?minutes=60").json()["jobs"]
+    low, median, high = running["forecast"]["finish_in"]
+    assert low < median < high
+    assert running["forecast"]["work_left"] == [8000.0] * 3
+    assert (running["forecast"]["declared"], running["hindsight"]) == (True, [])
+    assert "nobody else arrives" in running["forecast"]["assumes"]
+    clock.advance(1000.0)
+    trainer.commit(a_commit(order, 1000, finished=True))
+    seen = page_data.get("/ui/overview?minutes=90").json()
+    (ended,) = seen["jobs"]
+    (grade,) = ended["hindsight"]
+    assert (grade["quantity"], grade["stage"], grade["held"]) == ("finish", 0.25, False)
+    assert grade["error"] < -0.9, "80 s were told, 1000 s it took"
+    assert (seen["forecasts"]["jobs"], seen["forecasts"]["declared"]) == (1, 1)
 
 
 def test_a_failed_job_shows_the_tracebacks_last_line(page_data: TestClient, plane: LedgerControl, life: Life) -> None:

@@ -129,6 +129,7 @@ def test_everything_can_be_looked_at(control: LedgerControl) -> None:
     assert "4: node-a:0,1 node-b:0,1" in elastic("list", "--active").stdout
     shown = elastic("show", "job-a").stdout
     assert "5000 of 10000 samples (50%), step 500" in shown
+    assert "work left  5,000 samples, as declared" in shown
     assert "job-a__seg_0 (running), lineage 0" in shown
     assert "running" in elastic("segments", "job-a").stdout
     assert printed("segments", "job-a")[0]["segment_id"] == order.segment_id

@@ -72,6 +72,23 @@ def test_nothing_is_launched_without_a_lease(plane: Plane) -> None:
         plane.service.launch_order("job-a__seg_0")
 
 
+def test_what_is_expected_of_a_job_travels_and_so_does_how_it_turned_out(plane: Plane) -> None:
+    life = plane.life(batch=(10, 10))
+    order = life.start()
+    trainer = plane.trainer(order.token)
+    trainer.heartbeat(a_beat(100))
+    trainer.observe([an_observation(100, order, step_seconds=0.1)])
+    plane.service.decide("a look")
+    forecasts = plane.service.forecasts("job-a")
+    assert plane.service.job("job-a").forecast == forecasts[-1]
+    assert [(f.done, f.finish_at is None) for f in forecasts] == [(0.0, True), (1000.0, False)]
+    trainer.commit(a_commit(order, 1000, finished=True))
+    assert [grade.stage for grade in plane.service.job("job-a").hindsight] == [0.0, 0.25, 0.25]
+    assert plane.service.forecast_report(10).jobs == 1
+    with pytest.raises(NotFound, match="there is no job 'nobody'"):
+        plane.service.forecasts("nobody")
+
+
 def test_a_token_that_is_not_ours_is_refused(plane: Plane) -> None:
     with pytest.raises(Unauthorized):
         plane.trainer("not.a.token").heartbeat(a_beat(0))

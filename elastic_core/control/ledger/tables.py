@@ -49,6 +49,7 @@ class JobRow(Base):
     error: Mapped[str | None]
     notes: Mapped[list[str]] = mapped_column(default=list)
     results: Mapped[Json] = mapped_column(default=dict)
+    hindsight: Mapped[list[Json] | None] = mapped_column(JSONB(none_as_null=True))  # grades of its forecasts, once over
 
 
 class SegmentRow(Base):
@@ -170,6 +171,15 @@ class TargetRow(Base):
     target: Mapped[Json]
     decision_id: Mapped[int] = _big()
     waits: Mapped[str | None]
+
+
+class ForecastRow(Base):
+    __tablename__ = "forecasts"
+    __table_args__ = (Index("ix_forecasts_job_id", "job_id", "id"),)
+
+    id: Mapped[int] = _big(Identity(always=True), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    forecast: Mapped[Json]
 
 
 class ObservationRow(Base):

@@ -8,6 +8,7 @@ from math import ceil
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
+from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.tables import (
@@ -20,6 +21,7 @@ from elastic_core.control.ledger.tables import (
     TargetRow,
 )
 from elastic_core.domain import Allocation, JobState, Layout, SegmentState, Target, from_json
+from elastic_core.protocol.forecasts import Forecast
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, SegmentStatus
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import most_samples
@@ -100,14 +102,27 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
     targets = {t.job_id: t for t in tx.session.scalars(select(TargetRow).where(TargetRow.job_id.in_(ids)))}
     heads = select(CheckpointRow).where(CheckpointRow.id.in_([job.head_id for job in jobs if job.head_id is not None]))
     checkpoints = {row.id: row for row in tx.session.scalars(heads)}
-    speeds = _speeds(tx, epochs)
+    speeds, forecasts = (
+        _speeds(tx, epochs),
+        forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
+    )
     statuses = []
     for job in jobs:
         lease = leases.get(job.id)
         epoch = lease.epoch if lease is not None and lease.fenced_at is None else -1
         head = checkpoints.get(job.head_id) if job.head_id is not None else None
         statuses.append(
-            _job_status(job, segments[job.id], lease, head, beats.get(epoch), targets.get(job.id), speeds.get(epoch))
+            _job_status(
+                job,
+                segments[job.id],
+                lease,
+                head,
+                beats.get(epoch),
+                targets.get(job.id),
+                speeds.get(epoch),
+                forecasts.get(job.id),
+                tx.now,
+            )
         )
     return statuses
 
@@ -118,16 +133,20 @@ def job_status(tx: Tx, job: JobRow) -> JobStatus:
 
 def _job_status(
     job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
-    beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None,
+    beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, now: float,
 ) -> JobStatus:  # fmt: skip
     # Of the live lease, what is not committed yet is shown, too.
     last = beat if beat is not None and (head is None or beat.step > head.step) else head
     step, samples = (last.step, last.samples) if last is not None else (0, 0)
     spec, held = from_json(JobSpec, job.spec), allocation(lease) if lease is not None else None
     done, left = samples, max(0, job.total_samples - samples)
+    if forecast is not None and forecast.lineage != job.lineage:
+        forecast = None
     if spec.work.scale_invariant:
         done = int(last.progress or 0) if last is not None else 0
         left = _left_to_read(spec, job.total_samples, last, held)
+    elif forecast is not None:
+        left = max(0, round(forecast.done + forecast.work_left[1]) - samples)
     active = job.state == JobState.ACTIVE
     return JobStatus(
         job_id=job.id,
@@ -146,11 +165,13 @@ def _job_status(
         target_reason=_why(segment, target) if active else "",
         error=job.error,
         notes=tuple(job.notes),
-        seconds_left=left / speed if active and speed else None,
-        results=job.results,
         samples_read=samples,
         predicted_samples=(samples + left if active else samples) if spec.work.scale_invariant else None,
         gain=last.gain if last is not None else None,
+        seconds_left=_seconds_left(left, speed, forecast, now) if active and lease is not None else None,
+        results=job.results,
+        forecast=forecast,
+        hindsight=forecast_rows.hindsight(job),
     )
 
 
@@ -163,6 +184,13 @@ def _left_to_read(spec: JobSpec, total: int, last: HeartbeatRow | CheckpointRow 
     read, done, gain = (last.samples, last.progress or 0.0, last.gain) if last is not None else (0, 0.0, None)
     dearness = held.global_batch / (gain * base) if held is not None and gain else 1.0
     return max(0, min(ceil(max(0.0, total - done) * dearness), most_samples(spec, total) - read))
+
+
+def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now: float) -> float | None:
+    """As the last forecast says; `left` at the measured speed (samples/s) where it names no time, or one that passed."""
+    if forecast is not None and forecast.finish_at is not None and forecast.finish_at[1] > now:
+        return forecast.finish_at[1] - now
+    return left / speed if speed else None
 
 
 def _why(segment: SegmentRow, target: TargetRow | None) -> str:

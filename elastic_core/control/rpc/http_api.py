@@ -38,6 +38,7 @@ def create_app(
     app.include_router(_trainer_routes(control))
     app.include_router(_ui_job_reads(control, user_reads))
     app.include_router(_ui_pool_reads(control, user_reads))
+    app.include_router(_ui_forecasts(control, user_reads))
     app.include_router(_ui_writes(control, user_writes))
     return app
 
@@ -166,6 +167,21 @@ def _ui_pool_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
         from elastic_core.control.rpc.whatif import what_if  # nothing else of the API needs the simulator
 
         return _json(what_if(control, policy, jobs))
+
+    return router
+
+
+def _ui_forecasts(control: LedgerControl, user_reads: Dependency) -> APIRouter:
+    router = APIRouter(prefix="/ui", dependencies=[Depends(user_reads)])
+
+    @router.get("/jobs/{job_id}/forecasts")
+    def forecasts(job_id: str) -> Response:
+        return _json([to_json(forecast) for forecast in control.forecasts(job_id)])
+
+    @router.get("/forecasts")
+    def forecast_report(jobs: int = 1000) -> Response:
+        """How forecasts turned out, over the last so many jobs that ended."""
+        return _json(to_json(control.forecast_report(jobs)))
 
     return router
 

@@ -23,7 +23,7 @@ from sqlalchemy import select
 
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import DecisionRow
-from elastic_core.control.scheduling import chosen_policy, enforce, snapshots
+from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
 from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyProcess
 from elastic_core.control.scheduling.predictors import STALE_SECONDS, Predictors
 from elastic_core.domain import Plan, Snapshot, Target, from_json, to_json
@@ -226,6 +226,7 @@ def _write(tx: Tx, snapshot: Snapshot, decided: Decision) -> bool:
     tx.session.add(decision)
     tx.session.flush()
     decision.actions, check_at = enforce.enforce(tx, snapshot, plan, decision.id)
+    expectations.record(tx, snapshot, plan, decision.id)
     if decided.failure is None:  # else the wanted policy finds its own state again next time
         row.policy, row.policy_state = decided.wanted, dict(plan.state)
     row.decided_version = snapshot.version

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import delete, select
 
-from elastic_core.control.ledger import leases
+from elastic_core.control.ledger import forecast_rows, leases
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import JobRow, LeaseRow, SegmentRow, TargetRow
@@ -32,6 +32,7 @@ def end_job(tx: Tx, job: JobRow, state: JobState, error: str | None, why: str | 
     job.state = state
     job.error = error
     job.finished_at = tx.now
+    forecast_rows.grade(tx, job)
     tx.session.execute(delete(TargetRow).where(TargetRow.job_id == job.id))
     emit(tx, EventKind.JOB_ENDED, job.id, {"state": state, "error": error})
     tx.trigger = f"{job.id} is {state}"

@@ -182,7 +182,7 @@ def _end_open_segment(tx: Tx, job: JobRow, reason: str) -> None:
 
 def _reopen(tx: Tx, job: JobRow, note: str) -> None:
     job.state = JobState.ACTIVE
-    job.error = job.finished_at = None
+    job.error = job.finished_at = job.hindsight = None
     add_note(tx, job, note)
     add_segment(tx, job, follows=None)
 

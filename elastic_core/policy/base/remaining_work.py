@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from elastic_core.domain import JobView
+from elastic_core.domain import JobView, Quantiles
 from elastic_core.predict.speed.efficiency import efficiency
 from elastic_core.predict.speed.throughput import Floats
 from elastic_core.predict.work import work_left_predictor
+from elastic_core.predict.work.work_left import work_left
 from elastic_core.predict.work.work_left_predictor import WorkEstimate
 
 CERTAIN = 0.5  # probability from which on a job counts as predictable
@@ -84,6 +85,25 @@ def upper_ratio(job: JobView, finished_works: Mapping[str, Sequence[float]]) -> 
     estimate = _estimate(job, finished_works, _of_all_tasks(finished_works))
     likely = _likely(job, estimate)
     return max(min(estimate.high - job.done_samples, float(job.remaining_samples)), likely) / likely
+
+
+def remaining_quantiles(jobs: Iterable[JobView], finished_works: Mapping[str, Sequence[float]]) -> list[Quantiles]:
+    """Samples left of each, (low, median, high): of what `expected_remaining` is the mean of."""
+    of_all_tasks = _of_all_tasks(finished_works)
+    return [_quantiles(job, finished_works, of_all_tasks) for job in jobs]
+
+
+def _quantiles(job: JobView, finished_works: Mapping[str, Sequence[float]], of_all_tasks: Sequence[float]) -> Quantiles:
+    most = max(float(job.remaining_samples), 1.0)
+    if _is_declared(job):
+        return most, most, most
+    if job.work_forecast is not None:
+        left, _ = work_left(job)
+    else:
+        estimate, done = _estimate(job, finished_works, of_all_tasks), job.done_samples
+        left = estimate.low - done, estimate.median - done, estimate.high - done
+    low, median, high = (min(max(work, 1.0), most) for work in left)
+    return low, median, high
 
 
 def _is_declared(job: JobView) -> bool:

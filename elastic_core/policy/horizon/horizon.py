@@ -17,14 +17,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Layout, Plan, Quantiles, Snapshot, Target
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.pool import Pool
-from elastic_core.policy.base.remaining_work import expected_remaining, upper_ratio
+from elastic_core.policy.base.remaining_work import expected_remaining, remaining_quantiles, upper_ratio
 from elastic_core.policy.horizon.job_value import capacity_shares, job_value
-from elastic_core.policy.horizon.outlook import CrossTaskPrior, outlooks, relative_uncertainty
+from elastic_core.policy.horizon.outlook import CrossTaskPrior, outlooks, relative_uncertainty, uncertainty_at
 from elastic_core.policy.horizon.restarts import (
     expected_stays,
     restart_seconds_of,
@@ -39,6 +39,7 @@ from elastic_core.policy.rules.rules import share_out
 from elastic_core.policy.task_memory import measurements
 from elastic_core.policy.task_memory.measurements import TaskMemory
 from elastic_core.predict.speed.throughput import Floats, Ints
+from elastic_core.predict.work.work_left import finish_seconds
 from elastic_core.text import plural, span
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
@@ -64,7 +65,8 @@ class Horizon:
             resolution = share_out(
                 snapshot, partial(_context, snapshot, shared), shared.held, moves, turns, safety_margin
             )
-            targets = _place(snapshot, _targets(shared, resolution))
+            finishes = _finishes(shared, resolution.chosen, tasks, prior)
+            targets = _place(snapshot, _targets(shared, resolution, finishes))
         state = {
             "tasks": measurements.store(tasks), "types": prior.to_json(),
             "moves": moves.store(targets, snapshot.now), "turns": turns,
@@ -101,7 +103,8 @@ class Problem:
     options: Options
     values: Floats  # of each option (columns) to each job (rows); 0 where it may not run
     batches: Ints  # of the same shape, like
-    remaining_seconds: Floats  # of the same shape
+    remaining_work: Floats  # expected, by job
+    remaining_seconds: Floats  # that it takes; of the shape of `values`
     num_longer: Ints  # jobs that need longer, by job
     held: Ints  # option that each job holds
     restart_seconds: Floats  # seconds of a restart of each
@@ -134,8 +137,8 @@ def _problem(snapshot: Snapshot, tasks: Mapping[str, TaskMemory], prior: CrossTa
         restart_seconds=restart_seconds, stay=expected_stays(snapshot), until_back=until_back,
     )  # fmt: skip
     return Problem(
-        snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, job_values.num_longer,
-        held, restart_seconds, values_at,
+        snapshot.jobs, options, values_at(held), outlook.batches, remaining_work, remaining_seconds,
+        job_values.num_longer, held, restart_seconds, values_at,
     )  # fmt: skip
 
 
@@ -154,12 +157,29 @@ def _safety_margin(row: int, problem: Problem, tasks: Mapping[str, TaskMemory], 
     return (1.0 + slower) * upper_ratio(job, _finished_works(tasks)) - 1.0
 
 
-def _targets(problem: Problem, resolution: Resolution) -> dict[str, Target]:
+def _finishes(
+    problem: Problem, chosen: Ints, tasks: Mapping[str, TaskMemory], prior: CrossTaskPrior
+) -> dict[int, Quantiles | None]:
+    """Seconds until each job that gets slots is done on them, its restart included."""
+    rows = np.flatnonzero(chosen != NOTHING).tolist()
+    works = remaining_quantiles([problem.jobs[row] for row in rows], _finished_works(tasks))
+    finishes = {}
+    for row, work in zip(rows, works, strict=True):
+        option = int(chosen[row])
+        slower = uncertainty_at(option, problem.jobs[row], problem.batches[row], tasks, problem.options, prior)
+        # `remaining_seconds` are for the mean of the work, which a few long jobs decide.
+        seconds = float(problem.remaining_seconds[row, option] * work[1] / problem.remaining_work[row])
+        pause = 0.0 if option == problem.held[row] else float(problem.restart_seconds[row])
+        finishes[row] = finish_seconds(seconds, work, slower, pause)
+    return finishes
+
+
+def _targets(problem: Problem, resolution: Resolution, finishes: Mapping[int, Quantiles | None]) -> dict[str, Target]:
     targets = {}
     for row, job in enumerate(problem.jobs):
         option = int(resolution.chosen[row])
-        remaining_seconds, num_longer = float(problem.remaining_seconds[row, option]), int(problem.num_longer[row])
-        target = _target(problem.options, option, int(problem.batches[row, option]), remaining_seconds, num_longer)
+        batch, num_longer = int(problem.batches[row, option]), int(problem.num_longer[row])
+        target = _target(problem.options, option, batch, finishes.get(row), num_longer)
         note = resolution.notes.get(row)
         targets[job.job_id] = replace(target, reason=f"{target.reason}; {note}") if note else target
     return targets
@@ -174,13 +194,15 @@ def _held(job: JobView, options: Options) -> int:
     return NOTHING if option is None else option
 
 
-def _target(options: Options, option: int, batch: int, remaining_seconds: float, num_longer: int) -> Target:
+def _target(options: Options, option: int, batch: int, finish: Quantiles | None, num_longer: int) -> Target:
     if option == NOTHING:
         return Target.nothing("waits: the slots take more off the sum of completion times where they are")
     kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
     rank = f"{plural(num_longer, 'job')} need{'s' * (num_longer == 1)} longer" if num_longer else "no job needs longer"
-    reason = f"{count} of {kind} at batch {batch}: done in about {span(remaining_seconds)}, {rank}"
-    return Target(counts={kind: count}, global_batch=batch, layout=Layout(data=count), reason=reason)
+    ending = f"done in about {span(finish[1])}" if finish is not None else "done at a time that is not known"
+    reason = f"{count} of {kind} at batch {batch}: {ending}, {rank}"
+    layout = Layout(data=count)
+    return Target(counts={kind: count}, global_batch=batch, layout=layout, reason=reason, finish_seconds=finish)
 
 
 def _place(snapshot: Snapshot, targets: Mapping[str, Target]) -> dict[str, Target]:

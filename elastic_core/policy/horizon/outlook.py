@@ -115,12 +115,38 @@ def relative_uncertainty(
     job: JobView, batches: Ints, memories: Mapping[str, TaskMemory], options: Options, prior: CrossTaskPrior
 ) -> Floats:
     """One standard deviation of the job's step time at each option and its batch, relative to it."""
-    times = _times(memories[job.task].points(), _without_requests(job.limits), prior.experience)
-    choices = zip(options.kind_index, options.counts, options.num_nodes, batches, strict=True)
+    return _errors(range(len(options.counts)), job, batches, memories, options, prior)
+
+
+def uncertainty_at(
+    option: int, job: JobView, batches: Ints, memories: Mapping[str, TaskMemory], options: Options,
+    prior: CrossTaskPrior,
+) -> float:  # fmt: skip
+    """The same at one option. What the job has measured there is asked before any model, which takes longer."""
+    kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
+    reports = [point.count for point in job.profile if (point.type, point.num_slots) == (kind, count)]
+    if reports:
+        return throughput.measured_error(max(reports))
+    return float(_errors([option], job, batches, memories, options, prior)[0])
+
+
+def _errors(
+    at: Sequence[int], job: JobView, batches: Ints, memories: Mapping[str, TaskMemory], options: Options,
+    prior: CrossTaskPrior,
+) -> Floats:  # fmt: skip
+    limits = _without_requests(job.limits)
+    times = _times(memories[job.task].points(), limits, prior.experience)
+    rows = np.asarray(at)
+    choices = zip(options.kind_index[rows], options.counts[rows], options.num_nodes[rows], batches[rows], strict=True)
     return np.asarray([
-        times.relative_error(int(slots), int(nodes), options.kinds[kind], max(int(batch), int(slots)), job.limits)
+        _error(times, int(slots), int(nodes), options.kinds[kind], max(int(batch), int(slots)), limits)
         for kind, slots, nodes, batch in choices
     ])  # fmt: skip
+
+
+@lru_cache(maxsize=16384)  # many jobs of a task ask the same
+def _error(times: StepTime, slots: int, nodes: int, kind: str, batch: int, limits: Limits) -> float:
+    return times.relative_error(slots, nodes, kind, batch, limits)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite
+from math import isfinite, sqrt
 
 import numpy as np
 
@@ -154,6 +154,11 @@ def fit(points: Sequence[ProfilePoint], limits: Limits, experience: Experience =
     if any(not layout_speeds.is_plain(point.layout) for point in measured):
         times = replace(times, factors=layout_speeds.learn(measured, lambda point: times.of_point(point, limits)))
     return _pack(times, len(usable))
+
+
+def measured_error(count: int) -> float:
+    """One standard deviation of a step time that is known from `count` reports, relative to it."""
+    return sqrt(_MODEL_ERROR**2 + _POINT_ERROR**2 / max(count, 1))
 
 
 def _types(points: Sequence[ProfilePoint], limits: Limits, experience: Experience) -> tuple[str, ...]:

@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from elastic_airflow.links import tracker_url
 from elastic_airflow.names import DRIVER, RUN
+from elastic_airflow.page.expected import ForecastShown, GradeShown, forecast_shown, hindsight_shown
 from elastic_core.domain import JobState, JobView, SegmentState, Snapshot
+from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.records import Explanation, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 
@@ -57,6 +59,8 @@ class JobShown(Shown):
     layout: str
     comm: str
     seconds_left: float | None
+    forecast: ForecastShown | None  # of an active job
+    hindsight: tuple[GradeShown, ...]  # of one that is over
     num_resizes: int
     reason: str
     error: str | None
@@ -96,6 +100,7 @@ class Overview(Shown):
     holds: tuple[HoldShown, ...]
     decision: DecisionShown | None
     paused: tuple[str, ...]  # DAGs that are paused: nothing new starts through them
+    forecasts: ForecastReport  # how those of the jobs that ended turned out
 
 
 def jobs_to_show(jobs: Iterable[JobStatus], since: float) -> list[JobStatus]:
@@ -114,6 +119,7 @@ def overview(
     explanation: Explanation | None,
     notes: Sequence[str],
     paused: Sequence[str],
+    forecasts: ForecastReport,
     settings: Settings,
     since: float,
     now: float,
@@ -137,6 +143,7 @@ def overview(
         holds=tuple(hold_shown(segment) for segment in segments),
         decision=decision,
         paused=tuple(paused),
+        forecasts=forecasts,
     )
 
 
@@ -177,6 +184,8 @@ def job_shown(
         layout=_layout(job),
         comm=held.comm if held else "",
         seconds_left=job.seconds_left,
+        forecast=forecast_shown(job, now),
+        hindsight=hindsight_shown(job),
         num_resizes=view.num_resizes if view else _resizes(segments),
         reason=job.target_reason,
         error=job.error,

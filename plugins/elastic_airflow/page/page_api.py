@@ -12,9 +12,11 @@ from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.overview import Overview, jobs_to_show, overview
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
+from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.settings import Settings
 
 KEEP_SECONDS = 1.0
+REPORT_SECONDS, REPORT_JOBS = 30.0, 1000  # how forecasts turned out: read so often, over so many jobs
 DAGS = (JOB_DAG, SEGMENT_DAG, RECONCILE_DAG)
 
 
@@ -25,6 +27,7 @@ class OverviewReader:
         self._control, self._settings = control, settings
         self._lock = threading.Lock()
         self._cached: dict[int, Overview] = {}
+        self._report: tuple[float, ForecastReport] | None = None
 
     def read(self, minutes: int) -> Overview:
         with self._lock:
@@ -46,10 +49,16 @@ class OverviewReader:
             explanation=control.explain(active[0]) if active else None,
             notes=plan.notes if plan else (),
             paused=paused_dags(),
+            forecasts=self._forecasts(now),
             settings=self._settings,
             since=since,
             now=now,
         )
+
+    def _forecasts(self, now: float) -> ForecastReport:
+        if self._report is None or now - self._report[0] > REPORT_SECONDS:
+            self._report = now, self._control.forecast_report(REPORT_JOBS)
+        return self._report[1]
 
 
 def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:

@@ -95,7 +95,7 @@ def test_a_reader_may_look_and_not_act(client: httpx.Client, control: LedgerCont
     control.submit("job-a", a_spec(), FACTS)
     order = Life(control, control.trainer, "job-a").start()
     paths = ("jobs", "jobs/job-a", "jobs/job-a/segments", "jobs/job-a/checkpoints", "jobs/job-a/explain",
-             "timeline?since=0", "snapshot", "plan")  # fmt: skip
+             "jobs/job-a/forecasts", "forecasts", "timeline?since=0", "snapshot", "plan")  # fmt: skip
     for path in paths:
         answer = client.get(f"/ui/{path}", headers=READER)
         assert answer.status_code == 200, path

@@ -210,6 +210,8 @@ class SimulatedCluster:
 
     def decisions(self) -> list[tuple[Snapshot, Plan]]:
         """What the ledger has recorded."""
-        rows = self.plane._ledger.read(lambda tx: list(tx.session.scalars(select(DecisionRow).order_by(DecisionRow.id))))
+        rows = self.plane._ledger.read(
+            lambda tx: list(tx.session.scalars(select(DecisionRow).order_by(DecisionRow.id)))
+        )
         assert [row.failure for row in rows] == [None] * len(rows)
         return [(from_json(Snapshot, row.snapshot), from_json(Plan, row.plan)) for row in rows]

@@ -33,7 +33,11 @@ CLUSTER = ClusterSpec.model_validate(
 )
 
 # Seconds a step needs on one slot beside the samples' own, seconds of the exchange, noise scale, restart.
-KINDS = {"Computing": (0.02, 0.03, 600.0, 11.0), "Exchanging": (0.05, 0.4, 2000.0, 17.0), "Small": (0.15, 0.1, 64.0, 7.0)}
+KINDS = {
+    "Computing": (0.02, 0.03, 600.0, 11.0),
+    "Exchanging": (0.05, 0.4, 2000.0, 17.0),
+    "Small": (0.15, 0.1, 64.0, 7.0),
+}
 
 
 @dataclass

@@ -1,6 +1,7 @@
 // Asks for the overview every two seconds while somebody looks, and draws it.
 
 import { el } from "./format.js";
+import { drawReport } from "./forecasts.js";
 import { drawEnded, drawJobs, pausedBanner, summary } from "./jobs.js";
 import { asked, followTheme } from "./shell.js";
 import { drawTimeline } from "./timeline.js";
@@ -52,6 +53,8 @@ function draw() {
   drawJobs($("jobs"), data.jobs.filter((job) => job.state === "active"), data.now, colour);
   $("ended-section").hidden = !ended.length;
   drawEnded($("ended"), ended, data.now, colour);
+  $("forecasts-section").hidden = !data.forecasts.jobs;
+  drawReport($("forecasts"), data.forecasts);
 }
 
 function tip(node, content) {

@@ -1,6 +1,7 @@
 // One card a job: what it has, how far it is, why, and where to look next.
 
 import { count, duration, el, measure, plural } from "./format.js";
+import { hindsight, timeLeft, workLeft } from "./forecasts.js";
 import { base, link } from "./shell.js";
 
 export function drawJobs(root, jobs, now, colour) {
@@ -25,6 +26,8 @@ function card(job, now, colour) {
   article.append(el("div", { class: "top" }, title, chip(job, now), links(job)), bar(job, colour), facts(job, now));
   if (job.error) article.append(el("p", { class: "error" }, job.error));
   if (job.reason) article.append(el("p", { class: "reason" }, job.reason));
+  const turnedOut = hindsight(job);
+  if (turnedOut) article.append(turnedOut);
   for (const note of job.notes) article.append(el("p", { class: "note" }, note));
   return article;
 }
@@ -75,7 +78,8 @@ function facts(job, now) {
     add("Global batch", job.global_batch === null ? null : count(job.global_batch));
     add("Layout", job.layout);
     add("Exchange", job.comm === "allreduce" ? "" : job.comm);
-    add("Time left", job.seconds_left === null ? (job.slots ? "not known yet" : "after it starts") : `about ${duration(job.seconds_left)}`);
+    add("Time left", timeLeft(job));
+    add("Work left", workLeft(job));
   } else {
     add("Took", duration((job.finished_at ?? now) - job.submitted_at));
   }

@@ -1,0 +1,89 @@
+"""Forecasts of jobs as they are stored, and how they turned out: frozen records, as every caller gets them.
+
+Two things are forecast and kept apart. The *work left* belongs to the job: what else runs does not change it. The
+*finish time* depends on what the pool does next, so that it says what it assumes. Both are 80 % intervals around a
+median. `predict.work.graded` grades them in hindsight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from elastic_core.domain import Quantiles
+
+DECLARED = "declared"  # `Forecast.work_source` of work that its user has declared: there is nothing to forecast
+
+
+class Assumption(StrEnum):
+    """What a finish time takes for granted. The values are stored."""
+
+    KEEPS_SLOTS = "keeps slots"
+
+    @property
+    def words(self) -> str:
+        return "if it gets these slots now and keeps them, and nobody else arrives"
+
+
+class Quantity(StrEnum):
+    """What is forecast. The values are stored."""
+
+    WORK = "work"  # the work left, in the unit of the job's work
+    FINISH = "finish"  # the time until the end, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a decision expected of one job. `done` and `work_left` are in the unit of the job's work."""
+
+    at: float  # Unix seconds of the decision
+    lineage: int
+    done: float
+    work_left: Quantiles
+    work_source: str  # `DECLARED`, or `WorkForecast.source`
+    finish_at: Quantiles | None  # Unix seconds; None where it was to hold no slots, or its speed was not known yet
+    assumes: Assumption | None  # of the finish time
+    finish_source: str  # whose finish time it is: the policy's name, or "throughput model"; "" for none
+    policy: str
+    decision_id: int
+
+    def work_left_at(self, done: float) -> Quantiles:
+        """What is left of the same totals once so much is done."""
+        low, median, high = (max(self.done + left - done, 0.0) for left in self.work_left)
+        return low, median, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """How one forecast turned out. `error` and `held` are None where the job was stopped before that could be known."""
+
+    quantity: Quantity
+    stage: float  # part of the job's work that was to be done when it was made: 0 is submission
+    made_at: float  # part of it that was done
+    error: float | None  # of the median, relative to what was really left: 0.1 is a tenth too much, -0.1 too little
+    held: bool | None  # whether the interval held what came
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSummary:
+    """How the forecasts of one quantity at one stage turned out, over all jobs."""
+
+    quantity: Quantity
+    stage: float
+    number: int  # forecasts whose interval could be judged
+    held: int  # of them
+    median_error: float | None  # of the absolute errors; None where none is known
+    coverage: float | None  # held / number
+    coverage_low: float | None  # Wilson's 95 % interval of the coverage
+    coverage_high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastReport:
+    """How this installation's forecasts turned out: of the jobs that ended last, `declared` of whose works were known
+    beforehand and are in no row of `Quantity.WORK`."""
+
+    jobs: int  # that have ended, with forecasts
+    declared: int
+    stages: tuple[StageSummary, ...]

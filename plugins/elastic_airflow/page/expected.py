@@ -1,0 +1,51 @@
+"""What is expected of a job, and how that turned out, as the page shows it. Pure: records in, records out."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from elastic_core.domain import Quantiles
+from elastic_core.protocol.forecasts import DECLARED, Quantity
+from elastic_core.protocol.records import JobStatus
+
+
+class ForecastShown(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    work_left: Quantiles  # samples: low, median, high
+    work_source: str
+    declared: bool
+    finish_in: Quantiles | None  # seconds from now
+    assumes: str
+
+
+class GradeShown(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    quantity: str
+    stage: float
+    error: float | None  # relative, of what was left; above 0 it said too much
+    held: bool | None  # whether its interval did
+
+
+def forecast_shown(job: JobStatus, now: float) -> ForecastShown | None:
+    forecast = job.forecast
+    if forecast is None:
+        return None
+    finish = forecast.finish_at
+    return ForecastShown(
+        work_left=forecast.work_left_at(job.done_samples),
+        work_source=forecast.work_source,
+        declared=forecast.work_source == DECLARED,
+        finish_in=None if finish is None else (finish[0] - now, finish[1] - now, finish[2] - now),
+        assumes="" if forecast.assumes is None else forecast.assumes.words,
+    )
+
+
+def hindsight_shown(job: JobStatus) -> tuple[GradeShown, ...]:
+    """Without the works that were declared: those were no forecasts."""
+    return tuple(
+        GradeShown(quantity=str(grade.quantity), stage=grade.stage, error=grade.error, held=grade.held)
+        for grade in job.hindsight
+        if grade.quantity is Quantity.FINISH or grade.source != DECLARED
+    )

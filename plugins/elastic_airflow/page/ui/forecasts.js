@@ -1,0 +1,48 @@
+// What is expected of a job, how that turned out, and how this installation's forecasts turn out in general.
+
+import { count, duration, el } from "./format.js";
+
+const NAMES = { work: "Work left", finish: "Time to the end" };
+const percent = (part) => `${Math.round(100 * part)} %`;
+const when = (stage) => (stage ? `at ${percent(stage)}` : "at submission");
+
+export function timeLeft(job) {
+  if (job.seconds_left === null) return job.slots ? "not known yet" : "after it starts";
+  const finish = job.forecast?.finish_in;
+  if (!finish || finish[2] <= 0) return `about ${duration(job.seconds_left)}`;
+  const range = `about ${duration(job.seconds_left)} (${duration(finish[0])} to ${duration(finish[2])})`;
+  return el("span", {}, range, el("small", {}, job.forecast.assumes));
+}
+
+export function workLeft(job) {
+  if (!job.forecast || job.forecast.declared) return "";
+  const [low, median, high] = job.forecast.work_left.map((work) => count(Math.round(work)));
+  return `about ${median} samples (${low} to ${high}), by ${job.forecast.work_source}`;
+}
+
+export function hindsight(job) {
+  if (!job.hindsight.length) return null;
+  const line = el("ul", { class: "hindsight", "aria-label": `How the forecasts of ${job.name} turned out` });
+  for (const grade of job.hindsight) {
+    const error = grade.error === null ? "" : `${percent(Math.abs(grade.error))} too ${grade.error > 0 ? "high" : "low"}`;
+    const held = grade.held === null ? "" : grade.held ? "in its interval" : "not in its interval";
+    line.append(el("li", { class: grade.held === false ? "missed" : "" },
+      el("b", {}, `${NAMES[grade.quantity]} ${when(grade.stage)}`), ` ${[error, held].filter(Boolean).join(", ")}`));
+  }
+  return line;
+}
+
+export function drawReport(root, report) {
+  const head = ["Forecast", "Made", "Forecasts", "Median error", "In their 80 % interval"];
+  const table = el("table", {}, el("thead", {}, el("tr", {}, ...head.map((name) => el("th", { scope: "col" }, name)))));
+  const body = el("tbody");
+  for (const row of report.stages.filter((stage) => stage.number)) {
+    const held = `${percent(row.coverage)} (${percent(row.coverage_low)} to ${percent(row.coverage_high)})`;
+    const error = row.median_error === null ? "not known" : percent(row.median_error);
+    body.append(el("tr", {}, ...[NAMES[row.quantity], when(row.stage), count(row.number), error, held].map((cell) => el("td", {}, cell))));
+  }
+  table.append(body);
+  const declared = report.declared ? `; ${count(report.declared)} of them declared their work, which is no forecast` : "";
+  root.replaceChildren(table, el("p", { class: "empty" },
+    `Over the last ${count(report.jobs)} jobs that ended${declared}. In brackets: the 95 % interval of that share. Jobs that were stopped count only where they went beyond an interval.`));
+}

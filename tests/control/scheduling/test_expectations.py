@@ -1,0 +1,174 @@
+"""What a decision expects of each job: from where, stored when, and never in the way of the decision itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.scheduling import expectations
+from elastic_core.control.scheduling.expectations import MODEL, expected, is_worth_keeping
+from elastic_core.domain import JobState, JobView, Layout, Slot, Target
+from elastic_core.predict.work.graded import STAGES
+from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast, Quantity
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
+from tests.policy.builders import holding, job, limits, measured, point
+
+TARGET = Target(counts={"cpu": 4}, global_batch=64, layout=Layout(data=4))
+HELD = tuple(Slot("cpu-0", index, "cpu") for index in range(4))
+
+
+def running(**more: object) -> JobView:
+    """Measured on four slots at a second a step of 64 samples; 6,400 of them are left."""
+    points = point(4, 64, 1.0, sync=0.01), point(2, 64, 1.8, sync=0.01)
+    view = job("a", lim=limits(batch=(64, 64)), total_samples=10_000, done_samples=3_600, **more)
+    return holding(measured(view, *points), *HELD, batch=64)
+
+
+def of(view: JobView, target: Target = TARGET, most: float = inf) -> Forecast:
+    return expected(view, target, 1000.0, lineage=0, policy="fair_share", decision_id=7, most=most)
+
+
+def test_a_policy_that_tells_a_finish_time_is_taken_at_its_word() -> None:
+    told = of(running(), replace(TARGET, finish_seconds=(50.0, 60.0, 90.0)))
+    assert (told.finish_at, told.finish_source) == ((1050.0, 1060.0, 1090.0), "fair_share")
+    assert (told.work_left, told.work_source, told.done) == ((6400.0,) * 3, DECLARED, 3600.0)
+    assert told.assumes is Assumption.KEEPS_SLOTS
+
+
+def test_without_one_the_end_is_the_work_left_at_the_models_speed() -> None:
+    told = of(running())
+    assert told.finish_source == MODEL
+    assert told.finish_at is not None
+    assert told.finish_at[1] == pytest.approx(1000.0 + 100.0, abs=6.0)
+    assert told.finish_at[0] < told.finish_at[1] < told.finish_at[2]
+
+
+def test_a_resize_to_come_is_in_the_finish_time() -> None:
+    on_two = replace(TARGET, counts={"cpu": 2}, layout=Layout(data=2))
+    told = of(running(resize_seconds=500.0), on_two)
+    assert told.finish_at is not None
+    assert told.finish_at[1] == pytest.approx(1000.0 + 500.0 + 180.0, rel=0.02)
+
+
+def test_progress_goes_at_the_rate_of_the_goodput() -> None:
+    """At a batch of 64 with a noise scale of 32 and a reference of 16, a sample is worth half of one there."""
+    view = replace(running(), limits=limits(batch=(16, 64)), noise_scale=32.0)
+    samples, progress = of(view).finish_at, of(replace(view, scale_invariant=True)).finish_at
+    assert samples is not None
+    assert progress is not None
+    assert progress[1] - 1000.0 == pytest.approx(2 * (samples[1] - 1000.0), rel=0.01)
+
+
+def test_who_waits_or_was_never_measured_has_no_finish_time() -> None:
+    for told in (of(running(), Target.nothing("waits")), of(job("a"))):
+        assert (told.finish_at, told.assumes, told.finish_source) == (None, None, "")
+
+
+def test_a_forecast_is_kept_when_it_says_something_new() -> None:
+    first = of(running())
+    assert is_worth_keeping(None, first)
+    assert first.finish_at is not None
+    low, median, high = first.finish_at
+
+    def later(**more: object) -> Forecast:
+        return replace(first, at=1010.0, **more)  # type: ignore[arg-type]
+
+    assert not is_worth_keeping(first, later())
+    assert not is_worth_keeping(first, later(finish_at=(low, median + 3.0, high)))
+    assert is_worth_keeping(first, later(finish_at=(low, median + 8.0, high)))
+    assert is_worth_keeping(first, later(finish_at=None))
+    assert is_worth_keeping(first, later(work_left=(6400.0, 7000.0, 9000.0)))
+    assert is_worth_keeping(first, later(done=3800.0, work_left=(6200.0,) * 3))
+    assert not is_worth_keeping(first, later(done=3700.0, work_left=(6300.0,) * 3))
+    assert is_worth_keeping(first, later(lineage=1))
+    assert is_worth_keeping(first, replace(first, at=1060.0))
+
+
+def live(control: LedgerControl, clock: FakeClock, steps: int = 1000) -> Life:
+    """A job of 10,000 samples trained to its end, ten samples and a tenth of a second a step, decided on often."""
+    control.submit("job-a", a_spec(batch=(10, 10)), FACTS)
+    life = Life(control, control.trainer, "job-a")
+    order = life.start()
+    trainer = control.trainer(order.token)
+    for step in range(100, steps, 100):
+        clock.advance(10.0)
+        trainer.heartbeat(a_beat(step))
+        trainer.observe([an_observation(step, order, step_seconds=0.1)])
+        control.decide("a look")
+    clock.advance(10.0)
+    trainer.commit(a_commit(order, steps, finished=True))
+    return life
+
+
+def test_a_life_is_forecast_and_graded(control: LedgerControl, clock: FakeClock) -> None:
+    live(control, clock)
+    kept = control.forecasts("job-a")
+    assert (kept[0].done, kept[0].finish_at) == (0.0, None)
+    assert kept[-1].done == 9000.0
+    ended = control.job("job-a")
+    assert (ended.state, ended.forecast) == (JobState.FINISHED, None)
+    work = [grade for grade in ended.hindsight if grade.quantity is Quantity.WORK]
+    finish = [grade for grade in ended.hindsight if grade.quantity is Quantity.FINISH]
+    assert [grade.stage for grade in work] == list(STAGES)
+    assert all(grade.error == 0.0 and grade.held for grade in work), "its work was declared"
+    assert [grade.stage for grade in finish] == [0.25, 0.5, 0.75], "before it was measured its end was not known"
+    assert all(grade.held and abs(grade.error or 0.0) < 0.1 for grade in finish)
+    told = control.forecast_report(10)
+    assert (told.jobs, told.declared) == (1, 1)
+    assert sum(stage.number for stage in told.stages) == 3
+
+
+def test_the_time_left_of_a_job_is_its_forecasts(control: LedgerControl, clock: FakeClock) -> None:
+    control.submit("job-a", a_spec(batch=(10, 10)), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    trainer = control.trainer(order.token)
+    assert control.job("job-a").seconds_left is None
+    trainer.heartbeat(a_beat(100))
+    trainer.observe([an_observation(100, order, step_seconds=0.1, samples_per_second=100.0)])
+    assert control.job("job-a").seconds_left == pytest.approx(90.0), "no decision yet: at the measured speed"
+    control.decide("a look")
+    status = control.job("job-a")
+    assert status.forecast is not None
+    assert status.forecast.finish_at is not None
+    clock.advance(30.0)
+    assert control.job("job-a").seconds_left == pytest.approx(status.forecast.finish_at[1] - clock.now)
+
+
+def test_a_job_that_is_stopped_is_graded_and_forgets_it_when_it_goes_on(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    control.submit("job-a", a_spec(batch=(10, 10)), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    trainer = control.trainer(order.token)
+    trainer.observe([an_observation(100, order, step_seconds=0.1)])
+    control.decide("a look")
+    clock.advance(3600.0)
+    assert [grade.held for grade in control.cancel("job-a", "enough").hindsight] == [False], "its end is long passed"
+    revived = control.revive("job-a")
+    assert (revived.hindsight, revived.state) == ((), JobState.ACTIVE)
+
+
+def test_a_forecast_that_fails_leaves_the_decision_alone(
+    control: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> Forecast:
+        raise ZeroDivisionError("no speed, no share")
+
+    monkeypatch.setattr(expectations, "expected", fails)
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    assert order.allocation.num_slots == 4
+    assert control.forecasts("job-a") == []
+
+
+def test_a_rollback_is_graded_by_the_lineage_that_it_opened(control: LedgerControl, clock: FakeClock) -> None:
+    life = live(control, clock)
+    (last,) = control.checkpoints("job-a")
+    assert control.rollback("job-a", last.checkpoint_id).hindsight == ()
+    control.acquire(life.segment_id())
+    control.cancel("job-a", "enough")
+    assert {forecast.lineage for forecast in control.forecasts("job-a")} == {0, 1}
+    assert control.job("job-a").hindsight == ()
