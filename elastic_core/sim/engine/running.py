@@ -234,6 +234,7 @@ class Running:
             throughput=self._fitted(fit),
             noise_scale=(self._noise if job.told_noise is None else job.told_noise) if self.measured else None,
             predictable=self._predictable(),
+            work_forecast=None if declared else job.work_forecast,
         )
 
     def _share_done(self) -> float:

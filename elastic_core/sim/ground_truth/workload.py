@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastic_core.domain import Limits, Node, ProfilePoint, Queue, ThroughputModel
+from elastic_core.domain import Limits, Node, ProfilePoint, Queue, ThroughputModel, WorkForecast
 from elastic_core.sim.ground_truth.physics import Physics
 
 
@@ -22,6 +22,7 @@ class SimJob:
     priority: int = 0
     deadline: float | None = None
     predictable: float | None = None
+    work_forecast: WorkForecast | None = None  # of all its work: what is told of it where no work is declared
     turns_predictable: tuple[float, float] | None = None  # (share of its work done, probability from there on)
     # (share of its work done, what is told to be left from there on, relative to the truth), ascending; (): the truth.
     # A declaration or a loss-curve fit that is wrong: every policy is told the same.
