@@ -254,7 +254,7 @@ class Running:
         if self.job.profile:
             return self.job.profile
         if self._profile is None:
-            self._profile = tuple(
+            self._profile = self.job.measured_before + tuple(
                 ProfilePoint(
                     num_slots=slots, num_nodes=nodes, type=kind, global_batch=batch, local_batch=local,
                     accumulation=accumulation, step_seconds=step, sync_seconds=sync, roles=roles, server_cores=cores,

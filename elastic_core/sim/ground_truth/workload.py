@@ -31,6 +31,7 @@ class SimJob:
     told_noise: float | None = None
     learnt: ThroughputModel | None = None  # known before it starts; None: fitted to its own measurements as it runs
     profile: tuple[ProfilePoint, ...] = ()  # measured before it came; then nothing more is learnt while it runs
+    measured_before: tuple[ProfilePoint, ...] = ()  # the same, and what it measures as it runs comes to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
