@@ -115,12 +115,15 @@ def main() -> int:
         for sample, groups in SAMPLES.items():
             if chosen.sample in (None, sample) and not (chosen.quick and sample == "out"):
                 for group, names in groups.items():
-                    for setting in SETTINGS:
-                        if setting.name in (chosen.setting or [setting.name]):
-                            few = names[:1] if chosen.quick else names
-                            runs = one_table(report, pool, f"{sample}-of-sample {group}", few, setting, rivals)
-                            if group == "philly":
-                                philly.setdefault(setting.name, {})[sample] = runs
+                    few, title = names[:1] if chosen.quick else names, f"{sample}-of-sample {group}"
+                    runs = {
+                        setting.name: one_table(report, pool, title, few, setting, rivals)
+                        for setting in SETTINGS
+                        if setting.name in (chosen.setting or [setting.name])
+                    }
+                    gaps_to_oracle(report, f"{title} on {pool}", runs)
+                    for name in runs if group == "philly" else ():
+                        philly.setdefault(name, {})[sample] = runs[name]
         if "sia" in rivals:
             hold_to_old_bars(report, pool, philly)
     return report.finish()
@@ -173,6 +176,19 @@ def hold_to_bars(report: Report, title: str, setting: Setting, runs: Mapping[str
     for figure, most in (("p99_completion", setting.p99), ("makespan", setting.makespan)):
         if most is not None:
             _bar(report, f"{title}: {figure}", most, _ratio(ours, theirs, figure))
+
+
+def gaps_to_oracle(report: Report, title: str, runs: Mapping[str, Mapping[str, Runs]]) -> None:
+    """What not knowing the work costs: `horizon` without declarations over `horizon` with them, on the same jobs."""
+    pairs = (("undeclared", "declared"), ("no clones, undeclared", "no clones, declared"))
+    rows = [
+        (unknown, *(_ratio(runs[unknown]["horizon"], runs[known]["horizon"], figure) for figure in FIGURES[:4]))
+        for unknown, known in pairs
+        if unknown in runs and known in runs
+    ]
+    if rows:
+        columns = ("", "mean", "p99", "makespan", "resizes a job")
+        report.table(f"Over an oracle that knows the work, {title}", columns, rows)
 
 
 def hold_to_old_bars(report: Report, pool: str, philly: Mapping[str, Mapping[str, Mapping[str, Runs]]]) -> None:

@@ -30,7 +30,7 @@ from elastic_core.policy.base.remaining_distribution import (
     remaining_work,
 )
 from elastic_core.policy.horizon.gittins import inverse_index
-from elastic_core.policy.horizon.job_value import capacity_shares, job_value
+from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
 from elastic_core.policy.horizon.outlook import CrossTaskPrior, outlooks, relative_uncertainty
 from elastic_core.policy.horizon.restarts import (
     expected_stays,
@@ -58,12 +58,13 @@ FEW_COUNTS = 8  # a job that lists so few counts has them considered as they are
 class Horizon:
     name: ClassVar[str] = "horizon"
     laws: ClassVar[frozenset[Law]] = frozenset(Law)
+    tail: ClassVar[float] = TAIL
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
         moves, turns = flapping.recall(snapshot), starvation.recall(snapshot)
         memory = _recall(snapshot)
         tasks, prior = memory.tasks, memory.prior
-        shared = _problem(snapshot, memory)
+        shared = _problem(snapshot, memory, self.tail)
         if shared is None:
             targets = {
                 job.job_id: Target.nothing("waits: the pool has no number of slots that it may have")
@@ -137,7 +138,7 @@ def problem(snapshot: Snapshot) -> Problem | None:
     return _problem(snapshot, _recall(snapshot))
 
 
-def _problem(snapshot: Snapshot, memory: _Memory) -> Problem | None:
+def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem | None:
     options = _options(snapshot)
     if options is None or not len(options.counts):
         return None
@@ -149,7 +150,7 @@ def _problem(snapshot: Snapshot, memory: _Memory) -> Problem | None:
     restart_seconds = restart_seconds_of(snapshot.jobs)
     age = np.asarray([snapshot.now - job.submitted_at for job in snapshot.jobs])
     by_index = remaining_seconds * (inverse_index(left) / left.mean)[:, None]
-    job_values = job_value(goodput, by_index, age, options)
+    job_values = job_value(goodput, by_index, age, options, tail)
     until_back = seconds_until_back(remaining_seconds, capacity_shares(goodput, options))
     stay = expected_stays(snapshot)
     values_at = partial(
