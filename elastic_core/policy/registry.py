@@ -15,6 +15,7 @@ from elastic_core.policy.baselines.srtf import Srtf
 from elastic_core.policy.baselines.tiresias import Tiresias
 from elastic_core.policy.gavel.gavel import Gavel
 from elastic_core.policy.horizon.horizon import Horizon
+from elastic_core.policy.horizon.horizon_tail import HorizonTail
 from elastic_core.policy.pollux.pollux import Pollux
 from elastic_core.policy.saxena.elastic_batch import ElasticBatch, ElasticBatchDrop
 from elastic_core.policy.saxena.fixed_batch import (
@@ -40,6 +41,7 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
         Fixed,
         Gavel,
         Horizon,
+        HorizonTail,
         MaxBatch,
         MaxBatchDrop,
         MinBatch,

@@ -21,6 +21,7 @@ from elastic_core.domain import (
     SegmentState,
     Snapshot,
     ThroughputModel,
+    WorkForecast,
 )
 from elastic_core.snapshot.measurements import Measured
 from elastic_core.snapshot.past import Past
@@ -70,6 +71,7 @@ class JobRecord:
     measured: Measured = _NOTHING_MEASURED
     throughput: ThroughputModel | None = None
     predictable: float | None = None
+    work_forecast: WorkForecast | None = None
 
 
 def job_view(record: JobRecord) -> JobView:
@@ -102,6 +104,7 @@ def job_view(record: JobRecord) -> JobView:
         throughput=record.throughput,
         noise_scale=measured.noise_scale,
         predictable=record.predictable,
+        work_forecast=record.work_forecast,
     )
 
 

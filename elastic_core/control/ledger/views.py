@@ -187,7 +187,7 @@ def _left_to_read(spec: JobSpec, total: int, last: HeartbeatRow | CheckpointRow 
 
 
 def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now: float) -> float | None:
-    """As the last forecast says; `left` at the measured speed (samples/s) where it names no time, or one that passed."""
+    """As the last forecast says; `left` at the measured speed (samples/s) where it names no time, or a passed one."""
     if forecast is not None and forecast.finish_at is not None and forecast.finish_at[1] > now:
         return forecast.finish_at[1] - now
     return left / speed if speed else None

@@ -1,27 +1,23 @@
-"""How much work each job still has, in samples: the one place that every policy asks.
+"""How much work each job still has, in samples, as one number: what policies ask that take no distribution.
 
-Four answers, by what a policy needs: what is declared or read off the loss curve (`known_remaining`); the same in steps
-(`remaining_steps`); what is declared, as far as the job's class lets it be believed (`DeclaredWork`,
-`believed_remaining`: AITurbo, HPDC 2021); and what finished jobs lead to expect where nothing is declared
-(`expected_remaining`, by `predict.work.work_left_predictor`). None of them is a promise: the work that a job turns out
-to need is known when it ends.
+Three answers, by what a policy needs: what is declared or read off the loss curve (`known_remaining`); the same in
+steps (`remaining_steps`); and what is declared, as far as the job's class lets it be believed (`DeclaredWork`,
+`believed_remaining`: AITurbo, HPDC 2021). None of them is a promise: the work that a job turns out to need is known
+when it ends. What is known beyond one number is in `policy.base.remaining_distribution`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, isinf, log
 from typing import Any
 
 import numpy as np
 
-from elastic_core.domain import JobView, Quantiles
+from elastic_core.domain import JobView
 from elastic_core.predict.speed.efficiency import efficiency
 from elastic_core.predict.speed.throughput import Floats
-from elastic_core.predict.work import work_left_predictor
-from elastic_core.predict.work.work_left import work_left
-from elastic_core.predict.work.work_left_predictor import WorkEstimate
 
 CERTAIN = 0.5  # probability from which on a job counts as predictable
 TYPICAL_SPREAD = 1.0  # of the logarithm: jobs of a pool differ by a factor of e, give or take
@@ -57,72 +53,6 @@ def remaining_steps(job: JobView, batch: int) -> float:
 def work_of_step(job: JobView, batch: int) -> float:
     """Samples of the job's work that one step at this batch does."""
     return batch * efficiency(batch, job.limits.min_batch, job.noise_scale) if job.scale_invariant else batch
-
-
-# What is expected where nothing is declared. `finished_works`: works of finished jobs by task, oldest first.
-
-
-def expected_remaining(jobs: Iterable[JobView], finished_works: Mapping[str, Sequence[float]]) -> Floats:
-    """Samples of each job, one at least: declared where that is trusted, else the mean of what is expected.
-
-    A job of the unpredictable class is taken by its attained service: whatever it declares is an upper bound, and what
-    it has done tells through the hazard of job sizes how much is left.
-    """
-    of_all_tasks = _of_all_tasks(finished_works)
-    remaining = []
-    for job in jobs:
-        if _is_declared(job):
-            remaining.append(max(float(job.remaining_samples), 1.0))
-        else:
-            remaining.append(_likely(job, _estimate(job, finished_works, of_all_tasks)))
-    return np.asarray(remaining)
-
-
-def upper_ratio(job: JobView, finished_works: Mapping[str, Sequence[float]]) -> float:
-    """How many times `expected_remaining` may be left: the high end of an 80 % interval; 1 where work is declared."""
-    if _is_declared(job):
-        return 1.0
-    estimate = _estimate(job, finished_works, _of_all_tasks(finished_works))
-    likely = _likely(job, estimate)
-    return max(min(estimate.high - job.done_samples, float(job.remaining_samples)), likely) / likely
-
-
-def remaining_quantiles(jobs: Iterable[JobView], finished_works: Mapping[str, Sequence[float]]) -> list[Quantiles]:
-    """Samples left of each, (low, median, high): of what `expected_remaining` is the mean of."""
-    of_all_tasks = _of_all_tasks(finished_works)
-    return [_quantiles(job, finished_works, of_all_tasks) for job in jobs]
-
-
-def _quantiles(job: JobView, finished_works: Mapping[str, Sequence[float]], of_all_tasks: Sequence[float]) -> Quantiles:
-    most = max(float(job.remaining_samples), 1.0)
-    if _is_declared(job):
-        return most, most, most
-    if job.work_forecast is not None:
-        left, _ = work_left(job)
-    else:
-        estimate, done = _estimate(job, finished_works, of_all_tasks), job.done_samples
-        left = estimate.low - done, estimate.median - done, estimate.high - done
-    low, median, high = (min(max(work, 1.0), most) for work in left)
-    return low, median, high
-
-
-def _is_declared(job: JobView) -> bool:
-    return job.total_samples is not None and declaration_is_trusted(job)
-
-
-def _likely(job: JobView, estimate: WorkEstimate) -> float:
-    return max(min(estimate.mean_remaining, float(job.remaining_samples)), 1.0)
-
-
-def _of_all_tasks(finished_works: Mapping[str, Sequence[float]]) -> list[float]:
-    return [work for works in finished_works.values() for work in works]
-
-
-def _estimate(
-    job: JobView, finished_works: Mapping[str, Sequence[float]], of_all_tasks: Sequence[float]
-) -> WorkEstimate:
-    scale = 1000.0 * job.limits.min_batch
-    return work_left_predictor.estimate(finished_works[job.task], of_all_tasks, job.done_samples, scale=scale)
 
 
 # How far to believe what is declared of a job of the unpredictable class, which jumps about. Three things are put

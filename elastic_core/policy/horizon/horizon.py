@@ -9,7 +9,7 @@ jobs have shown (`policy.task_memory.measurements`), with the noise that is to c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -22,12 +22,20 @@ from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.pool import Pool
-from elastic_core.policy.base.remaining_work import expected_remaining, remaining_quantiles, upper_ratio
-from elastic_core.policy.horizon.job_value import capacity_shares, job_value
+from elastic_core.policy.base.remaining_distribution import (
+    FIRST_STEPS,
+    History,
+    RemainingWork,
+    is_declared,
+    remaining_work,
+)
+from elastic_core.policy.horizon.gittins import inverse_index
+from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
 from elastic_core.policy.horizon.outlook import CrossTaskPrior, outlooks, relative_uncertainty, uncertainty_at
 from elastic_core.policy.horizon.restarts import (
     expected_stays,
     restart_seconds_of,
+    seconds_to_pay_over,
     seconds_until_back,
     values_less_restarts,
 )
@@ -44,17 +52,20 @@ from elastic_core.text import plural, span
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
 LOOK_AHEAD = 1200.0  # seconds over which an option's goodput is taken
+MOST_SIZES = 64  # of finished jobs that are remembered in standard seconds
 FEW_COUNTS = 8  # a job that lists so few counts has them considered as they are
 
 
 class Horizon:
     name: ClassVar[str] = "horizon"
     laws: ClassVar[frozenset[Law]] = frozenset(Law)
+    tail: ClassVar[float] = TAIL
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
         moves, turns = flapping.recall(snapshot), starvation.recall(snapshot)
-        tasks, prior = _recall(snapshot)
-        shared = _problem(snapshot, tasks, prior)
+        memory = _recall(snapshot)
+        tasks, prior = memory.tasks, memory.prior
+        shared = _problem(snapshot, memory, self.tail)
         if shared is None:
             targets = {
                 job.job_id: Target.nothing("waits: the pool has no number of slots that it may have")
@@ -69,20 +80,29 @@ class Horizon:
             targets = _place(snapshot, _targets(shared, resolution, finishes))
         state = {
             "tasks": measurements.store(tasks), "types": prior.to_json(),
-            "moves": moves.store(targets, snapshot.now), "turns": turns,
+            "moves": moves.store(targets, snapshot.now), "turns": turns, "sizes": memory.sizes,
         }  # fmt: skip
         wake_at = snapshot.now + INTERVAL if snapshot.jobs else None
         return Plan(policy=self.name, targets=with_layouts(targets, snapshot), state=state, wake_at=wake_at)
 
 
-def _recall(snapshot: Snapshot) -> tuple[dict[str, TaskMemory], CrossTaskPrior]:
+@dataclass(frozen=True)
+class _Memory:
+    """What earlier decisions learnt, and what this snapshot adds."""
+
+    tasks: dict[str, TaskMemory]
+    prior: CrossTaskPrior
+    sizes: list[float]  # of jobs that are no longer there, in standard seconds, oldest first
+
+    @property
+    def history(self) -> History:
+        return History({task: memory.works for task, memory in self.tasks.items()}, self.sizes)
+
+
+def _recall(snapshot: Snapshot) -> _Memory:
     tasks = measurements.recall(snapshot.policy_state)
-    measurements.learn(tasks, snapshot.jobs)
-    return tasks, CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks)
-
-
-def _finished_works(tasks: Mapping[str, TaskMemory]) -> dict[str, list[float]]:
-    return {task: memory.works for task, memory in tasks.items()}
+    sizes = [*snapshot.policy_state.get("sizes", ()), *measurements.learn(tasks, snapshot.jobs)][-MOST_SIZES:]
+    return _Memory(tasks, CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks), sizes)
 
 
 def _options(snapshot: Snapshot) -> Options | None:
@@ -103,11 +123,11 @@ class Problem:
     options: Options
     values: Floats  # of each option (columns) to each job (rows); 0 where it may not run
     batches: Ints  # of the same shape, like
-    remaining_work: Floats  # expected, by job
-    remaining_seconds: Floats  # that it takes; of the shape of `values`
+    remaining_seconds: Floats  # that the mean of what is left takes; of the shape of `values`
     num_longer: Ints  # jobs that need longer, by job
     held: Ints  # option that each job holds
     restart_seconds: Floats  # seconds of a restart of each
+    left: RemainingWork  # of each
     values_at: Callable[[Ints], Floats]  # the values as if other options were held
 
     @property
@@ -117,29 +137,51 @@ class Problem:
 
 def problem(snapshot: Snapshot) -> Problem | None:
     """The problem that `Horizon` solves for this snapshot; None where there is nothing to share out."""
-    return _problem(snapshot, *_recall(snapshot))
+    return _problem(snapshot, _recall(snapshot))
 
 
-def _problem(snapshot: Snapshot, tasks: Mapping[str, TaskMemory], prior: CrossTaskPrior) -> Problem | None:
+def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem | None:
     options = _options(snapshot)
     if options is None or not len(options.counts):
         return None
-    remaining_work = expected_remaining(snapshot.jobs, _finished_works(tasks))
-    outlook = outlooks(snapshot.jobs, tasks, options, prior, remaining_work, LOOK_AHEAD)
+    left = remaining_work(snapshot.jobs, memory.history, _rates(snapshot.jobs, memory, options))
+    outlook = outlooks(snapshot.jobs, memory.tasks, options, memory.prior, left.mean, LOOK_AHEAD)
     goodput, remaining_seconds = outlook.goodput, outlook.remaining_seconds
+    measurements.set_rates(memory.tasks, snapshot.jobs, _standard_rates(goodput, options).tolist())
     held = np.asarray([_held(job, options) for job in snapshot.jobs])
     restart_seconds = restart_seconds_of(snapshot.jobs)
     age = np.asarray([snapshot.now - job.submitted_at for job in snapshot.jobs])
-    job_values = job_value(goodput, remaining_seconds, age, options)
+    by_index = remaining_seconds * (inverse_index(left) / left.mean)[:, None]
+    job_values = job_value(goodput, by_index, age, options, tail)
     until_back = seconds_until_back(remaining_seconds, capacity_shares(goodput, options))
+    stay = expected_stays(snapshot)
     values_at = partial(
         values_less_restarts, job_values.price, goodput, remaining_seconds,
-        restart_seconds=restart_seconds, stay=expected_stays(snapshot), until_back=until_back,
+        restart_seconds=restart_seconds, stay=stay, until_back=until_back,
+        lasting=seconds_to_pay_over(left, remaining_seconds, restart_seconds, stay),
     )  # fmt: skip
     return Problem(
-        snapshot.jobs, options, values_at(held), outlook.batches, remaining_work, remaining_seconds,
-        job_values.num_longer, held, restart_seconds, values_at,
+        snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, job_values.num_longer,
+        held, restart_seconds, left, values_at,
     )  # fmt: skip
+
+
+def _rates(jobs: Sequence[JobView], memory: _Memory, options: Options) -> Floats:
+    """The standard rate of each undeclared job, as the last decision had it; that of a new one is worked out here."""
+    known = [1.0 if is_declared(job) else measurements.rate_of(memory.tasks, job) for job in jobs]
+    new = [row for row, rate in enumerate(known) if rate is None]
+    rates = np.asarray([rate or 0.0 for rate in known])
+    if new:
+        at_first = np.asarray([FIRST_STEPS * jobs[row].limits.min_batch for row in new])
+        outlook = outlooks([jobs[row] for row in new], memory.tasks, options, memory.prior, at_first, LOOK_AHEAD)
+        rates[new] = _standard_rates(outlook.goodput, options)
+    return np.where(rates > 0, rates, 1.0)
+
+
+def _standard_rates(goodput: Floats, options: Options) -> Floats:
+    """Work in a standard second: of a slot of the type and count at which the job's slots do most each."""
+    rates: Floats = (goodput / options.counts).max(axis=1)
+    return rates
 
 
 def _context(snapshot: Snapshot, problem: Problem, held: Ints) -> ClaimContext:
@@ -154,21 +196,19 @@ def _safety_margin(row: int, problem: Problem, tasks: Mapping[str, TaskMemory], 
     """By how much each option may take longer than predicted: slower steps, and more work than expected."""
     job = problem.jobs[row]
     slower = relative_uncertainty(job, problem.batches[row], tasks, problem.options, prior)
-    return (1.0 + slower) * upper_ratio(job, _finished_works(tasks)) - 1.0
+    return (1.0 + slower) * float(problem.left.upper_ratio[row]) - 1.0
 
 
 def _finishes(
     problem: Problem, chosen: Ints, tasks: Mapping[str, TaskMemory], prior: CrossTaskPrior
 ) -> dict[int, Quantiles | None]:
     """Seconds until each job that gets slots is done on them, its restart included."""
-    rows = np.flatnonzero(chosen != NOTHING).tolist()
-    works = remaining_quantiles([problem.jobs[row] for row in rows], _finished_works(tasks))
     finishes = {}
-    for row, work in zip(rows, works, strict=True):
-        option = int(chosen[row])
+    for row in np.flatnonzero(chosen != NOTHING).tolist():
+        option, work = int(chosen[row]), problem.left.interval(row)
         slower = uncertainty_at(option, problem.jobs[row], problem.batches[row], tasks, problem.options, prior)
         # `remaining_seconds` are for the mean of the work, which a few long jobs decide.
-        seconds = float(problem.remaining_seconds[row, option] * work[1] / problem.remaining_work[row])
+        seconds = float(problem.remaining_seconds[row, option] * work[1] / problem.left.mean[row])
         pause = 0.0 if option == problem.held[row] else float(problem.restart_seconds[row])
         finishes[row] = finish_seconds(seconds, work, slower, pause)
     return finishes
@@ -180,8 +220,8 @@ def _targets(problem: Problem, resolution: Resolution, finishes: Mapping[int, Qu
         option = int(resolution.chosen[row])
         batch, num_longer = int(problem.batches[row, option]), int(problem.num_longer[row])
         target = _target(problem.options, option, batch, finishes.get(row), num_longer)
-        note = resolution.notes.get(row)
-        targets[job.job_id] = replace(target, reason=f"{target.reason}; {note}") if note else target
+        notes = [note for note in (problem.left.notes[row], resolution.notes.get(row)) if note]
+        targets[job.job_id] = replace(target, reason="; ".join([target.reason, *notes]))
     return targets
 
 

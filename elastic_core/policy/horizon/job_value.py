@@ -33,10 +33,13 @@ class JobValue:
     num_longer: Ints  # jobs that need longer, by job
 
 
-def job_value(goodput: Floats, remaining_seconds: Floats, age: Floats, options: Options) -> JobValue:
-    """`goodput` and `remaining_seconds` (seconds) by job and option; `age`: seconds since each job was submitted."""
+def job_value(
+    goodput: Floats, remaining_seconds: Floats, age: Floats, options: Options, tail: float = TAIL
+) -> JobValue:  # fmt: skip
+    """`goodput` and `remaining_seconds` (seconds; of a job whose end is not known those of its Gittins index) by job
+    and option; `age`: seconds since each job was submitted; `tail`: power of the weights."""
     shortest = remaining_seconds.min(axis=1)
-    weight = weights(age + shortest)
+    weight = weights(age + shortest, tail)
     order = np.argsort(shortest, kind="stable")
     weight_of_longest = np.concatenate([[0.0], np.cumsum(weight[order][::-1])])  # of the n longest jobs
     num_longer = np.asarray(len(shortest) - np.searchsorted(shortest[order], shortest, side="right"), dtype=np.int64)
@@ -48,13 +51,13 @@ def job_value(goodput: Floats, remaining_seconds: Floats, age: Floats, options: 
     return JobValue(np.where(np.isfinite(price), price, 0.0), num_longer)
 
 
-def weights(time_in_system: Floats) -> Floats:
+def weights(time_in_system: Floats, tail: float = TAIL) -> Floats:
     """By the seconds from submission to end, relative to the middle job; 1 for who will never end."""
     known = np.isfinite(time_in_system) & (time_in_system > 0)
     if not known.any():
         return np.ones(len(time_in_system))
     middle = np.median(time_in_system[known])
-    return np.clip((np.where(known, time_in_system, middle) / middle) ** TAIL, 1 / HEAVIEST, HEAVIEST)
+    return np.clip((np.where(known, time_in_system, middle) / middle) ** tail, 1 / HEAVIEST, HEAVIEST)
 
 
 def marginal_slot_price(goodput: Floats, options: Options) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 
 from elastic_core.domain import JobView, Snapshot
 from elastic_core.policy.base.knapsack import NOTHING
+from elastic_core.policy.base.remaining_distribution import RemainingWork
 from elastic_core.predict.speed.throughput import Floats, Ints
 
 STAY = 1200.0  # seconds that an allocation is expected to last before anything is known
@@ -39,6 +40,22 @@ def expected_stays(snapshot: Snapshot) -> Floats:
     return np.asarray(expected)
 
 
+def seconds_to_pay_over(
+    left: RemainingWork, remaining_seconds: Floats, restart_seconds: Floats, stay: Floats
+) -> Floats:
+    """Seconds that a new allocation is expected to last, the restart in it, by job and option: until the job ends or
+    is moved. A job that may end at any moment is expected to hold it for less than until it ends on average."""
+    restart = restart_seconds[:, None]
+    lasting = np.minimum(remaining_seconds + restart, stay[:, None])
+    for row in np.flatnonzero(left.quantiles[:, 0] < left.quantiles[:, -1]):
+        per_second = left.mean[row] / remaining_seconds[row]
+        usable = np.isfinite(remaining_seconds[row]) & (per_second > 0)
+        until_moved = np.maximum(stay[row] - restart[row], 0.0)
+        trained = left.within(int(row), until_moved * per_second[usable]) / per_second[usable]
+        lasting[row, usable] = np.minimum(trained + restart[row], stay[row])
+    return lasting
+
+
 def seconds_until_back(remaining_seconds: Floats, shares: Floats) -> Floats:
     """Seconds after which each job can expect to have back what shorter ones take of it: when they are done.
 
@@ -57,15 +74,16 @@ def seconds_until_back(remaining_seconds: Floats, shares: Floats) -> Floats:
 
 def values_less_restarts(
     price: Floats, goodput: Floats, remaining_seconds: Floats, held: Ints,
-    restart_seconds: Floats, stay: Floats, until_back: Floats,
+    restart_seconds: Floats, stay: Floats, until_back: Floats, lasting: Floats,
 ) -> Floats:  # fmt: skip
     """Value of each option to each job: the rate at which completion times fall, less restarts. Above what it is worth
-    to have nothing, which for a job that runs is another start (`restart_seconds`) when it has slots back."""
+    to have nothing, which for a job that runs is another start (`restart_seconds`) when it has slots back.
+
+    `lasting`: of `seconds_to_pay_over`."""
     rows, runs = np.arange(len(goodput)), held != NOTHING
     now_at = np.where(runs, goodput[rows, held], 0.0)
     grows = goodput > now_at[:, None]
-    restart = restart_seconds[:, None]
-    cost = restart / np.maximum(np.minimum(remaining_seconds + restart, stay[:, None]), 1e-9)
+    cost = restart_seconds[:, None] / np.maximum(lasting, 1e-9)
     values = price[:, None] * goodput * np.maximum(1.0 - cost, np.where(runs, 0.0, MIN_KEPT)[:, None])
     until_back = np.minimum(until_back, stay)
     value_of_restart = (price * now_at * restart_seconds / until_back)[:, None]

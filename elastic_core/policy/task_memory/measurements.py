@@ -57,6 +57,7 @@ class Reported:
 
     done: int
     names: tuple[str, ...]
+    rate: float | None = None  # work in a standard second of service: what its work is in seconds is told by this
 
 
 @dataclass(slots=True)
@@ -83,21 +84,38 @@ def recall(state: Mapping[str, Any]) -> dict[str, TaskMemory]:
     return {task: _from_json(stored) for task, stored in state.get("tasks", {}).items()}
 
 
-def learn(memories: dict[str, TaskMemory], jobs: Sequence[JobView]) -> None:
+def learn(memories: dict[str, TaskMemory], jobs: Sequence[JobView]) -> list[float]:
     """Take over what the jobs of a snapshot have measured since the last one, and the work of those that have left.
 
-    A job that was cancelled counts like one that finished: a snapshot does not tell.
+    A job that was cancelled counts like one that finished: a snapshot does not tell. Returns the works of those that
+    have left in standard seconds, as far as their rates are known (`set_rates`).
     """
+    sizes = []
     before = {job_id: reported for memory in memories.values() for job_id, reported in memory.reported.items()}
     present = {job.job_id for job in jobs}
     for memory in memories.values():
         gone = [reported for job_id, reported in memory.reported.items() if job_id not in present]
         memory.works += [float(reported.done) for reported in gone if reported.done]
         memory.works = memory.works[-MOST_WORKS:]
+        sizes += [reported.done / reported.rate for reported in gone if reported.done and reported.rate]
         memory.reported = {}
     for job in jobs:
         memory = memories.setdefault(job.task, TaskMemory())
         memory.reported[job.job_id] = _learn_job(memory, job, before.get(job.job_id))
+    return sizes
+
+
+def rate_of(memories: Mapping[str, TaskMemory], job: JobView) -> float | None:
+    """The job's rate as it was set last."""
+    reported = memories[job.task].reported.get(job.job_id) if job.task in memories else None
+    return None if reported is None else reported.rate
+
+
+def set_rates(memories: Mapping[str, TaskMemory], jobs: Sequence[JobView], rates: Sequence[float]) -> None:
+    """`rates`: work that each active job does in a standard second, 0 for who may not run."""
+    for job, rate in zip(jobs, rates, strict=True):
+        reported = memories[job.task].reported
+        reported[job.job_id] = replace(reported[job.job_id], rate=rate or None)
 
 
 def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None) -> Reported:
@@ -115,7 +133,8 @@ def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None) -> Rep
         del memory.means[next(iter(memory.means))]
     if job.noise_scale is not None and 0 < job.noise_scale < inf:
         memory.noise[stage_of(job.done_samples)] = job.noise_scale
-    return Reported(job.done_samples, tuple(_name(configuration_of(point)) for point in usable))
+    names = tuple(_name(configuration_of(point)) for point in usable)
+    return Reported(job.done_samples, names, None if before is None else before.rate)
 
 
 def store(memories: Mapping[str, TaskMemory]) -> dict[str, Any]:
@@ -124,10 +143,15 @@ def store(memories: Mapping[str, TaskMemory]) -> dict[str, Any]:
             "seen": [[_plain(m.point), m.jobs, m.log_step, m.log_sync] for m in memory.means.values()],
             "noise": [[stage, value] for stage, value in sorted(memory.noise.items())],
             "works": memory.works,
-            "told": {job_id: [reported.done, list(reported.names)] for job_id, reported in memory.reported.items()},
+            "told": {job_id: _reported(reported) for job_id, reported in memory.reported.items()},
         }
         for task, memory in memories.items()
     }
+
+
+def _reported(reported: Reported) -> list[Any]:
+    rate = [] if reported.rate is None else [reported.rate]
+    return [reported.done, list(reported.names), *rate]
 
 
 def _plain(point: ProfilePoint) -> dict[str, Any]:
@@ -146,7 +170,7 @@ def _from_json(stored: Mapping[str, Any]) -> TaskMemory:
         {configuration_of(mean.point): mean for mean in means},
         {int(stage): value for stage, value in stored["noise"]},
         list(stored["works"]),
-        {job_id: Reported(done, tuple(names)) for job_id, (done, names) in stored["told"].items()},
+        {job_id: Reported(done, tuple(names), *rate) for job_id, (done, names, *rate) in stored["told"].items()},
     )
 
 

@@ -98,6 +98,14 @@ class WorkPrior:
         area = self.scale * (self._area_from(at) - self._area_from(self._position(high)))
         return WorkEstimate(median, low, high, max(area, 0.0) / float(np.exp(-here)))
 
+    def quantiles(self, done: float, probabilities: Floats) -> Floats:
+        """Of the total work, given that it exceeds `done`; probabilities below 1, in any order."""
+        done = min(done, 1e200) if isfinite(done) and done > 0 else 0.0
+        hazard = self._hazard(self._position(done)) - np.log1p(-probabilities)
+        over = np.maximum(hazard - float(self.hazard[-1]), 0.0)
+        totals: Floats = np.expm1(np.interp(hazard, self.hazard, self.position) + over / _TAIL) * self.scale
+        return np.maximum(totals, done)
+
     def exceeds(self, work: float, done: float) -> float:
         """Probability that the total exceeds `work`, given that it exceeds `done`."""
         if work <= done:

@@ -288,6 +288,7 @@ class Running:
             measured=measured,
             throughput=self._fitted(measured.profile, fit),
             predictable=self._predictable(),
+            work_forecast=None if declared else self.job.work_forecast,
         )
 
     def _share_done(self) -> float:
@@ -311,7 +312,8 @@ class Running:
                 self._shown = shown
                 self._profile = as_profile(self._point(key, count) for key, count in shown.items())
             noise = mean_noise_scale([(sqr, var, count) for (sqr, var), count in self.noise_reports.counts.items()])
-            self._measured = Measured(profile=self.job.profile or self._profile, noise_scale=noise)
+            profile = self.job.profile or self.job.measured_before + self._profile
+            self._measured = Measured(profile=profile, noise_scale=noise)
         return self._measured
 
     def _point(self, key: _Key, count: int) -> ProfilePoint:

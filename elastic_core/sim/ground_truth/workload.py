@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastic_core.domain import Limits, Node, ProfilePoint, Queue, ThroughputModel
+from elastic_core.domain import Limits, Node, ProfilePoint, Queue, ThroughputModel, WorkForecast
 from elastic_core.sim.ground_truth.physics import Physics
 
 
@@ -23,6 +23,7 @@ class SimJob:
     deadline: float | None = None
     declared: bool = True  # False: it stops when it is good enough, and nobody says how much work that is
     predictable: float | None = None
+    work_forecast: WorkForecast | None = None  # of all its work: what is told of it where no work is declared
     turns_predictable: tuple[float, float] | None = None  # (share of its work done, probability from there on)
     # (share of its work done, what is told to be left from there on, relative to the truth), ascending; (): the truth.
     # A declaration or a loss-curve fit that is wrong: every policy is told the same.
@@ -31,6 +32,7 @@ class SimJob:
     told_noise: float | None = None
     learnt: ThroughputModel | None = None  # known before it starts; None: fitted to its own measurements as it runs
     profile: tuple[ProfilePoint, ...] = ()  # measured before it came; then nothing more is learnt while it runs
+    measured_before: tuple[ProfilePoint, ...] = ()  # the same, and what it measures as it runs comes to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

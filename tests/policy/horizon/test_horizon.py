@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 from hypothesis import given, settings
 
-from elastic_core.domain import JobView, Limits, Plan, ProfilePoint, Slot, Snapshot
+from elastic_core.domain import JobView, Limits, Plan, ProfilePoint, Slot, Snapshot, WorkForecast
 from elastic_core.policy.base.knapsack import best_choices
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.horizon.horizon import Horizon, problem
@@ -125,6 +125,26 @@ def test_work_that_nobody_declared_is_estimated_from_the_tasks_finished_jobs() -
     ]
     found = slots_of(decide(snapshot(nodes(8), *twins, state=state)))
     assert found["small-1"] > found["big-1"]
+
+
+def test_the_class_of_a_job_and_its_forecast_change_the_plan() -> None:
+    """Beside two jobs of declared work, on slots for which they compete: one plan for each class, one for each
+    forecast; the reason names both."""
+    rivals = [known(f"rival-{i}", work=work, lim=FINE) for i, work in enumerate((640_000, 2_560_000))]
+
+    def plan(predictable: float | None, median: float) -> Plan:
+        told = WorkForecast(
+            probabilities=(0.1, 0.5, 0.9), totals=(0.9 * median, median, 1.1 * median), source="loss curve"
+        )
+        asked = known("asked", lim=FINE, predictable=predictable, work_forecast=told, done_samples=64_000)
+        return decide(snapshot(nodes(8), *rivals, replace(asked, total_samples=None)))
+
+    classes = [plan(predictable, 900_000.0) for predictable in (None, 0.01, 0.99)]
+    forecasts = [plan(0.99, median) for median in (100_000.0, 1_000_000.0, 10_000_000.0)]
+    for plans in (classes, forecasts):
+        assert len({tuple(sorted(slots_of(one).items())) for one in plans}) == 3
+    assert "its end cannot be predicted: taken by what it has run" in classes[1].targets["asked"].reason
+    assert "forecast from its loss curve (predictable with 0.99)" in classes[2].targets["asked"].reason
 
 
 def test_every_target_says_how_long_the_job_needs() -> None:

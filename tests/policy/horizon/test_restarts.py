@@ -59,7 +59,10 @@ def test_who_stays_pays_nothing_and_a_change_pays_less_the_longer_it_lasts(
     need = 3600.0 / goodput
 
     def gains(stay: float) -> np.ndarray:
-        values = values_less_restarts(one(1.0), goodput, need, np.asarray([held]), one(pause), one(stay), one(STAY))[0]
+        lasting = np.minimum(need + pause, stay)
+        values = values_less_restarts(
+            one(1.0), goodput, need, np.asarray([held]), one(pause), one(stay), one(STAY), lasting
+        )[0]
         return values - values[held]
 
     change = gains(stay)
@@ -70,7 +73,8 @@ def test_who_stays_pays_nothing_and_a_change_pays_less_the_longer_it_lasts(
 
 def test_a_start_is_always_worth_something() -> None:
     goodput, needs, nothing = np.asarray([[0.0, 2.0]]), np.asarray([[np.inf, 5.0]]), np.asarray([NOTHING])
-    values = values_less_restarts(one(1.0), goodput, needs, nothing, one(300.0), one(60.0), one(60.0))
+    lasting = np.minimum(needs + 300.0, 60.0)
+    values = values_less_restarts(one(1.0), goodput, needs, nothing, one(300.0), one(60.0), one(60.0), lasting)
     assert values[0, 0] == 0.0
     assert values[0, 1] > 0.0
 

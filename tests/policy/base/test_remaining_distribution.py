@@ -1,0 +1,124 @@
+"""What is left, as a distribution: what it rests on, in which order, and what the job's class does to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_core.domain import JobView, WorkForecast
+from elastic_core.policy.base.remaining_distribution import (
+    DECLARED,
+    LINDY,
+    POOL_HISTORY,
+    PROBABILITIES,
+    TASK_HISTORY,
+    History,
+    RemainingWork,
+    remaining_work,
+)
+from tests.policy.builders import job
+
+MEDIAN = int(np.flatnonzero(PROBABILITIES == 0.5)[0])
+HISTORY = History({"t": [1e6, 1.1e6, 0.9e6]}, [10.0, 3000.0, 50.0])
+
+
+def forecast(*totals: float, source: str = "loss curve") -> WorkForecast:
+    return WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=totals, source=source)
+
+
+def undeclared(**more: Any) -> JobView:
+    return job("a", **{"total_samples": None, "task": "t", **more})
+
+
+def left(view: JobView, history: History = HISTORY, rate: float = 100.0) -> RemainingWork:
+    return remaining_work([view], history, np.asarray([rate]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.sampled_from([None, 0.5, 0.99]))
+def test_declared_work_leaves_no_doubt(total: int, done: int, predictable: float | None) -> None:
+    told = left(
+        job("a", total_samples=total, done_samples=done, predictable=predictable, work_forecast=forecast(1, 2, 3))
+    )
+    assert set(told.quantiles[0].tolist()) == {max(float(total - done), 1.0)}
+    assert told.sources == (DECLARED,)
+    assert told.notes == ("",)
+
+
+def test_the_forecast_comes_before_the_history_of_the_task_and_that_before_the_pools() -> None:
+    assert left(undeclared(work_forecast=forecast(80, 100, 120))).sources == ("loss curve",)
+    assert left(undeclared()).sources == (TASK_HISTORY,)
+    assert left(undeclared(task="new")).sources == (POOL_HISTORY,)
+    assert left(undeclared(task="new"), History()).sources == (LINDY,)
+
+
+def test_a_forecast_that_is_trusted_is_what_is_left() -> None:
+    told = left(undeclared(work_forecast=forecast(8e4, 1e5, 1.2e5), done_samples=30_000, predictable=1.0))
+    assert told.quantiles[0, MEDIAN] == pytest.approx(7e4, rel=0.02)
+    assert told.upper_ratio[0] == pytest.approx(9e4 / told.mean[0], rel=0.02)
+
+
+def test_the_less_likely_its_class_the_more_the_history_counts() -> None:
+    """The history of the task says 1e6, the forecast 1e5."""
+    by_class = [
+        left(undeclared(work_forecast=forecast(8e4, 1e5, 1.2e5), predictable=predictable)).mean[0]
+        for predictable in (1.0, 0.9, None, 0.6, 0.49)
+    ]
+    assert by_class == sorted(by_class)
+    assert len(set(by_class)) == len(by_class)
+    assert by_class[-1] == left(undeclared()).mean[0]
+
+
+def test_of_an_unpredictable_job_only_what_it_has_run_counts() -> None:
+    told = left(undeclared(work_forecast=forecast(8e4, 1e5, 1.2e5), predictable=0.1, done_samples=5_000_000))
+    assert told.mean[0] > 1e5
+    assert told.notes == ("its end cannot be predicted: taken by what it has run",)
+    bounded = left(job("a", total_samples=6_000_000, done_samples=5_000_000, predictable=0.1))
+    assert bounded.quantiles.max() <= 1e6
+    assert "upper bound" in bounded.notes[0]
+
+
+def test_what_outlives_its_forecast_is_taken_by_its_age() -> None:
+    """Whatever the forecast was sure of: that it ends at once would be wrong at every step."""
+    told = left(
+        undeclared(task="new", work_forecast=forecast(9.9e4, 1e5, 1.01e5), predictable=1.0, done_samples=400_000)
+    )
+    assert told.mean[0] > 50_000
+
+
+def test_works_of_other_tasks_are_compared_in_seconds() -> None:
+    """A task whose samples are a thousand times as quick is not expected to need as few of them."""
+    slow, fast = (left(undeclared(task="new"), rate=rate).mean[0] for rate in (10.0, 10_000.0))
+    assert fast == pytest.approx(1000 * slow, rel=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(1e3, 1e8), min_size=3, max_size=3).map(sorted),
+    st.integers(0, 10**8),
+    st.sampled_from([None, 0.2, 0.7, 1.0]),
+    st.floats(0.1, 1e5),
+)
+def test_quantiles_ascend_and_are_work(totals: list[float], done: int, predictable: float | None, rate: float) -> None:
+    told = left(undeclared(work_forecast=forecast(*totals), done_samples=done, predictable=predictable), rate=rate)
+    assert (np.diff(told.quantiles[0]) >= 0).all()
+    assert (told.quantiles[0] >= 1.0).all()
+    assert np.isfinite(told.quantiles).all()
+    assert told.quantiles[0, 0] <= told.mean[0] <= told.quantiles[0, -1]
+    works = np.geomspace(1.0, 1e10, 30)
+    assert (told.within(0, works) <= works * (1.0 + 1e-9)).all()
+
+
+def test_notes_say_what_the_end_is_read_off() -> None:
+    known = undeclared(work_forecast=forecast(8e4, 1e5, 1.2e5))
+    assert left(known).notes == ("its end is forecast from its loss curve (its class is unknown)",)
+    sure = replace(known, predictable=0.93, work_forecast=forecast(8e4, 1e5, 1.2e5, source="submission"))
+    assert left(sure).notes == ("its end is forecast from what was known at its submission (predictable with 0.93)",)
+    assert left(undeclared()).notes == ("its end is expected from 3 finished jobs of its task",)
+    assert left(undeclared(task="new")).notes == ("its end is expected from 3 finished jobs of other tasks",)
+    assert left(undeclared(task="new"), History()).notes == ("nothing is known of its end: taken by what it has run",)
