@@ -60,6 +60,11 @@ class Work(BaseModel):
             raise ValueError("neither epochs nor samples is given; give one of the two, e.g. epochs: 10")
         return self
 
+    @property
+    def end_is_known(self) -> bool:
+        """Whether epochs or samples say when the job ends; else they are the most that it may take."""
+        return self.target_loss is None
+
 
 class Batch(BaseModel):
     """Global batch range, in samples, and how the learning rate follows it."""

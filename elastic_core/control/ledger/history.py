@@ -27,7 +27,7 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
     for job in rows:
         spec, own = from_json(JobSpec, job.spec), past.get(job.id, Past())
         done = committed.get(job.head_id or -1, 0)
-        reached = spec.work.target_loss is not None and job.state == JobState.FINISHED  # what it took is what it was
+        reached = not spec.work.end_is_known and job.state == JobState.FINISHED  # what it took is what it was
         found.append(
             PastJob(
                 job_id=job.id,

@@ -125,7 +125,7 @@ def _view(job: JobRow, segment: SegmentRow, last: LeaseRow | None, live: LeaseRo
         submitted_at=job.submitted_at,
         deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
         limits=spec.limits(),
-        total_samples=job.total_samples if spec.work.target_loss is None else None,
+        total_samples=job.total_samples if spec.work.end_is_known else None,
         done_samples=0,
         segment_id=segment.id,
         segment_state=SegmentState(segment.state),
