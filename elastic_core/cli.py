@@ -17,6 +17,7 @@ PARTS = {
     "jobs_commands": "jobs",
     "checkpoints": "checkpoint",
     "tracker_commands": "tracker",
+    "history_commands": "history",
     "simulate": None,
     "files": None,
 }

@@ -314,6 +314,8 @@ class Snapshot:
     jobs: tuple[JobView, ...]  # active jobs that hold or want slots, by (submitted_at, job_id)
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     queues: tuple[Queue, ...] = ()  # those with a guaranteed share, by name; the jobs of all others only borrow
+    # Jobs that are not among `jobs` and did not train to their end: cancelled or failed of late, or between segments.
+    not_finished: tuple[str, ...] = ()
 
     def slots(self) -> tuple[Slot, ...]:
         """Slots of the nodes that are present, sorted."""

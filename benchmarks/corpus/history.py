@@ -6,6 +6,7 @@ any more would have failed: it counts as cut off.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 from benchmarks.corpus.make import OUT
 from elastic_core.domain import ProfilePoint
+from elastic_core.protocol.history_runs import write_history
 from elastic_core.protocol.records import FinishedRun, JobDescription
 
 TYPE = "cpu"
@@ -55,3 +57,14 @@ def finished_run(run: Mapping[str, Any]) -> FinishedRun:
             ),
         ),
     )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="file of JSON lines to write, gzipped where its name ends in .gz")
+    out = parser.parse_args().out
+    print(f"{write_history(corpus_runs(), out)} runs in {out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -37,7 +37,7 @@ class JobRecords(Protocol):
         """The job's checkpoints that were not swept, oldest first, over all lineages; corrupt ones say so."""
 
     def finished_runs(self, limit: int) -> list[FinishedRun]:
-        """The last `limit` jobs that trained to their end, the oldest first."""
+        """The last `limit` jobs that have trained, to their end or not, with imported history; the oldest first."""
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         """The `fingerprints` of every commit of the job's current lineage, in order of step."""

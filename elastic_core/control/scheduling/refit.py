@@ -36,14 +36,23 @@ SEED = 0
 
 def refit_if_due(control: JobRecords, settings: Settings, now: float) -> str | None:
     """What was done, in words; None where it was too early. Raises whatever a fit raises, but for too few jobs."""
-    path = settings.predictability_file()
-    asked = path.with_name(f"{path.name}.asked")
+    path, asked = settings.predictability_file(), _asked_file(settings)
     if asked.exists() and now - asked.stat().st_mtime < EVERY_SECONDS:
         return None
     asked.parent.mkdir(parents=True, exist_ok=True)
     asked.touch()  # before the work: what fails is not tried again every minute
     runs = control.finished_runs(LEARNT_JOBS)
     return "; ".join((refit(runs, path), refit_forecasts(runs, settings.forecasts_file())))
+
+
+def refit_soon(settings: Settings) -> None:
+    """The next reconciliation fits anew, however short a time ago it did."""
+    _asked_file(settings).unlink(missing_ok=True)
+
+
+def _asked_file(settings: Settings) -> Path:
+    path = settings.predictability_file()
+    return path.with_name(f"{path.name}.asked")
 
 
 def refit(runs: Sequence[FinishedRun], path: Path) -> str:

@@ -75,7 +75,7 @@ class Horizon:
 
 def _recall(snapshot: Snapshot) -> tuple[dict[str, TaskMemory], CrossTaskPrior]:
     tasks = measurements.recall(snapshot.policy_state)
-    measurements.learn(tasks, snapshot.jobs)
+    measurements.learn(tasks, snapshot.jobs, snapshot.not_finished)
     return tasks, CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks)
 
 
