@@ -19,6 +19,7 @@ PARTS = {
     "tracker_commands": "tracker",
     "policy_commands": "policy",
     "forecast_commands": None,
+    "history_commands": "history",
     "simulate": None,
     "files": None,
 }

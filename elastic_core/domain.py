@@ -256,6 +256,14 @@ class WorkForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepForecast:
+    """Quantiles of the seconds of a step on ONE slot, by type, at the job's base batch: before it was measured."""
+
+    probabilities: tuple[float, ...]  # ascending, inside (0, 1)
+    seconds: Mapping[str, tuple[float, ...]]  # by type, the quantile at each, ascending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """What a policy may know about one active job."""
 
@@ -285,7 +293,8 @@ class JobView:
     task: str = ""  # its entry point: jobs of one task resemble each other
     predictable: float | None = None  # probability that its progress can be predicted (AITurbo), None if never asked
     expected_samples: float | None = None  # all of its work as its loss curve says, where no amount is declared
-    work_forecast: WorkForecast | None = None  # of all its work, where no amount is declared and something was learnt
+    work_forecast: WorkForecast | None = None  # of all its work, where no amount is declared
+    step_forecast: StepForecast | None = None  # the same of its steps, where something was learnt
     # The unit of both sample counts above. False: samples read, done at the rate of the throughput. True: what they
     # were worth at the reference batch (AdaScale's scale-invariant steps x batch), done at the rate of the goodput.
     scale_invariant: bool = False
@@ -306,6 +315,8 @@ class Snapshot:
     jobs: tuple[JobView, ...]  # active jobs that hold or want slots, by (submitted_at, job_id)
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     queues: tuple[Queue, ...] = ()  # those with a guaranteed share, by name; the jobs of all others only borrow
+    # Jobs that are not among `jobs` and did not train to their end: cancelled or failed of late, or between segments.
+    not_finished: tuple[str, ...] = ()
 
     def slots(self) -> tuple[Slot, ...]:
         """Slots of the nodes that are present, sorted."""

@@ -93,6 +93,10 @@ class Settings(BaseSettings):
         """The classifier of which jobs' progress can be predicted. Absent until enough jobs have finished."""
         return (self.predictors or self.home.absolute() / "predictors") / "predictability.skops"
 
+    def forecasts_file(self) -> Path:
+        """The forecasts of work and step times that were learnt. Absent until enough jobs have come to their end."""
+        return self.predictability_file().with_name("forecasts.skops")
+
     def api_url(self) -> str:
         return self.control_url or f"http://{self.host}:{self.airflow_port}/elastic"
 

@@ -217,6 +217,10 @@ class LedgerControl:
     def forecast_report(self, limit: int) -> ForecastReport:
         return self._ledger.read(lambda tx: forecast_rows.forecast_report(tx, limit))
 
+    def import_runs(self, runs: Sequence[FinishedRun]) -> int:
+        """Runs of elsewhere are learnt from beside the ledger's jobs; known ids stay as they are. How many are new."""
+        return self._ledger.write(lambda tx: finished.import_runs(tx, runs))
+
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         return self._ledger.read(lambda tx: reads.reads(tx, job_id))
 

@@ -150,16 +150,48 @@ class PastJob:
     leases: tuple[PastLease, ...]
 
 
+Reports = tuple[tuple[int, float], ...]  # (work done, value), ascending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDescription:
+    """What is known of a job when it is submitted, in words that the history of other installations has too."""
+
+    entry_point: str
+    params: Mapping[str, Any]
+    requested_slots: int
+    requested_batch: int
+    dataset_samples: int  # of one epoch
+    most_samples: int  # it ends there at the latest
+    num_parameters: int = 0  # 0: not known
+    accelerated: bool | None = None  # None: any type of resource will do
+    target_loss: float | None = None
+    patience: int | None = None  # evaluations in a row without a better metric that end it
+    metric_mode: str = "min"  # or "max": which way its metric gets better
+
+    @property
+    def end_is_known(self) -> bool:
+        """Whether `most_samples` says when the job ends; else it is the most that it may take."""
+        return self.target_loss is None and self.patience is None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """What can be learnt from a job that trained to its end about how its loss fell."""
+    """What can be learnt from a job that has trained: how its loss fell, how much work it was, what its steps took."""
 
     job_id: str
-    finished_at: float
-    spec: JobSpec
-    facts: JobFacts
+    finished_at: float  # of an active job: when this was read
+    description: JobDescription
     resubmitted: bool  # the same task with the same parameters had been submitted before
-    losses: tuple[tuple[int, float], ...]  # (samples trained on, loss), evenly spread reports of its current lineage
+    losses: Reports  # evenly spread reports of its current lineage
+    metrics: Reports = ()  # the task's metric, held out, wherever it was evaluated
+    work: int | None = None  # samples done; None: up to its last report
+    completed: bool = True  # False: still active, cancelled or failed; its whole work is more than `work`
+    profile: tuple[ProfilePoint, ...] = ()
+
+    @property
+    def work_done(self) -> int:
+        return self.work if self.work is not None else max((at for at, _ in self.losses), default=0)
 
 
 class SubmissionState(StrEnum):

@@ -47,7 +47,7 @@ class JobRecords(Protocol):
         """The job's checkpoints that were not swept, oldest first, over all lineages; corrupt ones say so."""
 
     def finished_runs(self, limit: int) -> list[FinishedRun]:
-        """The last `limit` jobs that trained to their end, the oldest first."""
+        """The last `limit` jobs that have trained, to their end or not, with imported history; the oldest first."""
 
     def forecasts(self, job_id: str) -> list[Forecast]:
         """What was expected of the job over its life, oldest first, over all lineages: those that were kept."""

@@ -117,8 +117,11 @@ def _waiting_since(segment: OpenSegment) -> float | None:
 
 def snapshot(
     views: Iterable[JobView], *, version: int, now: float, nodes: tuple[Node, ...],
-    policy_state: Mapping[str, Any], queues: tuple[Queue, ...],
+    policy_state: Mapping[str, Any], queues: tuple[Queue, ...], not_finished: tuple[str, ...] = (),
 ) -> Snapshot:  # fmt: skip
     """The whole input of a decision. `views`: of the jobs that hold or want slots."""
     jobs = tuple(sorted(views, key=lambda view: (view.submitted_at, view.job_id)))
-    return Snapshot(version=version, now=now, nodes=nodes, jobs=jobs, policy_state=policy_state, queues=queues)
+    return Snapshot(
+        version=version, now=now, nodes=nodes, jobs=jobs, policy_state=policy_state, queues=queues,
+        not_finished=not_finished,
+    )  # fmt: skip

@@ -1,19 +1,22 @@
 """What the ledger says about runs as a whole: losses in the order of the work, and how the job was submitted.
 
 Bounded: of a long run only evenly spread reports are handed out, and a run that was rolled back counts as it was
-trained in the end (its current lineage).
+trained in the end (its current lineage). A job that was cancelled or has failed, or is still active, is handed out as
+what it is: not completed. History that was imported (`imported_runs`) stands beside the jobs of this ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text
+from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.tables import JobRow
-from elastic_core.domain import JobState, from_json
-from elastic_core.protocol.records import FinishedRun, JobFacts
+from elastic_core.control.ledger.profiles import profiles
+from elastic_core.control.ledger.tables import ImportedRunRow, JobRow
+from elastic_core.domain import CPU, JobState, from_json, to_json
+from elastic_core.protocol.records import FinishedRun, JobDescription, JobFacts, Reports
 from elastic_core.spec import JobSpec
 
 MOST_REPORTS = 256  # of one run
@@ -31,6 +34,23 @@ LOSSES = text("""
     ORDER BY wanted.id, o.place
 """)
 
+METRICS = text("""
+    SELECT c.job_id, coalesce(c.progress, c.samples), (c.metrics ->> wanted.metric)::float8
+    FROM unnest(CAST(:jobs AS text[]), CAST(:metrics AS text[])) AS wanted (id, metric)
+    JOIN jobs j ON j.id = wanted.id
+    JOIN checkpoints c ON c.job_id = j.id AND c.lineage = j.lineage
+    WHERE jsonb_typeof(c.metrics -> wanted.metric) = 'number'
+    ORDER BY c.job_id, c.step, c.id
+""")
+
+# The furthest that its current lineage is known to have come.
+WORK = text("""
+    SELECT wanted.id, greatest(
+        (SELECT max(coalesce(progress, samples)) FROM observations WHERE job_id = wanted.id AND lineage = j.lineage),
+        (SELECT max(coalesce(progress, samples)) FROM checkpoints WHERE job_id = wanted.id AND lineage = j.lineage)
+    ) FROM unnest(CAST(:jobs AS text[])) AS wanted (id) JOIN jobs j ON j.id = wanted.id
+""")
+
 RESUBMITTED = text("""
     SELECT id, EXISTS (
         SELECT 1 FROM jobs b
@@ -39,34 +59,84 @@ RESUBMITTED = text("""
     ) FROM jobs j WHERE id = ANY (CAST(:jobs AS text[]))
 """)
 
-Losses = tuple[tuple[int, float], ...]  # (samples of work done, by the job's own measure, and loss)
-
 
 def finished_runs(tx: Tx, limit: int) -> list[FinishedRun]:
-    """The last `limit` jobs that trained to their end, the oldest first."""
-    query = select(JobRow).where(JobRow.state == JobState.FINISHED)
-    rows = list(tx.session.scalars(query.order_by(JobRow.finished_at.desc(), JobRow.id.desc()).limit(limit)))[::-1]
+    """The last `limit` jobs that have trained, ended or not, and imported runs with them; the oldest first."""
+    imported = [from_json(FinishedRun, row.run) for row in tx.session.scalars(
+        select(ImportedRunRow).order_by(ImportedRunRow.finished_at.desc(), ImportedRunRow.id.desc()).limit(limit)
+    )]  # fmt: skip
+    ended_at = func.coalesce(JobRow.finished_at, tx.now)
+    rows = list(tx.session.scalars(select(JobRow).order_by(ended_at.desc(), JobRow.id.desc()).limit(limit)))
+    own = _own_runs(tx, rows)
+    together = sorted([*imported, *own], key=lambda run: (run.finished_at, run.job_id))
+    return together[-limit:]
+
+
+def _own_runs(tx: Tx, rows: Sequence[JobRow]) -> list[FinishedRun]:
     ids = [job.id for job in rows]
-    run_losses, is_resubmitted = losses(tx, ids), resubmitted(tx, ids)
+    run_losses, is_resubmitted, run_metrics = losses(tx, ids), resubmitted(tx, ids), metrics(tx, ids)
+    work = {job_id: int(samples or 0) for job_id, samples in tx.session.execute(WORK, {"jobs": ids})}
+    points = profiles(tx, ids)
     return [
         FinishedRun(
             job_id=job.id,
-            finished_at=job.finished_at or 0.0,
-            spec=from_json(JobSpec, job.spec),
-            facts=from_json(JobFacts, job.facts),
+            finished_at=job.finished_at if job.finished_at is not None else tx.now,
+            description=describe(from_json(JobSpec, job.spec), from_json(JobFacts, job.facts), job.total_samples),
             resubmitted=is_resubmitted[job.id],
             losses=run_losses.get(job.id, ()),
+            metrics=run_metrics.get(job.id, ()),
+            work=work[job.id],
+            completed=job.state == JobState.FINISHED,
+            profile=points.get(job.id, ()),
         )
         for job in rows
+        if work[job.id]
     ]
 
 
-def losses(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, Losses]:
+def describe(spec: JobSpec, facts: JobFacts, most_samples: int) -> JobDescription:
+    limits = spec.limits()
+    return JobDescription(
+        entry_point=spec.entry_point,
+        params=spec.params,
+        requested_slots=limits.requested_slots,
+        requested_batch=limits.requested_batch,
+        dataset_samples=facts.dataset_samples,
+        most_samples=most_samples,
+        num_parameters=facts.num_parameters,
+        accelerated=None if not limits.types else limits.types[0] != CPU,
+        target_loss=spec.work.target_loss,
+        patience=getattr(spec.work, "patience", None),
+        metric_mode=facts.metric_mode,
+    )
+
+
+def import_runs(tx: Tx, runs: Sequence[FinishedRun]) -> int:
+    """Keep these runs beside the ledger's own; one whose id was imported before stays as it is. How many were new."""
+    if not runs:
+        return 0
+    rows = [{"id": run.job_id, "finished_at": run.finished_at, "imported_at": tx.now, "run": to_json(run)}
+            for run in {run.job_id: run for run in runs}.values()]  # fmt: skip
+    kept = insert(ImportedRunRow).values(rows).on_conflict_do_nothing().returning(ImportedRunRow.id)
+    return len(tx.session.scalars(kept).all())
+
+
+def losses(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, Reports]:
     """By job, at most twice `MOST_REPORTS` of each; absent where nothing was reported."""
     losses_by_job: dict[str, list[tuple[int, float]]] = {}
     for job_id, samples, loss in tx.session.execute(LOSSES, {"jobs": list(job_ids), "most": MOST_REPORTS}):
         losses_by_job.setdefault(job_id, []).append((int(samples), float(loss)))
     return {job_id: tuple(points) for job_id, points in losses_by_job.items()}
+
+
+def metrics(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, Reports]:
+    """By job, the task's metric at the checkpoints of its current lineage; absent where it was never evaluated."""
+    names = {row.id: from_json(JobFacts, row.facts).metric
+             for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(job_ids)))}  # fmt: skip
+    values: dict[str, list[tuple[int, float]]] = {}
+    for job_id, samples, value in tx.session.execute(METRICS, {"jobs": list(names), "metrics": list(names.values())}):
+        values.setdefault(job_id, []).append((int(samples), float(value)))
+    return {job_id: tuple(points) for job_id, points in values.items()}
 
 
 def resubmitted(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, bool]:

@@ -246,6 +246,18 @@ class CheckpointRow(Base):
     gain: Mapped[float | None]
 
 
+class ImportedRunRow(Base):
+    """A run of another installation, or of MLflow, that is learnt from beside the jobs of this ledger."""
+
+    __tablename__ = "imported_runs"
+    __table_args__ = (Index("ix_imported_runs_finished_at", "finished_at"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    finished_at: Mapped[float]
+    imported_at: Mapped[float]
+    run: Mapped[Json]
+
+
 class DecisionRow(Base):
     __tablename__ = "decisions"
 

@@ -5,37 +5,51 @@ minute and which does something every `REFRESH_SECONDS`; a decision does it itse
 long, so that its cost hardly ever falls on one. It sharpens the models of jobs that were measured on one type or none;
 who was measured on several has taught it, and is not told his own measurements twice.
 
-*Classes* come from the file that `control.scheduling.refit` writes. Only jobs whose work nobody knows (a target loss)
-are asked about: what is declared is believed. A job's class is asked anew every `CLASS_SECONDS`, with the losses so
-far, so that it may turn predictable while it runs. Whatever fails here is logged, the jobs' fields stay None, and
-training goes on. With the setting `use_predictors` off nothing is learnt and no job is asked about.
+*Classes* and *forecasts* of work and step times come from the files that `control.scheduling.refit` writes. Only jobs
+whose end nobody knows are asked about: what is declared is believed. They are asked anew every `CLASS_SECONDS`, with
+what they have reported so far, so that a job may turn predictable while it runs. Where nothing was learnt the stated
+prior forecasts. Whatever fails here is logged, the jobs' fields stay None, and training goes on. With the setting
+`use_predictors` off nothing is learnt and no job is asked about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sqlalchemy import select, text
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.finished import Losses, losses, resubmitted
+from elastic_core.control.ledger.finished import describe, losses, metrics, resubmitted
 from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import JobRow
 from elastic_core.control.scheduling.submissions import submission_of
-from elastic_core.domain import JobView, Limits, ProfilePoint, Snapshot, ThroughputModel, from_json
+from elastic_core.domain import (
+    JobView,
+    Limits,
+    ProfilePoint,
+    Snapshot,
+    StepForecast,
+    ThroughputModel,
+    WorkForecast,
+    from_json,
+)
 from elastic_core.errors import UserError
 from elastic_core.logs import get_logger
+from elastic_core.predict.forecasts.run_features import Progress
+from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
 from elastic_core.predict.speed.experience import NOTHING, Experience
 from elastic_core.predict.speed.fit import experience_from, job_models
 from elastic_core.predict.work import convergence
-from elastic_core.protocol.records import JobFacts
+from elastic_core.protocol.records import JobDescription, JobFacts, Reports
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 
 if TYPE_CHECKING:
+    from elastic_core.predict.forecasts.forecast_files import Forecasters
     from elastic_core.predict.predictability.predictability import Classifier
 
 REFRESH_SECONDS = 300.0
@@ -61,25 +75,53 @@ class _Answer:
     at: float
     predictable: float | None
     expected_samples: float | None
+    work: WorkForecast | None
+    steps: StepForecast | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Undeclared:
     """A job whose work nobody knows, as the ledger has it."""
 
-    spec: JobSpec
-    facts: JobFacts
-    cap: int  # samples that it trains on at most
+    description: JobDescription
+    limits: Limits
     resubmitted: bool
-    losses: Losses
+    losses: Reports
+    metrics: Reports
+
+
+T = TypeVar("T")
+
+
+class _Loaded(Generic[T]):
+    """What a file holds, loaded again when it was replaced; None without one that can be read."""
+
+    def __init__(self, path: Path, load: Callable[[Path], T], without: str) -> None:
+        self._path, self._load, self._without = path, load, without
+        self._version: tuple[int, int] | None = None  # when the file that was read last was written, and its size
+        self._content: T | None = None
+
+    def get(self) -> T | None:
+        try:
+            file = self._path.stat()
+        except OSError:
+            self._content = self._version = None
+            return None
+        if (file.st_mtime_ns, file.st_size) != self._version:
+            self._version, self._content = (file.st_mtime_ns, file.st_size), None
+            try:
+                self._content = self._load(self._path)
+            except UserError as error:
+                log.error(f"{self._without}: {error}")
+        return self._content
 
 
 class Predictors:
     def __init__(self, ledger: Ledger, settings: Settings) -> None:
         self._ledger, self._settings = ledger, settings
         self._experience, self._refreshed_at = NOTHING, float("-inf")
-        self._classifier: Classifier | None = None
-        self._file_version: tuple[int, int] | None = None  # when the file that was read last was written, and its size
+        self._classifier = _Loaded(settings.predictability_file(), _load_classifier, "jobs stay without a class")
+        self._forecasters = _Loaded(settings.forecasts_file(), _load_forecasters, "forecasts are those of the prior")
         self._answers: dict[str, _Answer] = {}
 
     def refresh(self, older_than: float = REFRESH_SECONDS) -> None:
@@ -101,7 +143,7 @@ class Predictors:
         return job_models(points, limits, NOTHING if several else self._experience)
 
     def classify(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the class and the expected work of the jobs that have declared none."""
+        """The snapshot with the class and the forecasts of the jobs that have declared no work."""
         if not self._settings.use_predictors:
             return snapshot
         undeclared = [job.job_id for job in snapshot.jobs if job.total_samples is None]
@@ -109,7 +151,7 @@ class Predictors:
         due = [job_id for job_id in undeclared if not self._is_fresh(job_id, snapshot.now)]
         try:
             if due:
-                self._answer_anew(due, snapshot.now)
+                self._answer_anew([job for job in snapshot.jobs if job.job_id in due], snapshot)
         except Exception:
             log.exception("the classes of jobs cannot be found out", jobs=due)
         return replace(snapshot, jobs=tuple(map(self._with_answer, snapshot.jobs)))
@@ -121,41 +163,71 @@ class Predictors:
         answer = self._answers.get(job.job_id)
         if answer is None:
             return job
-        return replace(job, predictable=answer.predictable, expected_samples=answer.expected_samples)
+        return replace(
+            job,
+            predictable=answer.predictable,
+            expected_samples=answer.expected_samples,
+            work_forecast=_beyond(answer.work, job.done_samples),
+            step_forecast=answer.steps,
+        )
 
-    def _answer_anew(self, job_ids: Sequence[str], now: float) -> None:
-        jobs = self._ledger.read(lambda tx: _read_undeclared(tx, job_ids))
+    def _answer_anew(self, views: Sequence[JobView], snapshot: Snapshot) -> None:
+        done = {view.job_id: view.done_samples for view in views}
+        jobs = self._ledger.read(lambda tx: _read_undeclared(tx, list(done)))
         classes = self._classes(jobs)
+        work = self._work(jobs, done)
+        steps = self._steps(jobs, snapshot)
         for job_id, job in jobs.items():
-            self._answers[job_id] = _Answer(now, classes.get(job_id), _expected_samples(job))
+            self._answers[job_id] = _Answer(
+                snapshot.now, classes.get(job_id), _expected_samples(job), work.get(job_id), steps.get(job_id)
+            )
 
     def _classes(self, jobs: Mapping[str, _Undeclared]) -> Mapping[str, float]:
-        classifier = self._classifier_in_force()
+        classifier = self._classifier.get()
         if classifier is None:
             return {}
-        submissions = [submission_of(job.spec, job.facts, resubmitted=job.resubmitted) for job in jobs.values()]
+        submissions = [submission_of(job.description, resubmitted=job.resubmitted) for job in jobs.values()]
         runs = [tuple(loss for _, loss in job.losses) for job in jobs.values()]
         return dict(zip(jobs, map(float, classifier.probability(submissions, runs)), strict=True))
 
-    def _classifier_in_force(self) -> Classifier | None:
-        """The classifier in force, loaded again when its file was replaced; None without one that can be read."""
-        path = self._settings.predictability_file()
-        try:
-            file = path.stat()
-        except OSError:
-            self._classifier = self._file_version = None
-            return None
-        if (file.st_mtime_ns, file.st_size) != self._file_version:
-            from elastic_core.predict.predictability import (
-                stored,  # scikit-learn: seconds to import, for who has a classifier only
-            )
+    def _work(self, jobs: Mapping[str, _Undeclared], done: Mapping[str, float]) -> Mapping[str, WorkForecast]:
+        """Of the work that a job has done by now, which its last report may lie behind."""
+        forecasters = self._forecasters.get()
+        descriptions = [job.description for job in jobs.values()]
+        progress = [Progress(float(done[job_id]), job.losses, job.metrics) for job_id, job in jobs.items()]
+        if forecasters is None or forecasters.work is None:
+            return dict(zip(jobs, unlearned_forecasts(descriptions, progress), strict=True))
+        return dict(zip(jobs, forecasters.work.forecasts(descriptions, progress), strict=True))
 
-            self._file_version, self._classifier = (file.st_mtime_ns, file.st_size), None
-            try:
-                self._classifier = stored.load(path)
-            except UserError as error:
-                log.error(f"jobs stay without a class: {error}")
-        return self._classifier
+    def _steps(self, jobs: Mapping[str, _Undeclared], snapshot: Snapshot) -> Mapping[str, StepForecast]:
+        """On one slot of each type that a job may use, at the batch that it asks for."""
+        forecasters = self._forecasters.get()
+        if forecasters is None or forecasters.steps is None:
+            return {}
+        present = tuple(snapshot.capacity())
+        types = [[kind for kind in present if kind in (job.limits.types or present)] for job in jobs.values()]
+        said = forecasters.steps.forecasts([job.description for job in jobs.values()], types)
+        return dict(zip(jobs, said, strict=True))
+
+
+def _load_classifier(path: Path) -> Classifier:
+    # scikit-learn: seconds to import, for who has a classifier only
+    from elastic_core.predict.predictability import stored
+
+    return stored.load(path)
+
+
+def _load_forecasters(path: Path) -> Forecasters:
+    from elastic_core.predict.forecasts import forecast_files
+
+    return forecast_files.load(path)
+
+
+def _beyond(forecast: WorkForecast | None, done: float) -> WorkForecast | None:
+    """No total is less than what the job has done since it was forecast."""
+    if forecast is None or forecast.totals[0] >= done:
+        return forecast
+    return replace(forecast, totals=tuple(max(total, float(done)) for total in forecast.totals))
 
 
 def _experience(tx: Tx) -> Experience:
@@ -166,24 +238,25 @@ def _experience(tx: Tx) -> Experience:
 
 
 def _read_undeclared(tx: Tx, job_ids: Sequence[str]) -> dict[str, _Undeclared]:
-    seen, again = losses(tx, job_ids), resubmitted(tx, job_ids)
-    return {
-        row.id: _Undeclared(
-            spec=from_json(JobSpec, row.spec),
-            facts=from_json(JobFacts, row.facts),
-            cap=row.total_samples,
+    seen, again, evaluated = losses(tx, job_ids), resubmitted(tx, job_ids), metrics(tx, job_ids)
+    jobs = {}
+    for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(job_ids))):
+        spec = from_json(JobSpec, row.spec)
+        jobs[row.id] = _Undeclared(
+            description=describe(spec, from_json(JobFacts, row.facts), row.total_samples),
+            limits=spec.limits(),
             resubmitted=again[row.id],
             losses=seen.get(row.id, ()),
+            metrics=evaluated.get(row.id, ()),
         )
-        for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(job_ids)))
-    }
+    return jobs
 
 
 def _expected_samples(job: _Undeclared) -> float | None:
     """Samples of all its work: where its losses will have fallen to the target, at most what it may take."""
-    target = job.spec.work.target_loss
+    target = job.description.target_loss
     curve = convergence.fit(job.losses)
     if target is None or curve is None:
         return None
     median = curve.steps_to(target).median
-    return min(median, float(job.cap)) if isfinite(median) else None
+    return min(median, float(job.description.most_samples)) if isfinite(median) else None

@@ -1,15 +1,17 @@
-"""The predictability classifier, fitted anew to what this installation's jobs turned out to be.
+"""What earlier jobs teach, fitted anew: who can be predicted, how much work jobs are, what their steps take.
 
 Called by every run of the DAG `elastic_reconcile`, in the task's own process (never on the API server's loop), and
-does something at most once in `EVERY_SECONDS`. A finished job teaches with the losses up to several points of its
-run, so that the classifier can be asked at any time of another's; its label is `predict.predictability.hindsight`'s.
-With too few jobs, or hardly any of one class, there is no classifier, and every job's class stays unknown.
+does something at most once in `EVERY_SECONDS`. It learns from the jobs of this installation and from imported history
+alike. The class of a job is learnt from completed ones, with the losses up to several points of the run; its label is
+`predict.predictability.hindsight`'s. Forecasts of work (`predict.forecasts`) count what was cut off as censored. With
+too few jobs there is no such model: a class stays unknown, and the stated prior stands in for a forecast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.control.scheduling.submissions import submission_of
 from elastic_core.errors import UserError
@@ -17,58 +19,125 @@ from elastic_core.protocol.records import FinishedRun
 from elastic_core.protocol.service import JobRecords
 from elastic_core.settings import Settings
 
+if TYPE_CHECKING:
+    from elastic_core.predict.forecasts.forecast_files import Forecasters
+    from elastic_core.predict.predictability.predictability import Classifier
+
+T = TypeVar("T")
+
 EVERY_SECONDS = 3600.0
-LEARNT_JOBS = 300  # the latest: tasks change, and so do their users
+LEARNT_JOBS = 400  # the latest: tasks change, and so do their users
 SHARES = (0.0, 0.1, 0.25, 0.5)  # of a run
 KINDS = ("logistic regression", "random forest", "gradient boosting")  # the six take minutes for what these show
+FORECAST_KINDS = ("quantile forest", "boosted quantiles", "linear quantiles")
 FOLDS = 3
 SEED = 0
 
 
 def refit_if_due(control: JobRecords, settings: Settings, now: float) -> str | None:
     """What was done, in words; None where it was too early. Raises whatever a fit raises, but for too few jobs."""
-    path = settings.predictability_file()
-    asked = path.with_name(f"{path.name}.asked")
+    path, asked = settings.predictability_file(), _asked_file(settings)
     if asked.exists() and now - asked.stat().st_mtime < EVERY_SECONDS:
         return None
     asked.parent.mkdir(parents=True, exist_ok=True)
     asked.touch()  # before the work: what fails is not tried again every minute
-    return refit(control.finished_runs(LEARNT_JOBS), path)
+    runs = control.finished_runs(LEARNT_JOBS)
+    return "; ".join((refit(runs, path), refit_forecasts(runs, settings.forecasts_file())))
+
+
+def refit_soon(settings: Settings) -> None:
+    """The next reconciliation fits anew, however short a time ago it did."""
+    _asked_file(settings).unlink(missing_ok=True)
+
+
+def _asked_file(settings: Settings) -> Path:
+    path = settings.predictability_file()
+    return path.with_name(f"{path.name}.asked")
 
 
 def refit(runs: Sequence[FinishedRun], path: Path) -> str:
-    """Fit to these runs and put the file in the place of the one before."""
-    labelled = [(run, label) for run in runs if (label := _label(run)) is not None]
-    if not labelled:
-        return "no predictability classifier: too few to learn from: no finished job can be labelled yet"
-    from elastic_core.predict.predictability import predictability  # scikit-learn: seconds to import
-
-    submissions, losses, unpredictable, owners = [], [], [], []
-    for owner, (run, label) in enumerate(labelled):
-        for share in SHARES:
-            submissions.append(submission_of(run.spec, run.facts, resubmitted=run.resubmitted))
-            losses.append(tuple(loss for at, loss in run.losses if at <= share * run.losses[-1][0]))
-            unpredictable.append(not label)
-            owners.append(owner)
+    """Fit the classifier to these runs and put its file in the place of the one before."""
     try:
-        found, _ = predictability.fit(
-            submissions, unpredictable, runs=losses, jobs=owners, seed=SEED, kinds=KINDS, folds=FOLDS
-        )
+        classifier = fit_classifier(runs)
     except UserError as error:
         return f"no predictability classifier: {error}"
     from elastic_core.predict.predictability import (
         stored,  # looks through every module that was ever imported: more seconds
     )
 
-    stored.save(found, path)
+    stored.save(classifier, path)
     return (
-        f"predictability: {found.kind} fitted to {found.num_jobs} finished jobs, "
-        f"{sum(unpredictable) // len(SHARES)} of them unpredictable; "
-        f"area under the ROC curve on jobs held out {found.auc:.2f}"
+        f"predictability: {classifier.kind} fitted to {classifier.num_jobs} finished jobs; "
+        f"area under the ROC curve on jobs held out {classifier.auc:.2f}"
     )
 
 
-def _label(run: FinishedRun) -> bool | None:
+def fit_classifier(runs: Sequence[FinishedRun]) -> Classifier:
+    """Learnt from the completed ones of these runs. Raises `UserError` where they are too few, or all of a class."""
+    labelled = [(run, label) for run in runs if (label := label_of(run)) is not None]
+    if not labelled:
+        raise UserError("too few to learn from: no finished job can be labelled yet")
+    from elastic_core.predict.predictability import predictability  # scikit-learn: seconds to import
+
+    submissions, losses, unpredictable, owners = [], [], [], []
+    for owner, (run, label) in enumerate(labelled):
+        for share in SHARES:
+            submissions.append(submission_of(run.description, resubmitted=run.resubmitted))
+            losses.append(tuple(loss for at, loss in run.losses if at <= share * run.losses[-1][0]))
+            unpredictable.append(not label)
+            owners.append(owner)
+    classifier, _ = predictability.fit(
+        submissions, unpredictable, runs=losses, jobs=owners, seed=SEED, kinds=KINDS, folds=FOLDS
+    )
+    return classifier
+
+
+def label_of(run: FinishedRun) -> bool | None:
+    """Whether the run was predictable in hindsight; None of one that was cut off, or reported too little.
+
+    A target counts where the run reached it. One that went to its limit instead is judged by where its loss was then.
+    """
+    if not run.completed:
+        return None
     from elastic_core.predict.predictability.hindsight import was_predictable  # SciPy: not every minute, for nothing
 
-    return was_predictable(run.losses, run.spec.work.target_loss)
+    reached = run.work_done < run.description.most_samples
+    return was_predictable(run.losses, run.description.target_loss if reached else None)
+
+
+def refit_forecasts(runs: Sequence[FinishedRun], path: Path) -> str:
+    """Fit the forecasts of work and of step times to these runs and put their file in the place of the one before."""
+    forecasters, said = fit_forecasters(runs)
+    if forecasters.work is None and forecasters.steps is None:
+        return said
+    from elastic_core.predict.forecasts import forecast_files
+
+    forecast_files.save(forecasters, path)
+    return said
+
+
+def fit_forecasters(runs: Sequence[FinishedRun]) -> tuple[Forecasters, str]:
+    """What can be learnt from these runs, and in words what was."""
+    from elastic_core.predict.forecasts.forecast_files import Forecasters  # scikit-learn: seconds to import
+    from elastic_core.predict.forecasts.step_seconds import fit_steps
+    from elastic_core.predict.forecasts.total_work import fit_work
+
+    work, no_work = _or_reason(lambda: fit_work(runs, FORECAST_KINDS, SEED))
+    steps, no_steps = _or_reason(lambda: fit_steps(runs, FORECAST_KINDS, SEED))
+    said = [
+        f"no forecasts of work: {no_work}"
+        if work is None
+        else f"work: {work.submitted.kind} at submission and {work.running.kind} later, fitted to "
+        f"{work.submitted.num_jobs} jobs; {work.running.gain():.0%} less pinball loss than the prior on jobs held out",
+        f"no forecasts of step times: {no_steps}"
+        if steps is None
+        else f"step times: {steps.model.kind} fitted to {steps.model.num_jobs} jobs",
+    ]
+    return Forecasters(work, steps), "; ".join(said)
+
+
+def _or_reason(fit: Callable[[], T]) -> tuple[T | None, str]:
+    try:
+        return fit(), ""
+    except UserError as error:
+        return None, str(error)

@@ -35,6 +35,8 @@ from elastic_core.snapshot.past import Past
 from elastic_core.spec import JobSpec
 
 BETWEEN_SECONDS = 60.0
+CUT_OFF_SECONDS = 600.0  # each ending is decided upon at once, or by the next reconciliation
+MOST_CUT_OFF = 256
 log = get_logger(__name__)
 Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
 
@@ -73,7 +75,16 @@ def build(tx: Tx, policy: str) -> Snapshot:
         nodes=nodes(tx),
         policy_state=scheduling.policy_state if scheduling.policy == policy else {},
         queues=queues(tx),
+        not_finished=(*sorted(set(active) - set(jobs)), *_cut_off(tx)),
     )
+
+
+def _cut_off(tx: Tx) -> tuple[str, ...]:
+    """Jobs that were cancelled or have failed since the decision before this one, and some time before that."""
+    ended = select(JobRow.id).where(
+        JobRow.state.in_((JobState.CANCELLED, JobState.FAILED)), JobRow.finished_at > tx.now - CUT_OFF_SECONDS
+    )
+    return tuple(tx.session.scalars(ended.order_by(JobRow.finished_at.desc(), JobRow.id).limit(MOST_CUT_OFF)))
 
 
 def _leases(tx: Tx, job_ids: list[str]) -> dict[str, tuple[LeaseRow | None, LeaseRow | None]]:

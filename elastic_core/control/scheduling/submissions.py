@@ -1,7 +1,8 @@
-"""A job of this platform in the words of the predictability classifier: only what is known when it is submitted.
+"""A job of this platform in the words of what is learnt from jobs: only what is known when it is submitted.
 
-How many epochs or samples the user wrote is left out on purpose: who is asked about has declared none, and a
-classifier that had learnt from declarations would have nothing to go by.
+The classifier is not told how many epochs or samples the user wrote: who is asked about has declared no amount, and a
+classifier that had learnt from declarations would have nothing to go by. The forecasts of work are: to a job whose end
+is not known its amount is the limit that it may reach.
 """
 
 from __future__ import annotations
@@ -9,23 +10,20 @@ from __future__ import annotations
 from math import nan
 from typing import Any
 
-from elastic_core.domain import CPU
 from elastic_core.predict.predictability.submission import Submission
-from elastic_core.protocol.records import JobFacts
-from elastic_core.spec import JobSpec
+from elastic_core.protocol.records import JobDescription
 
 LEARNING_RATES = ("learning_rate", "lr")  # what tasks call it among their parameters
 
 
-def submission_of(spec: JobSpec, facts: JobFacts, *, resubmitted: bool) -> Submission:
-    limits = spec.limits()
+def submission_of(job: JobDescription, *, resubmitted: bool) -> Submission:
     return Submission(
-        task=spec.entry_point,
-        workers=limits.requested_slots,
-        steps=facts.dataset_samples / limits.requested_batch,
-        batch=limits.requested_batch,
-        learning_rate=next((_number(spec.params[name]) for name in LEARNING_RATES if name in spec.params), nan),
-        gpus=nan if not limits.types else float(limits.types[0] != CPU),
+        task=job.entry_point,
+        workers=job.requested_slots,
+        steps=job.dataset_samples / job.requested_batch,
+        batch=job.requested_batch,
+        learning_rate=next((_number(job.params[name]) for name in LEARNING_RATES if name in job.params), nan),
+        gpus=nan if job.accelerated is None else float(job.accelerated),
         resubmitted=float(resubmitted),
     )
 

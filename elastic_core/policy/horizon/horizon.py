@@ -101,7 +101,9 @@ class _Memory:
 
 def _recall(snapshot: Snapshot) -> _Memory:
     tasks = measurements.recall(snapshot.policy_state)
-    sizes = [*snapshot.policy_state.get("sizes", ()), *measurements.learn(tasks, snapshot.jobs)][-MOST_SIZES:]
+    sizes = [*snapshot.policy_state.get("sizes", ()), *measurements.learn(tasks, snapshot.jobs, snapshot.not_finished)][
+        -MOST_SIZES:
+    ]
     return _Memory(tasks, CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks), sizes)
 
 

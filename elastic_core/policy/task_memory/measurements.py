@@ -8,7 +8,7 @@ over all of them, and the processes by role, which a model over slots has no pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import exp, inf, log
 from typing import Any
@@ -84,17 +84,17 @@ def recall(state: Mapping[str, Any]) -> dict[str, TaskMemory]:
     return {task: _from_json(stored) for task, stored in state.get("tasks", {}).items()}
 
 
-def learn(memories: dict[str, TaskMemory], jobs: Sequence[JobView]) -> list[float]:
-    """Take over what the jobs of a snapshot have measured since the last one, and the work of those that have left.
+def learn(memories: dict[str, TaskMemory], jobs: Sequence[JobView], not_finished: Collection[str] = ()) -> list[float]:
+    """Take over what the jobs of a snapshot have measured since the last one, and the work of those that finished.
 
-    A job that was cancelled counts like one that finished: a snapshot does not tell. Returns the works of those that
-    have left in standard seconds, as far as their rates are known (`set_rates`).
+    Those that have left without finishing (`Snapshot.not_finished`) say nothing of how much work a job is. Returns the
+    works of those that finished in standard seconds, as far as their rates are known (`set_rates`).
     """
     sizes = []
     before = {job_id: reported for memory in memories.values() for job_id, reported in memory.reported.items()}
-    present = {job.job_id for job in jobs}
+    not_over = {job.job_id for job in jobs} | set(not_finished)
     for memory in memories.values():
-        gone = [reported for job_id, reported in memory.reported.items() if job_id not in present]
+        gone = [reported for job_id, reported in memory.reported.items() if job_id not in not_over]
         memory.works += [float(reported.done) for reported in gone if reported.done]
         memory.works = memory.works[-MOST_WORKS:]
         sizes += [reported.done / reported.rate for reported in gone if reported.done and reported.rate]

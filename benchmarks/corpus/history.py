@@ -1,0 +1,70 @@
+"""The corpus as the platform would have recorded it: `python -m benchmarks.corpus.history OUT` writes it as history.
+
+OUT is what `elastic history import OUT` reads (docs/guide/operate.md). A run that ended because its loss was no number
+any more would have failed: it counts as cut off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.corpus.make import OUT
+from elastic_core.domain import ProfilePoint
+from elastic_core.protocol.history_runs import write_history
+from elastic_core.protocol.records import FinishedRun, JobDescription
+
+TYPE = "cpu"
+
+
+def corpus_runs(path: Path = OUT) -> Iterator[FinishedRun]:
+    """In the order that they were trained in."""
+    with gzip.open(path, "rt") as file:
+        for line in file:
+            yield finished_run(json.loads(line))
+
+
+def finished_run(run: Mapping[str, Any]) -> FinishedRun:
+    batch, every = run["batch"], run["report_steps"] * run["batch"]
+    return FinishedRun(
+        job_id=f"corpus-{run['number']:03d}",
+        finished_at=float(run["number"]),
+        description=JobDescription(
+            entry_point=run["entry_point"],
+            params=run["params"],
+            requested_slots=1,
+            requested_batch=batch,
+            dataset_samples=run["dataset_samples"],
+            most_samples=run["most_steps"] * batch,
+            num_parameters=run["num_parameters"],
+            accelerated=False,
+            target_loss=run["target_loss"],
+            patience=run["patience"],
+        ),
+        resubmitted=False,
+        losses=tuple((i * every, loss) for i, loss in enumerate(run["losses"], 1) if loss is not None),
+        metrics=tuple((step * batch, loss) for step, loss in run["held_out"] if loss is not None),
+        work=run["steps"] * batch,
+        completed=run["ended"] != "diverged",
+        profile=(
+            ProfilePoint(
+                num_slots=1, num_nodes=1, type=TYPE, global_batch=batch, local_batch=batch, accumulation=1,
+                step_seconds=run["step_seconds"], sync_seconds=0.0, count=len(run["losses"]),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="file of JSON lines to write, gzipped where its name ends in .gz")
+    out = parser.parse_args().out
+    print(f"{write_history(corpus_runs(), out)} runs in {out}")
+
+
+if __name__ == "__main__":
+    main()
