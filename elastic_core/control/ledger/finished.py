@@ -106,7 +106,7 @@ def describe(spec: JobSpec, facts: JobFacts, most_samples: int) -> JobDescriptio
         num_parameters=facts.num_parameters,
         accelerated=None if not limits.types else limits.types[0] != CPU,
         target_loss=spec.work.target_loss,
-        patience=getattr(spec.work, "patience", None),
+        patience=spec.work.patience,
         metric_mode=facts.metric_mode,
     )
 
