@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from elastic_core.domain import JobView
-from elastic_core.predict.speed.efficiency import efficiency
+from elastic_core.predict.speed.efficiency import work_per_sample
 from elastic_core.predict.speed.throughput import Floats
 from elastic_core.predict.work import work_left_predictor
 from elastic_core.predict.work.work_left_predictor import WorkEstimate
@@ -54,8 +54,9 @@ def remaining_steps(job: JobView, batch: int) -> float:
 
 
 def work_of_step(job: JobView, batch: int) -> float:
-    """Samples of the job's work that one step at this batch does."""
-    return batch * efficiency(batch, job.limits.min_batch, job.noise_scale) if job.scale_invariant else batch
+    """Work that one step at this batch does, in the job's own unit."""
+    reference, noise = job.limits.reference_batch, job.noise_scale
+    return batch * work_per_sample(batch, reference, noise, scale_invariant=job.scale_invariant)
 
 
 # What is expected where nothing is declared. `finished_works`: works of finished jobs by task, oldest first.

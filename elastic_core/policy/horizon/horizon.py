@@ -1,9 +1,9 @@
 """Horizon: ours. Types, counts and batches of all jobs at once, with the work that each still has in the objective.
 
-The value of an option to a job is the rate at which it takes time off the sum of all completion times: its goodput
-times the price of its work (`policy.horizon.job_value`), which is the delay that it is to its own job and to longer
-ones. What changes slots pays for its restart (`policy.horizon.restarts`). A new job starts on what its task's earlier
-jobs have shown (`policy.task_memory.measurements`), with the noise that is to come
+The value of an option to a job is the rate at which it takes time off the sum of all completion times: its work a
+second times the price of its work (`policy.horizon.job_value`), which is the delay that it is to its own job and to
+longer ones. What changes slots pays for its restart (`policy.horizon.restarts`). A new job starts on what its task's
+earlier jobs have shown (`policy.task_memory.measurements`), with the noise that is to come
 (`policy.horizon.noise_forecast`), not blind on one slot.
 """
 
@@ -22,7 +22,9 @@ from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.pool import Pool
+from elastic_core.policy.base.queue import as_they_stand
 from elastic_core.policy.base.remaining_work import expected_remaining, upper_ratio
+from elastic_core.policy.horizon import wording
 from elastic_core.policy.horizon.job_value import capacity_shares, job_value
 from elastic_core.policy.horizon.outlook import CrossTaskPrior, outlooks, relative_uncertainty
 from elastic_core.policy.horizon.restarts import (
@@ -39,10 +41,9 @@ from elastic_core.policy.rules.rules import share_out
 from elastic_core.policy.task_memory import measurements
 from elastic_core.policy.task_memory.measurements import TaskMemory
 from elastic_core.predict.speed.throughput import Floats, Ints
-from elastic_core.text import plural, span
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
-LOOK_AHEAD = 1200.0  # seconds over which an option's goodput is taken
+LOOK_AHEAD = 1200.0  # seconds over which an option's work a second is taken
 FEW_COUNTS = 8  # a job that lists so few counts has them considered as they are
 
 
@@ -51,6 +52,7 @@ class Horizon:
     laws: ClassVar[frozenset[Law]] = frozenset(Law)
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
+        snapshot = replace(snapshot, jobs=as_they_stand(snapshot))
         moves, turns = flapping.recall(snapshot), starvation.recall(snapshot)
         tasks, prior = _recall(snapshot)
         shared = _problem(snapshot, tasks, prior)
@@ -102,6 +104,7 @@ class Problem:
     values: Floats  # of each option (columns) to each job (rows); 0 where it may not run
     batches: Ints  # of the same shape, like
     remaining_seconds: Floats  # of the same shape
+    noise: tuple[float | None, ...]  # gradient noise scale of each job, as far as it was measured
     num_longer: Ints  # jobs that need longer, by job
     held: Ints  # option that each job holds
     restart_seconds: Floats  # seconds of a restart of each
@@ -114,6 +117,7 @@ class Problem:
 
 def problem(snapshot: Snapshot) -> Problem | None:
     """The problem that `Horizon` solves for this snapshot; None where there is nothing to share out."""
+    snapshot = replace(snapshot, jobs=as_they_stand(snapshot))
     return _problem(snapshot, *_recall(snapshot))
 
 
@@ -123,19 +127,19 @@ def _problem(snapshot: Snapshot, tasks: Mapping[str, TaskMemory], prior: CrossTa
         return None
     remaining_work = expected_remaining(snapshot.jobs, _finished_works(tasks))
     outlook = outlooks(snapshot.jobs, tasks, options, prior, remaining_work, LOOK_AHEAD)
-    goodput, remaining_seconds = outlook.goodput, outlook.remaining_seconds
+    work_rate, remaining_seconds = outlook.work_rate, outlook.remaining_seconds
     held = np.asarray([_held(job, options) for job in snapshot.jobs])
     restart_seconds = restart_seconds_of(snapshot.jobs)
     age = np.asarray([snapshot.now - job.submitted_at for job in snapshot.jobs])
-    job_values = job_value(goodput, remaining_seconds, age, options)
-    until_back = seconds_until_back(remaining_seconds, capacity_shares(goodput, options))
+    job_values = job_value(work_rate, remaining_seconds, age, options)
+    until_back = seconds_until_back(remaining_seconds, capacity_shares(work_rate, options))
     values_at = partial(
-        values_less_restarts, job_values.price, goodput, remaining_seconds,
+        values_less_restarts, job_values.price, work_rate, remaining_seconds,
         restart_seconds=restart_seconds, stay=expected_stays(snapshot), until_back=until_back,
     )  # fmt: skip
     return Problem(
-        snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, job_values.num_longer,
-        held, restart_seconds, values_at,
+        snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, outlook.noise,
+        job_values.num_longer, held, restart_seconds, values_at,
     )  # fmt: skip
 
 
@@ -157,9 +161,7 @@ def _safety_margin(row: int, problem: Problem, tasks: Mapping[str, TaskMemory], 
 def _targets(problem: Problem, resolution: Resolution) -> dict[str, Target]:
     targets = {}
     for row, job in enumerate(problem.jobs):
-        option = int(resolution.chosen[row])
-        remaining_seconds, num_longer = float(problem.remaining_seconds[row, option]), int(problem.num_longer[row])
-        target = _target(problem.options, option, int(problem.batches[row, option]), remaining_seconds, num_longer)
+        target = _target(problem, row, job, resolution)
         note = resolution.notes.get(row)
         targets[job.job_id] = replace(target, reason=f"{target.reason}; {note}") if note else target
     return targets
@@ -174,12 +176,14 @@ def _held(job: JobView, options: Options) -> int:
     return NOTHING if option is None else option
 
 
-def _target(options: Options, option: int, batch: int, remaining_seconds: float, num_longer: int) -> Target:
+def _target(problem: Problem, row: int, job: JobView, resolution: Resolution) -> Target:
+    options, option, seconds = problem.options, int(resolution.chosen[row]), problem.remaining_seconds[row]
     if option == NOTHING:
-        return Target.nothing("waits: the slots take more off the sum of completion times where they are")
+        values, notes = problem.values[row], resolution.notes
+        return Target.nothing(wording.why_nothing(job, options, seconds, values, resolution.chosen, notes))
     kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
-    rank = f"{plural(num_longer, 'job')} need{'s' * (num_longer == 1)} longer" if num_longer else "no job needs longer"
-    reason = f"{count} of {kind} at batch {batch}: done in about {span(remaining_seconds)}, {rank}"
+    batch, num_longer = int(problem.batches[row, option]), int(problem.num_longer[row])
+    reason = wording.why_this(job, options, option, batch, problem.noise[row], float(seconds[option]), num_longer)
     return Target(counts={kind: count}, global_batch=batch, layout=Layout(data=count), reason=reason)
 
 
