@@ -130,6 +130,16 @@ class Batch(BaseModel):
         description="batch that the learning rate is tuned for; min if absent",
         examples=[64],
     )
+    min_efficiency: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        title="Least worth of a sample",
+        description="least part of a sample's worth at the base batch that a larger batch may leave, by the measured "
+        "gradient noise; nearer to 1 keeps the batch small and the model as good, less lets a busy job use more slots",
+        examples=[0.8],
+    )
     learning_rate_rule: Literal["none", "linear", "sqrt", "adascale"] = Field(
         default="sqrt",
         title="Learning rate rule",
@@ -330,6 +340,8 @@ class JobSpec(BaseModel):
             max_local_batch=self.batch.max_per_slot,
             requested_slots=self.slots.requested or counts[-1],
             requested_batch=self.batch.base or self.batch.min,
+            base_batch=self.batch.base or self.batch.min,
+            min_efficiency=self.batch.min_efficiency,
         )
 
 

@@ -51,6 +51,8 @@ def job_limits(draw: Draw) -> Limits:
         max_local_batch=draw(st.sampled_from([None, 1, 16])),
         requested_slots=draw(st.sampled_from(counts)),
         requested_batch=draw(st.integers(low, high)),
+        base_batch=draw(st.none() | st.integers(low, high)),
+        min_efficiency=draw(st.sampled_from([0.0, 0.5, 0.8, 1.0])),
     )
 
 
@@ -66,6 +68,7 @@ def job_views(draw: Draw, index: int) -> JobView:
         done_samples=draw(st.integers(0, total)),
         resize_seconds=draw(st.sampled_from([0.0, 3.0, 10.0, 60.0])),
         noise_scale=draw(st.sampled_from([None, 0.0, 50.0, 5000.0])),
+        scale_invariant=draw(st.booleans()),
         num_resizes=draw(st.integers(0, 5)),
         deadline=draw(st.sampled_from([None, None, None, NOW + 130.0, NOW + 5000.0, NOW + 10**6])),
         queue=draw(st.sampled_from(QUEUES)),

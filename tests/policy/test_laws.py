@@ -13,6 +13,7 @@ from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.queue import HEAD_START, in_order, usable_types
 from elastic_core.policy.rules import starvation
+from elastic_core.predict.speed.efficiency import efficiency
 from tests.policy.builders import NOW, apply, decide, job, limits
 from tests.policy.strategies import BUSY, snapshots
 
@@ -22,6 +23,23 @@ TURNS = {"horizon": (starvation.PATIENCE, starvation.TURN)}
 
 def declaring(law: Law) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", [name for name in registry.names() if law in registry.get(name).laws])
+
+
+@pytest.mark.parametrize("name", registry.names())
+@settings(BUSY, max_examples=30)
+@given(picture=snapshots())
+def test_a_live_job_grows_no_further_than_measured_noise_lets_it(name: str, picture: Snapshot) -> None:
+    """Whatever policy decides: beyond its base batch a sample keeps its least worth, or its slots need so many."""
+    plan = decide(registry.get(name), picture)
+    noise = max((view.noise_scale for view in picture.jobs if view.noise_scale is not None), default=0.0)
+    for view in picture.jobs:
+        target, base = plan.targets[view.job_id], view.limits.base_batch
+        held = view.allocation.num_slots if view.allocation is not None else 0
+        needed = max(view.limits.min_slots, held, target.num_slots) * view.limits.min_local_batch
+        if base is not None and target.global_batch > max(base, needed):
+            assert view.profile, "its first lease starts at its base batch"
+            worth = efficiency(target.global_batch, base, noise * 2 ** (1 / 16))  # `horizon` rounds noise to eighths
+            assert worth >= view.limits.min_efficiency * (1 - 1e-9)
 
 
 def idle(plan: Plan, picture: Snapshot) -> dict[str, int]:

@@ -117,6 +117,25 @@ def test_the_ends_of_the_slot_range_follow_what_is_given(slots: dict[str, Any], 
     assert limits.requested_slots == counts[-1]
 
 
+@pytest.mark.parametrize(("base", "reference"), [(None, 16), (64, 64)])
+def test_the_batch_that_a_samples_worth_is_counted_at_is_the_base_else_the_smallest(
+    base: int | None, reference: int
+) -> None:
+    limits = parse_job_spec(spec(batch={"min": 16, "max": 256, "base": base})).limits()
+    assert limits.base_batch == limits.reference_batch == limits.requested_batch == reference
+
+
+def test_the_bound_on_efficiency_has_a_default_and_can_be_set() -> None:
+    assert parse_job_spec(spec(batch={"min": 16, "max": 256})).limits().min_efficiency == 0.8
+    assert parse_job_spec(spec(batch={"min": 16, "max": 256, "min_efficiency": 0.95})).limits().min_efficiency == 0.95
+
+
+@pytest.mark.parametrize("least", [0.0, -0.5, 1.01, float("nan")])
+def test_a_bound_on_efficiency_that_no_batch_can_be_held_to_is_refused(least: float) -> None:
+    with pytest.raises(UserError, match=r"batch\.min_efficiency"):
+        parse_job_spec(spec(batch={"min": 16, "max": 256, "min_efficiency": least}))
+
+
 def test_a_deadline_without_an_offset_is_utc() -> None:
     deadline = parse_job_spec(spec(deadline="2030-01-31T18:00:00")).deadline
     assert deadline is not None

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from elastic_core.domain import JobView, Snapshot, Target
+from elastic_core.policy.base.batch_bound import bounded
 from elastic_core.text import plural
 
 HEAD_START = 60.0  # seconds a point of priority
@@ -39,13 +40,19 @@ def in_order(jobs: Iterable[Q]) -> tuple[Q, ...]:
     )
 
 
-def queue_of(snapshot: Snapshot) -> tuple[JobView, ...]:
-    """The jobs in order, each as it stands: one whose slots are not all there any more holds nothing."""
+def as_they_stand(snapshot: Snapshot) -> tuple[JobView, ...]:
+    """The snapshot's jobs; one whose slots are not all there any more holds nothing."""
     present = set(snapshot.slots())
-    return in_order(
+    return tuple(
         job if job.allocation is None or present.issuperset(job.allocation.slots) else replace(job, allocation=None)
         for job in snapshot.jobs
     )
+
+
+def queue_of(snapshot: Snapshot) -> tuple[JobView, ...]:
+    """The jobs as they stand, in order; a live one with the batches that it may have now
+    (`policy.base.batch_bound`)."""
+    return in_order(map(bounded, as_they_stand(snapshot)))
 
 
 def held_type(job: JobView) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from elastic_core.domain import JobView
-from elastic_core.predict.speed.efficiency import efficiency
+from elastic_core.predict.speed.efficiency import work_per_sample
 from elastic_core.predict.speed.throughput import Floats
 
 CERTAIN = 0.5  # probability from which on a job counts as predictable
@@ -51,8 +51,9 @@ def remaining_steps(job: JobView, batch: int) -> float:
 
 
 def work_of_step(job: JobView, batch: int) -> float:
-    """Samples of the job's work that one step at this batch does."""
-    return batch * efficiency(batch, job.limits.min_batch, job.noise_scale) if job.scale_invariant else batch
+    """Work that one step at this batch does, in the job's own unit."""
+    reference, noise = job.limits.reference_batch, job.noise_scale
+    return batch * work_per_sample(batch, reference, noise, scale_invariant=job.scale_invariant)
 
 
 # How far to believe what is declared of a job of the unpredictable class, which jumps about. Three things are put

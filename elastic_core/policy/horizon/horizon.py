@@ -1,9 +1,9 @@
 """Horizon: ours. Types, counts and batches of all jobs at once, with the work that each still has in the objective.
 
-The value of an option to a job is the rate at which it takes time off the sum of all completion times: its goodput
-times the price of its work (`policy.horizon.job_value`), which is the delay that it is to its own job and to longer
-ones. What changes slots pays for its restart (`policy.horizon.restarts`). A new job starts on what its task's earlier
-jobs have shown (`policy.task_memory.measurements`), with the noise that is to come
+The value of an option to a job is the rate at which it takes time off the sum of all completion times: its work a
+second times the price of its work (`policy.horizon.job_value`), which is the delay that it is to its own job and to
+longer ones. What changes slots pays for its restart (`policy.horizon.restarts`). A new job starts on what its task's
+earlier jobs have shown (`policy.task_memory.measurements`), with the noise that is to come
 (`policy.horizon.noise_forecast`), not blind on one slot.
 """
 
@@ -22,6 +22,7 @@ from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.pool import Pool
+from elastic_core.policy.base.queue import as_they_stand
 from elastic_core.policy.base.remaining_distribution import (
     FIRST_STEPS,
     History,
@@ -29,6 +30,7 @@ from elastic_core.policy.base.remaining_distribution import (
     is_declared,
     remaining_work,
 )
+from elastic_core.policy.horizon import wording
 from elastic_core.policy.horizon.gittins import inverse_index
 from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
 from elastic_core.policy.horizon.outlook import CrossTaskPrior, outlooks, relative_uncertainty, uncertainty_at
@@ -48,10 +50,9 @@ from elastic_core.policy.task_memory import measurements
 from elastic_core.policy.task_memory.measurements import TaskMemory
 from elastic_core.predict.speed.throughput import Floats, Ints
 from elastic_core.predict.work.work_left import finish_seconds
-from elastic_core.text import plural, span
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
-LOOK_AHEAD = 1200.0  # seconds over which an option's goodput is taken
+LOOK_AHEAD = 1200.0  # seconds over which an option's work a second is taken
 MOST_SIZES = 64  # of finished jobs that are remembered in standard seconds
 FEW_COUNTS = 8  # a job that lists so few counts has them considered as they are
 
@@ -62,6 +63,7 @@ class Horizon:
     tail: ClassVar[float] = TAIL
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
+        snapshot = replace(snapshot, jobs=as_they_stand(snapshot))
         moves, turns = flapping.recall(snapshot), starvation.recall(snapshot)
         memory = _recall(snapshot)
         tasks, prior = memory.tasks, memory.prior
@@ -126,6 +128,7 @@ class Problem:
     values: Floats  # of each option (columns) to each job (rows); 0 where it may not run
     batches: Ints  # of the same shape, like
     remaining_seconds: Floats  # that the mean of what is left takes; of the shape of `values`
+    noise: tuple[float | None, ...]  # gradient noise scale of each job, as far as it was measured
     num_longer: Ints  # jobs that need longer, by job
     held: Ints  # option that each job holds
     restart_seconds: Floats  # seconds of a restart of each
@@ -139,6 +142,7 @@ class Problem:
 
 def problem(snapshot: Snapshot) -> Problem | None:
     """The problem that `Horizon` solves for this snapshot; None where there is nothing to share out."""
+    snapshot = replace(snapshot, jobs=as_they_stand(snapshot))
     return _problem(snapshot, _recall(snapshot))
 
 
@@ -148,23 +152,23 @@ def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem
         return None
     left = remaining_work(snapshot.jobs, memory.history, _rates(snapshot.jobs, memory, options))
     outlook = outlooks(snapshot.jobs, memory.tasks, options, memory.prior, left.mean, LOOK_AHEAD)
-    goodput, remaining_seconds = outlook.goodput, outlook.remaining_seconds
-    measurements.set_rates(memory.tasks, snapshot.jobs, _standard_rates(goodput, options).tolist())
+    work_rate, remaining_seconds = outlook.work_rate, outlook.remaining_seconds
+    measurements.set_rates(memory.tasks, snapshot.jobs, _standard_rates(work_rate, options).tolist())
     held = np.asarray([_held(job, options) for job in snapshot.jobs])
     restart_seconds = restart_seconds_of(snapshot.jobs)
     age = np.asarray([snapshot.now - job.submitted_at for job in snapshot.jobs])
     by_index = remaining_seconds * (inverse_index(left) / left.mean)[:, None]
-    job_values = job_value(goodput, by_index, age, options, tail)
-    until_back = seconds_until_back(remaining_seconds, capacity_shares(goodput, options))
+    job_values = job_value(work_rate, by_index, age, options, tail)
+    until_back = seconds_until_back(remaining_seconds, capacity_shares(work_rate, options))
     stay = expected_stays(snapshot)
     values_at = partial(
-        values_less_restarts, job_values.price, goodput, remaining_seconds,
+        values_less_restarts, job_values.price, work_rate, remaining_seconds,
         restart_seconds=restart_seconds, stay=stay, until_back=until_back,
         lasting=seconds_to_pay_over(left, remaining_seconds, restart_seconds, stay),
     )  # fmt: skip
     return Problem(
-        snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, job_values.num_longer,
-        held, restart_seconds, left, values_at,
+        snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, outlook.noise,
+        job_values.num_longer, held, restart_seconds, left, values_at,
     )  # fmt: skip
 
 
@@ -176,13 +180,13 @@ def _rates(jobs: Sequence[JobView], memory: _Memory, options: Options) -> Floats
     if new:
         at_first = np.asarray([FIRST_STEPS * jobs[row].limits.min_batch for row in new])
         outlook = outlooks([jobs[row] for row in new], memory.tasks, options, memory.prior, at_first, LOOK_AHEAD)
-        rates[new] = _standard_rates(outlook.goodput, options)
+        rates[new] = _standard_rates(outlook.work_rate, options)
     return np.where(rates > 0, rates, 1.0)
 
 
-def _standard_rates(goodput: Floats, options: Options) -> Floats:
+def _standard_rates(work_rate: Floats, options: Options) -> Floats:
     """Work in a standard second: of a slot of the type and count at which the job's slots do most each."""
-    rates: Floats = (goodput / options.counts).max(axis=1)
+    rates: Floats = (work_rate / options.counts).max(axis=1)
     return rates
 
 
@@ -219,9 +223,7 @@ def _finishes(
 def _targets(problem: Problem, resolution: Resolution, finishes: Mapping[int, Quantiles | None]) -> dict[str, Target]:
     targets = {}
     for row, job in enumerate(problem.jobs):
-        option = int(resolution.chosen[row])
-        batch, num_longer = int(problem.batches[row, option]), int(problem.num_longer[row])
-        target = _target(problem.options, option, batch, finishes.get(row), num_longer)
+        target = _target(problem, row, job, resolution, finishes.get(row))
         notes = [note for note in (problem.left.notes[row], resolution.notes.get(row)) if note]
         targets[job.job_id] = replace(target, reason="; ".join([target.reason, *notes]))
     return targets
@@ -236,13 +238,14 @@ def _held(job: JobView, options: Options) -> int:
     return NOTHING if option is None else option
 
 
-def _target(options: Options, option: int, batch: int, finish: Quantiles | None, num_longer: int) -> Target:
+def _target(problem: Problem, row: int, job: JobView, resolution: Resolution, finish: Quantiles | None) -> Target:
+    options, option, seconds = problem.options, int(resolution.chosen[row]), problem.remaining_seconds[row]
     if option == NOTHING:
-        return Target.nothing("waits: the slots take more off the sum of completion times where they are")
+        values, notes = problem.values[row], resolution.notes
+        return Target.nothing(wording.why_nothing(job, options, seconds, values, resolution.chosen, notes))
     kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
-    rank = f"{plural(num_longer, 'job')} need{'s' * (num_longer == 1)} longer" if num_longer else "no job needs longer"
-    ending = f"done in about {span(finish[1])}" if finish is not None else "done at a time that is not known"
-    reason = f"{count} of {kind} at batch {batch}: {ending}, {rank}"
+    batch, num_longer = int(problem.batches[row, option]), int(problem.num_longer[row])
+    reason = wording.why_this(job, options, option, batch, problem.noise[row], finish, num_longer)
     layout = Layout(data=count)
     return Target(counts={kind: count}, global_batch=batch, layout=layout, reason=reason, finish_seconds=finish)
 

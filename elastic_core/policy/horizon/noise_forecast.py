@@ -16,12 +16,12 @@ from elastic_core.predict.speed.throughput import Floats
 
 LEAST_SHARE = 0.02  # of the work left: what an octave must hold not to be counted with the next
 
-Stretch = tuple[Floats, Floats]  # (work by job, goodput by job and option)
+Stretch = tuple[Floats, Floats]  # (work by job, work a second by job and option)
 
 
 def stretches(now: Floats, done: Floats, remaining_work: Floats, later: Mapping[int, Floats]) -> list[Stretch]:
-    """The remaining work in turn. `now`: goodput of each job (rows) at the noise that it has; `later`: at the noise of
-    an octave, one row for all jobs. An octave that nobody has seen is like the one before it."""
+    """The remaining work in turn. `now`: work a second of each job (rows) at the noise that it has; `later`: at the
+    noise of an octave, one row for all jobs or one for each. An octave that nobody has seen is like the one before."""
     own_stage = np.asarray([stage_of(work) for work in done])
     total = done + remaining_work
     ahead: list[Stretch] = []
@@ -31,10 +31,10 @@ def stretches(now: Floats, done: Floats, remaining_work: Floats, later: Mapping[
         pending = pending + np.maximum(end - start, 0.0)
         if (pending > LEAST_SHARE * remaining_work).any():
             latest_seen = max((octave for octave in later if octave <= stage), default=None)
-            goodput = now
+            rate = now
             if latest_seen is not None:
-                goodput = np.where((latest_seen > own_stage)[:, None], later[latest_seen], now)
-            ahead.append((pending, goodput))
+                rate = np.where((latest_seen > own_stage)[:, None], later[latest_seen], now)
+            ahead.append((pending, rate))
             pending = np.zeros_like(remaining_work)
     return [*ahead[:-1], (ahead[-1][0] + pending, ahead[-1][1])]
 
@@ -46,7 +46,7 @@ def total_seconds(work_ahead: Sequence[Stretch]) -> Floats:
     return total
 
 
-def mean_goodput(work_ahead: Sequence[Stretch], window: float) -> Floats:
+def mean_rate(work_ahead: Sequence[Stretch], window: float) -> Floats:
     """Over the next `window` seconds, or until the job is done if that is sooner."""
     spent, done = np.zeros_like(work_ahead[0][1]), np.zeros_like(work_ahead[0][1])
     for work, rate in work_ahead:

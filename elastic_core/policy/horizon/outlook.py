@@ -1,8 +1,9 @@
-"""What one job would do with every option (type and count): its goodput, its batch, and how long it still needs.
+"""What one job would do with every option (type and count): work a second, its batch, and how long it still needs.
 
-Goodput is work a second: samples at the speed of `predict.speed.throughput`, each worth what the gradient noise leaves
-of it at that batch (`predict.speed.efficiency`), relative to the smallest batch. On a type that a task was never
-measured on, its speed is projected from how fast the types were to each other for all tasks
+Work a second is in the unit that the job's remaining work has: samples at the speed of `predict.speed.throughput`, each
+worth what the gradient noise leaves of it at that batch where work is progress (`predict.speed.efficiency`). The batch
+is the one of most work a second among those that the job may have (`policy.base.batch_bound`). On a type that a task
+was never measured on, its speed is projected from how fast the types were to each other for all tasks
 (`predict.speed.experience`).
 """
 
@@ -17,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from elastic_core.domain import JobView, Limits, ProfilePoint
+from elastic_core.policy.base.batch_bound import BatchBound, known_noise
 from elastic_core.policy.base.options import Key, Options
 from elastic_core.policy.horizon.corrected import Corrected, scales_of
-from elastic_core.policy.horizon.noise_forecast import mean_goodput, stretches, total_seconds
+from elastic_core.policy.horizon.noise_forecast import mean_rate, stretches, total_seconds
 from elastic_core.policy.task_memory.measurements import TaskMemory
 from elastic_core.predict.speed import throughput
 from elastic_core.predict.speed.experience import NOTHING, Experience, learn
-from elastic_core.predict.speed.goodput import Best, Speeds, coarse_batches
+from elastic_core.predict.speed.goodput import BatchRange, Best, Speeds, coarse_batches
 from elastic_core.predict.speed.layout_speeds import Factors, factor
 from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, split
 
@@ -35,11 +37,12 @@ _ANY = Limits(slot_counts=(1,), types=(), min_batch=1, max_batch=1)
 
 @dataclass(frozen=True)
 class Outlooks:
-    """Of all jobs (rows) with all options (columns); goodput 0 where a job may not run."""
+    """Of all jobs (rows) with all options (columns); rate 0 where a job may not run."""
 
-    goodput: Floats  # mean of the time that was looked ahead
+    work_rate: Floats  # work a second, mean of the time that was looked ahead
     remaining_seconds: Floats  # seconds until it is done
     batches: Ints  # best now
+    noise: tuple[float | None, ...]  # gradient noise scale of each job, its own or its task's; None: never measured
 
 
 @dataclass(frozen=True)
@@ -72,29 +75,35 @@ def outlooks(
     jobs: Sequence[JobView], memories: Mapping[str, TaskMemory], options: Options, prior: CrossTaskPrior,
     remaining_work: Floats, window: float,
 ) -> Outlooks:  # fmt: skip
-    """A job's own measurements set its scale, its task's set the shape. `remaining_work`: of each, samples; `window`:
-    seconds to look ahead."""
-    rows_by_model: dict[tuple[str, Limits], list[int]] = {}
+    """A job's own measurements set its scale, its task's set the shape. `remaining_work`: of each, in its own unit;
+    `window`: seconds to look ahead."""
+    rows_by_model: dict[tuple[str, Limits, bool], list[int]] = {}
     for row, job in enumerate(jobs):
-        rows_by_model.setdefault((job.task, _without_requests(job.limits)), []).append(row)
+        rows_by_model.setdefault((job.task, _without_requests(job.limits), job.scale_invariant), []).append(row)
     shape = len(jobs), len(options.counts)
-    goodput, remaining_seconds, batches = np.zeros(shape), np.full(shape, np.inf), np.zeros(shape, dtype=np.int64)
-    for (name, limits), rows in rows_by_model.items():
+    work_rate, remaining_seconds, batches = np.zeros(shape), np.full(shape, np.inf), np.zeros(shape, dtype=np.int64)
+    noise: list[float | None] = [None] * len(jobs)
+    for (name, limits, scale_invariant), rows in rows_by_model.items():
         memory = memories[name]
         task_jobs = [jobs[row] for row in rows]
-        task = _task(memory.points(), limits, options.key, prior.experience)
-        rates, batches[rows] = _best(task, [memory.noise_of(job) for job in task_jobs])
+        task = _task(memory.points(), limits, options.key, prior.experience, scale_invariant)
+        own_noise = [memory.noise_of(job) for job in task_jobs]
+        bounds = [BatchBound.of(job, float(remaining_work[row])) for row, job in zip(rows, task_jobs, strict=True)]
+        now = list(map(known_noise, task_jobs, own_noise))
+        rates, batches[rows] = _best(task, now, bounds)
         scale = np.asarray(scales_of(task_jobs, task.times, limits))
         max_slots = max(limits.min_slots, COLD_START_SLOTS if task.largest == 0 else 2 * task.largest)
         layout_factor = _least_factors(limits, options.counts, task.times.factors)
         slowness = np.where(options.counts <= max_slots, 1.0 / (scale[:, None] * layout_factor), 0.0)
         done = np.asarray([float(job.done_samples) for job in task_jobs])
-        later = _best(task, list(memory.noise.values()))[0] if memory.noise else ()
-        work_ahead = stretches(rates, done, remaining_work[rows], dict(zip(memory.noise, later, strict=True)))
-        goodput[rows] = mean_goodput(work_ahead, window) * slowness
+        later = {stage: _at_later_noise(task, value, bounds) for stage, value in memory.noise.items()}
+        work_ahead = stretches(rates, done, remaining_work[rows], later)
+        work_rate[rows] = mean_rate(work_ahead, window) * slowness
         with np.errstate(divide="ignore"):
             remaining_seconds[rows] = np.where(slowness > 0, total_seconds(work_ahead) / slowness, np.inf)
-    return Outlooks(goodput, remaining_seconds, batches)
+        for row, value in zip(rows, own_noise, strict=True):
+            noise[row] = value
+    return Outlooks(work_rate, remaining_seconds, batches, tuple(noise))
 
 
 @lru_cache(maxsize=4096)
@@ -155,15 +164,18 @@ class _Task:
 
     times: Corrected
     speeds: Speeds
-    base_batch: int
+    reference_batch: int
     largest: int  # slots that were measured, 0 for none
+    scale_invariant: bool  # the unit of its work
 
 
 @lru_cache(maxsize=4096)
-def _task(points: tuple[ProfilePoint, ...], limits: Limits, options: Key, experience: Experience) -> _Task:
+def _task(
+    points: tuple[ProfilePoint, ...], limits: Limits, options: Key, experience: Experience, scale_invariant: bool
+) -> _Task:
     times = Corrected.of(_times(points, limits, experience), points)
     largest = max((point.num_slots for point in points), default=0)
-    return _Task(times, _speeds(times, limits, options), limits.min_batch, largest)
+    return _Task(times, _speeds(times, limits, options), limits.reference_batch, largest, scale_invariant)
 
 
 @lru_cache(maxsize=4096)
@@ -195,15 +207,25 @@ def _may_run(limits: Limits, kind: str, count: int) -> bool:
     return (not limits.types or kind in limits.types) and count in limits.slot_counts and count <= limits.max_batch
 
 
-def _best(task: _Task, noises: Sequence[float | None]) -> tuple[Floats, Ints]:
-    """(goodput, batch) at the best batch, by job and option. Noise scales are told apart by eighths of an octave: what
-    was measured is not more exact than that."""
-    rounded = [None if noise is None or noise <= 0 else 2.0 ** (round(8 * log2(noise)) / 8) for noise in noises]
-    best_at_noise = [_at_noise(task, noise) for noise in rounded]
-    return np.stack([best.goodputs for best in best_at_noise]), np.stack([best.batches for best in best_at_noise])
+def _best(task: _Task, noises: Sequence[float | None], bounds: Sequence[BatchBound | None]) -> tuple[Floats, Ints]:
+    """(work a second, batch) at the best batch, by job and option. Noise scales are told apart by eighths of an octave:
+    what was measured is not more exact than that."""
+    best_at_noise = [_bounded_best(task, noise, bound) for noise, bound in zip(noises, bounds, strict=True)]
+    return np.stack([best.rates for best in best_at_noise]), np.stack([best.batches for best in best_at_noise])
+
+
+def _at_later_noise(task: _Task, noise: float, bounds: Sequence[BatchBound | None]) -> Floats:
+    """Work a second by job and option; one row for all where only their range binds them."""
+    distinct = {bound: _bounded_best(task, noise, bound).rates for bound in set(bounds)}
+    return next(iter(distinct.values())) if len(distinct) == 1 else np.stack([distinct[bound] for bound in bounds])
+
+
+def _bounded_best(task: _Task, noise: float | None, bound: BatchBound | None) -> Best:
+    rounded = None if noise is None or noise <= 0 else 2.0 ** (round(8 * log2(noise)) / 8)
+    return _at_noise(task, rounded, None if bound is None else bound.range(rounded))
 
 
 @lru_cache(maxsize=16384)
-def _at_noise(task: _Task, noise: float | None) -> Best:
+def _at_noise(task: _Task, noise: float | None, allowed: BatchRange | None) -> Best:
     """Kept: what is to come is asked for at every octave of a task's noise, decision after decision."""
-    return task.speeds.best(task.base_batch, noise)
+    return task.speeds.best(task.reference_batch, noise, scale_invariant=task.scale_invariant, allowed=allowed)

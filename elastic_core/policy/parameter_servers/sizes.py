@@ -21,7 +21,7 @@ import numpy as np
 from elastic_core.domain import CPU, JobView
 from elastic_core.policy.base.pool import Pool
 from elastic_core.policy.base.queue import fitting_counts, held_type, usable_types, usual_batch
-from elastic_core.predict.speed.efficiency import efficiency
+from elastic_core.predict.speed.efficiency import works_per_sample
 from elastic_core.predict.speed.throughput import StepTime
 
 GPU_SERVICE = 10.0
@@ -133,17 +133,12 @@ class SlotSizes:
         slots = np.asarray(counts)
         batches = np.asarray([usual_batch(job, n) for n in counts])
         seconds = self._model.seconds(slots, self._pool.nodes_for(kind, slots), kind, batches, limits)
-        work_per_sample = [_work_per_sample(job, int(batch)) for batch in batches]
-        return {n: float(b / t) * w for n, b, t, w in zip(counts, batches, seconds, work_per_sample, strict=True)}
+        works = works_per_sample(batches, limits.reference_batch, job.noise_scale, scale_invariant=job.scale_invariant)
+        return dict(zip(counts, (batches / seconds * works).tolist(), strict=True))
 
     @cached_property
     def _model(self) -> StepTime:
         return StepTime.of(self.job.throughput, self.job.limits)
-
-
-def _work_per_sample(job: JobView, batch: int) -> float:
-    """What a sample of this batch counts towards the job's work."""
-    return efficiency(batch, job.limits.min_batch, job.noise_scale) if job.scale_invariant else 1.0
 
 
 def _of_slots(kind: str, count: int) -> Size:

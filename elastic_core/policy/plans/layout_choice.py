@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from elastic_core.domain import JobView, Layout, Snapshot, Target
+from elastic_core.predict.speed.efficiency import work_per_sample
 from elastic_core.predict.speed.throughput import StepTime
 
 MIN_GAIN = 0.05  # of a step's time: what predictions err by where both layouts were measured
@@ -34,7 +35,8 @@ def choose(job: JobView, kind: str, num_slots: int, num_nodes: int, batch: int) 
     held = job.allocation.layout if job.allocation is not None else None
     if held not in seconds or held == best:
         return best
-    steps = job.remaining_samples / batch
+    work = work_per_sample(batch, job.limits.reference_batch, job.noise_scale, scale_invariant=job.scale_invariant)
+    steps = job.remaining_samples / (batch * work)
     gain = seconds[held] - seconds[best]
     pays = gain > MIN_GAIN * seconds[held] and gain * steps > MIN_RESTARTS_SAVED * job.resize_seconds
     return best if pays else held

@@ -76,7 +76,7 @@ class _Table:
         for at, kind in enumerate(kinds):
             for several in (0, 1):
                 best = best_goodputs(job, kind, counts, [1 + several] * len(counts))
-                speedups[at, several, 1:], batches[at, several, 1:] = best.goodputs, best.batches
+                speedups[at, several, 1:], batches[at, several, 1:] = best.rates, best.batches
         if not job.profile:
             speedups[:] = np.arange(len(counts) + 1)
         largest_node = max(node.num_slots for node in nodes)

@@ -70,6 +70,8 @@ def _claim_deadline(
                 f"may miss its deadline in {time_left}: the {fewest} slots that meet it are not to be had"
             )
             return
+    else:
+        division.notes.setdefault(row, f"meets its deadline in {time_left}")
     kind = division.kinds()[row]
     in_time_here = in_time[context.options.kind_index[in_time] == kind]
     division.spoken_for[row] = max(division.spoken_for[row], int(context.options.counts[in_time_here].min()))

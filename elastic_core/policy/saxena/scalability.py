@@ -1,10 +1,10 @@
 """What a job would do with each number of slots: the job scalability analyser of Saxena et al. 2020, section 4.2.
 
 For every allowed count it searches the user's batch range for the highest throughput T(batch, slots) and gives
-the scaling factor s(slots) = T / (the best throughput on one slot). Two things are added to the paper: where the
-gradient noise scale is known, throughput counts what a sample is still worth at that batch (goodput); and of the
-batches within `BATCH_TOLERANCE` of the best one the last used is kept, else the smallest taken, since a smaller
-batch is never worse for the model.
+the scaling factor s(slots) = T / (the best throughput on one slot). Three things are added to the paper: where a
+job's work is progress, throughput counts what a sample is still worth at that batch (goodput); of the batches within
+`BATCH_TOLERANCE` of the best one the last used is kept, else the smallest taken, since a smaller batch is never worse
+for the model; and a live job comes with its range narrowed to what keeps its quality (`policy.base.batch_bound`).
 
 The paper profiles a job before it runs. Here the times are those of the job's fitted model, whatever that was fitted
 on; `StepSeconds` is where other times can be put in, the true ones of a simulation for example.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from elastic_core.domain import JobView, Limits, ThroughputModel
 from elastic_core.policy.base.pool import Pool
-from elastic_core.predict.speed.efficiency import efficiencies
+from elastic_core.predict.speed.efficiency import works_per_sample
 from elastic_core.predict.speed.goodput import filling_batches
 from elastic_core.predict.speed.throughput import Floats, Ints, StepTime
 
@@ -35,7 +35,7 @@ class Choice:
 
     num_slots: int
     batch: int
-    work_per_second: float  # samples, counted as the job's work is
+    work_per_second: float  # in the job's own unit
     speedup: float  # against the job's best batch on one slot of its best type
 
 
@@ -141,25 +141,19 @@ def _analyse(
 ) -> dict[str, _Analysis]:  # fmt: skip
     """Remembered between decisions: between two reports of a job nothing of this changes."""
     tables = {kind: _table(times, limits, kind, sizes) for kind, sizes in pools}
-    scores = {
-        kind: table.samples * efficiencies(table.batches, limits.min_batch, noise_scale)
+    rates = {
+        kind: table.samples
+        * works_per_sample(table.batches, limits.reference_batch, noise_scale, scale_invariant=scale_invariant)
         for kind, table in tables.items()
     }
     # The first count of a table is one slot, and its batches come first.
-    reference = max((float(scores[kind][: table.lengths[0]].max()) for kind, table in tables.items()), default=1.0)
-    return {
-        kind: _choose(
-            table, limits, scores[kind], scores[kind] if scale_invariant else table.samples, reference, tolerance
-        )
-        for kind, table in tables.items()
-    }
+    reference = max((float(rates[kind][: table.lengths[0]].max()) for kind, table in tables.items()), default=1.0)
+    return {kind: _choose(table, limits, rates[kind], reference, tolerance) for kind, table in tables.items()}
 
 
-def _choose(
-    table: _Table, limits: Limits, scores: Floats, work: Floats, reference: float, tolerance: float
-) -> _Analysis:
-    best = np.maximum.reduceat(scores, table.starts)
-    enough = scores >= (1.0 - tolerance) * np.repeat(best, table.lengths)
+def _choose(table: _Table, limits: Limits, work: Floats, reference: float, tolerance: float) -> _Analysis:
+    best = np.maximum.reduceat(work, table.starts)
+    enough = work >= (1.0 - tolerance) * np.repeat(best, table.lengths)
     good = np.flatnonzero(enough)
     smallest = good[np.searchsorted(good, table.starts)]
     rows = zip(

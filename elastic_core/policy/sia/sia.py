@@ -93,7 +93,7 @@ class Sia:
                 job, source, counts_here, [_fewest_nodes(source, count, pool) for count in counts_here]
             )
             factor = self._speeds.ratio(job, kind, source, learnt) if source != kind else 1.0
-            for count, batch, goodput in zip(counts_here, best.batches, best.goodputs, strict=True):
+            for count, batch, goodput in zip(counts_here, best.batches, best.rates, strict=True):
                 if goodput > 0 or count == job.limits.min_slots:
                     kinds.append(kind)
                     counts.append(count)

@@ -1,9 +1,10 @@
-"""Goodput, and the batch that makes it largest: the one place that knows how a job's batch is searched.
+"""Work a second, and the batch that makes it most: the one place that knows how a job's batch is searched.
 
-Goodput = samples a second x what a sample is worth at that batch (Pollux, OSDI 2021, section 3): work a second in
-samples at the base batch. `Speeds` holds the samples a second of a grid of global batches for many configurations at
-once, and answers with the best of each for any gradient noise. Three grids: Pollux's fixed number of geometric steps
-(`best`), one that also tries what fills the slots exactly, and a coarser one of that kind for many types at once.
+Work a second is samples a second x what a sample does of the job's work at that batch: goodput (Pollux, OSDI 2021,
+section 3) where work is progress, throughput where it is samples read (`predict.speed.efficiency`). `Speeds` holds the
+samples a second of a grid of global batches for many configurations at once, and answers with the best of each for any
+gradient noise, within the batches that a job may have (`BatchRange`). Three grids: Pollux's fixed number of geometric
+steps (`best`), one that also tries what fills the slots exactly, and a coarser one of that kind for many types at once.
 """
 
 from __future__ import annotations
@@ -12,20 +13,34 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastic_core.domain import Limits
-from elastic_core.predict.speed.efficiency import efficiencies
+from elastic_core.predict.speed.efficiency import works_per_sample
 from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, split
 
 GEOMETRIC_STEPS = 50
+# What more samples a second a larger batch has to bring where work is samples: those it trains on are worth less each.
+LEAST_GAIN = 0.05
 _FILLING_STEP = 2**0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
-    """Parallel arrays, one entry a configuration. Goodput 0: it cannot run there."""
+class BatchRange:
+    """Global batches that a job may have now, `low` to `high`; with `needed`, beyond `high` the smallest that gives
+    every slot its samples, where that is at most so much: the slots that it cannot do without are fed."""
 
-    goodputs: Floats  # base-batch samples a second
+    reference: int  # low <= reference: that a sample's worth is counted at
+    low: int
+    high: int
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Parallel arrays, one entry a configuration. Rate 0: it cannot run there."""
+
+    rates: Floats  # work a second, in the unit that was asked for
     samples: Floats  # a second
     batches: Ints  # of `best` as really run: local x accumulation x slots, at most the largest allowed
     local: Ints
@@ -41,21 +56,35 @@ class Speeds:
     local: Ints
     accumulation: Ints
 
-    def goodputs(self, base_batch: int, noise_scale: float | None) -> Floats:
-        return self.samples * efficiencies(self.batches, base_batch, noise_scale)
-
-    def best(self, base_batch: int, noise_scale: float | None) -> Best:
-        goodputs = self.goodputs(base_batch, noise_scale)
-        at = np.argmax(goodputs, axis=1)  # of equals the smallest
+    def best(
+        self, base_batch: int, noise_scale: float | None, *, scale_invariant: bool = True,
+        allowed: BatchRange | None = None,
+    ) -> Best:  # fmt: skip
+        """The batch of most work a second, of equals the smallest. Where the batches are bounded and work is samples:
+        the smallest from the reference on that is within `LEAST_GAIN` of the most."""
+        works = works_per_sample(self.batches, base_batch, noise_scale, scale_invariant=scale_invariant)
+        rates = self.samples * works
+        if allowed is not None:
+            rates = np.where(self._inside(allowed), rates, 0.0)
+        at = np.argmax(rates, axis=1)
         rows = np.arange(len(at))
-        return Best(*(of[rows, at] for of in (goodputs, self.samples, self.batches, self.local, self.accumulation)))
+        if allowed is not None and not scale_invariant:
+            close = (rates >= (1.0 - LEAST_GAIN) * rates[rows, at][:, None]) & (self.batches >= allowed.reference)
+            at = np.where(close.any(axis=1), close.argmax(axis=1), at)
+        return Best(*(of[rows, at] for of in (rates, self.samples, self.batches, self.local, self.accumulation)))
+
+    def _inside(self, allowed: BatchRange) -> NDArray[np.bool_]:
+        inside = (self.batches >= allowed.low) & (self.batches <= allowed.high)
+        inside[:, 0] |= ~inside.any(axis=1) & (self.batches[:, 0] <= allowed.needed)
+        return inside
 
 
 def best(
     times: StepTime, limits: Limits, kind: str, num_slots: Ints, num_nodes: Ints, noise_scale: float | None,
     *, two_gradients: bool = False,
 ) -> Best:  # fmt: skip
-    """The best of `geometric_batches` for each configuration: `num_slots[i]` of one type on `num_nodes[i]` nodes.
+    """The goodput of the best of `geometric_batches` for each configuration: `num_slots[i]` of one type on
+    `num_nodes[i]` nodes.
 
     `two_gradients`: a job whose noise scale is measured by comparing gradients needs two of them a step; on one slot a
     batch above the base is then taken in two micro-batches at least (AdaScale; so do Pollux's and Sia's own trainers).
@@ -65,12 +94,12 @@ def best(
     nodes = np.broadcast_to(num_nodes[:, None], batches.shape)
     local, accumulation = split(batches, slots, limits.max_local(kind))
     if two_gradients:
-        alone = (slots == 1) & (accumulation == 1) & (batches > limits.min_batch)
+        alone = (slots == 1) & (accumulation == 1) & (batches > limits.reference_batch)
         local, accumulation = np.where(alone, -(-local // 2), local), np.where(alone, 2, accumulation)
     run = np.minimum(local * accumulation * slots, limits.max_batch)
     samples = run / times.seconds_of(slots, nodes, kind, local, accumulation)
     samples = np.where((run >= slots) & (local >= limits.min_local_batch), samples, 0.0)
-    return Speeds(samples, run, local, accumulation).best(limits.min_batch, noise_scale)
+    return Speeds(samples, run, local, accumulation).best(limits.reference_batch, noise_scale)
 
 
 @lru_cache(maxsize=1024)
@@ -102,7 +131,8 @@ def filling_batches(min_batch: int, max_batch: int, max_local: int | None, num_s
 @lru_cache(maxsize=4096)
 def coarse_batches(limits: Limits, kind: str, counts: tuple[int, ...]) -> Ints:
     """Batches to try on each count (rows), ascending, the last one repeated to the end: a geometric grid from the
-    smallest batch that feeds every slot, its multiples of the count, and once, twice, four times what fits all slots.
+    smallest batch that feeds every slot, its multiples of the count, once, twice, four times what fits all slots, and
+    the base batch where the job names one.
     """
     rows = [_coarse(limits, count, count * (limits.max_local(kind) or 1)) for count in counts]
     width = max(map(len, rows), default=0)
@@ -116,4 +146,5 @@ def _coarse(limits: Limits, count: int, full: int) -> list[int]:
     grid = low * _FILLING_STEP ** np.arange(int(np.log(high / low) / np.log(_FILLING_STEP)) + 1)
     tried = {int(point) for point in np.append(grid, high)}
     tried |= {point // count * count for point in tried} | {full * times for times in (1, 2, 4)}
+    tried |= {limits.base_batch} if limits.base_batch is not None else set()
     return sorted(batch for batch in tried if low <= batch <= high)

@@ -34,7 +34,7 @@ from elastic_core.predict.speed.step_form import BY_TYPE, COMMON, Ints, Parts, S
 
 __all__ = ["Floats", "Ints", "StepTime", "fit", "split"]
 
-_UNSEEN_SECONDS = 0.05  # of a job never seen, for its smallest batch on one slot: only ratios matter to a decision
+_UNSEEN_SECONDS = 0.05  # of a job never seen, for its base batch on one slot: only ratios matter to a decision
 _MODEL_ERROR = 0.06  # relative, of the form itself: what is left on measured traces however many points there are
 _POINT_ERROR = 0.10  # relative, of one report
 _COMPUTE_ERROR = 0.15  # relative, of a step's time without its wait for gradients
@@ -261,7 +261,7 @@ def _prior_of(seconds: float, samples: float, types: Sequence[str], experience: 
 
 def _prior(limits: Limits, experience: Experience) -> StepTime:
     types = _types((), limits, experience)
-    mean, spread = _prior_of(_UNSEEN_SECONDS, float(max(limits.min_batch, 1)), types, experience)
+    mean, spread = _prior_of(_UNSEEN_SECONDS, float(max(limits.reference_batch, 1)), types, experience)
     return StepTime(mean, np.diag(spread**2), types, "prior")
 
 

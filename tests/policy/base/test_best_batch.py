@@ -23,7 +23,7 @@ def exhaustive(view: JobView, kind: str, count: int, nodes: int) -> float:
     batches = np.arange(low, lim.max_batch + 1)
     model = StepTime.of(view.throughput, lim)
     seconds = model.seconds(np.full_like(batches, count), np.full_like(batches, nodes), kind, batches, lim)
-    worth = [efficiency(int(batch), lim.min_batch, view.noise_scale) for batch in batches]
+    worth = [efficiency(int(batch), lim.reference_batch, view.noise_scale) for batch in batches]
     return float((batches / seconds * np.asarray(worth)).max())
 
 
@@ -34,13 +34,13 @@ def test_close_to_the_best_of_every_batch_and_never_above_it(view: JobView, coun
     nodes = min(nodes, count)
     found = best_goodputs(view, "cpu", [count], [nodes])
     best = exhaustive(view, "cpu", count, nodes)
-    assert 0.85 * best <= found.goodputs[0] <= best * (1 + 1e-9)
+    assert 0.85 * best <= found.rates[0] <= best * (1 + 1e-9)
     assert view.limits.min_batch <= found.batches[0] <= view.limits.max_batch
 
 
 def test_a_count_that_cannot_feed_every_slot_is_worth_nothing() -> None:
     view = job("a", lim=limits((1, 2, 4), (16, 64), min_local_batch=32))
-    assert [bool(value) for value in best_goodputs(view, "cpu", [1, 2, 4], [1, 1, 1]).goodputs] == [True, True, False]
+    assert [bool(value) for value in best_goodputs(view, "cpu", [1, 2, 4], [1, 1, 1]).rates] == [True, True, False]
 
 
 def test_noise_asks_for_a_larger_batch() -> None:
@@ -52,5 +52,5 @@ def test_noise_asks_for_a_larger_batch() -> None:
 def test_what_is_remembered_is_forgotten_when_the_model_changes() -> None:
     view = job("a", lim=limits((1, 4), (16, 64)))
     fast, slow = measured(view, point(4, 64, 0.1, 0.01)), measured(view, point(4, 64, 0.2, 0.02))
-    ratio = best_goodputs(fast, "cpu", [4], [1]).goodputs[0] / best_goodputs(slow, "cpu", [4], [1]).goodputs[0]
+    ratio = best_goodputs(fast, "cpu", [4], [1]).rates[0] / best_goodputs(slow, "cpu", [4], [1]).rates[0]
     assert ratio == pytest.approx(2.0, rel=0.05)

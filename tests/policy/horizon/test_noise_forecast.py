@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import JobView
 from elastic_core.policy.horizon.horizon import Horizon
-from elastic_core.policy.horizon.noise_forecast import mean_goodput, stretches, total_seconds
+from elastic_core.policy.horizon.noise_forecast import mean_rate, stretches, total_seconds
 from tests.policy.builders import job, limits, measured, nodes, point, snapshot
 
 RATES = st.lists(st.floats(0.1, 100.0), min_size=2, max_size=2)
@@ -29,7 +29,7 @@ def test_the_time_is_that_of_the_slowest_and_the_fastest_stretch_or_between(
     need = total_seconds(parts)[0]
     assert (need <= 1.001 * left / every.min(axis=0)).all()
     assert (need >= 0.999 * left / every.max(axis=0)).all()
-    mean = mean_goodput(parts, window)[0]
+    mean = mean_rate(parts, window)[0]
     assert (mean >= 0.999 * every.min(axis=0)).all()
     assert (mean <= 1.001 * every.max(axis=0)).all()
     assert (mean * np.minimum(window, need) <= 1.001 * left).all()

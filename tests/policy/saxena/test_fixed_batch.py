@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import JobView, Snapshot
 from elastic_core.policy import registry
+from elastic_core.policy.base.batch_bound import bounded
+from elastic_core.policy.base.queue import as_they_stand
 from elastic_core.policy.saxena.elastic_batch import ElasticBatch
 from elastic_core.policy.saxena.fixed_batch import (
     MaxBatch,
@@ -30,11 +32,13 @@ RULES = {"min_batch": smallest, "max_batch": largest, "random_batch": drawn}
 @settings(BUSY, max_examples=25)
 @given(picture=snapshots())
 def test_a_job_has_one_batch_whatever_it_holds_and_whoever_else_is_there(name: str, picture: Snapshot) -> None:
+    """A live one within its bound, which follows what it holds and measured (`policy.base.batch_bound`)."""
     batch_of = RULES[name.removesuffix("_drop")]
     plan = decide(registry.get(name), picture)
     again = decide(registry.get(name), apply(plan, picture))
-    for view in picture.jobs:
-        for target in (plan.targets[view.job_id], again.targets[view.job_id]):
+    for decided, told in ((picture, plan), (apply(plan, picture), again)):
+        for view in map(bounded, as_they_stand(decided)):
+            target = told.targets[view.job_id]
             assert target.num_slots == 0 or target.global_batch == batch_of(view)
 
 

@@ -22,12 +22,13 @@ POOL = Pool.of(PICTURE)
 
 
 def exhaustive(view: JobView, count: int) -> float:
-    """max over every batch b of T_j(b, k), with what a sample is worth at b."""
+    """max over every batch b of T_j(b, k), with what a sample is worth at b where work is progress."""
     batches = np.arange(max(view.limits.min_batch, count), max(view.limits.max_batch, count) + 1)
     slots = np.full(batches.shape, count)
     model = StepTime.of(view.throughput, view.limits)
     seconds = model.seconds(slots, np.full(batches.shape, 1 if count <= 4 else 2), "cpu", batches, view.limits)
-    worth = [efficiency(batch, view.limits.min_batch, view.noise_scale) for batch in batches.tolist()]
+    noise = view.noise_scale if view.scale_invariant else None
+    worth = [efficiency(batch, view.limits.reference_batch, noise) for batch in batches.tolist()]
     return float((batches / seconds * np.asarray(worth)).max())
 
 
@@ -71,7 +72,8 @@ def test_the_smallest_batch_that_is_good_enough_unless_one_is_in_use() -> None:
 
 
 def test_little_gradient_noise_asks_for_a_small_batch() -> None:
-    view = measured(job("a", lim=limits((4,), (8, 512))), point(4, 64, 0.05, 0.01), point(1, 64, 0.1))
+    progress = job("a", lim=limits((4,), (8, 512)), scale_invariant=True)
+    view = measured(progress, point(4, 64, 0.05, 0.01), point(1, 64, 0.1))
     batches = [
         analyse(replace(view, noise_scale=noise), ["cpu"], POOL)["cpu"][4].batch for noise in (1.0, 100.0, 10000.0)
     ]

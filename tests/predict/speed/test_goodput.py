@@ -33,7 +33,7 @@ def test_close_to_the_best_of_all_batches(count: int, nodes: int, noise: float |
     rates = batches / MODEL.seconds(slots, spread, "cpu", batches, LIMITS)
     every = [rate * efficiency(int(batch), 16, noise) for rate, batch in zip(rates, batches, strict=True)]
     found = best(MODEL, LIMITS, "cpu", ints(count), ints(nodes), noise)
-    assert 0.93 * max(every) <= found.goodputs[0] <= 1.05 * max(every)
+    assert 0.93 * max(every) <= found.rates[0] <= 1.05 * max(every)
 
 
 @settings(BUSY, max_examples=30)
@@ -44,13 +44,13 @@ def test_the_split_is_the_batch_and_fits(counts: list[int], noise: float | None)
     assert (found.local <= 64).all()
     assert (found.batches <= LIMITS.max_batch).all()
     assert (found.local * found.accumulation * slots >= found.batches).all()
-    assert (found.goodputs <= found.samples * (1 + 1e-12)).all()
+    assert (found.rates <= found.samples * (1 + 1e-12)).all()
 
 
 def test_configurations_do_not_influence_each_other() -> None:
     together = best(MODEL, LIMITS, "cpu", ints(1, 4, 8), ints(1, 1, 2), 200.0)
     for i, (count, nodes) in enumerate(((1, 1), (4, 1), (8, 2))):
-        assert best(MODEL, LIMITS, "cpu", ints(count), ints(nodes), 200.0).goodputs[0] == together.goodputs[i]
+        assert best(MODEL, LIMITS, "cpu", ints(count), ints(nodes), 200.0).rates[0] == together.rates[i]
 
 
 def test_noise_asks_for_larger_batches() -> None:
@@ -65,12 +65,12 @@ def test_one_slot_takes_two_micro_batches_where_gradients_are_compared() -> None
     small = replace(LIMITS, max_batch=48)  # fits a slot at once: two gradients cost a second start of the computation
     one, two = (best(MODEL, small, "cpu", ints(1), ints(1), 1e6, two_gradients=both) for both in (False, True))
     assert (one.accumulation[0], two.accumulation[0]) == (1, 2)
-    assert two.goodputs[0] < one.goodputs[0]
+    assert two.rates[0] < one.rates[0]
 
 
 def test_a_count_that_cannot_feed_every_slot_is_worth_nothing() -> None:
     fed = replace(LIMITS, min_local_batch=32, max_batch=64)
-    assert [bool(g) for g in best(MODEL, fed, "cpu", ints(1, 2, 4), ints(1, 1, 1), None).goodputs] == [
+    assert [bool(g) for g in best(MODEL, fed, "cpu", ints(1, 2, 4), ints(1, 1, 1), None).rates] == [
         True,
         True,
         False,
@@ -95,4 +95,4 @@ def test_what_fills_the_slots_exactly_is_tried() -> None:
 
 def test_without_noise_goodput_is_throughput() -> None:
     found = best(MODEL, LIMITS, "cpu", ints(4), ints(1), None)
-    assert found.goodputs == pytest.approx(found.samples)
+    assert found.rates == pytest.approx(found.samples)

@@ -1,0 +1,109 @@
+"""Which global batches a live job may have now, whatever policy decides: quality does not hang on how busy the pool is.
+
+A job whose user named the batch that its learning rate is tuned for (`Limits.base_batch`, which every spec fills) stays
+at it, or as near as its slots allow, until gradient noise was measured: its own, or its task's once it reports itself.
+Then it may grow as far as a sample is still worth `Limits.min_efficiency` of one at that batch (McCandlish et al. 2018,
+`predict.speed.efficiency`), and only where at least `STEPS_LEFT` steps remain at the larger batch. What it has grown to
+it keeps as its work runs out. At or below the base batch every batch of its range is allowed. Jobs without a base batch
+(published traces, whose noise is known throughout) are bound by their range alone.
+
+`bounded` narrows a job's limits to this, for every policy that takes its jobs from `policy.base.queue`; `horizon`,
+which knows the noise of other jobs of the task, asks `BatchBound` itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import floor, inf, isinf, log2
+
+from elastic_core.domain import JobView, Limits
+from elastic_core.policy.base.remaining_work import known_remaining
+from elastic_core.predict.speed.efficiency import efficiency, is_measured, largest_batch
+from elastic_core.predict.speed.goodput import BatchRange
+
+STEPS_LEFT = 100  # at a larger batch, at least: with fewer each step is more than a hundredth of what is left to learn
+_GRID = 4  # bounds are rounded down to this many steps an octave, so that they do not follow every report
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBound:
+    """Of one job, but for the noise. Equal bounds of several jobs are looked up once."""
+
+    reference: int
+    nearest: int  # to the reference, within the range
+    smallest: int
+    largest: int
+    min_efficiency: float
+    most_by_steps: int
+    needed: int  # batch that gives every slot its samples, on its fewest slots and on those that it holds
+
+    @staticmethod
+    def of(job: JobView, remaining_work: float) -> BatchBound | None:
+        """None for a job that only its range binds. `remaining_work`: in its own unit; progress counts at most a sample
+        a sample, so that it stands for samples too."""
+        limits = job.limits
+        if limits.base_batch is None:
+            return None
+        held = job.allocation.num_slots if job.allocation is not None else 0
+        needed = max(limits.min_slots, held) * limits.min_local_batch
+        by_steps = _on_grid(remaining_work / STEPS_LEFT, limits.base_batch)
+        in_use = job.last_batch or 0
+        return BatchBound(
+            limits.base_batch, min(max(limits.base_batch, limits.min_batch), limits.max_batch),
+            limits.min_batch, limits.max_batch, limits.min_efficiency,
+            int(min(max(by_steps, in_use), limits.max_batch)), min(needed, limits.max_batch),
+        )  # fmt: skip
+
+    def range(self, noise_scale: float | None) -> BatchRange:
+        """Without a measured noise scale the base batch alone."""
+        if not is_measured(noise_scale):
+            return BatchRange(self.nearest, self.nearest, self.nearest, self.needed)
+        by_worth = _on_grid(largest_batch(self.min_efficiency, self.reference, noise_scale), self.reference)
+        high = max(min(by_worth, self.most_by_steps, self.largest), self.nearest)
+        return BatchRange(self.nearest, self.smallest, int(high), self.needed)
+
+
+def known_noise(job: JobView, noise_scale: float | None) -> float | None:
+    """The noise that the batch may go by: none before the job has reported itself, so that its first lease starts at
+    its base batch, whatever other jobs of its task have shown."""
+    return None if job.limits.base_batch is not None and not job.profile else noise_scale
+
+
+def bounded(job: JobView) -> JobView:
+    """The job with its range narrowed to the batches that it may have now, by its own noise."""
+    if job.limits.base_batch is None:
+        return job
+    bound = BatchBound.of(job, _remaining_work(job))
+    assert bound is not None
+    return replace(job, limits=_narrowed(job.limits, bound.range(known_noise(job, job.noise_scale))))
+
+
+def worth_in_words(job: JobView, batch: int, noise_scale: float | None) -> str:
+    """What a larger batch than the reference costs, to follow its number; empty where it costs nothing."""
+    reference = job.limits.reference_batch
+    if batch <= reference:
+        return ""
+    if is_measured(noise_scale):
+        return f", where a sample is worth {efficiency(batch, reference, noise_scale):.2f} of one at batch {reference}"
+    return "" if job.limits.base_batch is None else f", over its base batch {reference} to give every slot its samples"
+
+
+def _remaining_work(job: JobView) -> float:
+    """Undeclared and unknown: as much again as was done (Lindy's rule)."""
+    remaining = known_remaining(job)
+    return float(job.done_samples) if isinf(remaining) else remaining
+
+
+@lru_cache(maxsize=4096)
+def _narrowed(limits: Limits, allowed: BatchRange) -> Limits:
+    high = max(allowed.high, allowed.needed)
+    return replace(limits, min_batch=min(allowed.low, high), max_batch=high)
+
+
+def _on_grid(batch: float, reference: int) -> float:
+    """The last point of the grid that is at most so much; the reference is one of its points."""
+    if isinf(batch) or batch <= reference:
+        return inf if isinf(batch) else float(reference)
+    octaves = floor(_GRID * log2(batch / reference) + 1e-9) / _GRID
+    return floor(float(reference * 2.0**octaves) + 1e-9)

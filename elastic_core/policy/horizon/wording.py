@@ -1,0 +1,77 @@
+"""The words of `horizon`: why a job gets what it gets, or waits, with the figures that decided it.
+
+Promises that what is said holds of this decision: how long the job needs there, what a sample of its batch is worth,
+which slots are free, and whether a start on them would gain anything. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from elastic_core.domain import JobView, Quantiles
+from elastic_core.policy.base.batch_bound import worth_in_words
+from elastic_core.policy.base.knapsack import NOTHING
+from elastic_core.policy.base.options import Options
+from elastic_core.policy.base.queue import usable_types, why_waiting
+from elastic_core.predict.speed.throughput import Floats, Ints
+from elastic_core.text import plural, span
+
+
+def why_this(
+    job: JobView, options: Options, option: int, batch: int, noise: float | None, finish: Quantiles | None,
+    num_longer: int,
+) -> str:  # fmt: skip
+    """`finish`: seconds until the job is done there, None where unknown; `num_longer`: jobs that need longer."""
+    kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
+    rank = f"{plural(num_longer, 'job')} need{'s' * (num_longer == 1)} longer" if num_longer else "no job needs longer"
+    worth = worth_in_words(job, batch, noise)
+    ending = f"done in about {span(finish[1])}" if finish is not None else "done at a time that is not known"
+    return f"{count} of {kind} at batch {batch}{worth}: {ending}, {rank}"
+
+
+def why_nothing(
+    job: JobView, options: Options, seconds: Floats, values: Floats, chosen: Ints, ruled: Collection[int]
+) -> str:
+    """`seconds` and `values` of each option to the job; `chosen`: the option of every job; `ruled`: rows of jobs for
+    which a rule took their slots."""
+    capacity = dict(zip(options.kinds, map(int, options.capacity), strict=True))
+    runs = np.isfinite(seconds)
+    if not runs.any():
+        if not usable_types(job, capacity):
+            return why_waiting(job, capacity, 0)
+        return "waits: no number of slots that it may have can be cut and fed as its layouts and batches say"
+    taken = chosen[chosen != NOTHING]
+    used = np.bincount(options.kind_index[taken], weights=options.counts[taken], minlength=len(options.kinds))
+    free = (options.capacity - used).astype(np.int64)
+    fits = runs & (options.counts <= free[options.kind_index])
+    if fits.any():
+        return _why_idle(job, int(options.counts[fits].min()), bool((values[fits] > 0).any()))
+    return f"waits: {_missing(options, runs, free)}; {_where_they_are(options, runs, chosen, ruled)}"
+
+
+def _why_idle(job: JobView, count: int, gains: bool) -> str:
+    if gains:
+        return f"waits: {plural(count, 'slot')} that it could have are kept free by a rule"
+    restart = span(job.resize_seconds)
+    return f"waits: {plural(count, 'slot')} could be had, but a restart of {restart} costs more than it gains there"
+
+
+def _missing(options: Options, runs: Ints, free: Ints) -> str:
+    """What the job needs at least of each type that it could run on, and how much of that is free."""
+    needs = []
+    for kind in sorted(set(options.kind_index[runs].tolist())):
+        least = int(options.counts[runs & (options.kind_index == kind)].min())
+        free_here = f"{free[kind]} {'is' if free[kind] == 1 else 'are'} free" if free[kind] else "none is free"
+        needs.append(f"at least {plural(least, 'slot')} of {options.kinds[kind]}, of which {free_here}")
+    return f"it needs {' or '.join(needs)}"
+
+
+def _where_they_are(options: Options, runs: Ints, chosen: Ints, ruled: Collection[int]) -> str:
+    kinds = set(options.kind_index[runs].tolist())
+    first = sum(chosen[row] != NOTHING and options.kind_index[chosen[row]] in kinds for row in ruled)
+    best = "take more off the sum of completion times where they are"
+    if not first:
+        return f"the others {best}"
+    return f"the others are with {plural(first, 'job')} that a rule puts first, or {best}"
