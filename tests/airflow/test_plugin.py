@@ -189,6 +189,21 @@ def test_the_overview_says_what_is_expected_of_a_job_and_how_that_turned_out(
     assert (seen["forecasts"]["jobs"], seen["forecasts"]["declared"]) == (1, 1)
 
 
+def test_a_job_of_progress_shows_passes_read_predicted_and_declared(
+    page_data: TestClient, plane: LedgerControl, life: Life
+) -> None:
+    plane.submit("digits-1", a_spec(slots=(4, 4), work={"samples": 10_000, "measure": "progress"}), FACTS)
+    order = life.start()
+    gain = order.allocation.global_batch / 16 / 2  # a sample is worth half of one at the base batch
+    plane.trainer(order.token).commit(a_commit(order, 200, progress=1_000.0, gain=gain))
+    plane.submit("late-1", a_spec("late"), FACTS)
+    plane.acquire("late-1__seg_0")
+    first, other = page_data.get("/ui/overview").json()["jobs"]
+    assert (first["progress"], first["done_samples"]) == (0.1, 1_000)
+    assert first["reading"] == f"2.0 passes read, 20.0 predicted for 10.0 at batch 16, gain {gain:.2f}"
+    assert other["reading"] == ""
+
+
 def test_a_failed_job_shows_the_tracebacks_last_line(page_data: TestClient, plane: LedgerControl, life: Life) -> None:
     plane.submit("digits-1", a_spec(), FACTS)
     life.leave(life.start(), kind="user_error", error="ValueError: boom")

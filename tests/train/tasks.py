@@ -91,6 +91,13 @@ class Regression(Task):
         return {"held_out": nn.functional.mse_loss(model(x), y).item()}
 
 
+class Fading(Regression):
+    """Its learning rate halves over the job."""
+
+    def learning_rate_factor(self, progress: float) -> float:
+        return 1.0 - progress / 2
+
+
 @session_task(dataset_samples=lambda params: params["rows"])
 def recorded(session: Session) -> None:
     """Writes `<step> <loss in hex>` a line from every rank; does what the parameters ask at a step."""

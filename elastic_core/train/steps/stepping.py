@@ -141,8 +141,8 @@ class Stepper:
         self, agreed: Agreement, local: LocalGradients, allocation: Allocation, plan: StepPlan
     ) -> NoiseEstimate | None:
         """This step's noise estimate, if it was measured; clips, and keeps the means that decide."""
-        if plan.part_size:
-            parts = tuple(Part(plan.part_size, sqr) for sqr in agreed.fixed_parts)
+        if plan.part_size:  # a part that nobody has whole has no norm
+            parts = tuple(Part(plan.part_size, sqr) for sqr in agreed.fixed_parts if sqr != 0.0)
         else:
             parts = () if self._counts else local.micro_parts or agreed.parts
         measured = self._gradients.measure_norms and len(parts) > 1 and all(isfinite(part.sqr_norm) for part in parts)

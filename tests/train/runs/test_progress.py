@@ -81,7 +81,18 @@ def test_every_kind_of_interruption_gives_the_same_end(new_job):
     assert end_of(resized) == end_of(whole) == end_of(killed)
 
 
-def test_two_batches_add_up_and_the_schedule_follows_progress(new_job):
+def test_the_schedule_of_learning_rates_follows_progress(new_job):
+    job = progressing(new_job, "fading", entry="Fading", params={"rows": ROWS}, batch={"learning_rate_rule": "none"})
+    assert job.run(1, 64) == [0]
+    observed = job.ledger.observations()
+    assert observed
+    for seen in observed:
+        before = (seen.progress - seen.gain * BASE) / 2_000  # of the last step
+        assert seen.learning_rate == pytest.approx(1e-3 * (1.0 - before / 2), rel=1e-5)
+        assert before < (seen.samples - 64) / 2_000 or seen.step == 1  # it is not the part of samples that were read
+
+
+def test_steps_at_two_batches_add_up(new_job):
     job = progressing(new_job, "two")
     assert job.run(2, 16, segment_steps=30) == [0, 0]
     assert job.run(2, 128) == [0, 0]
