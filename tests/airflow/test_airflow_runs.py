@@ -1,0 +1,117 @@
+"""`AirflowJobRuns` against Airflow's own tables: which run counts for a job, and what its first task left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from airflow import settings
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from sqlalchemy import insert, update
+
+from elastic_airflow.airflow_runs import AirflowJobRuns
+from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN
+from elastic_core.errors import InfrastructureError
+
+AT = datetime(2026, 11, 20, tzinfo=UTC)
+NewRun = Callable[..., int]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables() -> Iterator[None]:
+    """In the SQLite file of this test session's Airflow home."""
+    settings.initialize()
+    import_all_models()
+    Base.metadata.create_all(settings.engine)
+    yield
+    Base.metadata.drop_all(settings.engine)
+
+
+@pytest.fixture
+def new_run() -> Iterator[NewRun]:
+    """Makes a run as Airflow would have it in its tables."""
+
+    def made(run_id: str, state: str = "running", dag_id: str = JOB_DAG, **conf: Any) -> int:
+        values = {"dag_id": dag_id, "run_id": run_id, "state": state, "conf": conf, "run_type": "manual",
+                  "run_after": AT, "queued_at": AT, "clear_number": 0}  # fmt: skip
+        with create_session() as session:
+            return int(session.execute(insert(DagRun).values(values)).inserted_primary_key[0])
+
+    yield made
+    with create_session() as session:
+        for table in (XComModel, TaskInstance, DagRun):
+            session.query(table).delete()
+
+
+def fail_submit(run_id: str, number: int, refusal: str) -> None:
+    """The run's first task left a refusal and failed."""
+    of = {"dag_id": JOB_DAG, "run_id": run_id, "task_id": "submit", "map_index": -1}
+    with create_session() as session:
+        task = {**of, "state": "failed", "pool": "default_pool", "pool_slots": 1, "id": UUID(int=number)}
+        session.execute(insert(TaskInstance.__table__).values(task))
+        left = {**of, "dag_run_id": number, "key": REFUSAL, "value": refusal, "timestamp": AT}
+        session.execute(insert(XComModel.__table__).values(left))
+
+
+def test_a_job_without_a_run_has_none(new_run: NewRun) -> None:
+    new_run("job-b")
+    assert AirflowJobRuns().look("job-a", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "succeeded"), [("queued", None), ("running", None), ("success", True), ("failed", False)]
+)
+def test_the_run_under_the_jobs_id_is_its_run(new_run: NewRun, state: str, succeeded: bool | None) -> None:
+    new_run("job-a", state, spec={"name": "a"})
+    run = AirflowJobRuns().look("job-a", {})
+    assert run is not None
+    assert (run.dag_id, run.run_id, run.succeeded, run.conf) == (JOB_DAG, "job-a", succeeded, {"spec": {"name": "a"}})
+    assert run.refusal is None
+
+
+@pytest.mark.parametrize("key", [DRIVER, RUN])
+def test_the_run_that_the_ledger_names_goes_first(new_run: NewRun, key: str) -> None:
+    new_run("job-a", "success")
+    new_run("scheduled__1", "failed", "elastic_retrain")
+    run = AirflowJobRuns().look("job-a", {key: {"dag_id": "elastic_retrain", "run_id": "scheduled__1"}})
+    assert run is not None
+    assert (run.dag_id, run.run_id) == ("elastic_retrain", "scheduled__1")
+
+
+def test_a_run_that_works_goes_before_one_that_has_ended(new_run: NewRun) -> None:
+    new_run("job-a", "failed")
+    new_run("job-a__resumed", "running")
+    run = AirflowJobRuns().look("job-a", {DRIVER: {"dag_id": JOB_DAG, "run_id": "job-a"}})
+    assert run is not None
+    assert run.run_id == "job-a__resumed"
+
+
+def test_a_refusal_counts_until_its_task_is_cleared(new_run: NewRun) -> None:
+    fail_submit("job-a", new_run("job-a", "failed"), "params.widht: unknown")
+    run = AirflowJobRuns().look("job-a", {})
+    assert run is not None
+    assert run.refusal == "params.widht: unknown"
+    with create_session() as session:  # clearing leaves the XCom until the task begins
+        session.execute(update(TaskInstance).values(state=None))
+        session.execute(update(DagRun).values(state="queued"))
+    run = AirflowJobRuns().look("job-a", {})
+    assert run is not None
+    assert (run.refusal, run.succeeded) == (None, None)
+
+
+def test_a_dag_that_airflow_does_not_know_yet_is_a_fault_of_the_machine_not_of_the_user() -> None:
+    with pytest.raises(InfrastructureError, match=r"does not know the DAG 'elastic_job' \(yet\)"):
+        AirflowJobRuns().start("job-a", {})
+
+
+def test_a_run_that_is_gone_cannot_be_tried_again() -> None:
+    with pytest.raises(InfrastructureError, match="was deleted a moment ago: ask again"):
+        AirflowJobRuns().try_again("job-a")
