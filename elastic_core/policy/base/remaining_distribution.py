@@ -34,7 +34,7 @@ TRUST_UNCLASSIFIED = 0.85  # in a forecast where nobody judged the job: 15 % of 
 MOST_TRUST = 0.999  # in any forecast: what outlives it was not foreseen
 FIRST_STEPS = 1000.0  # steps at the smallest batch that a job is taken for before anything finished
 _NEVER = 60.0  # of the logarithm of a survival: no job lives to see it
-_RATE_OCTAVE = 4.0  # rates are told apart by so many parts of an octave, so that fitted histories are kept
+_RATE_STEP = 2.0  # octaves between rates at which fitted histories are kept: they only place the works of other tasks
 
 DECLARED, TASK_HISTORY, POOL_HISTORY, LINDY = "declared", "history of its task", "history of all tasks", "prior"
 
@@ -120,7 +120,7 @@ def _by_history(job: JobView, history: History, rate: float) -> tuple[Floats, st
     """What finished jobs lead to expect, given what this one has done."""
     done, works = float(job.done_samples), tuple(history.works.get(job.task, ()))
     if works:
-        standard = 2.0 ** (round(_RATE_OCTAVE * log2(rate)) / _RATE_OCTAVE)
+        standard = 2.0 ** (round(log2(rate) / _RATE_STEP) * _RATE_STEP)
         prior = work_left_predictor.prior(works, tuple(second * standard for second in history.seconds))
         return prior.quantiles(done, _BELOW_ONE) - done, TASK_HISTORY
     if history.seconds:

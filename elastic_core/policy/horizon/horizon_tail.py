@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from elastic_core.policy.horizon.horizon import Horizon
 
-HEAVY_TAIL = 0.5
+HEAVY_TAIL = 0.4
 
 
 class HorizonTail(Horizon):

@@ -106,7 +106,8 @@ def learn(memories: dict[str, TaskMemory], jobs: Sequence[JobView], not_finished
 
 
 def rate_of(memories: Mapping[str, TaskMemory], job: JobView) -> float | None:
-    """The job's rate as it was set last."""
+    """The job's rate as set last. None where it was not, or where the job has measured something since and none of
+    its task has finished yet, so that much hangs on it."""
     reported = memories[job.task].reported.get(job.job_id) if job.task in memories else None
     return None if reported is None else reported.rate
 
@@ -134,7 +135,9 @@ def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None) -> Rep
     if job.noise_scale is not None and 0 < job.noise_scale < inf:
         memory.noise[stage_of(job.done_samples)] = job.noise_scale
     names = tuple(_name(configuration_of(point)) for point in usable)
-    return Reported(job.done_samples, names, None if before is None else before.rate)
+    if before is not None and (names == before.names or memory.works):
+        return Reported(job.done_samples, names, before.rate)
+    return Reported(job.done_samples, names)  # what it measured since makes it another rate
 
 
 def store(memories: Mapping[str, TaskMemory]) -> dict[str, Any]:

@@ -74,3 +74,30 @@ def test_a_slower_job_of_a_task_is_known_by_its_scale() -> None:
     same, slower, unknown = scales_of((usual, thrice, a_job("b")), model, usual.limits)
     assert unknown == 1.0
     assert slower / same == pytest.approx(3.0)
+
+
+def test_the_work_of_who_has_left_is_told_in_seconds_at_its_last_rate() -> None:
+    tasks: dict[str, measurements.TaskMemory] = {}
+    quick, slow = job("quick", task="t", done_samples=1_000), job("slow", task="u", done_samples=1_000)
+    assert measurements.learn(tasks, [quick, slow]) == []
+    measurements.set_rates(tasks, [quick, slow], [500.0, 10.0])
+    stored = measurements.recall(json.loads(json.dumps({"tasks": measurements.store(tasks)})))
+    assert measurements.learn(stored, []) == [2.0, 100.0]
+
+
+def test_a_new_measurement_asks_for_a_new_rate_until_one_of_the_task_has_finished() -> None:
+    before, after = job("a", task="t"), measured(job("a", task="t"), point(1, 64, 1.0))
+    for works, rate in (([], None), ([7.0], 500.0)):
+        tasks = {"t": measurements.TaskMemory(works=list(works))}
+        measurements.learn(tasks, [before])
+        measurements.set_rates(tasks, [before], [500.0])
+        assert measurements.rate_of(tasks, before) == 500.0
+        measurements.learn(tasks, [after])
+        assert measurements.rate_of(tasks, after) == rate
+
+
+def test_what_was_stored_before_there_were_rates_is_read_as_without() -> None:
+    stored = {"tasks": {"t": {"seen": [], "noise": [], "works": [5.0], "told": {"a": [100, []]}}}}
+    tasks = measurements.recall(stored)
+    assert measurements.learn(tasks, []) == []
+    assert tasks["t"].works == [5.0, 100.0]
