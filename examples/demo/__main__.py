@@ -22,7 +22,7 @@ from examples.demo.services import Platform, platform
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the services running")
-    parser.add_argument("--seconds", type=float, default=270.0, help="give up after this long")
+    parser.add_argument("--seconds", type=float, default=330.0, help="give up after this long")
     options = parser.parse_args()
     console, started = Console(), time.monotonic()
     if not console.is_terminal:

@@ -39,7 +39,7 @@ class Plan:
 PLANS = (
     Plan("digits", {"width": 128}, 20.0, 0.0, 0.9),
     Plan("tabular", {"width": 1024, "depth": 5, "learning_rate": 5e-6}, 22.0, 0.0, 65.0),
-    Plan("bytes-lm", {"train_bytes": 250_000}, 40.0, 1.0, 4.5, priority=20),
+    Plan("bytes-lm", {"train_bytes": 250_000}, 60.0, 1.0, 4.5, priority=20),
 )
 
 

@@ -124,7 +124,7 @@ class Stage(Platform):
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     home = Path(tempfile.mkdtemp(prefix="elastic-faults-"))
-    stage = Stage(settings_for(home))
+    stage = Stage(settings_for(home, policy=Settings.model_fields["policy"].default))
     try:
         with stage:
             stage.pool(2)

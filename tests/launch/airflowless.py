@@ -228,12 +228,11 @@ def settings_for(home: Path, **changes: Any) -> Settings:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     values: dict[str, Any] = {"lease_seconds": 20.0, "heartbeat_seconds": 0.2, "grace_seconds": 20.0}
-    values["node_memory_mb"] = 0
+    values |= {"node_memory_mb": 0, "policy": "fair_share"}
     return Settings(
         home=home,
         project=PROJECT,
         tasks="tests.*",
-        policy="fair_share",
         control_url=f"http://127.0.0.1:{port}",
         **{**values, **changes},
     )
