@@ -64,6 +64,7 @@ class JobStatus:
     notes: tuple[str, ...] = ()  # what its user should know: a corrupt checkpoint passed over, ...
     seconds_left: float | None = None  # median, while it holds slots; None where it is not known
     results: Mapping[str, Any] = field(default_factory=dict)  # evaluation, model version, tracker run ids
+    spent: float = 0.0  # in the currency of the nodes' prices
     forecast: Forecast | None = None  # of an active job: the last that was kept
     hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out
 

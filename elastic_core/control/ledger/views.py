@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
+from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.tables import (
     CheckpointRow,
     HeartbeatRow,
@@ -102,6 +103,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
         _speeds(tx, epochs),
         forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
     )
+    paid = spent(tx, ids)
     statuses = []
     for job in jobs:
         lease = leases.get(job.id)
@@ -117,6 +119,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
                 targets.get(job.id),
                 speeds.get(epoch),
                 forecasts.get(job.id),
+                paid.get(job.id, 0.0),
                 tx.now,
             )
         )
@@ -129,7 +132,8 @@ def job_status(tx: Tx, job: JobRow) -> JobStatus:
 
 def _job_status(
     job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
-    beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, now: float,
+    beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, paid: float,
+    now: float,
 ) -> JobStatus:  # fmt: skip
     step, samples = (head.step, head.samples) if head is not None else (0, 0)
     if beat is not None:  # of the live lease: what is not committed yet is shown, too
@@ -156,6 +160,7 @@ def _job_status(
         notes=tuple(job.notes),
         seconds_left=_seconds_left(job, samples, speed, forecast, now) if active and lease is not None else None,
         results=job.results,
+        spent=paid,
         forecast=forecast,
         hindsight=forecast_rows.hindsight(job),
     )

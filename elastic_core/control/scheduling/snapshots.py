@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.nodes import nodes, queues
 from elastic_core.control.ledger.profiles import Past, noise_scales, pasts, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
@@ -66,13 +67,14 @@ def build(tx: Tx, policy: str) -> Snapshot:
     }
     ids = list(jobs)
     points, noise, past = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
-    done = _done_samples(tx, jobs, held)
+    done, paid = _done_samples(tx, jobs, held), spent(tx, ids)
     views = [
         replace(
             _view(job, segments[job_id], *held.get(job_id, (None, None)), past.get(job_id, Past())),
             done_samples=done[job_id],
             profile=points.get(job_id, ()),
             noise_scale=noise.get(job_id),
+            spent=paid.get(job_id, 0.0),
         )
         for job_id, job in jobs.items()
     ]
@@ -137,6 +139,8 @@ def _view(job: JobRow, segment: SegmentRow, last: LeaseRow | None, live: LeaseRo
         last_resize_at=past.last_resize_at,
         resize_seconds=past.resize_seconds if past.resize_seconds is not None else UNKNOWN_RESIZE_SECONDS,
         attained_slot_seconds=past.slot_seconds,
+        budget=spec.budget,
+        prefers_cost=spec.prefer == "cost",
     )
 
 

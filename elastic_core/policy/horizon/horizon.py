@@ -10,7 +10,7 @@ jobs have shown (`policy.task_memory.measurements`), with the noise that is to c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import ClassVar
@@ -36,6 +36,8 @@ from elastic_core.policy.plans.packing import Room
 from elastic_core.policy.rules import flapping, starvation
 from elastic_core.policy.rules.claims import ClaimContext, Resolution
 from elastic_core.policy.rules.rules import share_out
+from elastic_core.policy.rules.spending import prices_of, spending
+from elastic_core.policy.rules.urgency import SafetyMargin
 from elastic_core.policy.task_memory import measurements
 from elastic_core.policy.task_memory.measurements import TaskMemory
 from elastic_core.predict.speed.throughput import Floats, Ints
@@ -109,6 +111,7 @@ class Problem:
     held: Ints  # option that each job holds
     restart_seconds: Floats  # seconds of a restart of each
     values_at: Callable[[Ints], Floats]  # the values as if other options were held
+    notes: Mapping[int, str] = field(default_factory=dict)  # about the options of some jobs, for their reasons
 
     @property
     def job_ids(self) -> tuple[str, ...]:
@@ -136,10 +139,25 @@ def _problem(snapshot: Snapshot, tasks: Mapping[str, TaskMemory], prior: CrossTa
         values_less_restarts, job_values.price, goodput, remaining_seconds,
         restart_seconds=restart_seconds, stay=expected_stays(snapshot), until_back=until_back,
     )  # fmt: skip
-    return Problem(
+    shared = Problem(
         snapshot.jobs, options, values_at(held), outlook.batches, remaining_work, remaining_seconds,
         job_values.num_longer, held, restart_seconds, values_at,
     )  # fmt: skip
+    return _minding_money(shared, snapshot, goodput, partial(_safety_margin, problem=shared, tasks=tasks, prior=prior))
+
+
+def _minding_money(problem: Problem, snapshot: Snapshot, goodput: Floats, safety_margin: SafetyMargin) -> Problem:
+    """The options that a budget, or a preference for cost, leaves each job."""
+    wishes = spending(
+        problem.jobs, problem.options, prices_of(snapshot.nodes, problem.options), snapshot.now, goodput,
+        problem.remaining_seconds, problem.held, problem.restart_seconds, safety_margin,
+    )  # fmt: skip
+    if wishes is None:
+        return problem
+    values, values_at, restrict = problem.values, problem.values_at, wishes.restrict
+    return replace(
+        problem, values=restrict(values), values_at=lambda held: restrict(values_at(held)), notes=wishes.notes
+    )
 
 
 def _context(snapshot: Snapshot, problem: Problem, held: Ints) -> ClaimContext:
@@ -180,8 +198,8 @@ def _targets(problem: Problem, resolution: Resolution, finishes: Mapping[int, Qu
         option = int(resolution.chosen[row])
         batch, num_longer = int(problem.batches[row, option]), int(problem.num_longer[row])
         target = _target(problem.options, option, batch, finishes.get(row), num_longer)
-        note = resolution.notes.get(row)
-        targets[job.job_id] = replace(target, reason=f"{target.reason}; {note}") if note else target
+        notes = [note for note in (problem.notes.get(row), resolution.notes.get(row)) if note]
+        targets[job.job_id] = replace(target, reason="; ".join((target.reason, *notes)))
     return targets
 
 
