@@ -298,6 +298,10 @@ class JobView:
     # The unit of both sample counts above. False: samples read, done at the rate of the throughput. True: what they
     # were worth at the reference batch (AdaScale's scale-invariant steps x batch), done at the rate of the goodput.
     scale_invariant: bool = False
+    # Money, in the currency of the nodes' prices. Without prices none of it matters.
+    budget: float | None = None  # most that it may spend in all
+    prefers_cost: bool = False  # rather cheap than soon
+    spent: float = 0.0
 
     @property
     def remaining_samples(self) -> float:

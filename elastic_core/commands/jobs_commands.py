@@ -211,6 +211,7 @@ def _print_facts(job: JobStatus) -> None:
         "holds": f"{_places(job.allocation) or 'no slots'}, global batch {_batch(job.allocation) or '-'}",
         "layout": str(job.allocation.layout) if job.allocation is not None else "",
         "why": job.target_reason,
+        "spent": _spent(job),
         "submitted": _time(job.submitted_at),
         "finished": _time(job.finished_at),
         "results": json.dumps(job.results) if job.results else "",
@@ -222,6 +223,11 @@ def _print_facts(job: JobStatus) -> None:
         _out.print(f"{name:10} {value}", markup=False)
     for note in job.notes:
         _out.print(f"{'note':10} {note}", markup=False)
+
+
+def _spent(job: JobStatus) -> str:
+    of = f" of {job.spec.budget:.2f}" if job.spec.budget is not None else ""
+    return f"{job.spent:.2f}{of}" if job.spent or of else ""
 
 
 def _progress(job: JobStatus) -> str:

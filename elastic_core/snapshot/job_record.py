@@ -44,6 +44,8 @@ class Submission:
     deadline: float | None
     limits: Limits
     scale_invariant: bool = False  # unit of its work, as `JobView.scale_invariant`
+    budget: float | None = None  # as `JobView.budget`
+    prefers_cost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class JobRecord:
     allocation: Allocation | None = None  # of the open segment: a lease whose segment has ended is on its way out
     last_batch: int | None = None  # global batch of its last lease
     past: Past = _NO_PAST
+    spent: float = 0.0  # as `JobView.spent`
     measured: Measured = _NOTHING_MEASURED
     throughput: ThroughputModel | None = None
     predictable: float | None = None
@@ -90,6 +93,9 @@ def job_view(record: JobRecord) -> JobView:
         total_samples=record.total_samples,
         done_samples=max(record.committed_samples, record.reported_samples),
         scale_invariant=job.scale_invariant,
+        budget=job.budget,
+        prefers_cost=job.prefers_cost,
+        spent=record.spent,
         segment_id=segment.segment_id,
         segment_state=segment.state,
         allocation=record.allocation,

@@ -31,6 +31,7 @@ SECTIONS = {
 }
 # Leaves of the top level that belong to another section than "Job".
 PLACES = {"priority": "scheduling", "queue": "scheduling", "deadline": "scheduling", "audit": "advanced",
+          "prefer": "scheduling", "budget": "scheduling",
           "seed": "advanced", "precision": "advanced", "registered_model": "advanced"}  # fmt: skip
 # Help for leaves whose name alone does not tell a newcomer what they do.
 HELP = {
@@ -57,6 +58,8 @@ HELP = {
     "checkpoints.keep_best": "Best checkpoints, by the task's metric, that are kept besides.",
     "queue": "One of the cluster's queues: the job uses its guaranteed share. Empty: none, it uses what is left.",
     "deadline": "When the job should be done; the page warns when it will be late.",
+    "prefer": "time: done as soon as the pool allows; cost: on the slots that cost least and meet the deadline.",
+    "budget": "Most that the job may spend, in the currency of the nodes' prices; it is not stopped for it.",
     "seed": "Same seed, same data order and initial weights.",
     "precision": "Arithmetic of the forward and backward pass.",
 }

@@ -264,6 +264,21 @@ class JobSpec(BaseModel):
         title="Deadline",
         description="when the job should be done, e.g. 2030-01-31T18:00:00+01:00; without an offset it is UTC",
     )
+    prefer: Literal["time", "cost"] = Field(
+        default="time",
+        title="Prefer",
+        description="cost: the slots that cost least for the work, among those that meet the deadline if there is one; "
+        "by the nodes' prices, under horizon",
+    )
+    budget: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        title="Budget",
+        description="most that the job may spend in all, in the currency of the nodes' prices: slots on which it is "
+        "expected to spend more are not taken, unless all are; under horizon",
+        examples=[25.0],
+    )
     seed: int = Field(
         default=0, ge=0, lt=2**63, title="Seed", description="same seed, same data order and initial weights"
     )

@@ -51,7 +51,7 @@ class Api:
     """A control API that knows one job, and the report over it."""
 
     def job(self, job_id: str) -> JobStatus:
-        return a_status(job_id=job_id, forecast=RUNS)
+        return a_status(job_id=job_id, forecast=RUNS, spent=3.5, spec=a_spec(budget=9.0))
 
     def forecast_report(self, limit: int) -> Any:
         return report([ENDED, ENDED][:limit])
@@ -96,5 +96,7 @@ def test_an_ended_job_shows_how_its_forecasts_turned_out_but_not_what_was_declar
 
 
 @pytest.mark.usefixtures("api")
-def test_jobs_show_prints_them() -> None:
-    assert "by loss curve" in elastic("jobs", "show", "job-a")
+def test_jobs_show_prints_them_and_what_was_spent() -> None:
+    told = elastic("jobs", "show", "job-a")
+    assert "by loss curve" in told
+    assert "spent      3.50 of 9.00" in told

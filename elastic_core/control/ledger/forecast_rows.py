@@ -14,9 +14,8 @@ from math import log1p
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
-from elastic_core.control.ledger import lineage
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.tables import ForecastRow, JobRow
+from elastic_core.control.ledger.tables import CheckpointRow, ForecastRow, JobRow
 from elastic_core.domain import JobState, from_json, to_json
 from elastic_core.logs import get_logger
 from elastic_core.predict.work.graded import Ending, grades, report
@@ -68,7 +67,7 @@ def superfluous(forecasts: Sequence[Forecast], number: int) -> list[int]:
 
 def grade(tx: Tx, job: JobRow) -> None:
     """Stores how the forecasts of the job's lineage turned out. It is over: its state, its end and its head are set."""
-    head = lineage.head(tx, job)
+    head = tx.session.get(CheckpointRow, job.head_id) if job.head_id is not None else None
     ending = Ending(
         finished=job.state == JobState.FINISHED,
         at=job.finished_at if job.finished_at is not None else tx.now,

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
+from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.tables import (
     CheckpointRow,
     HeartbeatRow,
@@ -106,6 +107,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
         _speeds(tx, epochs),
         forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
     )
+    paid = spent(tx, ids)
     statuses = []
     for job in jobs:
         lease = leases.get(job.id)
@@ -121,6 +123,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
                 targets.get(job.id),
                 speeds.get(epoch),
                 forecasts.get(job.id),
+                paid.get(job.id, 0.0),
                 tx.now,
             )
         )
@@ -133,7 +136,8 @@ def job_status(tx: Tx, job: JobRow) -> JobStatus:
 
 def _job_status(
     job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
-    beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, now: float,
+    beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, paid: float,
+    now: float,
 ) -> JobStatus:  # fmt: skip
     # Of the live lease, what is not committed yet is shown, too.
     last = beat if beat is not None and (head is None or beat.step > head.step) else head
@@ -170,6 +174,7 @@ def _job_status(
         gain=last.gain if last is not None else None,
         seconds_left=_seconds_left(left, speed, forecast, now) if active and lease is not None else None,
         results=job.results,
+        spent=paid,
         forecast=forecast,
         hindsight=forecast_rows.hindsight(job),
     )

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.nodes import nodes, queues
 from elastic_core.control.ledger.profiles import noise_scales, pasts, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
@@ -119,7 +120,7 @@ def _records(
     """Everything that the ledger knows of these jobs, in a fixed number of queries."""
     ids = list(jobs)
     points, noise, past = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
-    committed, reported = _done_samples(tx, jobs, held)
+    (committed, reported), paid = _done_samples(tx, jobs, held), spent(tx, ids)
     records = []
     for job_id, job in jobs.items():
         segment, (last, live) = segments[job_id], held.get(job_id, (None, None))
@@ -140,6 +141,7 @@ def _records(
                 allocation=leases.allocation(live) if live is not None and holds else None,
                 last_batch=leases.allocation(last).global_batch if last is not None else None,
                 past=past.get(job_id, Past()),
+                spent=paid.get(job_id, 0.0),
                 measured=Measured(profile=points.get(job_id, ()), noise_scale=noise.get(job_id)),
             )
         )
@@ -157,6 +159,8 @@ def submission(job: JobRow, spec: JobSpec) -> Submission:
         deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
         limits=spec.limits(),
         scale_invariant=spec.work.scale_invariant,
+        budget=spec.budget,
+        prefers_cost=spec.prefer == "cost",
     )
 
 

@@ -16,7 +16,7 @@ from elastic_core.domain import Plan, Snapshot
 class Law(StrEnum):
     """Promises that a policy may declare; the law tests run over every policy that declares one."""
 
-    WORK_CONSERVING = "work-conserving"  # no slot idle while a waiting job could start on it
+    WORK_CONSERVING = "work-conserving"  # no slot idle while a waiting job could start on it and would pay for it
     NO_STARVATION = "no starvation"  # every admitted job gets slots in bounded time
     BOUNDED_RESIZES = "bounded resizes"  # an unchanged snapshot causes no resize
     PRIORITY = "priority"  # a lower priority holds nothing that would start a waiting job of a higher one

@@ -10,7 +10,7 @@ earlier jobs have shown (`policy.task_memory.measurements`), with the noise that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import ClassVar
@@ -46,6 +46,8 @@ from elastic_core.policy.plans.packing import Room
 from elastic_core.policy.rules import flapping, starvation
 from elastic_core.policy.rules.claims import ClaimContext, Resolution
 from elastic_core.policy.rules.rules import share_out
+from elastic_core.policy.rules.spending import prices_of, spending
+from elastic_core.policy.rules.urgency import SafetyMargin
 from elastic_core.policy.task_memory import measurements
 from elastic_core.policy.task_memory.measurements import TaskMemory
 from elastic_core.predict.speed.throughput import Floats, Ints
@@ -134,6 +136,7 @@ class Problem:
     restart_seconds: Floats  # seconds of a restart of each
     left: RemainingWork  # of each
     values_at: Callable[[Ints], Floats]  # the values as if other options were held
+    notes: Mapping[int, str] = field(default_factory=dict)  # about the options of some jobs, for their reasons
 
     @property
     def job_ids(self) -> tuple[str, ...]:
@@ -166,10 +169,26 @@ def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem
         restart_seconds=restart_seconds, stay=stay, until_back=until_back,
         lasting=seconds_to_pay_over(left, remaining_seconds, restart_seconds, stay),
     )  # fmt: skip
-    return Problem(
+    shared = Problem(
         snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, outlook.noise,
         job_values.num_longer, held, restart_seconds, left, values_at,
     )  # fmt: skip
+    safety_margin = partial(_safety_margin, problem=shared, tasks=memory.tasks, prior=memory.prior)
+    return _minding_money(shared, snapshot, work_rate, safety_margin)
+
+
+def _minding_money(problem: Problem, snapshot: Snapshot, work_rate: Floats, safety_margin: SafetyMargin) -> Problem:
+    """The options that a budget, or a preference for cost, leaves each job."""
+    wishes = spending(
+        problem.jobs, problem.options, prices_of(snapshot.nodes, problem.options), snapshot.now, work_rate,
+        problem.remaining_seconds, problem.held, problem.restart_seconds, safety_margin,
+    )  # fmt: skip
+    if wishes is None:
+        return problem
+    values, values_at, restrict = problem.values, problem.values_at, wishes.restrict
+    return replace(
+        problem, values=restrict(values), values_at=lambda held: restrict(values_at(held)), notes=wishes.notes
+    )
 
 
 def _rates(jobs: Sequence[JobView], memory: _Memory, options: Options) -> Floats:
@@ -224,7 +243,7 @@ def _targets(problem: Problem, resolution: Resolution, finishes: Mapping[int, Qu
     targets = {}
     for row, job in enumerate(problem.jobs):
         target = _target(problem, row, job, resolution, finishes.get(row))
-        notes = [note for note in (problem.left.notes[row], resolution.notes.get(row)) if note]
+        notes = [note for note in (problem.left.notes[row], problem.notes.get(row), resolution.notes.get(row)) if note]
         targets[job.job_id] = replace(target, reason="; ".join([target.reason, *notes]))
     return targets
 

@@ -59,6 +59,8 @@ class JobShown(Shown):
     layout: str
     comm: str
     seconds_left: float | None
+    spent: float  # in the currency of the nodes' prices
+    budget: float | None
     forecast: ForecastShown | None  # of an active job
     hindsight: tuple[GradeShown, ...]  # of one that is over
     num_resizes: int
@@ -184,6 +186,8 @@ def job_shown(
         layout=_layout(job),
         comm=held.comm if held else "",
         seconds_left=job.seconds_left,
+        spent=job.spent,
+        budget=spec.budget,
         forecast=forecast_shown(job, now),
         hindsight=hindsight_shown(job),
         num_resizes=view.num_resizes if view else _resizes(segments),
