@@ -85,25 +85,32 @@ def outlooks(
     noise: list[float | None] = [None] * len(jobs)
     for (name, limits, scale_invariant), rows in rows_by_model.items():
         memory = memories[name]
-        task_jobs = [jobs[row] for row in rows]
         task = _task(memory.points(), limits, options.key, prior.experience, scale_invariant)
-        own_noise = [memory.noise_of(job) for job in task_jobs]
-        bounds = [BatchBound.of(job, float(remaining_work[row])) for row, job in zip(rows, task_jobs, strict=True)]
-        now = list(map(known_noise, task_jobs, own_noise))
-        rates, batches[rows] = _best(task, now, bounds)
-        scale = np.asarray(scales_of(task_jobs, task.times, limits))
-        max_slots = max(limits.min_slots, COLD_START_SLOTS if task.largest == 0 else 2 * task.largest)
-        layout_factor = _least_factors(limits, options.counts, task.times.factors)
-        slowness = np.where(options.counts <= max_slots, 1.0 / (scale[:, None] * layout_factor), 0.0)
-        done = np.asarray([float(job.done_samples) for job in task_jobs])
-        later = {stage: _at_later_noise(task, value, bounds) for stage, value in memory.noise.items()}
-        work_ahead = stretches(rates, done, remaining_work[rows], later)
-        work_rate[rows] = mean_rate(work_ahead, window) * slowness
-        with np.errstate(divide="ignore"):
-            remaining_seconds[rows] = np.where(slowness > 0, total_seconds(work_ahead) / slowness, np.inf)
-        for row, value in zip(rows, own_noise, strict=True):
+        of_task = _of_task(task, [jobs[row] for row in rows], memory, options, remaining_work[rows], window)
+        work_rate[rows], remaining_seconds[rows] = of_task.work_rate, of_task.remaining_seconds
+        batches[rows] = of_task.batches
+        for row, value in zip(rows, of_task.noise, strict=True):
             noise[row] = value
     return Outlooks(work_rate, remaining_seconds, batches, tuple(noise))
+
+
+def _of_task(
+    task: _Task, jobs: Sequence[JobView], memory: TaskMemory, options: Options, remaining_work: Floats, window: float
+) -> Outlooks:
+    """Of jobs of one task, with equal limits."""
+    limits, noise = _without_requests(jobs[0].limits), tuple(memory.noise_of(job) for job in jobs)
+    bounds = [BatchBound.of(job, left) for job, left in zip(jobs, remaining_work.tolist(), strict=True)]
+    rates, batches = _best(task, list(map(known_noise, jobs, noise)), bounds)
+    scale = np.asarray(scales_of(jobs, task.times, limits))
+    max_slots = max(limits.min_slots, COLD_START_SLOTS if task.largest == 0 else 2 * task.largest)
+    layout_factor = _least_factors(limits, options.counts, task.times.factors)
+    slowness = np.where(options.counts <= max_slots, 1.0 / (scale[:, None] * layout_factor), 0.0)
+    done = np.asarray([float(job.done_samples) for job in jobs])
+    later = {stage: _at_later_noise(task, value, bounds) for stage, value in memory.noise.items()}
+    work_ahead = stretches(rates, done, remaining_work, later)
+    with np.errstate(divide="ignore"):
+        remaining_seconds = np.where(slowness > 0, total_seconds(work_ahead) / slowness, np.inf)
+    return Outlooks(mean_rate(work_ahead, window) * slowness, remaining_seconds, batches, noise)
 
 
 @lru_cache(maxsize=4096)

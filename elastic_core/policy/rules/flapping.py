@@ -31,6 +31,7 @@ class Moves:
     crowd: str
     last: dict[str, tuple[str, int]] = field(default_factory=dict)
     left: dict[str, list[_Departure]] = field(default_factory=dict)
+    held: dict[str, tuple[str, int]] = field(default_factory=dict)  # what each job still has, whatever was decided
 
     def store(self, targets: Mapping[str, Target], now: float) -> dict[str, Any]:
         last, left = {}, {}
@@ -49,7 +50,8 @@ def recall(snapshot: Snapshot) -> Moves:
     crowd = _crowd(snapshot)
     last_stored = stored.get("last", {})
     last = {job.job_id: last_stored.get(job.job_id) or _held(job) for job in snapshot.jobs}
-    moves = Moves(crowd, {job: (kind, count) for job, (kind, count) in last.items()})
+    held = {job.job_id: _held(job) for job in snapshot.jobs}
+    moves = Moves(crowd, {job: (kind, count) for job, (kind, count) in last.items()}, held=held)
     if stored.get("crowd") == crowd:
         for job, departed in stored["left"].items():
             recent = [(kind, count, at) for kind, count, at in departed if snapshot.now - at < WINDOW]
@@ -83,8 +85,9 @@ def _returns(moves: Moves, context: ClaimContext) -> list[tuple[int, int]]:
         return []
     returns = []
     for row in np.flatnonzero(context.held != NOTHING).tolist():
-        for kind, count, _ in moves.left.get(context.jobs[row].job_id, ()):
-            option = context.options.index(kind, count) if count else None
+        job_id = context.jobs[row].job_id
+        for kind, count, _ in moves.left.get(job_id, ()):
+            option = context.options.index(kind, count) if count and (kind, count) != moves.held[job_id] else None
             if option is not None and option != context.held[row]:
                 returns.append((row, option))
     return returns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic_core.domain import JobView
+from elastic_core.policy.base.batch_bound import worth_in_words
 from elastic_core.policy.saxena.objective import SLOT_PRICE, Prospect
 from elastic_core.text import plural
 
@@ -25,9 +26,11 @@ def explain(
     parts = [_headline(prospect, kind, count, num_running, exploring=exploring)]
     batch = prospect.choices[kind][count].batch
     if prospect.job.last_batch not in (None, batch):
-        weighed = "" if prospect.job.noise_scale is None else ", weighed by gradient noise,"
+        job = prospect.job
+        weighed = ", weighed by gradient noise," if job.scale_invariant and job.noise_scale is not None else ""
         why = batch_rule or f"near the best throughput{weighed} at this count"
-        parts.append(f"global batch {prospect.job.last_batch} -> {batch}: {why}")
+        worth = worth_in_words(job, batch, job.noise_scale)
+        parts.append(f"global batch {job.last_batch} -> {batch}{worth}: {why}")
     parts.append("" if exploring else _why_not_more(prospect, kind, count, idle))
     return "; ".join(part for part in parts if part)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from elastic_core.domain import JobView, Layout, Slot, Snapshot, Target
+from elastic_core.domain import JobView, Layout, Node, Slot, Snapshot, Target
 from elastic_core.policy.base.knapsack import NOTHING, best_choices
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.horizon.horizon import Horizon
@@ -155,3 +155,33 @@ def _fits(chosen: tuple[int, ...], options: Options) -> bool:
         if option != NOTHING:
             used[options.kind_index[option]] += options.counts[option]
     return bool((used <= options.capacity).all())
+
+
+def decided_thrice(picture: Snapshot) -> list[dict[str, dict[str, int]]]:
+    """The counts of three decisions in turn, none of which comes into force."""
+    counts = []
+    for _ in range(3):
+        plan = decide(Horizon(), picture)
+        counts.append({name: dict(target.counts) for name, target in plan.targets.items()})
+        picture = replace(picture, policy_state=plan.state)
+    return counts
+
+
+def test_what_a_job_still_holds_it_has_not_left() -> None:
+    """It is to grow from two slots to three; until it has, two slots are nothing that it would go back to."""
+    lim = limits((2, 3), (3, 3), requested_slots=2, requested_batch=3, max_local_batch=1)
+    first = job("first", -1495.0, lim, total_samples=19_199, resize_seconds=0.0, priority=1, num_resizes=3)
+    first = measured(first, point(2, 50, 1.0, 0.2, kind="h200"), point(1, 220, 0.2, 0.04))
+    first = holding(first, Slot("cpu-1", 0, "cpu"), Slot("cpu-1", 1, "cpu"), batch=3)
+    other = job("other", 0.0, limits((3,), (1, 3)), total_samples=6, resize_seconds=0.0)
+    assert decided_thrice(snapshot(nodes(1, 2), first, other)) == [{"first": {"cpu": 3}, "other": {}}] * 3
+
+
+def test_a_job_whose_node_has_left_holds_nothing_to_weigh() -> None:
+    lim = limits((1, 3), (1, 120), types=("cpu",), requested_slots=1, requested_batch=1)
+    first = job("first", 0.0, lim, total_samples=32_434, resize_seconds=0.0)
+    points = point(2, 233, 0.2, 0.04), point(2, 168, 0.01, 0.002), point(5, 265, 0.01, 0.002, kind="h200")
+    first = holding(measured(first, *points), Slot("gone", 0, "cpu"), batch=1)
+    other = job("other", 0.0, limits((3,), (1, 12)), total_samples=512, resize_seconds=0.0, priority=-1)
+    pool = (Node(name="gone", type="cpu", num_slots=1, present=False), *nodes(2, 1))
+    assert decided_thrice(snapshot(pool, first, other)) == [{"first": {"cpu": 3}, "other": {}}] * 3
