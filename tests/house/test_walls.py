@@ -22,7 +22,7 @@ PLANTS: dict[str, list[tuple[str, str]]] = {
         ("elastic_core/train/session.py", "elastic_core.launch.local"),
         ("elastic_core/sim/engine/engine.py", "elastic_core.train.task"),
         ("elastic_core/state/buffers.py", "elastic_core.policy.registry"),
-        ("elastic_core/domain.py", "elastic_core.spec"),
+        ("elastic_core/domain/decisions.py", "elastic_core.spec"),
         ("elastic_core/unplaced.py", ""),  # a room that nobody has placed
     ],
     "core": [("elastic_core/commands/files.py", "elastic_airflow.names")],
@@ -53,7 +53,7 @@ PLANTS: dict[str, list[tuple[str, str]]] = {
     "airflow": [("plugins/elastic_airflow/names.py", "elastic_airflow.operators")],
     "pure": [
         (f"elastic_core/{file}", "airflow boto3 fastapi httpx mlflow ray sqlalchemy torch")
-        for file in ("domain.py", "spec/job.py", "policy/horizon/horizon.py", "predict/speed/fit.py", "sim/replay.py")
+        for file in ("domain/resources.py", "spec/job.py", "policy/horizon/horizon.py", "predict/speed/fit.py", "sim/replay.py")
     ],
     "control-plane": [
         ("elastic_core/control/plane.py", "airflow boto3 mlflow ray torch"),

@@ -1,0 +1,67 @@
+"""The words of the platform as frozen data: what decisions are made from and what they give.
+
+Nothing here reads a clock, a file or a network. Times are seconds: instants as Unix time, spans as plain
+seconds. `Snapshot` and everything in it is an immutable picture of the ledger; a policy turns it into a
+`Plan` (see `elastic_core.policy`). All of it goes through JSON unchanged (`to_json`, `from_json`), so that
+a decision can be stored with its inputs and replayed.
+"""
+
+from __future__ import annotations
+
+from elastic_core.domain.decisions import (
+    JobState,
+    JobView,
+    Plan,
+    SegmentState,
+    Snapshot,
+    Target,
+)
+from elastic_core.domain.json_values import (
+    from_json,
+    to_json,
+)
+from elastic_core.domain.measured import (
+    Observation,
+    ProfilePoint,
+    Quantiles,
+    StepForecast,
+    ThroughputModel,
+    WorkForecast,
+)
+from elastic_core.domain.resources import (
+    CPU,
+    Allocation,
+    Layout,
+    Limits,
+    Node,
+    Queue,
+    Roles,
+    ServerLimits,
+    Slot,
+)
+
+__all__ = [
+    "CPU",
+    "Allocation",
+    "JobState",
+    "JobView",
+    "Layout",
+    "Limits",
+    "Node",
+    "Observation",
+    "Plan",
+    "ProfilePoint",
+    "Quantiles",
+    "Queue",
+    "Roles",
+    "SegmentState",
+    "ServerLimits",
+    "Slot",
+    "Snapshot",
+    "StepForecast",
+    "Target",
+    "ThroughputModel",
+    "WorkForecast",
+    "from_json",
+    "to_json",
+]

@@ -1,0 +1,150 @@
+"""What a decision is made from, a `Snapshot`, and what it gives, a `Plan`: immutable pictures, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+from typing import Any
+
+from elastic_core.domain.measured import ProfilePoint, Quantiles, StepForecast, ThroughputModel, WorkForecast
+from elastic_core.domain.resources import Allocation, Layout, Limits, Node, Queue, Roles, Slot
+
+_NO_RANKS = Layout(data=0)
+
+
+class JobState(StrEnum):
+    ACTIVE = "active"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class SegmentState(StrEnum):
+    """Life of a segment. A failed attempt puts it back to WAITING under a new epoch."""
+
+    CREATED = "created"  # exists; nobody has asked for its slots yet
+    WAITING = "waiting"  # asked for slots, holds none
+    GRANTED = "granted"  # holds a lease; its processes have not reported yet
+    RUNNING = "running"  # its processes send heartbeats
+    COMMITTED = "committed"  # its final checkpoint is committed
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def open(self) -> bool:
+        return self in (SegmentState.CREATED, SegmentState.WAITING, SegmentState.GRANTED, SegmentState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """What a policy may know about one active job."""
+
+    job_id: str
+    name: str
+    queue: str
+    priority: int
+    submitted_at: float
+    deadline: float | None
+    limits: Limits
+    total_samples: int | None  # None where the user declares no amount of work: "until it is good enough"
+    done_samples: int
+    # the segment now open, and what it holds
+    segment_id: str
+    segment_state: SegmentState
+    allocation: Allocation | None = None
+    allocated_since: float | None = None
+    waiting_since: float | None = None
+    last_batch: int | None = None  # global batch of the last lease, None before the first
+    num_resizes: int = 0
+    last_resize_at: float | None = None
+    resize_seconds: float = 10.0  # measured mean time without training around a resize of this job
+    attained_slot_seconds: float = 0.0
+    profile: tuple[ProfilePoint, ...] = ()
+    throughput: ThroughputModel | None = None
+    noise_scale: float | None = None  # gradient noise scale in samples (McCandlish et al. 2018)
+    task: str = ""  # its entry point: jobs of one task resemble each other
+    predictable: float | None = None  # probability that its progress can be predicted (AITurbo), None if never asked
+    expected_samples: float | None = None  # all of its work as its loss curve says, where no amount is declared
+    work_forecast: WorkForecast | None = None  # of all its work, where no amount is declared
+    step_forecast: StepForecast | None = None  # the same of its steps, where something was learnt
+    # The unit of both sample counts above. False: samples read, done at the rate of the throughput. True: what they
+    # were worth at the reference batch (AdaScale's scale-invariant steps x batch), done at the rate of the goodput.
+    scale_invariant: bool = False
+    # Money, in the currency of the nodes' prices. Without prices none of it matters.
+    budget: float | None = None  # most that it may spend in all
+    prefers_cost: bool = False  # rather cheap than soon
+    spent: float = 0.0
+
+    @property
+    def remaining_samples(self) -> float:
+        """Infinite where no amount of work is declared."""
+        return inf if self.total_samples is None else max(0, self.total_samples - self.done_samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """An immutable picture of the ledger: the whole input of a decision, besides its random seed."""
+
+    version: int  # the scheduling version it was read at
+    now: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[JobView, ...]  # active jobs that hold or want slots, by (submitted_at, job_id)
+    policy_state: Mapping[str, Any] = field(default_factory=dict)
+    queues: tuple[Queue, ...] = ()  # those with a guaranteed share, by name; the jobs of all others only borrow
+    # Jobs that are not among `jobs` and did not train to their end: cancelled or failed of late, or between segments.
+    not_finished: tuple[str, ...] = ()
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Slots of the nodes that are present, sorted."""
+        present = sorted((node for node in self.nodes if node.present), key=lambda node: node.name)
+        return tuple(slot for node in present for slot in node.slots())
+
+    def capacity(self) -> dict[str, int]:
+        """Slots by resource type, held or not."""
+        capacity: dict[str, int] = {}
+        for node in sorted(self.nodes, key=lambda node: node.name):  # in the order of `slots`
+            if node.present and node.num_slots:
+                capacity[node.type] = capacity.get(node.type, 0) + node.num_slots
+        return capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a job should hold from its next boundary on. No slots means: wait, and `reason` says why."""
+
+    counts: Mapping[str, int]  # slots by resource type
+    global_batch: int
+    layout: Layout
+    comm: str = "allreduce"
+    reason: str = ""
+    nodes: Mapping[str, int] | None = None  # slots by node, a wish; None: the packing rule chooses
+    roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers
+    migrate: bool = False  # `nodes` is worth a restart: a job that holds as many slots on other nodes moves there
+    finish_seconds: Quantiles | None = None  # from the decision until the job is done on these slots, by the policy
+
+    @property
+    def num_slots(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """`counts` without the types of which it has none."""
+        return {kind: count for kind, count in self.counts.items() if count}
+
+    @staticmethod
+    def nothing(reason: str) -> Target:
+        return Target(counts={}, global_batch=0, layout=_NO_RANKS, reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A target for EVERY job of the snapshot, the policy's new state, and when it wants to be asked again."""
+
+    policy: str
+    targets: Mapping[str, Target]
+    state: Mapping[str, Any] = field(default_factory=dict)
+    wake_at: float | None = None
+    notes: tuple[str, ...] = ()
+    turned_away: tuple[str, ...] = ()  # jobs that this policy will never run

@@ -1,0 +1,82 @@
+"""What jobs reported of themselves, and what was fitted to it or is forecast from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from elastic_core.domain.resources import Layout, Roles
+
+Quantiles = tuple[float, float, float]  # low, median, high of what is forecast: its 0.1, 0.5 and 0.9 quantiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a segment measured over the steps since its last report. `step`, `samples` are the job's, not its own."""
+
+    step: int
+    samples: int  # samples of the job's work done, cumulative
+    at: float
+    epoch: float  # passes over the data set, e.g. 1.25
+    num_slots: int
+    num_nodes: int
+    type: str
+    global_batch: int
+    local_batch: int
+    accumulation: int
+    step_seconds: float
+    sync_seconds: float
+    samples_per_second: float
+    loss: float
+    learning_rate: float
+    grad_sqr: float | None = None  # estimate of |E g|^2
+    grad_var: float | None = None  # estimate of tr(cov g) for one sample
+    memory_bytes: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    layout: Layout | None = None  # None: data-parallel replicas, one a slot
+    progress: float | None = None  # the job's work done in samples at its base batch, where that is its measure
+    gain: float | None = None  # then: base-batch steps that the last step counted for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePoint:
+    """Observations of one job under one configuration: `count` reports, as fast as a quarter of them."""
+
+    num_slots: int
+    num_nodes: int
+    type: str
+    global_batch: int
+    local_batch: int  # samples of one micro-batch on one slot
+    accumulation: int
+    step_seconds: float
+    sync_seconds: float  # part of step_seconds spent waiting for gradients
+    count: int
+    roles: Roles = ()  # of a job over parameter servers, whose slots here are its GPUs
+    server_cores: float = 0.0  # of each of its servers
+    layout: Layout | None = None  # None: data-parallel replicas, one a slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputModel:
+    """Fitted parameters of one job's step time (see `predict.speed.throughput`); `source` is "fitted" or "prior"."""
+
+    params: Mapping[str, float]
+    source: str
+    num_points: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkForecast:
+    """Quantiles of the whole work of a job whose end is not known, in the unit of its work."""
+
+    probabilities: tuple[float, ...]  # ascending, inside (0, 1)
+    totals: tuple[float, ...]  # the quantile at each, ascending
+    source: str  # what it was made from: "loss curve", "submission", "history" or "prior"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepForecast:
+    """Quantiles of the seconds of a step on ONE slot, by type, at the job's base batch: before it was measured."""
+
+    probabilities: tuple[float, ...]  # ascending, inside (0, 1)
+    seconds: Mapping[str, tuple[float, ...]]  # by type, the quantile at each, ascending

@@ -1,0 +1,183 @@
+"""What jobs run on, and how much of it they may have: nodes and their slots, layouts, allocations, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import Field
+
+CPU = "cpu"  # the resource type without an accelerator
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """One accelerator (or one CPU worker place) on one node."""
+
+    node: str
+    index: int
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine of the cluster. A node that has left keeps its name here with `present=False`."""
+
+    name: str
+    type: str
+    num_slots: int
+    price_per_slot_hour: float = 0.0
+    present: bool = True
+
+    def slots(self) -> tuple[Slot, ...]:
+        return _slots_of(self.name, self.type, self.num_slots)
+
+
+@lru_cache(maxsize=16384)  # every decision asks for all of them
+def _slots_of(node: str, kind: str, count: int) -> tuple[Slot, ...]:
+    return tuple(Slot(node, index, kind) for index in range(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A named share of the pool: `guaranteed` slots by resource type. What it leaves unused, others may borrow."""
+
+    name: str
+    guaranteed: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Parallel sizes along the three mesh axes; their product is the world size.
+
+    `sharded`: data-parallel ranks hold shards of the state instead of replicas of it (ZeRO stage 3, FSDP2). It says
+    nothing where there is one data-parallel rank. JSON leaves it out where it is False.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    sharded: Annotated[bool, Field(exclude_if=lambda sharded: not sharded)] = False
+
+    @property
+    def world_size(self) -> int:
+        return self.data * self.tensor * self.pipeline
+
+    @property
+    def model_size(self) -> int:
+        """Ranks that together run one replica of the model: they read the same samples."""
+        return self.tensor * self.pipeline
+
+    def over(self, data: int) -> Layout:
+        """The same cut of the model over another number of data-parallel ranks."""
+        return Layout(data=data, tensor=self.tensor, pipeline=self.pipeline, sharded=self.sharded and data > 1)
+
+    def __str__(self) -> str:
+        shards = " sharded" if self.sharded else ""
+        return f"data {self.data}{shards} x tensor {self.tensor} x pipeline {self.pipeline}"
+
+
+# Processes by role, sorted by name, such as (("server", 1), ("worker", 2)). Empty for the jobs that the runtime runs:
+# data-parallel, one process a slot. Jobs over parameter servers exist in the simulator only.
+Roles = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What a decision gives one job. Rank r runs on `slots[r]`; slots of one node follow each other.
+
+    They are sorted by (node, index), but for rank 0's, which stays the first when its processes are resized.
+    """
+
+    slots: tuple[Slot, ...]
+    global_batch: int
+    layout: Layout
+    comm: str = "allreduce"
+    roles: Roles = ()
+
+    @property
+    def num_slots(self) -> int:
+        return len(self.slots)
+
+    @property
+    def num_nodes(self) -> int:
+        return len({slot.node for slot in self.slots})
+
+    def counts(self) -> dict[str, int]:
+        """Number of slots by resource type."""
+        counts: dict[str, int] = {}
+        for slot in self.slots:
+            counts[slot.type] = counts.get(slot.type, 0) + 1
+        return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What a job over parameter servers may use (simulator only): workers on slots of type "gpu", at most one GPU each,
+    and CPU cores, slots of type "cpu", for every process; a server is faster with more of them."""
+
+    max_workers: int
+    max_servers: int
+    worker_cores: int  # of every worker
+    max_server_cores: int
+    requested_workers: int
+    requested_servers: int
+    requested_server_cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a job's user allows. `slot_counts` is resolved, sorted, and never empty."""
+
+    slot_counts: tuple[int, ...]
+    types: tuple[str, ...]  # resource types the job may use, () for any
+    min_batch: int
+    max_batch: int
+    max_local_batch: int | None = None  # samples that fit one slot at once; more is done by accumulation
+    requested_slots: int = 1  # what `fixed` gives, and what a user of a static scheduler would ask for
+    requested_batch: int = 1
+    min_local_batch: int = 1  # samples that a slot takes at least
+    servers: ServerLimits | None = None  # of a job over parameter servers, whose slot counts are numbers of workers
+    max_local_by_type: tuple[tuple[str, int], ...] = ()  # where a type takes another number than `max_local_batch`
+    # How the model may be cut, each as the layout of one replica of it, the simplest first; with `sharded` the replicas
+    # hold shards of its state. (): data-parallel replicas only.
+    cuts: tuple[Layout, ...] = ()
+    base_batch: int | None = None  # that a sample's worth is counted at (`reference_batch`); None: the smallest
+    min_efficiency: float = 0.0  # least part of a sample's worth at the reference batch that a chosen batch may leave
+
+    def layouts(self, num_slots: int) -> tuple[Layout, ...]:
+        """The layouts of so many slots that the job admits, the simplest first; () where it admits none."""
+        return _layouts(self.cuts, num_slots)
+
+    def layout(self, num_slots: int) -> Layout:
+        """The simplest layout of so many slots, for who does not weigh layouts. Raises `ValueError` for none."""
+        layouts = self.layouts(num_slots)
+        if not layouts:
+            raise ValueError(f"no admitted layout has {num_slots} ranks; the model may be cut as {self.cuts}")
+        return layouts[0]
+
+    @property
+    def reference_batch(self) -> int:
+        """Global batch at which a sample is worth one: the learning rate was tuned there."""
+        return self.min_batch if self.base_batch is None else self.base_batch
+
+    @property
+    def min_slots(self) -> int:
+        return self.slot_counts[0]
+
+    @property
+    def max_slots(self) -> int:
+        return self.slot_counts[-1]
+
+    def max_local(self, kind: str) -> int | None:
+        """Samples that fit one slot of this type at once; None where no limit is known."""
+        return dict(self.max_local_by_type).get(kind, self.max_local_batch)
+
+
+@lru_cache(maxsize=4096)  # every decision asks, for every job
+def _layouts(cuts: tuple[Layout, ...], num_slots: int) -> tuple[Layout, ...]:
+    fitting = [cut.over(num_slots // cut.model_size) for cut in cuts or (Layout(),)
+               if num_slots >= 1 and num_slots % cut.model_size == 0]  # fmt: skip
+    return tuple(dict.fromkeys(fitting))
