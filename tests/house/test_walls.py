@@ -53,7 +53,13 @@ PLANTS: dict[str, list[tuple[str, str]]] = {
     "airflow": [("plugins/elastic_airflow/names.py", "elastic_airflow.operators")],
     "pure": [
         (f"elastic_core/{file}", "airflow boto3 fastapi httpx mlflow ray sqlalchemy torch")
-        for file in ("domain/resources.py", "spec/job.py", "policy/horizon/horizon.py", "predict/speed/fit.py", "sim/replay.py")
+        for file in (
+            "domain/resources.py",
+            "spec/job.py",
+            "policy/horizon/horizon.py",
+            "predict/speed/fit.py",
+            "sim/replay.py",
+        )
     ],
     "control-plane": [
         ("elastic_core/control/plane.py", "airflow boto3 mlflow ray torch"),

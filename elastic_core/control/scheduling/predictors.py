@@ -136,7 +136,7 @@ class Predictors:
             log.exception("experience cannot be learnt from the ledger: jobs go on with what was known")
 
     def model(self, points: tuple[ProfilePoint, ...], limits: Limits) -> ThroughputModel | None:
-        """None where nothing is known, neither of the job nor of the types: the policies' own prior is meant for that."""
+        """None where nothing is known of the job nor of the types: policies have a prior of their own for that."""
         if not points and self._experience == NOTHING:
             return None
         several = len({point.type for point in points}) > 1

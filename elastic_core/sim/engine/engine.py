@@ -17,7 +17,7 @@ from math import ceil, inf
 from random import Random
 from typing import Any
 
-from elastic_core.domain import CPU, Allocation, JobView, Node, Plan, Snapshot, Target
+from elastic_core.domain import CPU, Allocation, Node, Snapshot, Target
 from elastic_core.errors import UserError
 from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.base.queue import in_order
@@ -71,6 +71,9 @@ class _Simulation:
         self.active: dict[str, Running] = {}
         self.ended: list[Running] = []
         self.state: Mapping[str, Any] = {}
+        self.targets: Mapping[str, Target] = {}  # of the plan in force
+        self.revoked: set[str] = set()  # segments that the plan has asked to reach a boundary
+        self.stopping: set[str] = set()  # jobs that it moves once their segments have made a step
         self.wake_at: float | None = None
         self.version = 0
         self.recorder = Recorder(timeline=options.timeline)
@@ -79,14 +82,16 @@ class _Simulation:
 
     def run(self, progress: Progress | None) -> bool:
         while self.arriving or self.active:
-            upcoming = self._next_instant()
+            upcoming, is_event = self._next_instant()
             if upcoming > self.options.until:
                 self._advance(self.options.until)
                 return False
             self._advance(upcoming)
             self._arrive()
-            if self.active:
+            if self.active and is_event:
                 self._decide()
+            elif self.active:
+                self._carry_out()
             if progress is not None:
                 progress(len(self.ended), len(self.workload.jobs), self.now)
             self._check_progress()
@@ -94,21 +99,26 @@ class _Simulation:
                 return not (self.arriving or self.active)
         return True
 
-    def _next_instant(self) -> float:
+    def _next_instant(self) -> tuple[float, bool]:
+        """And whether it is one at which to decide; else the plan in force goes on."""
         arrival = self.arriving[-1].submitted_at if self.arriving else inf
         size = self.options.round_seconds
         if size is not None:
             rounds = int(self.now / size + 1e-9) + 1 if self.active else ceil(arrival / size)
-            return rounds * size if self.active or rounds * size >= arrival else (rounds + 1) * size  # by rounding
+            early = not self.active and rounds * size < arrival  # by rounding
+            return ((rounds + 1) if early else rounds) * size, True
         finish = min((running.finish_at() for running in self.active.values()), default=inf)
         wake = max(self.wake_at, self.now + 1e-3) if self.wake_at is not None and self.active else inf
         event = min(arrival, finish, wake)
+        step = min((self.active[job_id].may_stop_at for job_id in self.stopping), default=inf)
+        if step < event:
+            return max(step, self.now), False
         if event == inf:
             raise UserError(
                 f"{self.policy.name} leaves {len(self.active)} jobs waiting for ever at {self.now:.0f} s: nothing "
                 f"runs, nothing arrives, and it wants no wake-up"
             )
-        return event
+        return event, True
 
     def _advance(self, now: float) -> None:
         for running in list(self.active.values()):
@@ -120,6 +130,7 @@ class _Simulation:
     def _end(self, running: Running) -> None:
         assert running.finished_at is not None
         self._close(running, running.finished_at)
+        self.stopping.discard(running.job.job_id)
         if running.allocation is not None:
             self.free.update(running.allocation.slots)
         del self.active[running.job.job_id]
@@ -144,8 +155,8 @@ class _Simulation:
             if violated:
                 raise UserError(f"the plan of {plan.policy} at {self.now:.0f} s is invalid: {'; '.join(violated[:5])}")
         self.version += 1
-        self.state, self.wake_at = plan.state, plan.wake_at
-        self._enforce(plan, snapshot)
+        self.state, self.wake_at, self.targets = plan.state, plan.wake_at, plan.targets
+        self._carry_out()
         for job_id in plan.turned_away:
             running = self.active.pop(job_id)
             running.turned_away = True
@@ -162,50 +173,65 @@ class _Simulation:
             queues=self.workload.queues,
         )  # fmt: skip
 
-    def _enforce(self, plan: Plan, snapshot: Snapshot) -> None:
+    def _carry_out(self) -> None:
         """Bring the plan into force by the allocator's own rules, round after round until nothing moves any more.
 
         What production waits for is here at once: a job that is revoked reaches its boundary in the same instant, and
-        none of its processes is left on slots that it gives up. So slots to come are always worth waiting for.
+        none of its processes is left on slots that it gives up. So slots to come are always worth waiting for. As
+        there, no plan ends a segment that has made no step: such a job is moved when it has.
         """
-        views = {job.job_id: job for job in snapshot.jobs}
-        changing = [job_id for job_id, target in plan.targets.items() if not self._in_force(job_id, target)]
+        changing = [job_id for job_id in self.targets if job_id in self.active and not self._in_force(job_id)]
         moved = bool(changing)
         while moved:
-            holders = [self._holder(views[job_id]) for job_id in changing if self.active[job_id].nodes]
-            waiting = in_order(views[job_id] for job_id in changing if not self.active[job_id].nodes)
-            askers = [self._asker(job) for job in waiting]
-            moves = plan_moves(self.now, inf, self.free, holders, askers, plan.targets)
-            for holder in holders:
-                if holder.segment_id in moves.revocations:
-                    self._reach_boundary(holder, plan.targets[holder.job_id])
-            for grant in moves.grants if not moves.revocations else ():
-                self._hold(grant.asker.job_id, plan.targets[grant.asker.job_id], grant.allocation)
-            moved = bool(moves.grants or moves.revocations)
-            settled = {grant.asker.job_id for grant in moves.grants} if not moves.revocations else set()
-            changing = [j for j in changing if not self._in_force(j, plan.targets[j]) and j not in settled]
+            moved = self._grant_and_revoke(changing)
+            for job_id in changing:
+                running = self.active[job_id]
+                if running.nodes and running.segment_id in self.revoked and running.may_stop_at <= self.now:
+                    self._reach_boundary(self._holder(running), self.targets[job_id])
+                    self._grant_and_revoke(changing)
+                    moved = True
+            changing = [job_id for job_id in changing if not self._in_force(job_id)]
+        self.stopping = {job_id for job_id in changing if self.active[job_id].may_stop_at > self.now
+                         and self.active[job_id].nodes}  # fmt: skip
 
-    def _in_force(self, job_id: str, target: Target) -> bool:
+    def _grant_and_revoke(self, changing: Sequence[str]) -> bool:
+        """Make the grants that can be made now; whether there were any."""
+        holders = [self._holder(self.active[job_id]) for job_id in changing if self.active[job_id].nodes]
+        waiting = in_order(self.active[job_id].job for job_id in changing if not self.active[job_id].nodes)
+        askers = [self._asker(self.active[job.job_id]) for job in waiting]
+        moves = plan_moves(self.now, inf, self.free, holders, askers, self.targets)
+        for grant in moves.grants:
+            self._hold(grant.asker.job_id, self.targets[grant.asker.job_id], grant.allocation)
+        self.revoked.difference_update(moves.withdrawals)
+        self.revoked.update(moves.revocations)
+        return bool(moves.grants)
+
+    def _in_force(self, job_id: str) -> bool:
         """It holds what it shall. Of those that do, the batch may be another from now on."""
-        running = self.active[job_id]
+        running, target = self.active[job_id], self.targets[job_id]
         if running.allocation is None:
             return not target.num_slots
         if not as_held(target, running.allocation):
             return False
         if running.last_batch != target.global_batch:
+            if running.may_stop_at > self.now:
+                return False
             self._close(running, self.now)
             running.set_batch(target.global_batch)
             self.open_since[job_id] = self.now
         return True
 
-    def _holder(self, job: JobView) -> Holder:
-        allocation = self.active[job.job_id].allocation
-        assert allocation is not None
-        return Holder(job_id=job.job_id, segment_id=job.segment_id, allocation=allocation)
+    def _holder(self, running: Running) -> Holder:
+        assert running.allocation is not None
+        asked = running.segment_id in self.revoked
+        return Holder(
+            job_id=running.job.job_id, segment_id=running.segment_id, allocation=running.allocation,
+            ending_since=self.now if asked else None, revoked_by="plan" if asked else None,
+        )  # fmt: skip
 
-    def _asker(self, job: JobView) -> Asker:
-        last_slots = self.active[job.job_id].last_slots
-        return Asker(job_id=job.job_id, segment_id=job.segment_id, limits=job.limits, last_slots=last_slots)
+    def _asker(self, running: Running) -> Asker:
+        job = running.job
+        return Asker(job_id=job.job_id, segment_id=running.segment_id, limits=job.limits, last_slots=running.last_slots)
 
     def _reach_boundary(self, holder: Holder, target: Target) -> None:
         """Go on in the same processes where that can be, as at a final commit; else give everything up and ask."""

@@ -60,6 +60,7 @@ class Running:
     rate: float = 0.0  # work a second while it trains
     step: tuple[float, float] = (0.0, 0.0)
     paused_until: float = -inf
+    may_stop_at: float = -inf  # when its segment has made a step: no plan may end it before
     started_at: float | None = None
     finished_at: float | None = None
     turned_away: bool = False
@@ -83,6 +84,7 @@ class Running:
     _noise: tuple[float, float] | None = None  # |E g|^2 and tr(cov g), as a report would say it
     _trained: float = 0.0  # seconds since its trainer began to count what it reports
     _report_every: float = inf
+    _done_at_start: float = 0.0  # of its last start or move: what is known until it has made a step
     _submission: Submission = field(init=False)
     _segment: OpenSegment = field(init=False)
     _segment_index: int = 0
@@ -102,6 +104,10 @@ class Running:
             scale_invariant=job.told_noise is None,
         )
         self._wait_as_segment(0, job.submitted_at)
+
+    @property
+    def segment_id(self) -> str:
+        return self._segment.segment_id
 
     def _wait_as_segment(self, index: int, now: float) -> None:
         """Here a segment asks for its slots as soon as there is one."""
@@ -123,6 +129,7 @@ class Running:
         self._train_at(batch)
         assert self.allocation is not None, "a job that holds nothing trains at no batch"
         self.leases.goes_on(self.at, self.allocation)
+        self.may_stop_at = max(self.at, self.paused_until) + self.step[0]
         self._run_segment(self._segment_index + 1, started=self._segment.state == SegmentState.RUNNING)
 
     def _train_at(self, batch: int) -> None:
@@ -161,9 +168,10 @@ class Running:
         self.nodes = Counter(slot.node for slot in allocation.slots if slot.type == kind)
         self.num_slots = sum(self.nodes.values())
         self.paused_until = now + self.job.physics.rescale_seconds
-        self._waiting = None
+        self._waiting, self._done_at_start = None, self.done
         self._train_at(allocation.global_batch)
         self.leases.granted(now, allocation, self.num_slots, anew=anew)
+        self.may_stop_at = self.paused_until + self.step[0]
         self._run_segment(self._segment_index, started=not anew)
 
     def release(self, now: float) -> None:
@@ -212,8 +220,8 @@ class Running:
         if training:
             self.done += self.rate * seconds
             self.busy_seconds += seconds * self.num_slots * (1.0 - self.step[1] / self.step[0])
-            if self.leases.first_step_is_to_come:
-                self.leases.first_step(self.at)
+            if self.leases.first_step_is_to_come and until >= self.may_stop_at:
+                self.leases.first_step(self.paused_until)
                 self._segment = replace(self._segment, state=SegmentState.RUNNING)
             reported = int(self._trained / self._report_every)
             self._trained += seconds
@@ -280,7 +288,7 @@ class Running:
         return JobRecord(
             job=self._submission,
             total_samples=self._visible_work() if declared and self.job.declared else None,
-            reported_samples=int(self.done),
+            reported_samples=int(self._done_at_start if self.leases.first_step_is_to_come else self.done),
             segment=self._segment,
             allocation=self.allocation,
             last_batch=self.last_batch,

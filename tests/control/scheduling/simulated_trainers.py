@@ -85,7 +85,7 @@ class Trainer:
         self.job.advance(now)
         if self.order is None or self.job.leases.first_step_is_to_come:
             return  # it restores: nobody has heard of its processes
-        if self.job.done > self.done:
+        if self.job.done > self.done and now >= self.job.may_stop_at:
             self.step, self.done = self.step + 1, self.job.done
         if not self.told_first_step:
             self.told_first_step = True
@@ -110,6 +110,7 @@ class Trainer:
         return self.calls.commit(commit)
 
     def finish(self) -> None:
+        self.step += 1  # the last one, which ends the job wherever it ends
         self._commit(finished=True)
         self.calls.exited(ExitReport(kind=ExitKind.FINISHED))
 
@@ -149,7 +150,7 @@ class SimulatedCluster:
         arriving = sorted(jobs, key=lambda job: (job[0].submitted_at, job[0].job_id))
         while arriving or self.active:
             arrival = arriving[0][0].submitted_at if arriving else inf
-            now = min(arrival, self._next_finish(), self._next_wake_up())
+            now = min(arrival, self._next_finish(), self._next_wake_up(), self._next_stop())
             assert now < inf, "nothing will ever happen again"
             self.clock.now = now
             with self.plane._ledger.deciding():
@@ -158,6 +159,18 @@ class SimulatedCluster:
                     self._submit(*arriving.pop(0))
             self.plane.allocator.wake()
             self._carry_out(now)
+
+    def _next_stop(self) -> float:
+        """When a segment that was asked too early, or shall have another batch, can end."""
+        stopping = [trainer.job.may_stop_at for trainer in self.active.values() if self._is_to_stop(trainer)]
+        return min((at for at in stopping if at > self.clock.now), default=inf)
+
+    def _is_to_stop(self, trainer: Trainer) -> bool:
+        plan = self.plane.last_plan()
+        if trainer.order is None or plan is None or trainer.job.job.job_id not in plan.targets:
+            return False
+        target, held = plan.targets[trainer.job.job.job_id], trainer.order.allocation
+        return not as_held(target, held) or target.global_batch != held.global_batch
 
     def _next_finish(self) -> float:
         return min((trainer.job.finish_at() for trainer in self.active.values()), default=inf)
@@ -194,24 +207,26 @@ class SimulatedCluster:
 
     def _change_batch(self, now: float, trainer: Trainer, target: Target) -> None:
         """A segment ends when its trainer likes: here, as soon as it has something from it."""
-        if trainer.order is not None and as_held(target, trainer.order.allocation):
-            if trainer.order.allocation.global_batch != target.global_batch:
-                trainer.reach_boundary(now)
+        held = None if trainer.order is None else trainer.order.allocation
+        another = held is not None and as_held(target, held) and held.global_batch != target.global_batch
+        if another and now >= trainer.job.may_stop_at:
+            trainer.reach_boundary(now)
 
     def _move(self, now: float, trainer: Trainer) -> bool:
         if trainer.order is None:
             return trainer.start(now)
         if self.plane.segment(trainer.segment_id).revoke_reason is None:
             return False
-        answer = trainer.beat(now)
-        assert answer.directive is Directive.BOUNDARY, f"{trainer.segment_id}, {answer}"
+        answer = trainer.beat(now) if trainer.told_first_step else None
+        if answer is None or answer.directive is not Directive.BOUNDARY:
+            assert now < trainer.job.may_stop_at, "a segment that has made a step may be ended"
+            return False
         trainer.reach_boundary(now, answer.slots)
         return True
 
     def decisions(self) -> list[tuple[Snapshot, Plan]]:
         """What the ledger has recorded."""
-        rows = self.plane._ledger.read(
-            lambda tx: list(tx.session.scalars(select(DecisionRow).order_by(DecisionRow.id)))
-        )
+        query = select(DecisionRow).order_by(DecisionRow.id)
+        rows = self.plane._ledger.read(lambda tx: list(tx.session.scalars(query)))
         assert [row.failure for row in rows] == [None] * len(rows)
         return [(from_json(Snapshot, row.snapshot), from_json(Plan, row.plan)) for row in rows]
