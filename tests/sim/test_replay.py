@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
-from elastic_core.domain import Allocation, JobState, Layout, Limits, Node, ProfilePoint, Slot
+from elastic_core.domain import Allocation, JobState, Layout, Limits, Node, Plan, ProfilePoint, Slot, Snapshot
 from elastic_core.policy import registry
+from elastic_core.policy.horizon import horizon
+from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.protocol.records import PastJob, PastLease
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.ground_truth.workload import Workload, nodes
@@ -50,6 +53,27 @@ def replayed(job: PastJob, policy: str = "fixed") -> float:
 def test_a_job_replayed_as_it_ran_takes_about_as_long_as_it_took() -> None:
     """1,000 steps of 0.2 s on the two slots that it asked for, and a start of 3 s."""
     assert replayed(past("a")) == pytest.approx(203, rel=0.1)
+
+
+def test_a_job_is_done_when_horizon_said_it_would_be() -> None:
+    """A real job ends by samples; a sample of the batch that it runs at is worth 0.4 of one at its base."""
+    live = replace(LIMITS, base_batch=16, min_efficiency=0.3)
+    points = tuple(replace(measured(n, 0.4 / n), global_batch=64, local_batch=64 // n) for n in (1, 2, 4))
+    said: list[float] = []
+
+    class Forecasting(Horizon):
+        def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+            plan, shared = super().decide(snapshot, rng), horizon.problem(snapshot)
+            assert shared is not None
+            if snapshot.jobs and snapshot.jobs[0].last_batch == 64:
+                said.append(snapshot.now + float(shared.remaining_seconds[0, shared.held[0]]))
+            return plan
+
+    loaded = ledger_workload([past("a", limits=live, profile=points, noise_scale=20.0, total_samples=640_000)])
+    result = simulate(loaded, POOL, Forecasting(), Options(noise=0.0))
+    (seconds,) = result.completion_times()
+    assert len(said) > 10
+    assert said == pytest.approx([seconds] * len(said), rel=0.05)
 
 
 def test_work_is_what_was_really_done() -> None:

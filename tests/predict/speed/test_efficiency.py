@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.predict.speed.efficiency import efficiencies, efficiency
+from elastic_core.predict.speed.efficiency import (
+    efficiencies,
+    efficiency,
+    largest_batch,
+    work_per_sample,
+    works_per_sample,
+)
 
 sizes = st.floats(1, 1e6)
 
@@ -44,3 +50,17 @@ def test_many_batches_at_once_are_worth_what_each_is_worth(base: float, noise: f
     batches = np.asarray([1, 32, 4096])
     want = [efficiency(batch, base, noise) for batch in batches.tolist()]
     assert efficiencies(batches, base, noise).tolist() == pytest.approx(want)
+
+
+@given(base=sizes, noise=st.floats(0, 1e6), least=st.floats(0.01, 1.0))
+def test_at_the_largest_batch_a_sample_is_worth_what_is_asked_for(base: float, noise: float, least: float) -> None:
+    assert efficiency(largest_batch(least, base, noise), base, noise) == pytest.approx(least, rel=1e-6)
+    assert largest_batch(0.0, base, noise) == inf
+
+
+def test_a_sample_read_is_one_sample_of_work_and_of_progress_what_it_is_worth() -> None:
+    assert work_per_sample(512, 64, 100.0, scale_invariant=False) == 1.0
+    assert work_per_sample(512, 64, 100.0, scale_invariant=True) == efficiency(512, 64, 100.0) < 0.3
+    batches = np.asarray([16, 64, 512])
+    assert works_per_sample(batches, 64, 100.0, scale_invariant=False).tolist() == [1.0, 1.0, 1.0]
+    assert works_per_sample(batches, 64, 100.0, scale_invariant=True)[0] > 1.0

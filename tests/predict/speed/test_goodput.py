@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from elastic_core.domain import Limits
 from elastic_core.predict.speed.efficiency import efficiency
 from elastic_core.predict.speed.fit import job_models
-from elastic_core.predict.speed.goodput import best, filling_batches, geometric_batches
+from elastic_core.predict.speed.goodput import (
+    BatchRange,
+    Speeds,
+    best,
+    coarse_batches,
+    filling_batches,
+    geometric_batches,
+)
 from elastic_core.predict.speed.throughput import StepTime
 from tests.policy.strategies import BUSY
 from tests.predict.speed.test_throughput import point
@@ -96,3 +103,41 @@ def test_what_fills_the_slots_exactly_is_tried() -> None:
 def test_without_noise_goodput_is_throughput() -> None:
     found = best(MODEL, LIMITS, "cpu", ints(4), ints(1), None)
     assert found.rates == pytest.approx(found.samples)
+
+
+def speeds(*samples: float) -> Speeds:
+    """One configuration at batches of 32, 64, 128, 256."""
+    batches = ints(32, 64, 128, 256)[None, :]
+    return Speeds(np.asarray([samples]), batches, batches, np.ones_like(batches))
+
+
+ANY = BatchRange(reference=64, low=32, high=256, needed=1)
+
+
+def test_where_work_is_samples_a_larger_batch_has_to_bring_five_percent() -> None:
+    hardly, clearly = speeds(99.0, 100.0, 102.0, 104.0), speeds(80.0, 100.0, 130.0, 134.0)
+    assert hardly.best(64, 50.0, scale_invariant=False, allowed=ANY).batches[0] == 64
+    assert clearly.best(64, 50.0, scale_invariant=False, allowed=ANY).batches[0] == 128
+
+
+def test_each_unit_of_work_chooses_its_own_batch() -> None:
+    linear = speeds(50.0, 100.0, 180.0, 300.0)
+    assert linear.best(64, 50.0, scale_invariant=False, allowed=ANY).batches[0] == 256
+    assert linear.best(64, 50.0, scale_invariant=True, allowed=ANY).batches[0] == 128
+    assert linear.best(64, 1.0, scale_invariant=True, allowed=ANY).batches[0] == 64
+
+
+def test_a_batch_beyond_the_range_is_taken_only_to_feed_slots_that_are_needed() -> None:
+    linear = speeds(50.0, 100.0, 180.0, 300.0)
+    within = BatchRange(reference=64, low=64, high=64, needed=1)
+    assert linear.best(64, None, scale_invariant=False, allowed=within).batches[0] == 64
+    wide = Speeds(*(of[:, 2:] for of in (linear.samples, linear.batches, linear.local, linear.accumulation)))
+    assert wide.best(64, None, scale_invariant=False, allowed=within).rates[0] == 0.0
+    fed = wide.best(64, None, scale_invariant=False, allowed=replace(within, needed=128))
+    assert (fed.batches[0], fed.rates[0]) == (128, 180.0)
+
+
+@given(base=st.integers(16, 1024), count=st.integers(1, 64))
+def test_the_base_batch_is_tried_wherever_it_feeds_every_slot(base: int, count: int) -> None:
+    tried = coarse_batches(replace(LIMITS, base_batch=base), "cpu", (count,))[0]
+    assert (base in tried) == (base >= count)
