@@ -31,7 +31,6 @@ from tests.e2e.platform import Platform
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "runs.jsonl.gz"
 MOST_SECONDS = 2400.0  # a run that takes longer has gone wrong
-SEEDS = (0, 1)
 
 
 def main() -> int:

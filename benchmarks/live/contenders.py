@@ -45,6 +45,7 @@ CONTENDERS: Mapping[str, Contender] = {
     "fixed": Contender(policy="fixed"),
     "fixed-at-best-request": Contender(policy="fixed", best_request=True),
 }
+SEEDS = (0, 1)  # that a report wants of each
 OTHERS = ("elastic_batch", "fair_share", "fixed", "fixed-at-best-request")
 
 Requests = Mapping[str, tuple[int, int]]  # slots and batch by job

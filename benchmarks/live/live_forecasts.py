@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from scipy.stats import binomtest
@@ -28,32 +27,24 @@ DECISIONS = text(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    job: str
-    part: float  # of the time from submission to end
-    said_seconds: float  # until it is done
-    true_seconds: float
-    work_low: float | None  # quantiles of the whole work, where its end was not known
-    work_high: float | None
-    true_work: float
+# Of one: job; part (of the time from submission to end, when it was made); said_seconds and true_seconds (until the job
+# is done); work_low and work_high (quantiles of the whole work, None where that was known) and true_work.
+Forecast = dict[str, Any]
 
 
-def graded(platform: Platform, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One forecast of each job at each of `PARTS`, as plain JSON."""
+def graded(platform: Platform, jobs: Sequence[Mapping[str, Any]]) -> list[Forecast]:
+    """One forecast of each job at each of `PARTS`."""
     engine = create_engine(read_secret(platform.settings, "ledger_url"))
     with engine.connect() as connection:
         decisions = [(row.at, row.snapshot, row.plan) for row in connection.execute(DECISIONS)]
     engine.dispose()
     ended = {job["name"]: job for job in jobs if job["finished_at"] is not None}
-    best: dict[tuple[str, float], tuple[float, Forecast]] = {}
+    first: dict[tuple[str, float], Forecast] = {}
     for at, snapshot, plan in decisions:
         for forecast in _assumed(at, from_json(Snapshot, snapshot), from_json(Plan, plan), ended):
-            part = max(part for part in PARTS if part <= forecast.part)
-            key = forecast.job, part
-            if key not in best or forecast.part < best[key][0]:
-                best[key] = forecast.part, forecast
-    return [{**asdict(forecast), "part": part} for (_, part), (_, forecast) in sorted(best.items())]
+            part = max(part for part in PARTS if part <= forecast["part"])
+            first.setdefault((forecast["job"], part), forecast)
+    return [{**forecast, "part": part} for (_, part), forecast in sorted(first.items())]
 
 
 def _assumed(at: float, snapshot: Snapshot, plan: Plan, ended: Mapping[str, Any]) -> Iterator[Forecast]:
@@ -70,15 +61,15 @@ def _assumed(at: float, snapshot: Snapshot, plan: Plan, ended: Mapping[str, Any]
             continue
         whole = job["finished_at"] - job["submitted_at"]
         low, high = _work_interval(view)
-        yield Forecast(
-            job=view.job_id,
-            part=min((at - job["submitted_at"]) / whole, 1.0),
-            said_seconds=float(solved.remaining_seconds[row, option]),
-            true_seconds=job["finished_at"] - at,
-            work_low=low,
-            work_high=high,
-            true_work=float(job["samples"]),
-        )
+        yield {
+            "job": view.job_id,
+            "part": min((at - job["submitted_at"]) / whole, 1.0),
+            "said_seconds": float(solved.remaining_seconds[row, option]),
+            "true_seconds": job["finished_at"] - at,
+            "work_low": low,
+            "work_high": high,
+            "true_work": float(job["samples"]),
+        }
 
 
 def _work_interval(view: JobView) -> tuple[float | None, float | None]:
