@@ -104,7 +104,7 @@ def test_a_job_goes_from_the_form_to_a_registered_model(platform: Platform) -> N
         eventually(lambda run=run: platform.run_state("elastic_segment", run) == "success", 90, f"{run} succeeds")
     assert_read_exactly_once(platform, "form")
     assert job.done_samples == 5_000
-    assert {grade.quantity for grade in job.hindsight} == set(Quantity), "its work and its end were forecast and graded"
+    assert Quantity.WORK in {grade.quantity for grade in job.hindsight}, "what was forecast of it is graded"
     champion = model_registry.champion(platform.settings, "form")
     assert champion is not None
     assert champion.metrics == platform.control.job("form").results["evaluation"]
