@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from elastic_core.domain import JobState, SegmentState
+from elastic_core.protocol.forecasts import Quantity
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import model_registry
@@ -103,6 +104,7 @@ def test_a_job_goes_from_the_form_to_a_registered_model(platform: Platform) -> N
         eventually(lambda run=run: platform.run_state("elastic_segment", run) == "success", 90, f"{run} succeeds")
     assert_read_exactly_once(platform, "form")
     assert job.done_samples == 5_000
+    assert Quantity.WORK in {grade.quantity for grade in job.hindsight}, "what was forecast of it is graded"
     champion = model_registry.champion(platform.settings, "form")
     assert champion is not None
     assert champion.metrics == platform.control.job("form").results["evaluation"]

@@ -23,7 +23,8 @@ export function workLeft(job) {
 export function hindsight(job) {
   if (!job.hindsight.length) return null;
   const line = el("ul", { class: "hindsight", "aria-label": `How the forecasts of ${job.name} turned out` });
-  for (const grade of job.hindsight) {
+  const byQuantity = [...job.hindsight].sort((a, b) => a.quantity.localeCompare(b.quantity) || a.stage - b.stage);
+  for (const grade of byQuantity) {
     const error = grade.error === null ? "" : `${percent(Math.abs(grade.error))} too ${grade.error > 0 ? "high" : "low"}`;
     const held = grade.held === null ? "" : grade.held ? "in its interval" : "not in its interval";
     line.append(el("li", { class: grade.held === false ? "missed" : "" },
