@@ -74,3 +74,10 @@ def test_a_slower_job_of_a_task_is_known_by_its_scale() -> None:
     same, slower, unknown = scales_of((usual, thrice, a_job("b")), model, usual.limits)
     assert unknown == 1.0
     assert slower / same == pytest.approx(3.0)
+
+
+def test_a_job_that_left_without_finishing_is_no_work_done() -> None:
+    state: dict[str, measurements.TaskMemory] = {}
+    measurements.learn(state, [a_job("a", done_samples=700), a_job("b", done_samples=900)])
+    measurements.learn(state, [], not_finished=("b", "never-seen"))
+    assert state["t"].works == [700.0]
