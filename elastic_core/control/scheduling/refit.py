@@ -66,8 +66,10 @@ def refit(runs: Sequence[FinishedRun], path: Path) -> str:
     )
 
     stored.save(classifier, path)
+    unpredictable = sum(label_of(run) is False for run in runs)
     return (
-        f"predictability: {classifier.kind} fitted to {classifier.num_jobs} finished jobs; "
+        f"predictability: {classifier.kind} fitted to {classifier.num_jobs} finished jobs, "
+        f"{unpredictable} of them unpredictable; "
         f"area under the ROC curve on jobs held out {classifier.auc:.2f}"
     )
 

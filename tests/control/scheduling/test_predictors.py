@@ -13,15 +13,17 @@ import pytest
 from sqlalchemy import create_engine, text
 from structlog.testing import capture_logs
 
+from elastic_core.control.ledger.finished import describe
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling import refit
 from elastic_core.control.scheduling.predictors import CLASS_SECONDS, REFRESH_SECONDS, STALE_SECONDS
-from elastic_core.domain import JobView, to_json
+from elastic_core.domain import JobView, ProfilePoint, to_json
 from elastic_core.policy.aiturbo.aiturbo import is_predictable
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.protocol.encoding import dumps
 from elastic_core.protocol.records import FinishedRun
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_control, a_spec, an_observation
+from tests.predict.forecasts.builders import a_run, history
 
 REPORTS = 40
 TARGET = 0.35
@@ -42,10 +44,17 @@ def jumps(rng: Random) -> Losses:
     return [(100 * k, rng.uniform(0.8, 2.0) if k < 34 else 0.2) for k in range(1, REPORTS + 1)]
 
 
+MEASURED = ProfilePoint(
+    num_slots=1, num_nodes=1, type="cpu", global_batch=16, local_batch=16, accumulation=1, step_seconds=0.1,
+    sync_seconds=0.0, count=REPORTS,
+)  # fmt: skip
+
+
 def finished_run(number: int, losses: Losses, task: str = FALLS) -> FinishedRun:
     return FinishedRun(
-        job_id=f"past-{number:03d}", finished_at=1000.0 + number, spec=a_spec(entry_point=task), facts=FACTS,
-        resubmitted=number % 4 > 1, losses=tuple(losses),
+        job_id=f"past-{number:03d}", finished_at=1000.0 + number,
+        description=describe(a_spec(entry_point=task), FACTS, 10_000), resubmitted=number % 4 > 1,
+        losses=tuple(losses), work=100 * REPORTS, profile=(MEASURED,),
     )  # fmt: skip
 
 
@@ -71,8 +80,8 @@ def into_ledger(url: str, past: Sequence[FinishedRun]) -> None:
                     " notes, results) VALUES (:id, CAST(:spec AS jsonb), CAST(:facts AS jsonb), 'finished', 0, 10000,"
                     " :at - 100, :at, '[]', '{}')"
                 ),
-                {"id": run.job_id, "spec": dumps(to_json(run.spec)), "facts": dumps(to_json(run.facts)),
-                 "at": run.finished_at},
+                {"id": run.job_id, "spec": dumps(to_json(a_spec(entry_point=run.description.entry_point))),
+                 "facts": dumps(to_json(FACTS)), "at": run.finished_at},
             )  # fmt: skip
             sql.execute(
                 text(
@@ -288,3 +297,49 @@ def test_with_predictors_off_nobody_is_classified_and_no_type_is_known_from_othe
     assert (pupil.predictable, pupil.expected_samples) == (None, None)
     assert pupil.throughput == job_models(pupil.profile, pupil.limits)
     control.close()
+
+
+def test_without_history_an_open_job_is_forecast_by_the_stated_prior_and_then_by_its_curve(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    life = submit(control, "job-a")
+    blind = the_job(control, "job-a").work_forecast
+    report(control, life, falls(Random(77))[:20])
+    clock.advance(CLASS_SECONDS + 1)
+    seeing = the_job(control, "job-a").work_forecast
+    assert blind is not None
+    assert seeing is not None
+    assert (blind.source, seeing.source) == ("prior", "loss curve")
+    assert blind.totals[-1] == UNTIL["samples"]
+    assert seeing.totals[blind.probabilities.index(0.5)] < 0.5 * blind.totals[blind.probabilities.index(0.5)]
+
+
+def test_imported_history_is_learnt_from_and_known_runs_stay_as_they_are(
+    control: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refit, "KINDS", ("logistic regression",))
+    monkeypatch.setattr(refit, "FORECAST_KINDS", ("quantile forest",))
+    assert control.import_runs(history(60)) == 60
+    assert control.import_runs([replace(history(60)[0], work=1), a_run(99)]) == 1
+    known = {run.job_id: run for run in control.finished_runs(400)}
+    assert len(known) == 61
+    assert known["run-000"] == history(60)[0]
+    assert "work: quantile forest at submission" in str(refit.refit_if_due(control, control.settings, clock()))
+    submit(control, "job-a", work={"samples": 10_000, "target_loss": 0.5}, params={"learning_rate": 0.4})
+    submit(control, "job-b", work={"samples": 10_000, "target_loss": 0.5}, params={"learning_rate": 0.1})
+    quick, slow = (the_job(control, job_id) for job_id in ("job-a", "job-b"))
+    assert quick.work_forecast is not None
+    assert slow.work_forecast is not None
+    assert quick.work_forecast.source == "submission"
+    assert quick.work_forecast.totals[3] < 0.6 * slow.work_forecast.totals[3]
+    assert quick.step_forecast is not None
+    assert quick.step_forecast.seconds["cpu"][3] == pytest.approx(0.1, rel=0.05)
+
+
+def test_a_cancelled_job_is_no_completed_run_and_no_finished_work_of_its_task(control: LedgerControl) -> None:
+    life = submit(control, "job-a")
+    report(control, life, falls(Random(1))[:10])
+    assert [(run.completed, run.work_done) for run in control.finished_runs(10)] == [(False, 1000)]  # still active
+    control.cancel("job-a", "enough")
+    assert [(run.completed, run.work_done) for run in control.finished_runs(10)] == [(False, 1000)]
+    assert control.snapshot().not_finished == ("job-a",)

@@ -101,3 +101,10 @@ def test_what_was_stored_before_there_were_rates_is_read_as_without() -> None:
     tasks = measurements.recall(stored)
     assert measurements.learn(tasks, []) == []
     assert tasks["t"].works == [5.0, 100.0]
+
+
+def test_a_job_that_left_without_finishing_is_no_work_done() -> None:
+    state: dict[str, measurements.TaskMemory] = {}
+    measurements.learn(state, [a_job("a", done_samples=700), a_job("b", done_samples=900)])
+    measurements.learn(state, [], not_finished=("b", "never-seen"))
+    assert state["t"].works == [700.0]
