@@ -2,7 +2,7 @@
 
 The control plane fills `JobRecord`s from its ledger, the simulator from the jobs that it runs: whatever a policy is
 shown of a job is decided here, once, so that what was simulated is what runs. How measurements become `Measured` and
-leases become `Past` is defined in `snapshot.measurements` and `snapshot.past`. Nothing here reads a clock or a
+leases become `Past` is defined in `snapshot.job_reports` and `snapshot.past`. Nothing here reads a clock or a
 database.
 """
 
@@ -23,7 +23,7 @@ from elastic_core.domain import (
     ThroughputModel,
     WorkForecast,
 )
-from elastic_core.snapshot.measurements import Measured
+from elastic_core.snapshot.job_reports import Measured
 from elastic_core.snapshot.past import Past
 
 UNKNOWN_RESIZE_SECONDS = 10.0  # before its first step: start of a process, and restore of a small model

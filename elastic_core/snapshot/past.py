@@ -9,7 +9,7 @@ the grant until the first step (or heartbeat); waiting for slots is no cost of t
 taken to be as slow at it as at its later starts, and one that was started only once as at that.
 
 This is the definition. The ledger computes the same in SQL (`control.ledger.profiles`), the simulator lease by lease
-(`sim.engine.held_leases`); tests hold both to it.
+(`sim.engine.held_leases`).
 """
 
 from __future__ import annotations

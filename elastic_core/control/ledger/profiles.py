@@ -1,6 +1,6 @@
 """What a decision may know from measurements: step times per configuration, gradient noise, times and resizes so far.
 
-Defined in `snapshot.measurements` and `snapshot.past`, and held to it by a test. Here all of it is summed up in SQL,
+Defined in `snapshot.job_reports` and `snapshot.past`, and held to it by a test. Here all of it is summed up in SQL,
 over the latest observations only, so that a long job costs no more than a short one.
 """
 
@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.domain import Layout, ProfilePoint, from_json
-from elastic_core.snapshot.measurements import NOISE_WINDOW, QUARTILE, RECENT, as_profile
+from elastic_core.snapshot.job_reports import NOISE_WINDOW, QUARTILE, RECENT, as_profile
 from elastic_core.snapshot.past import Past
 
 PROFILE = text("""

@@ -31,7 +31,7 @@ from elastic_core.domain import (
 )
 from elastic_core.logs import get_logger
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view, snapshot
-from elastic_core.snapshot.measurements import Measured
+from elastic_core.snapshot.job_reports import Measured
 from elastic_core.snapshot.past import Past
 from elastic_core.spec import JobSpec
 

@@ -1,5 +1,5 @@
 """The latest reports of a simulated job, in runs of equal ones: what thousands of single reports would say, at the cost
-of a few. `snapshot.measurements` defines what they are summed up to."""
+of a few. `snapshot.job_reports` defines what they are summed up to."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from elastic_core.sim.ground_truth.physics import Split, gain, split
 from elastic_core.sim.ground_truth.servers import RolePhysics, server_cores
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view
-from elastic_core.snapshot.measurements import (
+from elastic_core.snapshot.job_reports import (
     NOISE_WINDOW,
     RECENT,
     Measured,
@@ -313,7 +313,7 @@ class Running:
         return self.job.predictable if turns is None or self._share_done() < turns[0] else turns[1]
 
     def _measurements(self) -> Measured:
-        """As `snapshot.measurements` sums up its latest reports."""
+        """As `snapshot.job_reports` sums up its latest reports."""
         if self._measured is None:
             shown = {key: shown_count(count) for key, count in self.reports.counts.items()}
             if shown != self._shown:

@@ -1,4 +1,4 @@
-"""What the ledger sums up in SQL is what `snapshot.measurements` defines."""
+"""What the ledger sums up in SQL is what `snapshot.job_reports` defines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic_core.control.ledger import profiles
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Observation
-from elastic_core.snapshot import measurements
+from elastic_core.snapshot import job_reports
 from tests.builders import FACTS, Life, a_spec, an_observation
 
 SECONDS = st.one_of(st.floats(1e-3, 10.0), st.sampled_from([0.0, -1.0, inf, nan]))
@@ -46,8 +46,8 @@ def test_sql_sums_up_reports_as_they_are_defined_to_be(
     control.trainer(order.token).observe(made)
     ledger: Ledger = control._ledger
     in_sql = ledger.read(lambda tx: (profiles.profiles(tx, [job_id]), profiles.noise_scales(tx, [job_id])))
-    assert _rounded(in_sql[0].get(job_id, ())) == _rounded(measurements.profile(made))
-    defined = measurements.noise_scale(made)
+    assert _rounded(in_sql[0].get(job_id, ())) == _rounded(job_reports.profile(made))
+    defined = job_reports.noise_scale(made)
     assert in_sql[1].get(job_id) == (None if defined is None else pytest.approx(defined))
     control.cancel(job_id, "seen")
     Life(control, control.trainer, job_id).leave(order, "stopped")

@@ -5,7 +5,7 @@ lower quartile of its reports: a job measured beside a busy neighbour is not tak
 latest reports count, so that a long job costs no more than a short one.
 
 This is the definition. The ledger computes the same in SQL (`control.ledger.profiles`), the simulator run by run
-(`sim.engine.running`); tests hold both to it.
+(`sim.engine.running`); a test holds the ledger's to it.
 """
 
 from __future__ import annotations
