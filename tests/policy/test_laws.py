@@ -18,7 +18,7 @@ from tests.policy.builders import NOW, apply, decide, job, limits
 from tests.policy.strategies import BUSY, snapshots
 
 # How long who was passed over waits, and how long it then runs, where a policy serves them in turns.
-TURNS = {"horizon": (starvation.PATIENCE, starvation.TURN)}
+TURNS = dict.fromkeys(("horizon", "horizon_tail"), (starvation.PATIENCE, starvation.TURN))
 
 
 def declaring(law: Law) -> pytest.MarkDecorator:
