@@ -20,7 +20,7 @@ from elastic_core.domain.json_values import (
     from_json,
     to_json,
 )
-from elastic_core.domain.measured import (
+from elastic_core.domain.observed import (
     Observation,
     ProfilePoint,
     Quantiles,

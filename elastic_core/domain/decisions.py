@@ -8,7 +8,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any
 
-from elastic_core.domain.measured import ProfilePoint, Quantiles, StepForecast, ThroughputModel, WorkForecast
+from elastic_core.domain.observed import ProfilePoint, Quantiles, StepForecast, ThroughputModel, WorkForecast
 from elastic_core.domain.resources import Allocation, Layout, Limits, Node, Queue, Roles, Slot
 
 _NO_RANKS = Layout(data=0)

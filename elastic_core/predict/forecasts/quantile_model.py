@@ -71,19 +71,24 @@ class QuantileModel:
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows to learn from. Censored rows were imputed: they are learnt from, never judged on."""
+    """Rows to learn from. Censored rows were imputed: they are learnt from, never judged on.
+
+    `weights` count in fits, `judging` where answers are compared and calibrated: 0 for imputed rows, and for completed
+    ones what makes up for those that were cut off (`censored.completion_weights`).
+    """
 
     features: Floats
     targets: Floats
     weights: Floats
     jobs: Ints  # rows of one number are never on both sides of a fold
-    judged: NDArray[np.bool_]
+    judging: Floats
     unlearned: Floats  # (rows, probabilities)
 
 
 def fit(examples: Examples, kinds: Sequence[str] = tuple(FITS), seed: int = 0, folds: int = FOLDS) -> QuantileModel:
     """Raises `ValueError` for fewer jobs than folds."""
-    judged, weights = examples.judged, examples.weights[examples.judged]
+    judged = examples.judging > 0
+    weights = examples.judging[judged]
     truth = examples.targets[judged]
     with threadpool_limits(limits=1):
         said = {UNLEARNED: examples.unlearned, **_race(examples, kinds, seed, folds)}
@@ -104,12 +109,12 @@ def _race(examples: Examples, kinds: Sequence[str], seed: int, folds: int) -> di
     splits = list(GroupKFold(folds, shuffle=True, random_state=seed).split(examples.features, groups=examples.jobs))
     said = {kind: np.empty((len(examples.targets), len(PROBABILITIES))) for kind in kinds}
     for train, test in splits:
-        judged = test[examples.judged[test]]
+        judged = test[examples.judging[test] > 0]
         losses = {}
         for kind, answer in said.items():
             made = FITS[kind](examples.features[train], examples.targets[train], examples.weights[train], seed)
             answer[test] = made.predict(examples.features[test])
-            losses[kind] = pinball(answer[judged], examples.targets[judged], examples.weights[judged])
+            losses[kind] = pinball(answer[judged], examples.targets[judged], examples.judging[judged])
         if train is splits[0][0]:
             said = {kind: said[kind] for kind in said if losses[kind] <= FAR_BEHIND * min(losses.values())}
     return said

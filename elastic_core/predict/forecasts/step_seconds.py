@@ -85,7 +85,7 @@ def fit_steps(runs: Sequence[FinishedRun], kinds: Sequence[str] = tuple(FITS), s
             targets=targets,
             weights=weights,
             jobs=np.asarray([i for i, *_ in examples]),
-            judged=np.ones(len(examples), dtype=np.bool_),
+            judging=weights,
             unlearned=np.tile(prior, (len(examples), 1)),
         ),
         kinds,

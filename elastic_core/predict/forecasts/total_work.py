@@ -120,8 +120,8 @@ def _fit(stages: Sequence[_Stage | None], kinds: Sequence[str], seed: int) -> Qu
         for name in ("features", "unlearned", "places", "completed", "weights", "jobs")
     )
     examples = Examples(
-        features[completed], places[completed], weights[completed], jobs[completed],
-        np.ones(int(completed.sum()), dtype=np.bool_), unlearned[completed],
+        features=features[completed], targets=places[completed], weights=weights[completed], jobs=jobs[completed],
+        judging=weights[completed], unlearned=unlearned[completed],
     )  # fmt: skip
     if not completed.all():
         first = fit(examples, [kind for kind in (FIRST_KIND,) if kind in kinds], seed)
@@ -133,7 +133,7 @@ def _fit(stages: Sequence[_Stage | None], kinds: Sequence[str], seed: int) -> Qu
             targets=np.concatenate((places[completed], imputed)),
             weights=np.concatenate((np.ones(int(completed.sum())), np.full(len(imputed), 1.0 / IMPUTED))),
             jobs=np.concatenate((jobs[completed], np.repeat(jobs[cut], IMPUTED))),
-            judged=np.concatenate((np.ones(int(completed.sum()), dtype=np.bool_), np.zeros(len(imputed), np.bool_))),
+            judging=np.concatenate((weights[completed], np.zeros(len(imputed)))),
             unlearned=np.vstack((unlearned[completed], np.repeat(unlearned[cut], IMPUTED, axis=0))),
         )
     return fit(examples, kinds, seed)
