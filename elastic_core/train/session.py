@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +35,7 @@ from elastic_core.train.checkpoint.pipeline import CheckpointPipeline
 from elastic_core.train.checkpoint.restore import Restored, restore, warm_start
 from elastic_core.train.checkpoint.training_state import TrainingState, restore_rank, seed_everything
 from elastic_core.train.data.audit import ReadLog
-from elastic_core.train.data.batches import Collate, DataPlan, MicroBatch, Reader, StepPlan, plan_step
+from elastic_core.train.data.batches import Collate, DataPlan, MicroBatch, Reader, plan_step
 from elastic_core.train.data.data_state import check_dataset, check_resumed
 from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.gradients.noise import NoiseState
@@ -45,6 +45,7 @@ from elastic_core.train.parallel.places import Places
 from elastic_core.train.steps.content_source import ContentSource
 from elastic_core.train.steps.early_stopping import HeldOut
 from elastic_core.train.steps.evaluating import Evaluate
+from elastic_core.train.steps.prepared import Current, Prepared
 from elastic_core.train.steps.runtime_context import RuntimeContext
 from elastic_core.train.steps.segment_progress import Progress
 from elastic_core.train.steps.segments import Segments
@@ -56,30 +57,6 @@ if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's pa
     from elastic_core.train.parallel.partitioning import ModelPartition
 
 
-@dataclass
-class _Prepared:
-    """What `prepare` made."""
-
-    gradients: Gradients | PartitionedGradients
-    stepper: Stepper
-    segments: Segments
-    reader: Reader
-    plan: DataPlan
-    reads: ReadLog
-    restored: Restored
-    partition: ModelPartition | None  # None: every rank holds the whole model
-    held_out: HeldOut | None  # None: the job has no patience
-
-
-@dataclass
-class _Current:
-    """The step under way; `micro` is the micro-batch that waits for its loss."""
-
-    plan: StepPlan
-    started: float
-    micro: MicroBatch | None = None
-
-
 class Session:
     """One rank's part in training one job, over the segments in which its group stays as it is."""
 
@@ -89,8 +66,8 @@ class Session:
         self._group = context.group
         self._progress = Progress(context)
         self._places = Places(context.group, context.order.allocation.layout)
-        self._prepared: _Prepared | None = None
-        self._current: _Current | None = None
+        self._prepared: Prepared | None = None
+        self._current: Current | None = None
         self._spec = context.order.spec
         self._evaluate: Evaluate | None = None
         seed_everything(self._spec.seed)
@@ -222,7 +199,7 @@ class Session:
             self._group, self._places, context.store, self._progress, plan, state, gradients.comm,
             evaluate or self._evaluate, partition,
         )  # fmt: skip
-        self._prepared = _Prepared(
+        self._prepared = Prepared(
             gradients=gradients,
             stepper=Stepper(self._group, spec, state, gradients, self._places, rates, clip_grad_norm),
             segments=Segments(context, self._progress, pipeline, content.describe),
@@ -288,7 +265,7 @@ class Session:
         partition = partition_model(model, optimizer, self._places, declared, self.device, self._autocast)
         return partition, PartitionedState(partition.model, optimizer, scheduler, NoiseState(), partition, self._places)
 
-    def _steps(self, ready: _Prepared) -> Iterator[None]:
+    def _steps(self, ready: Prepared) -> Iterator[None]:
         """Yields where a step is to be taken."""
         self._restore_randomness(ready)
         ready.segments.begin()
@@ -297,7 +274,7 @@ class Session:
                 yield
             ready.segments.proceed()
 
-    def _finish(self, ready: _Prepared, current: _Current) -> None:
+    def _finish(self, ready: Prepared, current: Current) -> None:
         progress, segments = self._progress, ready.segments
         allocation, status = progress.order.allocation, segments.status()
         segments.stepped(ready.stepper.finish(current.plan, allocation, progress.fraction, status, current.started))
@@ -311,7 +288,7 @@ class Session:
             return None
         return HeldOut(self._group, evaluate, model, facts.metric, "max" if facts.metric_mode == "max" else "min")
 
-    def _pipeline_step(self, ready: _Prepared, pipe: Pipe) -> None:
+    def _pipeline_step(self, ready: Prepared, pipe: Pipe) -> None:
         from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
         from elastic_core.train.gradients.pipe import micro_batch_size
 
@@ -325,25 +302,25 @@ class Session:
         assert isinstance(ready.gradients, PartitionedGradients)
         for micro, loss in zip(step.micro, losses, strict=True):
             ready.gradients.add_micro_batch(micro, loss)
-        self._finish(ready, _Current(step, started))
+        self._finish(ready, Current(step, started))
 
-    def _read(self, ready: _Prepared, micro: MicroBatch) -> Any:
+    def _read(self, ready: Prepared, micro: MicroBatch) -> Any:
         samples = ready.reader.read(micro.indices)
         if self._places.counts_samples:
             for epoch, indices in micro.reads(ready.plan.dataset_samples):
                 ready.reads.record(epoch, indices)
         return samples
 
-    def _ready(self, what: str) -> _Prepared:
+    def _ready(self, what: str) -> Prepared:
         if self._prepared is None:
             raise UserError(f"{what} was called before session.prepare(model, optimizer, dataset).")
         return self._prepared
 
-    def _micro_batches(self, ready: _Prepared) -> Iterator[Any]:
+    def _micro_batches(self, ready: Prepared) -> Iterator[Any]:
         """The batches of one step on this rank."""
         progress, places = self._progress, self._places
         batch = progress.order.allocation.global_batch
-        self._current = current = _Current(
+        self._current = current = Current(
             plan_step(
                 ready.plan, progress.samples, batch, places.data, places.layout.data,
                 alike=places.sharded, fixed_parts=ready.stepper.begin_step(progress.step),
@@ -393,7 +370,7 @@ class Session:
         elif memory is not None:
             memory.committed(commit.uri, [slot.node for slot in slots])
 
-    def _restore_randomness(self, ready: _Prepared) -> None:
+    def _restore_randomness(self, ready: Prepared) -> None:
         """At the last moment, so that nothing between `prepare` and the loop can shift it."""
         restored, comm, places = ready.restored, ready.gradients.comm, self._places
         same = (

@@ -1,0 +1,42 @@
+"""What a session holds between its calls: all that `prepare` made, and the step under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elastic_core.train.checkpoint.restore import Restored
+from elastic_core.train.data.audit import ReadLog
+from elastic_core.train.data.batches import DataPlan, MicroBatch, Reader, StepPlan
+from elastic_core.train.gradients.gradients import Gradients
+from elastic_core.train.steps.early_stopping import HeldOut
+from elastic_core.train.steps.segments import Segments
+from elastic_core.train.steps.stepping import Stepper
+
+if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
+    from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
+    from elastic_core.train.parallel.partitioning import ModelPartition
+
+
+@dataclass
+class Prepared:
+    """What `prepare` made."""
+
+    gradients: Gradients | PartitionedGradients
+    stepper: Stepper
+    segments: Segments
+    reader: Reader
+    plan: DataPlan
+    reads: ReadLog
+    restored: Restored
+    partition: ModelPartition | None  # None: every rank holds the whole model
+    held_out: HeldOut | None  # None: the job has no patience
+
+
+@dataclass
+class Current:
+    """The step under way; `micro` is the micro-batch that waits for its loss."""
+
+    plan: StepPlan
+    started: float
+    micro: MicroBatch | None = None
