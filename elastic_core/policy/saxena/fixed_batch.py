@@ -27,6 +27,9 @@ def largest(job: JobView) -> int:
 
 
 def drawn(job: JobView) -> int:
+    """Of a live job its base batch, as near as its slots allow: a draw over a bound that moves would not stay."""
+    if job.limits.base_batch is not None:
+        return min(max(job.limits.base_batch, smallest(job)), largest(job))
     return Random(f"the batch of {job.job_id}").randint(smallest(job), largest(job))
 
 
