@@ -92,7 +92,7 @@ def _no_clones(workload: Workload, pool: Sequence[Node]) -> Workload:  # noqa: A
 
 EQUAL = "equal information"
 SETTINGS = (
-    Setting("declared", _as_published, declared=True, mean=0.80, p99=1.0, makespan=1.0),
+    Setting("declared", _as_published, declared=True, mean=0.75, p99=1.0, makespan=1.0),
     Setting("undeclared", _as_published, declared=False, mean=0.85, worst=0.95, p99=1.05),
     Setting(EQUAL, _own_tasks, declared=False, mean=0.92),
     Setting("no clones, declared", _no_clones, declared=True, mean=0.85),
