@@ -28,8 +28,8 @@ SOURCES = ("own_node", "other_nodes", "store")
 
 
 @contextmanager
-def nodes(home: Path, ledger_url: str, policy: str = "fair_share", **slots: int) -> Iterator[Platform]:
-    with platform(home, ledger_url, num_slots=1, node_memory_mb=64, policy=policy) as running:
+def nodes(home: Path, ledger_url: str, **slots: int) -> Iterator[Platform]:
+    with platform(home, ledger_url, num_slots=1, node_memory_mb=64) as running:
         pool(running, **slots)
         try:
             yield running

@@ -115,7 +115,6 @@ def recorded(session: Session) -> None:
                 file.write(f"{session.num_steps} {session.last_loss.hex()}\n")
                 file.flush()
                 act(params)
-            time.sleep(params.get("sleep_a_sample", 0.0) * len(x))
     buffers = [buffer.tolist() for buffer in model.buffers()]
     (folder / f"buffers-rank{session.rank}").write_text(json.dumps(buffers))
 
