@@ -205,8 +205,9 @@ def show(report: Report, how: str, held: Held, quick: bool) -> None:
         rows.append([
             _stage(share), len(outcomes), f"{inside:.2f} ({low:.2f} to {high:.2f})",
             float(np.mean([o.inside_central for o in outcomes])), float(np.mean([o.prior_inside for o in outcomes])),
-            *(_median(outcomes, name) for name in ("error", "prior_error", "optimus_error", "lindy_error")),
-            _median(early, "error"), _median(early, "optimus_error"),
+            _median([o.error for o in outcomes]), _median([o.prior_error for o in outcomes]),
+            _median([o.optimus_error for o in outcomes]), _median([o.lindy_error for o in outcomes]),
+            _median([o.error for o in early]), _median([o.optimus_error for o in early]),
         ])  # fmt: skip
     report.table(
         f"total work, held out by {how}: what the 80 % interval holds, and median relative errors",
@@ -234,7 +235,7 @@ def show(report: Report, how: str, held: Held, quick: bool) -> None:
             got=f"{inside:.2f} of {len(held.work[share])}",
             ok=0.70 <= inside <= 0.90 and len(held.work[share]) >= 200,
         )  # fmt: skip
-    error = _median(held.work[0.5], "error")
+    error = _median([o.error for o in held.work[0.5]])
     report.bar(
         f"total work at half way, held out by {how}: median relative error", want="<= 10 %", got=f"{error:.1%}",
         ok=error <= 0.10,
@@ -245,8 +246,8 @@ def vars_of(outcome: Outcome) -> list[float]:
     return [float(getattr(outcome, name)) for name in Outcome.__dataclass_fields__]
 
 
-def _median(outcomes: Sequence[Outcome], name: str) -> float:
-    return float(np.median([getattr(outcome, name) for outcome in outcomes]))
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))
 
 
 def _stage(share: float) -> str:
@@ -280,9 +281,7 @@ def decision_cost(report: Report, runs: Sequence[FinishedRun]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="a third of the runs, one fold, one kind of estimator each"
-    )
+    parser.add_argument("--quick", action="store_true", help="a third of the runs, one fold, one kind each")
     parser.add_argument("--how", choices=["submission", "family"], help="only this way to hold out")
     args = parser.parse_args()
     report = Report("forecasts", quick=args.quick)
