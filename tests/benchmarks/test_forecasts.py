@@ -1,0 +1,37 @@
+"""The benchmark of forecasts: what is held out was not learnt from, and the corpus is what its bars speak of."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.corpus.history import corpus_runs
+from benchmarks.forecasts import auc_with_interval, binomial, splits
+
+
+@pytest.mark.parametrize(("how", "folds"), [("submission", 5), ("family", 13)])
+def test_every_run_is_held_out_once_and_never_learnt_from_then(how: str, folds: int) -> None:
+    runs = list(corpus_runs())
+    made = list(splits(runs, how))
+    assert len(made) == folds
+    assert sorted(run.job_id for _, test in made for run in test) == sorted(run.job_id for run in runs)
+    assert all(not {run.job_id for run in train} & {run.job_id for run in test} for train, test in made)
+
+
+def test_a_family_that_is_held_out_was_never_seen() -> None:
+    for train, test in splits(list(corpus_runs()), "family"):
+        families = {run.description.entry_point for run in train}
+        assert not families & {run.description.entry_point for run in test}
+
+
+def test_the_corpus_has_as_many_runs_of_unknown_end_as_the_bars_ask_for() -> None:
+    runs = list(corpus_runs())
+    assert len(runs) >= 300
+    assert sum(run.completed and not run.description.end_is_known for run in runs) >= 200
+
+
+def test_intervals_of_figures_hold_the_figure() -> None:
+    share, low, high = binomial([True] * 8 + [False] * 2)
+    assert (share, round(low, 2), round(high, 2)) == (0.8, 0.49, 0.94)  # Wilson's, by hand
+    area, low, high = auc_with_interval([(True, 0.9), (False, 0.1), (True, 0.4), (False, 0.6)] * 20)
+    assert area == 0.75
+    assert low < 0.75 < high
