@@ -1,6 +1,6 @@
 """`horizon` for who feels the tail: the time that a job will have been here weighs by a higher power.
 
-It trades mean completion time for the last percentile; the figures are in decision 0042. The objective is the norm of
+It trades mean completion time for the last percentile; the figures are in decision 0036. The objective is the norm of
 the completion times with power 1 + `HEAVY_TAIL` (Bansal and Pruhs 2003), where `horizon` has 1.2.
 """
 
