@@ -71,7 +71,7 @@ def grade(tx: Tx, job: JobRow) -> None:
     ending = Ending(
         finished=job.state == JobState.FINISHED,
         at=job.finished_at if job.finished_at is not None else tx.now,
-        work=float(head.samples) if head is not None else 0.0,
+        work=_work(head) if head is not None else 0.0,
     )
     forecasts = of_job(tx, job.id)
     try:
@@ -80,6 +80,11 @@ def grade(tx: Tx, job: JobRow) -> None:
         log.exception("a job's forecasts cannot be graded: it ends without", job=job.id, forecasts=len(forecasts))
         return
     job.hindsight = [to_json(of_stage) for of_stage in graded]
+
+
+def _work(head: CheckpointRow) -> float:
+    """By the job's own measure."""
+    return float(head.samples if head.progress is None else head.progress)
 
 
 def hindsight(job: JobRow) -> tuple[Grade, ...]:

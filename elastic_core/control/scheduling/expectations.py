@@ -12,8 +12,6 @@ or `STALE_SECONDS` have passed. `control.ledger.forecast_rows` bounds their numb
 
 from __future__ import annotations
 
-from math import inf
-
 from sqlalchemy import select
 
 from elastic_core.control.ledger import forecast_rows
@@ -45,7 +43,7 @@ def record(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> None:
         try:
             forecast = expected(
                 job, plan.targets[job.job_id], snapshot.now, lineage=lineage, policy=plan.policy,
-                decision_id=decision_id, most=inf if job.scale_invariant else float(most),
+                decision_id=decision_id, most=float(most),
             )  # fmt: skip
         except Exception:
             log.exception("a forecast cannot be made: the job goes on without", job=job.job_id, decision=decision_id)
