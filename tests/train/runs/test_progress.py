@@ -122,7 +122,7 @@ def test_steps_at_a_constant_batch_follow_the_gain(new_job, rule):
 
 
 def test_the_audit_proves_finished_passes_and_the_last_in_part(new_job):
-    job = progressing(new_job, "audited", total=1_000, spec={"audit": "full"})
+    job = progressing(new_job, "audited", total=1_100, spec={"audit": "full"})
     assert job.run(2, 64, segment_steps=4) == [0, 0]
     assert job.run(3, 64) == [0] * 3
     _, samples, _ = end_of(job)
