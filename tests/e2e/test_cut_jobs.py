@@ -77,7 +77,10 @@ def test_kill_9_ends_the_others_and_the_rest_follows_bit_for_bit(new_job: NewJob
 
 def test_norms_do_not_depend_on_who_holds_what(new_job: NewJob) -> None:
     """AdaScale's means of the gradient noise, and through clipping and learning rate every weight."""
-    spec = {"batch": {"min": 13, "max": 64, "base": 13, "learning_rate_rule": "adascale"}}
+    spec = {
+        "batch": {"min": 13, "max": 64, "base": 13, "learning_rate_rule": "adascale"},
+        "layouts": {"tensor": [1, 2], "pipeline": [1, 2], "sharded": "either"},
+    }
     found = {}
     for layout in (Layout(data=2), Layout(data=2, tensor=2), *CUT[::4], Layout(data=2, tensor=2, sharded=True)):
         job = a_job(new_job, str(layout).replace(" ", "-"), 3, spec, clip=0.5)
