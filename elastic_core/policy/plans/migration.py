@@ -29,8 +29,9 @@ def on_wished_nodes(target: Target, slots: Iterable[Slot]) -> bool:
 
 def must_migrate(target: Target, held: Allocation) -> bool:
     """It holds what it shall, but not where."""
-    same_counts = target.wanted == held.counts() and target.layout == held.layout and target.roles == held.roles
-    return same_counts and not on_wished_nodes(target, held.slots)
+    if on_wished_nodes(target, held.slots):  # first, since it is nearly always so and costs nothing
+        return False
+    return target.wanted == held.counts() and target.layout == held.layout and target.roles == held.roles
 
 
 def slots_left(target: Target, held: Allocation) -> list[Slot]:
@@ -46,6 +47,8 @@ def slots_left(target: Target, held: Allocation) -> list[Slot]:
 
 def able_to_migrate(holders: Sequence[Holder], targets: Mapping[str, Target], free: Collection[Slot]) -> frozenset[str]:
     """Segments of the jobs that can move now, those that move into each other's places among them."""
+    if not any(target.migrate for target in targets.values()):  # of most policies: none ever is
+        return frozenset()
     missing: dict[str, Counter[str]] = {}
     given_up: dict[str, Counter[str]] = {}
     for holder in holders:

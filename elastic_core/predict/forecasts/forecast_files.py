@@ -1,21 +1,16 @@
-"""Forecast models in a file: skops, which loads only types that it was told of. Never pickle.
-
-One file holds both models, either of which may be absent: plain data, arrays and scikit-learn estimators. What is
-trusted is named here; a file with anything else in it is refused with the names of what it holds.
-"""
+"""Forecast models in one file (`predict.model_files`), which holds both, either of which may be absent."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sklearn
-import skops.io
 
 from elastic_core.errors import UserError
+from elastic_core.predict import model_files
 from elastic_core.predict.forecasts.job_features import SUBMITTED_NAMES, Vocabulary
 from elastic_core.predict.forecasts.quantile_model import QuantileModel
 from elastic_core.predict.forecasts.run_features import PROGRESS_NAMES
@@ -63,15 +58,12 @@ def save(forecasters: Forecasters, path: Path) -> None:
             "prior": list(steps.prior),
             "model": steps.model.content(),
         }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    skops.io.dump(content, beside)
-    os.replace(beside, path)
+    model_files.write(content, path)
 
 
 def load(path: Path) -> Forecasters:
     """Raises `UserError` for a file that holds no forecasts, types that are not trusted, or another form of them."""
-    content = _read(path)
+    content = model_files.read(path, _TRUSTED)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} holds no forecasts of format {FORMAT}; fit them anew")
     if content["scikit_learn"] != sklearn.__version__:  # an estimator of another version may load and answer wrongly
@@ -117,16 +109,3 @@ def _vocabulary(content: Mapping[str, Any]) -> Vocabulary:
         words={name: tuple(values) for name, values in content["words"].items()},
         first_losses=dict(content["first_losses"]),
     )
-
-
-def _read(path: Path) -> Any:
-    try:
-        unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(_TRUSTED))
-    except Exception as error:  # zip, JSON and key errors alike: it is no skops file
-        raise UserError(f"{path} cannot be read as a skops file: {error}") from error
-    if unknown:
-        raise UserError(f"{path} holds types that are not trusted and was not loaded: {', '.join(unknown)}")
-    try:
-        return skops.io.load(path, trusted=list(_TRUSTED))
-    except Exception as error:  # a damaged member of an intact zip
-        raise UserError(f"{path} cannot be loaded: {error}") from error

@@ -1,19 +1,13 @@
-"""Classifiers in files: skops, which loads only types that it was told of. Never pickle: loading one runs its code.
-
-The file is plain data (a dictionary) and a scikit-learn estimator. What is trusted is named one by one below; a file
-with anything else in it is refused with the names of what it holds.
-"""
+"""Classifiers in files (`predict.model_files`): a dictionary of plain data and a scikit-learn estimator."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import sklearn
-import skops.io
 
 from elastic_core.errors import UserError
+from elastic_core.predict import model_files
 from elastic_core.predict.predictability.predictability import FEATURES, Classifier
 
 FORMAT = 2
@@ -43,15 +37,12 @@ def save(classifier: Classifier, path: Path) -> None:
         "num_jobs": classifier.num_jobs,
         "names": list(classifier.names),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    skops.io.dump(content, beside)
-    os.replace(beside, path)
+    model_files.write(content, path)
 
 
 def load(path: Path) -> Classifier:
     """Raises `UserError` for a file that is no classifier, holds types that are not trusted, or is of another form."""
-    content = _read(path)
+    content = model_files.read(path, _TRUSTED)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} is no predictability classifier of format {FORMAT}; fit a new one")
     if content["scikit_learn"] != sklearn.__version__:  # an estimator of another version may load and answer wrongly
@@ -71,16 +62,3 @@ def load(path: Path) -> Classifier:
         auc=content["auc"],
         num_jobs=content["num_jobs"],
     )
-
-
-def _read(path: Path) -> Any:
-    try:
-        unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(_TRUSTED))
-    except Exception as error:  # zip, JSON and key errors alike: it is no skops file
-        raise UserError(f"{path} cannot be read as a skops file: {error}") from error
-    if unknown:
-        raise UserError(f"{path} holds types that are not trusted and was not loaded: {', '.join(unknown)}")
-    try:
-        return skops.io.load(path, trusted=list(_TRUSTED))
-    except Exception as error:  # a damaged member of an intact zip
-        raise UserError(f"{path} cannot be loaded: {error}") from error
