@@ -7,7 +7,7 @@
 PostgreSQL, Airflow, MLflow and trainer processes are real; jobs are those of `examples.paced`: real processes, gradient
 exchange, checkpoints and resizes on a tiny real model, each step padded to what a profile says that this type of slot
 and this batch take (`elastic_core.sim.workloads.generated_jobs`). The ledger first imports the corpus of short real
-trainings as its history, where the command `elastic history import` is there. A run is kept under the fingerprint of
+trainings as its history (`elastic history import`). A run is kept under the fingerprint of
 its workload, so that runs may be made one at a time and in any order; `--again` makes a kept one anew.
 """
 
@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.report import OUT, Report
+from benchmarks.corpus.history import corpus_runs
 from benchmarks.live import live_forecasts, live_report
 from benchmarks.live.contenders import CONTENDERS, Contender
 from benchmarks.live.live_run import mean_completion, problems, run
 from benchmarks.live.live_workload import LiveWorkload, full, quick
+from elastic_core.protocol.history_runs import write_history
 from tests.e2e.platform import Platform
 
-CORPUS = Path(__file__).parents[1] / "corpus" / "runs.jsonl.gz"
 MOST_SECONDS = 2400.0  # a run that takes longer has gone wrong
 
 
@@ -84,7 +85,7 @@ def on_own_services(loaded: LiveWorkload, contender: Contender, seed: int, *, ke
     platform = Platform(home, policy=contender.policy, **contender.settings)
     try:
         platform.up()
-        imported = import_history(platform)
+        imported = import_history(platform, home / "history.jsonl.gz")
         outcome = run(platform, loaded, contender.specs(loaded, seed), most_seconds=MOST_SECONDS)
         forecasts = live_forecasts.graded(platform, outcome["jobs"])
     finally:
@@ -94,11 +95,10 @@ def on_own_services(loaded: LiveWorkload, contender: Contender, seed: int, *, ke
     return outcome | {"history": imported, "forecasts": forecasts, "problems": problems(loaded, outcome)}
 
 
-def import_history(platform: Platform) -> str | None:
-    """What the platform says of the imported corpus; None where it has no such command."""
-    if platform.elastic("history", "--help", check=False).returncode:
-        return None
-    return platform.elastic("history", "import", str(CORPUS)).stdout.strip()
+def import_history(platform: Platform, file: Path) -> str:
+    """What the platform says of the imported corpus, which is written into the file first."""
+    write_history(corpus_runs(), file)
+    return platform.elastic("history", "import", str(file)).stdout.strip()
 
 
 def quick_run(chosen: argparse.Namespace) -> int:
