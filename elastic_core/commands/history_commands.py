@@ -77,8 +77,8 @@ def _read(
         return read_history(file), {}
     from elastic_core.track.mlflow_history import mlflow_runs
 
-    found = mlflow_runs(mlflow, experiment, loss, metric)
-    return found.runs, dict(found.passed_over)
+    imported = mlflow_runs(mlflow, experiment, loss, metric)
+    return imported.runs, dict(imported.passed_over)
 
 
 def _keep(settings: Settings, runs: list[FinishedRun]) -> int:

@@ -97,8 +97,8 @@ def audit(job: str, store: Store = "", as_json: Json = False) -> None:
 
     api, settings = open_api(Settings()), Settings()
     status, place = api.job(job), open_store(store or settings.store_url(), endpoint=settings.s3_endpoint)
-    kept = [record for record in api.checkpoints(job) if not record.bad]
-    known = DataState.from_scalars(read_manifest(place, kept[-1].uri).scalars) if kept else None
+    intact = [record for record in api.checkpoints(job) if not record.bad]
+    known = DataState.from_scalars(read_manifest(place, intact[-1].uri).scalars) if intact else None
     results = prove(api.reads(job), status.facts.dataset_samples, place, known.plan if known is not None else None)
     if as_json:
         print_json([to_json(result) for result in results])
@@ -272,7 +272,7 @@ def _places(allocation: Allocation | None) -> str:
     nodes: dict[str, list[str]] = {}
     for slot in allocation.slots:
         nodes.setdefault(slot.node, []).append(str(slot.index))
-    return f"{allocation.num_slots}: " + " ".join(f"{node}:{','.join(found)}" for node, found in nodes.items())
+    return f"{allocation.num_slots}: " + " ".join(f"{node}:{','.join(indices)}" for node, indices in nodes.items())
 
 
 def _batch(allocation: Allocation | None) -> str:

@@ -128,4 +128,4 @@ def _siblings(module: str) -> list[str]:
         package = importlib.import_module(parent)
     except ModuleNotFoundError:
         return []
-    return [f"{parent}.{found.name}" for found in pkgutil.iter_modules(getattr(package, "__path__", []))]
+    return [f"{parent}.{sibling.name}" for sibling in pkgutil.iter_modules(getattr(package, "__path__", []))]

@@ -32,7 +32,7 @@ class ElasticArtifactRepository(ArtifactRepository):
             return []
         cut = len(self._root) + 1 if self._root else 0
         return [
-            FileInfo(found["name"][cut:], found["type"] == "directory", found["size"]) for found in self._files.ls(full)
+            FileInfo(entry["name"][cut:], entry["type"] == "directory", entry["size"]) for entry in self._files.ls(full)
         ]
 
     def _download_file(self, remote_file_path: str, local_path: str) -> None:

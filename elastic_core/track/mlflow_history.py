@@ -36,7 +36,7 @@ def mlflow_runs(uri: str, experiment: str = "", loss: str = "loss", metric: str 
     """Of one experiment by name, or of all. `loss` and `metric` name what the runs logged by step."""
     client = MlflowClient(tracking_uri=uri)
     wanted = f"name = '{experiment}'" if experiment else None
-    experiments = {found.experiment_id: found.name for found in client.search_experiments(filter_string=wanted)}
+    experiments = {each.experiment_id: each.name for each in client.search_experiments(filter_string=wanted)}
     runs, passed_over, token = [], {}, None
     while experiments:
         page = client.search_runs(list(experiments), max_results=PAGE, page_token=token)

@@ -37,8 +37,8 @@ def parse(text: str, shape: Sequence[int], name: str) -> Part:
     words = _spread([word.strip() for word in text[1:-1].split(",")], len(shape), text, name)
     start, length, shown = [], [], []
     for dim, (word, size) in enumerate(zip(words, shape, strict=True)):
-        if found := _RANGE.fullmatch(word):
-            first, end, _ = slice(*(None if n is None else int(n) for n in found.groups())).indices(size)
+        if match := _RANGE.fullmatch(word):
+            first, end, _ = slice(*(None if n is None else int(n) for n in match.groups())).indices(size)
             start.append(first)
             length.append(max(0, end - first))
             shown.append(length[-1])

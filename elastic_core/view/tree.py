@@ -69,7 +69,7 @@ class Tree:
         return path
 
     def _jobs(self) -> Iterable[str]:
-        return sorted({found.job_id for found in self._complete("")})
+        return sorted({checkpoint.job_id for checkpoint in self._complete("")})
 
     def _job(self, job: str) -> Node | None:
         if not is_key(job):
@@ -82,7 +82,7 @@ class Tree:
         return Folder(names, lambda name: checkpoints if name == CHECKPOINTS else None, sure=False)
 
     def _lineages(self, job: str) -> list[str]:
-        return [f"lineage-{n}" for n in sorted({found.lineage for found in self._complete(job)})]
+        return [f"lineage-{n}" for n in sorted({checkpoint.lineage for checkpoint in self._complete(job)})]
 
     def _lineage(self, job: str, name: str) -> Node | None:
         if name == NEWEST:
@@ -93,12 +93,16 @@ class Tree:
         prefix = f"{job}/{name}"
 
         def names() -> Iterable[str]:
-            return sorted(found.uri.removeprefix(f"{prefix}/") for found in self._complete(prefix))
+            return sorted(checkpoint.uri.removeprefix(f"{prefix}/") for checkpoint in self._complete(prefix))
 
         return Folder(names, lambda leaf: self._checkpoint(f"{prefix}/{leaf}"), sure=False)
 
     def _newest(self, job: str) -> CheckpointPath | None:
-        return max(self._complete(job), key=lambda found: (found.lineage, found.step, found.epoch), default=None)
+        return max(
+            self._complete(job),
+            key=lambda checkpoint: (checkpoint.lineage, checkpoint.step, checkpoint.epoch),
+            default=None,
+        )
 
     def _complete(self, prefix: str) -> list[CheckpointPath]:
         """Checkpoints below a prefix that have their manifest."""

@@ -117,8 +117,8 @@ def import_runs(tx: Tx, runs: Sequence[FinishedRun]) -> int:
         return 0
     rows = [{"id": run.job_id, "finished_at": run.finished_at, "imported_at": tx.now, "run": to_json(run)}
             for run in {run.job_id: run for run in runs}.values()]  # fmt: skip
-    kept = insert(ImportedRunRow).values(rows).on_conflict_do_nothing().returning(ImportedRunRow.id)
-    return len(tx.session.scalars(kept).all())
+    inserted = insert(ImportedRunRow).values(rows).on_conflict_do_nothing().returning(ImportedRunRow.id)
+    return len(tx.session.scalars(inserted).all())
 
 
 def losses(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, Reports]:

@@ -46,8 +46,8 @@ def add(tx: Tx, forecasts: Mapping[str, Forecast]) -> None:
     counted = select(ForecastRow.job_id).where(ForecastRow.job_id.in_(list(forecasts)))
     for job_id in tx.session.scalars(counted.group_by(ForecastRow.job_id).having(func.count() > MOST)).all():
         rows_of_job = _rows(tx, job_id)
-        kept = [from_json(Forecast, row.forecast) for row in rows_of_job]
-        unwanted = [rows_of_job[place].id for place in superfluous(kept, len(kept) - MOST)]
+        stored = [from_json(Forecast, row.forecast) for row in rows_of_job]
+        unwanted = [rows_of_job[place].id for place in superfluous(stored, len(stored) - MOST)]
         tx.session.execute(delete(ForecastRow).where(ForecastRow.id.in_(unwanted)))
 
 

@@ -25,12 +25,12 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
     heads = [job.head_id for job in rows if job.head_id is not None]
     rows_of_heads = tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(heads)))
     committed = {c.id: c.samples if c.progress is None else int(c.progress) for c in rows_of_heads}
-    found = []
+    jobs = []
     for job in rows:
         spec, own = from_json(JobSpec, job.spec), past.get(job.id, Past())
         done = committed.get(job.head_id or -1, 0)
         reached = not spec.work.end_is_known and job.state == JobState.FINISHED  # what it took is what it was
-        found.append(
+        jobs.append(
             PastJob(
                 job_id=job.id,
                 name=spec.name,
@@ -51,11 +51,11 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
                 leases=tuple(leases.get(job.id, ())),
             )
         )
-    return found
+    return jobs
 
 
 def _leases(tx: Tx, job_ids: Sequence[str]) -> dict[str, list[PastLease]]:
-    found: dict[str, list[PastLease]] = {}
+    leases: dict[str, list[PastLease]] = {}
     query = select(LeaseRow).where(LeaseRow.job_id.in_(job_ids)).order_by(LeaseRow.epoch)
     for row in tx.session.scalars(query):
         lease = PastLease(
@@ -64,5 +64,5 @@ def _leases(tx: Tx, job_ids: Sequence[str]) -> dict[str, list[PastLease]]:
             allocation=allocation(row),
             handed_over=row.origin_epoch != row.epoch,
         )
-        found.setdefault(row.job_id, []).append(lease)
-    return found
+        leases.setdefault(row.job_id, []).append(lease)
+    return leases

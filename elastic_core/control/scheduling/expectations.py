@@ -37,7 +37,7 @@ def record(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> None:
     ids = [job.job_id for job in snapshot.jobs]
     columns = select(JobRow.id, JobRow.lineage, JobRow.total_samples).where(JobRow.id.in_(ids))
     known = {job_id: (lineage, total) for job_id, lineage, total in tx.session.execute(columns)}
-    before, kept = forecast_rows.latest(tx, ids), {}
+    before, changed = forecast_rows.latest(tx, ids), {}
     for job in snapshot.jobs:
         lineage, most = known[job.job_id]
         try:
@@ -49,8 +49,8 @@ def record(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> None:
             log.exception("a forecast cannot be made: the job goes on without", job=job.job_id, decision=decision_id)
             continue
         if is_worth_keeping(before.get(job.job_id), forecast):
-            kept[job.job_id] = forecast
-    forecast_rows.add(tx, kept)
+            changed[job.job_id] = forecast
+    forecast_rows.add(tx, changed)
 
 
 def expected(

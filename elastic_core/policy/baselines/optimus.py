@@ -47,10 +47,10 @@ class Predicted:
     def seconds(self, job: JobView, kind: str, counts: Sequence[int], pool: Pool, batch: int) -> Sequence[float]:
         slots = np.asarray(counts)
         batches = np.full(slots.shape, batch)
-        found = StepTime.of(job.throughput, job.limits).seconds(
+        times = StepTime.of(job.throughput, job.limits).seconds(
             slots, pool.nodes_for(kind, slots), kind, batches, job.limits
         )
-        return [float(value) for value in found]
+        return [float(value) for value in times]
 
 
 class Optimus:

@@ -56,7 +56,7 @@ class Pollux:
             job.job_id: _target(job, row, nodes, table, capacity, running)
             for job, row, table in zip(jobs, best, tables, strict=True)
         }
-        state = {"solutions": [_remember(one, jobs, nodes) for one in population[:_SEEDS]]}
+        state = {"solutions": [_remember(seed, jobs, nodes) for seed in population[:_SEEDS]]}
         return Plan(policy=self.name, targets=targets, state=state, wake_at=snapshot.now + ROUND)
 
 

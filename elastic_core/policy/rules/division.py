@@ -124,10 +124,10 @@ class _Preemption:
     def free_up(self, missing: int) -> list[_Fallback] | None:
         fallbacks: dict[int, int] = {}
         while missing > 0:
-            found = self._cheapest_victim(missing)
-            if found is None:
+            candidate = self._cheapest_victim(missing)
+            if candidate is None:
                 return None
-            index, column = found
+            index, column = candidate
             freed = int(self.held[index] - self.sizes[column])
             self.reclaimable[self.terms.queue_of[self.rows[index]]] -= freed
             self.held[index], self.current_value[index] = self.sizes[column], self.values[index, column]

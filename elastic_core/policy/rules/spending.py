@@ -106,7 +106,7 @@ def _cheapest(
             return allowed, "prefers cost, but no slots within reach meet its deadline"
         allowed = in_time
     of_work = np.where(allowed, rates / np.where(allowed, goodput, 1.0), np.inf)
-    kept: _Allowed = allowed & (of_work <= (1.0 + NEAR) * of_work.min())
-    return kept, "prefers cost: only what costs least for its work" + (
+    cheap: _Allowed = allowed & (of_work <= (1.0 + NEAR) * of_work.min())
+    return cheap, "prefers cost: only what costs least for its work" + (
         " and meets its deadline" * (job.deadline is not None)
     )

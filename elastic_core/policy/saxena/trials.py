@@ -68,11 +68,11 @@ def remember(trials: Trials, job: JobView, exploring: str | None, now: float) ->
     if not trials and exploring is None:
         return {}
     held = key(held_type(job) or "", held_count(job))
-    kept = {
+    lasting = {
         name: trial
         for name, trial in trials.items()
         if paused(trial, now) or (trial.failed_at is None and name in (held, exploring))
     }
-    if exploring is not None and exploring not in kept:
-        kept[exploring] = Trial(proposed_at=now, first_lease=job.last_batch is None)
-    return {name: asdict(trial) for name, trial in sorted(kept.items())}
+    if exploring is not None and exploring not in lasting:
+        lasting[exploring] = Trial(proposed_at=now, first_lease=job.last_batch is None)
+    return {name: asdict(trial) for name, trial in sorted(lasting.items())}

@@ -30,9 +30,9 @@ def completion_weights(lengths: Floats, completed: Bools) -> Floats:
     """
     order = np.lexsort((~completed, lengths))
     at_risk = len(lengths) - np.arange(len(lengths))
-    kept = np.cumprod(np.where(completed[order], 1.0, 1.0 - 1.0 / at_risk))
+    survival = np.cumprod(np.where(completed[order], 1.0, 1.0 - 1.0 / at_risk))
     seen = np.empty(len(lengths))
-    seen[order] = np.append(1.0, kept[:-1])
+    seen[order] = np.append(1.0, survival[:-1])
     return np.where(completed, 1.0 / np.maximum(seen, _LEAST_SEEN), 0.0)
 
 

@@ -40,14 +40,14 @@ def score(features: Floats, labels: NDArray[np.int64], names: Sequence[str], see
         Score(name, float(row[0]), float(row[1]), float(row[2]), float(row[3]), int(place))
         for name, row, place in zip(names, views, places.min(axis=1), strict=True)
     ]
-    return sorted(scores, key=lambda found: (found.best_place, -found.impurity))
+    return sorted(scores, key=lambda feature: (feature.best_place, -feature.impurity))
 
 
 def choose(features: Floats, labels: NDArray[np.int64], keep: int, seed: int = 0) -> list[int]:
     """Columns of the `keep` best features, ascending; columns that hold one value only are never among them."""
     names = [str(i) for i in range(features.shape[1])]
     varied = {str(i) for i in np.flatnonzero(np.ptp(_filled(features), axis=0) > 0)}
-    ranked = [int(found.name) for found in score(features, labels, names, seed) if found.name in varied]
+    ranked = [int(feature.name) for feature in score(features, labels, names, seed) if feature.name in varied]
     return sorted(ranked[:keep])
 
 

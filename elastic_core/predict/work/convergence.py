@@ -99,8 +99,8 @@ class LossCurve:
             decay = -self.shape_a * np.log(np.maximum(over, 1e-300))
         steps = np.where(over > 0, np.where(self.form == 0, power, decay), inf)
         steps = np.where(self.scale > 0, steps, np.where(target >= self.floor, 0.0, inf))
-        found: Floats = np.maximum(steps, 0.0) * self.seen
-        return found
+        samples: Floats = np.maximum(steps, 0.0) * self.seen
+        return samples
 
 
 def fit(points: Sequence[tuple[float, float]]) -> LossCurve | None:

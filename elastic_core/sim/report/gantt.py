@@ -55,14 +55,14 @@ def blocks(held: Sequence[Held], nodes: Sequence[Node]) -> list[Block]:
 
 def _choose_rows(free: Sequence[int], count: int, before: Sequence[int]) -> list[int]:
     """Its own rows first, then the shortest run of neighbours that takes the rest."""
-    kept = [row for row in before if row in free][:count]
-    missing = count - len(kept)
-    others = [row for row in free if row not in kept]
+    staying = [row for row in before if row in free][:count]
+    missing = count - len(staying)
+    others = [row for row in free if row not in staying]
     fitting = [run for run in _runs(others) if run[1] >= missing]
     if missing and fitting:
         first, _ = min(fitting, key=lambda run: (run[1], run[0]))
         others = list(range(first, first + missing))
-    return sorted([*kept, *others[:missing]])
+    return sorted([*staying, *others[:missing]])
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:

@@ -166,8 +166,8 @@ def write_manifest(
     for file in document.files:
         size = store.size(f"{uri}/{file.name}")
         if size != file.size:
-            found = "is not in the store" if size is None else f"has {size} bytes there"
-            raise CorruptCheckpoint(f"Checkpoint {uri}: {file.name} of {file.size} bytes was written but {found}.")
+            problem = "is not in the store" if size is None else f"has {size} bytes there"
+            raise CorruptCheckpoint(f"Checkpoint {uri}: {file.name} of {file.size} bytes was written but {problem}.")
     try:
         # The scalars as they are: pydantic would turn sets, bytes and NaN into something else without a word.
         content = _encode({**_without_none(to_json(document)), "scalars": dict(scalars)})

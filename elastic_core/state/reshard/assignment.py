@@ -197,5 +197,5 @@ def _within(costs: _Costs, ranks: Sequence[int], columns: Sequence[int]) -> list
     # The solver computes in float64: exact while all ranks together lack less than 2^53 bytes / (their number + 1).
     part = costs[np.ix_(ranks, columns)] * (len(ranks) + 1)
     part += np.array([[rank != i for i in columns] for rank in ranks])
-    _, found = linear_sum_assignment(part)
-    return [columns[i] for i in found]
+    _, matched = linear_sum_assignment(part)
+    return [columns[i] for i in matched]

@@ -136,8 +136,8 @@ def run_on_all_ranks(exchange: Exchange, work: Callable[[], tuple[T, Any]], what
         result, message = work()
     except ElasticError as error:
         code, fault = error.code, str(error) or type(error).__name__
-    mine = json.dumps({"code": code, "fault": fault, "message": message}, separators=(",", ":"))
-    answers = [json.loads(data) for data in exchange(mine.encode())]
+    report = json.dumps({"code": code, "fault": fault, "message": message}, separators=(",", ":"))
+    answers = [json.loads(data) for data in exchange(report.encode())]
     faults = [(rank, answer["code"], answer["fault"]) for rank, answer in enumerate(answers) if answer["code"]]
     if faults:
         raise _worst(faults, what)

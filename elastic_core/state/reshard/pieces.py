@@ -57,10 +57,10 @@ def merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 def merge_boxes(boxes: Iterable[Box]) -> list[Box]:
     """Fewer boxes of the same elements: runs along the last dim joined first, then along the others."""
-    found = list(boxes)
-    for dim in reversed(range(len(found[0].shape) if found else 0)):
-        found = _join(found, dim)
-    return found
+    whole = list(boxes)
+    for dim in reversed(range(len(whole[0].shape) if whole else 0)):
+        whole = _join(whole, dim)
+    return whole
 
 
 def _join(boxes: list[Box], dim: int) -> list[Box]:

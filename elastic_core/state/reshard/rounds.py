@@ -98,7 +98,7 @@ def runs_of(manifest: Manifest, names: Collection[str]) -> Runs:
     number = -1
     for tiles in in_file.values():
         begin = end = -1
-        for offset, name, tile in sorted(tiles, key=lambda one: one[:2]):
+        for offset, name, tile in sorted(tiles, key=lambda entry: entry[:2]):
             if begin < 0 or offset - end > GAP_BYTES or offset + tile.length - begin > RUN_BYTES:
                 number, begin = number + 1, offset
             end = offset + tile.length
@@ -122,7 +122,7 @@ def rounds_of(
             if part is not None:
                 _, tile_parts = tiles[piece.fetcher].setdefault((tile.file, tile.offset), (tile, []))
                 tile_parts.append(TilePart(piece.tensor, part, piece.targets))
-    found = []
+    rounds_by_rank = []
     for rank, slot in enumerate(slots):
         host_ranks = [other for other, its in enumerate(slots) if its.node == slot.node]
         limit = min(_STAGING_BYTES, min(room[other] for other in host_ranks) // (2 * len(host_ranks)))
@@ -130,8 +130,8 @@ def rounds_of(
         for _, (tile, tile_parts) in sorted(tiles[rank].items(), key=itemgetter(0)):
             tensor = tile_parts[0].tensor
             readings.append(_reading(rank, tile, manifest.tensors[tensor].dtype, tile_parts, wanted[rank].get(tensor)))
-        found.append(_rounds(rank, readings, limit))
-    return _with_heads(found, slots)
+        rounds_by_rank.append(_rounds(rank, readings, limit))
+    return _with_heads(rounds_by_rank, slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +187,8 @@ class _Batch:
 
 def _rounds(rank: int, tiles: Sequence[_Reading], limit: int) -> list[Round]:
     some_aside = any(reading.num_aside for reading in tiles)
-    kept = min(SCRATCH_BYTES, limit // 4) if some_aside else _SPARE_BYTES
-    most = max(0, limit - kept)  # for two rounds in a row, unless a tile is larger
+    reserved = min(SCRATCH_BYTES, limit // 4) if some_aside else _SPARE_BYTES
+    most = max(0, limit - reserved)  # for two rounds in a row, unless a tile is larger
     rounds: list[Round] = []
     before = range(0)  # of the staging buffer, what the last round takes
     for batch in _batches(rank, tiles, limit, most):
@@ -204,8 +204,8 @@ def _rounds(rank: int, tiles: Sequence[_Reading], limit: int) -> list[Round]:
         scratch = range(free, min(limit, free + aligned(batch.num_aside) + spare))
         rounds.append(_round(batch, taken, scratch))
         before = taken
-    if not any(one.taken for one in rounds):
-        return [replace(one, scratch=range(0)) for one in rounds]  # nobody maps anything
+    if not any(planned.taken for planned in rounds):
+        return [replace(planned, scratch=range(0)) for planned in rounds]  # nobody maps anything
     return rounds
 
 
@@ -245,14 +245,14 @@ def _with_heads(rounds: Rounds, slots: Sequence[Slot]) -> Rounds:
     """Of each host one checks a file's header: who reads the first tile of it."""
     firsts: dict[tuple[str, str], tuple[int, int, int]] = {}  # by host and file: offset, rank, number of its round
     for rank, slot in enumerate(slots):
-        for number, one in enumerate(rounds[rank]):
-            for file, offset in one.tiles:
+        for number, planned in enumerate(rounds[rank]):
+            for file, offset in planned.tiles:
                 here = (offset, rank, number)
                 firsts[slot.node, file] = min(firsts.get((slot.node, file), here), here)
     heads: dict[tuple[int, int], set[str]] = defaultdict(set)
     for (_, file), (_, rank, number) in firsts.items():
         heads[rank, number].add(file)
     return [
-        [replace(one, heads=frozenset(heads[rank, number])) for number, one in enumerate(its)]
+        [replace(planned, heads=frozenset(heads[rank, number])) for number, planned in enumerate(its)]
         for rank, its in enumerate(rounds)
     ]

@@ -78,8 +78,8 @@ class HeldOut:
                     f"gives {sorted(metrics) or 'nothing'}. Name one of them as the task's metric, or leave patience "
                     "out."
                 )
-        told = json.dumps(metrics.get(self._metric)).encode()
-        value = json.loads(self._group.from_first(told))
+        announced = json.dumps(metrics.get(self._metric)).encode()
+        value = json.loads(self._group.from_first(announced))
         if value is None:
             return state.evaluated(state.mean_loss, passes, "min"), metrics
         return state.evaluated(value, passes, self._mode), metrics
