@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,7 @@ class Life:
     control: Any  # ServiceControl
     trainer: Any  # token -> TrainerControl
     job_id: str
+    agents: dict[int, str] = field(default_factory=dict)  # their tokens, by origin epoch
 
     def segment_id(self) -> str:
         found: str = self.control.job(self.job_id).segment_id
@@ -163,8 +164,9 @@ class Life:
         """Ask for the open segment's slots, and send the first heartbeat of its processes."""
         self.control.acquire(self.segment_id())
         order: LaunchOrder = self.control.launch_order(self.segment_id())
+        self.agents[order.origin_epoch] = order.agent_token
         self.trainer(order.token).heartbeat(a_beat(step))
         return order
 
     def leave(self, order: LaunchOrder, kind: str = "boundary", error: str = "") -> None:
-        self.trainer(order.token).exited(ExitReport(kind=ExitKind(kind), error=error))
+        self.trainer(self.agents[order.origin_epoch]).exited(ExitReport(kind=ExitKind(kind), error=error))

@@ -37,7 +37,7 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
-from elastic_core.protocol.tokens import Claims, TrainerTokens, check_fresh, read_secret
+from elastic_core.protocol.tokens import Claims, TrainerTokens, check_agent, check_trainer, read_secret
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
@@ -271,12 +271,12 @@ class LedgerTrainer:
         self._try_to_decide(self._control.allocator.decide_pending)
 
     def exited(self, report: ExitReport) -> None:
-        # Also with an expired token: it only says that its own processes are gone, however long the API was away.
+        check_agent(self._claims)
         self._control.allocator.change(lambda tx: endings.group_gone(tx, self._claims.origin_epoch, report))
         self._try_to_decide(self._control.allocator.decide_pending)
 
     def _check(self) -> None:
-        check_fresh(self._claims, self._ledger.clock())
+        check_trainer(self._claims, self._ledger.clock())
 
     def _is_to_be_decided(self, tx: Tx) -> bool:
         segment = tx.session.get(SegmentRow, self._claims.segment_id)

@@ -27,6 +27,15 @@ def daemonize() -> None:
     os.setsid()
 
 
+def take_token() -> str:
+    """What the launcher wrote to stdin, which is empty from now on: workers inherit it."""
+    token = sys.stdin.read()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, sys.stdin.fileno())
+    os.close(null)
+    return token
+
+
 def claim(run_dir: RunDir, lock_fd: int) -> None:
     """Record this agent, then let go of the launcher's lock: whoever takes it next finds agent.json."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # from now on others may signal us; nothing listens yet
@@ -35,9 +44,10 @@ def claim(run_dir: RunDir, lock_fd: int) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """`--run-dir D --lock-fd N`: called by the launcher only, hence no help."""
+    """`--run-dir D --lock-fd N`, its token on stdin: called by the launcher only, hence no help."""
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     run_dir = RunDir(Path(options["--run-dir"]))
+    token = take_token()
     daemonize()
     logs.configure("agent")
     claim(run_dir, int(options["--lock-fd"]))
@@ -46,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
     from elastic_core.launch.delivery import deliver
     from elastic_core.launch.exit_classification import report_exit
 
-    deliver(run_dir, report_exit(run_dir, outcome))
+    deliver(run_dir, report_exit(run_dir, outcome), token)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from elastic_core.launch.exit_classification import report_exit
 from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.worker_group import GroupOutcome
-from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.process_groups import LaunchOrder, without_agent_token
 from elastic_core.settings import Settings
 
 PATIENCE_SECONDS = 10.0  # with a ledger that is away: somebody waits in front of it
@@ -58,13 +58,15 @@ class DebugLauncher(GroupFolders):
 
     def _run(self, folder: RunDir, order: LaunchOrder) -> None:
         folder.create()
-        folder.write_order(order)
+        folder.write_order(without_agent_token(order))
         folder.write_json(SETTINGS, worker_settings(self.settings))
         folder.write(AgentProcess(*ProcessId.current()))
         variables = {"RANK": "0", "WORLD_SIZE": "1", **device_variables(order.allocation.slots[0], os.environ)}
         with _environment(variables):
             code = self.worker(folder.path, 0)
-        deliver(folder, report_exit(folder, GroupOutcome({0: code}, [0], set(), None)), PATIENCE_SECONDS)
+        deliver(
+            folder, report_exit(folder, GroupOutcome({0: code}, [0], set(), None)), order.agent_token, PATIENCE_SECONDS
+        )
 
 
 @contextmanager

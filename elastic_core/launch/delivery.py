@@ -23,8 +23,8 @@ PATIENCE_SECONDS = 1800.0  # afterwards reconciliation finds exit.json
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0
 
 
-def deliver(run_dir: RunDir, report: ExitReport, patience: float = PATIENCE_SECONDS) -> bool:
-    """Tell the ledger, for `patience` seconds at most; whether it has heard.
+def deliver(run_dir: RunDir, report: ExitReport, token: str, patience: float = PATIENCE_SECONDS) -> bool:
+    """Tell the ledger, with the agent's token, for `patience` seconds at most; whether it has heard.
 
     Ends early when told to (SIGTERM), or when the ledger refuses the report.
     """
@@ -32,7 +32,7 @@ def deliver(run_dir: RunDir, report: ExitReport, patience: float = PATIENCE_SECO
     deadline, pause = time.monotonic() + patience, FIRST_PAUSE
     while settings is not None and (run_dir.path / ORDER).exists():
         try:
-            HttpTrainer(settings.control_url, run_dir.order().token, patience_seconds=0).exited(report)
+            HttpTrainer(settings.control_url, token, patience_seconds=0).exited(report)
         except InfrastructureError as error:
             log.warning(f"could not report {report.kind}, will try again: {error}")
         except ElasticError as error:

@@ -23,7 +23,7 @@ from elastic_core.host.this_machine import read_cluster
 from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.launcher import GroupStatus
-from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.process_groups import LaunchOrder, without_agent_token
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import cache_servers
 
@@ -49,7 +49,7 @@ class LocalLauncher(GroupFolders):
             if folder.read(AgentProcess) is None and folder.exit_report() is None:
                 self._prepare(folder, order)
                 starting = cache_servers.prepare(self.settings, order, folder)
-                self._spawn_agent(folder, fd)
+                self._spawn_agent(folder, fd, order.agent_token)
                 cache_servers.wait(starting)
         with _lock(folder):  # free again once the agent has recorded itself, or died
             pass
@@ -68,7 +68,7 @@ class LocalLauncher(GroupFolders):
         return f"the agent of segment {order.segment_id} did not start; {log} ends with: {log_tail(log)!r}"
 
     def _prepare(self, folder: RunDir, order: LaunchOrder) -> None:
-        folder.write_order(order)
+        folder.write_order(without_agent_token(order))
         folder.write_json(SETTINGS, worker_settings(self.settings))
         plan = SpawnPlan(
             argv=self.worker_command,
@@ -89,12 +89,13 @@ class LocalLauncher(GroupFolders):
         nodes = read_cluster(self.settings.cluster).domain_nodes()
         return sorted(slot for node in nodes for slot in node.slots() if slot.type == CPU)
 
-    def _spawn_agent(self, folder: RunDir, lock_fd: int) -> None:
-        # Whether it worked is judged by agent.json alone.
+    def _spawn_agent(self, folder: RunDir, lock_fd: int, token: str) -> None:
+        # Whether it worked is judged by agent.json alone. The token goes through a pipe: no file, command line or
+        # environment, in which workers might find it.
         with folder.agent_log.open("ab") as output, suppress(subprocess.TimeoutExpired):
             subprocess.run(  # returns when the agent has left this process's tree
                 [*AGENT, "--run-dir", str(folder.path), "--lock-fd", str(lock_fd)],
-                stdin=subprocess.DEVNULL,
+                input=token.encode(),
                 stdout=output,
                 stderr=output,
                 pass_fds=(lock_fd,),

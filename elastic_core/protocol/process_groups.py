@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from elastic_core.domain import Allocation
@@ -12,7 +12,8 @@ from elastic_core.spec import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
-    """All that a launcher and its workers need to run a segment. Holds a secret (`token`): 0600 files only."""
+    """All that a launcher and its workers need to run a segment. Holds secrets: `token` in 0600 files only, and
+    `agent_token` in no file at all."""
 
     segment_id: str
     job_id: str
@@ -33,6 +34,12 @@ class LaunchOrder:
     lease_seconds: float
     heartbeat_seconds: float
     grant_reason: str = ""
+    agent_token: str = ""  # for the agent alone; "" in what workers get
+
+
+def without_agent_token(order: LaunchOrder) -> LaunchOrder:
+    """What workers may see of it."""
+    return replace(order, agent_token="")
 
 
 class ExitKind(StrEnum):

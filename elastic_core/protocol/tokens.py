@@ -1,7 +1,9 @@
 """The two secrets of the control API: trainer tokens (JWT) and signed service requests (HMAC).
 
 A trainer token is a capability for one segment and epoch: the ledger decides on every call whether that epoch
-still counts, so a leaked old token can read nothing and write nothing. A service request is signed over method,
+still counts, so a leaked old token can read nothing and write nothing. An agent's token is one for a chain of
+processes, and good for one thing: to report that they are gone. Workers never see it, since slots become free by that
+report. A service request is signed over method,
 path with query, time and body; a captured one is worth nothing after `SKEW_SECONDS`, and before that it can
 only repeat an idempotent call.
 """
@@ -33,6 +35,7 @@ class Claims:
     epoch: int
     origin_epoch: int
     expires_at: float
+    agent: bool = False  # of the agent that watches the processes, not of the processes themselves
 
 
 class TrainerTokens:
@@ -42,9 +45,11 @@ class TrainerTokens:
         _check_secret(secret, "trainer")
         self._secret = secret
 
-    def issue(self, *, job_id: str, segment_id: str, epoch: int, origin_epoch: int, now: float) -> str:
+    def issue(
+        self, *, job_id: str, segment_id: str, epoch: int, origin_epoch: int, now: float, agent: bool = False
+    ) -> str:
         payload = {"job": job_id, "segment": segment_id, "epoch": epoch, "origin": origin_epoch,
-                   "exp": int(now + TOKEN_SECONDS)}  # fmt: skip
+                   "exp": int(now + TOKEN_SECONDS), **({"agent": True} if agent else {})}  # fmt: skip
         return jwt.encode(payload, self._secret, algorithm="HS256")
 
     def read(self, token: str) -> Claims:
@@ -64,14 +69,27 @@ class TrainerTokens:
             epoch=int(payload["epoch"]),
             origin_epoch=int(payload["origin"]),
             expires_at=float(payload["exp"]),
+            agent=payload.get("agent") is True,
         )
 
 
-def check_fresh(claims: Claims, now: float) -> None:
+def check_trainer(claims: Claims, now: float) -> None:
+    """Raises `Unauthorized` unless this is a trainer's token that has not expired."""
+    if claims.agent:
+        raise Unauthorized("this is the token of an agent, which reports that its processes are gone, and no more")
     if now >= claims.expires_at:
         raise Unauthorized(
             f"the trainer token of segment {claims.segment_id} expired {now - claims.expires_at:.0f} s ago. "
             "Heartbeats renew it: a process that could not send any for so long has lost its lease."
+        )
+
+
+def check_agent(claims: Claims) -> None:
+    """Raises `Unauthorized` for a trainer's token. An agent's never expires: it may have been cut off for long."""
+    if not claims.agent:
+        raise Unauthorized(
+            f"the end of the processes of segment {claims.segment_id} is reported by the agent that watches them, with "
+            "its own token; a trainer's token cannot say so, since slots would be free while its processes run"
         )
 
 

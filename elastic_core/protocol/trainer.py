@@ -94,4 +94,4 @@ class TrainerControl(Protocol):
         """No process is left on these slots, which the lease lost when it passed on: they are free."""
 
     def exited(self, report: ExitReport) -> None:
-        """The chain of processes of this token is gone: frees its slots. Any epoch of the chain may say so."""
+        """The chain of processes of this token is gone: frees its slots. Only with the agent's token of the chain."""

@@ -198,8 +198,8 @@ def test_slots_of_the_job_itself_are_not_given_back_by_the_way(plane: Plane) -> 
 
 
 def test_slots_that_are_left_but_not_given_back_go_with_the_processes(plane: Plane) -> None:
-    _, after = shrinks(plane)
-    plane.trainer(after.token).exited(ExitReport(kind="infrastructure", error="SIGKILL"))
+    before, _ = shrinks(plane)
+    plane.trainer(before.agent_token).exited(ExitReport(kind="infrastructure", error="SIGKILL"))
     held = [plane.service.launch_order(f"{job}__seg_{n}").allocation.slots for job, n in (("job-a", 1), ("job-b", 0))]
     assert [len(slots) for slots in held] == [2, 2]
     assert not set(held[0]) & set(held[1])
@@ -281,7 +281,7 @@ def test_cancelling_stops_the_processes_without_a_commit(plane: Plane) -> None:
     assert (beat.directive, beat.reason) == (Directive.STOP, "the job was cancelled: not needed any more")
     with pytest.raises(Fenced):
         trainer.commit(a_commit(order, 2, final=True))
-    trainer.exited(ExitReport(kind="stopped"))
+    plane.trainer(order.agent_token).exited(ExitReport(kind="stopped"))
     assert plane.service.segment(order.segment_id).lease_live is False
 
 
@@ -307,7 +307,7 @@ def test_rolling_back_opens_a_new_lineage_and_fences_the_old(plane: Plane) -> No
     assert (job.lineage, job.step, job.segment_id) == (1, 4, "job-a__seg_1")
     assert plane.service.rollback("job-a", oldest.checkpoint_id) == job
     assert trainer.heartbeat(a_beat(9)).directive is Directive.FENCED
-    trainer.exited(ExitReport(kind="stopped"))
+    plane.trainer(order.agent_token).exited(ExitReport(kind="stopped"))
     again = life.start()
     assert (again.lineage, [c.step for c in again.restore.candidates]) == (1, [4])
     plane.trainer(again.token).commit(a_commit(again, 6, fingerprints={"n": 3}))
@@ -392,7 +392,7 @@ def test_a_smaller_cluster_takes_slots_away(plane: Plane) -> None:
     assert [node.present for node in plane.service.snapshot().nodes] == [True, False]
     with pytest.raises(Conflict, match=r"is over: slots left the cluster: node-b:0, node-b:1\. It gets another one"):
         plane.service.launch_order(order.segment_id)
-    plane.trainer(order.token).exited(ExitReport(kind="stopped"))
+    plane.trainer(order.agent_token).exited(ExitReport(kind="stopped"))
     again = plane.service.launch_order(order.segment_id)
     assert {slot.node for slot in again.allocation.slots} == {"node-a"}
 

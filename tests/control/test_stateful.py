@@ -51,6 +51,7 @@ class Processes:
 
     order: LaunchOrder
     step: int
+    agent_token: str
     alive: bool = True
     stopping: bool = False
     leaving: tuple[Slot, ...] = ()  # on which processes still are, after a resize in place
@@ -102,7 +103,7 @@ class LedgerMachine(RuleBasedStateMachine):
         with suppress(Conflict):  # its slots left the cluster before it was started
             order = self.control.launch_order(segment.segment_id)
             starts = order.restore.candidates[0].step if order.restore.candidates else 0
-            self.groups.setdefault(order.origin_epoch, Processes(order, starts))
+            self.groups.setdefault(order.origin_epoch, Processes(order, starts, order.agent_token))
 
     @rule(job=ANY_JOB, what=st.sampled_from(["cancel", "revive", "revoke", "rollback"]))
     def user_acts(self, job: str, what: str) -> None:
@@ -194,7 +195,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def report_again(self, data: st.DataObject) -> None:
         group = self.some(data)
         if not group.alive:
-            self.control.trainer(group.order.token).exited(group.last_report)
+            self.control.trainer(group.agent_token).exited(group.last_report)
 
     @rule()
     def reconcile(self) -> None:
@@ -219,7 +220,7 @@ class LedgerMachine(RuleBasedStateMachine):
         group.alive = False
         group.last_report = ExitReport(kind=kind, error="" if kind in ("boundary", "finished") else "test")
         if tells:
-            self.control.trainer(group.order.token).exited(group.last_report)
+            self.control.trainer(group.agent_token).exited(group.last_report)
 
     # promises
 

@@ -12,7 +12,8 @@ from elastic_core.protocol.tokens import (
     Claims,
     ServiceSigner,
     TrainerTokens,
-    check_fresh,
+    check_agent,
+    check_trainer,
     near_end,
     read_secret,
 )
@@ -47,9 +48,9 @@ def test_another_secret_or_algorithm_is_refused() -> None:
 
 def test_a_token_ends_and_is_renewed_before() -> None:
     claims = TrainerTokens(SECRET).read(a_token(TrainerTokens(SECRET)))
-    check_fresh(claims, 1000.0 + TOKEN_SECONDS - 1)
+    check_trainer(claims, 1000.0 + TOKEN_SECONDS - 1)
     with pytest.raises(Unauthorized, match="expired 5 s ago"):
-        check_fresh(claims, 1000.0 + TOKEN_SECONDS + 5)
+        check_trainer(claims, 1000.0 + TOKEN_SECONDS + 5)
     assert not near_end(claims, 1000.0 + 0.4 * TOKEN_SECONDS)
     assert near_end(claims, 1000.0 + 0.6 * TOKEN_SECONDS)
 
@@ -82,3 +83,15 @@ def test_a_secret_that_is_not_there_says_who_makes_it(tmp_path: Path) -> None:
     file.write_bytes(SECRET + b"\n")
     file.chmod(stat.S_IRUSR | stat.S_IWUSR)
     assert read_secret(file) == SECRET
+
+
+def test_an_agent_reports_the_end_and_does_nothing_else() -> None:
+    tokens = TrainerTokens(SECRET)
+    agent = tokens.read(tokens.issue(job_id="j", segment_id="s", epoch=7, origin_epoch=5, now=1000.0, agent=True))
+    check_agent(agent)
+    with pytest.raises(Unauthorized, match="token of an agent"):
+        check_trainer(agent, 1000.0)
+    trainer = tokens.read(a_token(tokens))
+    check_trainer(trainer, 1000.0)
+    with pytest.raises(Unauthorized, match="reported by the agent that watches them"):
+        check_agent(trainer)

@@ -14,6 +14,7 @@ from elastic_core.spec import JobSpec
 
 
 def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, lease: LeaseRow) -> LaunchOrder:
+    """Without the agent's token: it may go to the workers themselves."""
     spec = from_json(JobSpec, job.spec)
     return LaunchOrder(
         segment_id=segment.id,
@@ -38,7 +39,12 @@ def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow
     )
 
 
-def issue(tokens: TrainerTokens, lease: LeaseRow, now: float) -> str:
+def issue(tokens: TrainerTokens, lease: LeaseRow, now: float, *, agent: bool = False) -> str:
     return tokens.issue(
-        job_id=lease.job_id, segment_id=lease.segment_id, epoch=lease.epoch, origin_epoch=lease.origin_epoch, now=now
+        job_id=lease.job_id,
+        segment_id=lease.segment_id,
+        epoch=lease.epoch,
+        origin_epoch=lease.origin_epoch,
+        now=now,
+        agent=agent,
     )

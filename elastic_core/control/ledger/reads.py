@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import or_, select
 
 from elastic_core.control.ledger import lineage, views
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.orders import launch_order
+from elastic_core.control.ledger.orders import issue, launch_order
 from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, JobRow, SegmentRow, TargetRow
 from elastic_core.domain import JobState, Plan, Target, from_json
 from elastic_core.errors import Conflict
@@ -62,7 +63,8 @@ def order_of(tx: Tx, tokens: TrainerTokens, segment_id: str) -> LaunchOrder:
             f"segment {segment_id} is {segment_row.state} and holds no live lease: nothing can be started. "
             f"Ask for its slots (acquire) and wait until it is granted.{_ended(segment_row)}"
         )
-    return launch_order(tx, tokens, tx.job(segment_row.job_id), segment_row, lease)
+    order = launch_order(tx, tokens, tx.job(segment_row.job_id), segment_row, lease)
+    return replace(order, agent_token=issue(tokens, lease, tx.now, agent=True))
 
 
 def _ended(segment_row: SegmentRow) -> str:

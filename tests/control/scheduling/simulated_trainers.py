@@ -59,6 +59,7 @@ class Trainer:
     segment_id: str
     step: int = 0
     order: LaunchOrder | None = None  # of the lease that they hold
+    agent_token: str = ""
     told_first_step: bool = True
     done: float = 0.0
     committed: int = 0  # samples
@@ -68,11 +69,15 @@ class Trainer:
         assert self.order is not None
         return self.plane.trainer(self.order.token)
 
+    def _exited(self, kind: ExitKind) -> None:
+        self.plane.trainer(self.agent_token).exited(ExitReport(kind=kind))
+
     def start(self, now: float) -> bool:
         """By new processes, if slots were granted."""
         if self.order is not None or self.plane.segment(self.segment_id).state != SegmentState.GRANTED:
             return False
         self.order = self.plane.launch_order(self.segment_id)
+        self.agent_token = self.order.agent_token
         self._hold(now, self.order.allocation, anew=True)
         return True
 
@@ -112,16 +117,16 @@ class Trainer:
     def finish(self) -> None:
         self.step += 1  # the last one, which ends the job wherever it ends
         self._commit(finished=True)
-        self.calls.exited(ExitReport(kind=ExitKind.FINISHED))
+        self._exited(ExitKind.FINISHED)
 
     def reach_boundary(self, now: float, slots: Sequence[Any] = ()) -> None:
         """`slots`: on which the same processes may be able to go on."""
         assert self.order is not None
-        held, before = self.order.allocation, self.calls
+        held = self.order.allocation
         ready = tuple(slot for slot in slots if slot not in held.slots)
         answer = self._commit(final=True, ready=ready, timings={"last_step_at": now})
         if answer.order is None:
-            before.exited(ExitReport(kind=ExitKind.BOUNDARY))
+            self._exited(ExitKind.BOUNDARY)
             self.order = None
             self.job.release(now)
             self.segment_id = self.plane.job(self.job.job.job_id).segment_id
