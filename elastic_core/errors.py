@@ -34,9 +34,19 @@ class Conflict(UserError):
     http_status = 409
 
 
+class UnsupportedMediaType(UserError):
+    code = "unsupported_media_type"
+    http_status = 415
+
+
 class Unauthorized(ElasticError):
     code = "unauthorized"
     http_status = 401
+
+
+class Forbidden(ElasticError):
+    code = "forbidden"
+    http_status = 403
 
 
 class Fenced(ElasticError):
@@ -66,7 +76,9 @@ BY_CODE: dict[str, type[ElasticError]] = {
         UserError,
         NotFound,
         Conflict,
+        UnsupportedMediaType,
         Unauthorized,
+        Forbidden,
         Fenced,
         InfrastructureError,
         CorruptCheckpoint,

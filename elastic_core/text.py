@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 
 _TAIL_BYTES = 64 * 1024
+_NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def span(seconds: float) -> str:
@@ -57,6 +59,11 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """ " Did you mean 'x'?", to be put behind a sentence; "" where nothing known is like `name`."""
     near = near_miss(name, known, cutoff)
     return f" Did you mean {near!r}?" if near else ""
+
+
+def storable(text: str) -> str:
+    """The text with U+FFFD for what no database stores: NUL, and halves of surrogate pairs."""
+    return _NOT_STORABLE.sub("\ufffd", text)
 
 
 def tail(path: Path, lines: int, max_bytes: int = _TAIL_BYTES) -> str:

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
+
+from elastic_core.spec.bounds import problem_of_texts
+
+_ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # how NUL and surrogates, in pairs or alone, travel in JSON
+_ESCAPED_BYTES = re.compile(_ESCAPED.pattern.encode())
 
 
 def dumps(value: Any) -> str:
@@ -16,7 +22,16 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    return json.loads(text)
+    """Raises `ValueError` for what is no JSON, is nested too deeply to be read, or holds text that no ledger stores."""
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("lists and objects are nested too deeply") from error
+    suspicious = _ESCAPED if isinstance(text, str) else _ESCAPED_BYTES
+    problem = problem_of_texts(value) if suspicious.search(text) else None  # type: ignore[arg-type]
+    if problem is not None:
+        raise ValueError(problem)
+    return value
 
 
 def _finite(value: Any) -> Any:

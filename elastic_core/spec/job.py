@@ -15,9 +15,13 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from elastic_core.domain import Limits
+from elastic_core.errors import UserError
+from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
 from elastic_core.spec.job_slots import Layouts, Slots, _list_counts
-from elastic_core.spec.problems import parse
+from elastic_core.spec.problems import parse, refuse
+
+FIRST_YEAR, LAST_YEAR = 2000, 2999  # of a deadline
 
 
 class Work(BaseModel):
@@ -29,6 +33,7 @@ class Work(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     epochs: float | None = Field(
+        le=bounds.MOST_EPOCHS,
         default=None,
         gt=0,
         allow_inf_nan=False,
@@ -37,6 +42,7 @@ class Work(BaseModel):
         examples=[10],
     )
     samples: int | None = Field(
+        le=bounds.MOST_SAMPLES,
         default=None,
         gt=0,
         title="Samples",
@@ -44,6 +50,7 @@ class Work(BaseModel):
         examples=[100_000],
     )
     target_loss: float | None = Field(
+        le=bounds.MOST_SAMPLES,
         default=None,
         gt=0,
         allow_inf_nan=False,
@@ -59,6 +66,7 @@ class Work(BaseModel):
         "batch.base, by the measured gradient noise (AdaScale); larger batches then take fewer steps and more samples",
     )
     max_samples: int | None = Field(
+        le=bounds.MOST_SAMPLES,
         default=None,
         gt=0,
         title="Most samples",
@@ -67,6 +75,7 @@ class Work(BaseModel):
         examples=[1_000_000],
     )
     patience: int | None = Field(
+        le=bounds.MOST_SAMPLES,
         default=None,
         ge=1,
         title="Patience",
@@ -112,18 +121,21 @@ class Batch(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     min: int = Field(
+        le=bounds.MOST_BATCH,
         ge=1,
         title="Smallest global batch",
         description="smallest global batch that the platform may choose, in samples of one step over all slots",
         examples=[32],
     )
     max: int = Field(
+        le=bounds.MOST_BATCH,
         ge=1,
         title="Largest global batch",
         description="largest global batch that the platform may choose, in samples of one step over all slots",
         examples=[256],
     )
     base: int | None = Field(
+        le=bounds.MOST_BATCH,
         default=None,
         ge=1,
         title="Base batch",
@@ -147,6 +159,7 @@ class Batch(BaseModel):
         "or by the measured gradient noise (AdaScale)",
     )
     max_per_slot: int | None = Field(
+        le=bounds.MOST_BATCH,
         default=None,
         ge=1,
         title="Samples that fit a slot",
@@ -169,6 +182,7 @@ class SegmentLength(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     seconds: float | None = Field(
+        le=bounds.MOST_SECONDS,
         default=300.0,
         gt=0,
         allow_inf_nan=False,
@@ -176,7 +190,11 @@ class SegmentLength(BaseModel):
         description="seconds that a segment trains before the platform decides again; null for no such limit",
     )
     steps: int | None = Field(
-        default=None, ge=1, title="Steps", description="the same in optimizer steps; null for no such limit"
+        default=None,
+        ge=1,
+        le=bounds.MOST_SAMPLES,
+        title="Steps",
+        description="the same in optimizer steps; null for no such limit",
     )
 
     @model_validator(mode="after")
@@ -192,6 +210,7 @@ class Checkpoints(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     interval_seconds: float | None = Field(
+        le=bounds.MOST_SECONDS,
         default=120.0,
         gt=0,
         allow_inf_nan=False,
@@ -199,11 +218,21 @@ class Checkpoints(BaseModel):
         description="seconds between checkpoints inside a segment; null for none",
     )
     interval_steps: int | None = Field(
-        default=None, ge=1, title="Every so many steps", description="the same in optimizer steps; null for none"
+        default=None,
+        ge=1,
+        le=bounds.MOST_SAMPLES,
+        title="Every so many steps",
+        description="the same in optimizer steps; null for none",
     )
-    keep_last: int = Field(default=3, ge=1, title="Newest kept", description="newest checkpoints that are kept")
+    keep_last: int = Field(
+        default=3, ge=1, le=bounds.MOST_KEPT, title="Newest kept", description="newest checkpoints that are kept"
+    )
     keep_best: int = Field(
-        default=1, ge=0, title="Best kept", description="best checkpoints, by the task's metric, that are kept besides"
+        default=1,
+        ge=0,
+        le=bounds.MOST_KEPT,
+        title="Best kept",
+        description="best checkpoints, by the task's metric, that are kept besides",
     )
     memory_copies: int = Field(
         default=1,
@@ -227,6 +256,7 @@ class JobSpec(BaseModel):
         examples=["digits-cnn"],
     )
     entry_point: str = Field(
+        max_length=bounds.MOST_CHARACTERS,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         title="Entry point",
         description="module:Class or module:function, from the operator's allow-list",
@@ -273,6 +303,7 @@ class JobSpec(BaseModel):
     budget: float | None = Field(
         default=None,
         gt=0,
+        le=bounds.MOST_SAMPLES,
         allow_inf_nan=False,
         title="Budget",
         description="most that the job may spend in all, in the currency of the nodes' prices: slots on which it is "
@@ -291,13 +322,28 @@ class JobSpec(BaseModel):
         description="full: also keep every sample index read, to prove exactly-once",
     )
     registered_model: str | None = Field(
-        default=None, title="Registered model", description="MLflow model name; the job's name if absent"
+        default=None,
+        max_length=bounds.MOST_CHARACTERS,
+        title="Registered model",
+        description="MLflow model name; the job's name if absent",
     )
+
+    @field_validator("params")
+    @classmethod
+    def _numbers_of_json(cls, params: dict[str, Any]) -> dict[str, Any]:
+        problem = bounds.problem_of_numbers(params)
+        if problem is not None:
+            raise ValueError(problem)
+        return params
 
     @field_validator("deadline")
     @classmethod
     def _with_offset(cls, deadline: datetime | None) -> datetime | None:
-        return deadline.replace(tzinfo=UTC) if deadline is not None and deadline.tzinfo is None else deadline
+        if deadline is None:
+            return None
+        if not FIRST_YEAR <= deadline.year <= LAST_YEAR:
+            raise ValueError(f"the year is {deadline.year}; possible are {FIRST_YEAR} to {LAST_YEAR}")
+        return deadline.replace(tzinfo=UTC) if deadline.tzinfo is None else deadline
 
     @model_validator(mode="after")
     def _batch_reaches_every_count(self) -> Self:
@@ -362,17 +408,27 @@ class JobSpec(BaseModel):
 
 def parse_job_spec(data: Any) -> JobSpec:
     """A job spec from plain JSON values. Raises `UserError` that lists every problem."""
+    problem = bounds.problem_of(data)
+    if problem is not None:
+        raise refuse("job spec", [problem])
     return parse(JobSpec, data, "job spec")
 
 
 def total_samples(spec: JobSpec, dataset_samples: int) -> int:
     """The whole work in samples, by its own measure: as many as asked for, or epochs x the data set, rounded up.
 
-    The product is of the decimal number that the user wrote: 1.1 epochs of 10 samples are 11, not 12.
+    The product is of the decimal number that the user wrote: 1.1 epochs of 10 samples are 11, not 12. Raises
+    `UserError` where it is more than a job may have.
     """
     if spec.work.samples is not None:
         return spec.work.samples
-    return ceil(Fraction(str(spec.work.epochs)) * dataset_samples)
+    total = ceil(Fraction(str(spec.work.epochs)) * dataset_samples)
+    if total > bounds.MOST_SAMPLES:
+        raise UserError(
+            f"work.epochs: {spec.work.epochs:g} passes over {dataset_samples} samples are {total} samples; allowed are "
+            f"{bounds.MOST_SAMPLES} in all"
+        )
+    return total
 
 
 def most_samples(spec: JobSpec, total: int) -> int:

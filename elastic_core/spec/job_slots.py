@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from elastic_core.domain import Layout
+from elastic_core.spec import bounds
+
+MOST_SIZES = 16  # of one kind: their products with each other are layouts
 
 
 class Slots(BaseModel):
@@ -15,6 +18,7 @@ class Slots(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     min: int = Field(
+        le=bounds.MOST_SLOTS,
         default=1,
         ge=1,
         title="Fewest slots",
@@ -22,26 +26,30 @@ class Slots(BaseModel):
         examples=[1],
     )
     max: int = Field(
+        le=bounds.MOST_SLOTS,
         default=1,
         ge=1,
         title="Most slots",
         description="the job never gets more slots than this; min if absent",
         examples=[4],
     )
-    allowed: tuple[int, ...] | None = Field(
+    allowed: tuple[Annotated[int, Field(ge=1, le=bounds.MOST_SLOTS)], ...] | None = Field(
+        max_length=bounds.MOST_LISTED,
         default=None,
         title="Allowed counts",
         description="only these counts, e.g. [1, 2, 4]; every count from min to max if absent",
         examples=[[1, 2, 4]],
     )
     requested: int | None = Field(
+        le=bounds.MOST_SLOTS,
         default=None,
         ge=1,
         title="Requested count",
         description="what a static scheduler would be asked for; max if absent",
         examples=[2],
     )
-    types: tuple[str, ...] = Field(
+    types: tuple[Annotated[str, Field(max_length=bounds.MOST_CHARACTERS)], ...] = Field(
+        max_length=bounds.MOST_LISTED,
         default=(),
         title="Resource types",
         description="resource types the job may use, the preferred first; empty for any",
@@ -98,13 +106,15 @@ class Layouts(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tensor: tuple[int, ...] = Field(
+    tensor: tuple[Annotated[int, Field(le=bounds.MOST_SLOTS)], ...] = Field(
+        max_length=MOST_SIZES,
         default=(1,),
         title="Tensor-parallel sizes",
         description="slots that may share each layer of one replica of the model, e.g. [1, 2]",
         examples=[[1, 2]],
     )
-    pipeline: tuple[int, ...] = Field(
+    pipeline: tuple[Annotated[int, Field(le=bounds.MOST_SLOTS)], ...] = Field(
+        max_length=MOST_SIZES,
         default=(1,),
         title="Pipeline stages",
         description="numbers of stages that the layers of one replica may be spread over, e.g. [1, 2, 4]",

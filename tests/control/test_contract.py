@@ -405,6 +405,14 @@ def test_a_heartbeat_over_the_wire_carries_what_it_is_told(plane: Plane) -> None
     assert plane.service.job("job-a").step == 7
 
 
+def test_a_heartbeat_that_comes_late_takes_no_step_back(plane: Plane) -> None:
+    order = plane.life().start()
+    trainer = plane.trainer(order.token)
+    for step in (7, 5, 7):
+        trainer.heartbeat(a_beat(step))
+    assert plane.service.job("job-a").step == 7
+
+
 def test_swept_checkpoints_are_no_candidates(plane: Plane) -> None:
     order = plane.life().start()
     trainer = plane.trainer(order.token)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_core.host.exits import ExitCode
 from elastic_core.host.messages import WorkerError
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.exit_classification import classify, log_tail, report_exit
@@ -120,3 +121,9 @@ def test_the_tail_of_a_long_line_is_bounded(tmp_path: Path) -> None:
     path.write_text("x" * 100_000)
     assert len(log_tail(path)) == 8192
     assert log_tail(tmp_path / "none") == ""
+
+
+def test_an_error_that_no_database_stores_is_reported_all_the_same() -> None:
+    outcome = GroupOutcome({0: ExitCode.USER_ERROR}, [0], set(), None)
+    report = classify(outcome, {0: "ValueError: a\0b\ud800"}, {0: "binary \0 in the log"})
+    assert (report.error, report.log_tail) == ("ValueError: a\ufffdb\ufffd", "binary \ufffd in the log")

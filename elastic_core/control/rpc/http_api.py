@@ -17,6 +17,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.types import Scope
 
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
@@ -24,7 +25,9 @@ from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.spec import parse_job_spec
 
-MAX_BODY_BYTES = 16 * 2**20
+MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, and stands in an object
+MAX_REPORT_BODY = 16 * 2**20  # observations, commits, what a host says of its process groups
+REPORTS = frozenset({"observe", "commit", "reconcile", "swept", "record_results", "set_cluster", "submit", "exited"})
 Dependency = Callable[..., Any]
 
 
@@ -32,7 +35,9 @@ def create_app(
     control: LedgerControl, *, service_secret: bytes, user_reads: Dependency, user_writes: Dependency
 ) -> FastAPI:
     """`user_reads` and `user_writes` are FastAPI dependencies that raise unless the person may look, or act."""
-    app = FastAPI(title="elastic control", openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="elastic control", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(_plain_path)]
+    )
     app.add_exception_handler(ElasticError, _answer_error)
     app.include_router(_service_routes(control, ServiceSigner(service_secret)))
     app.include_router(_trainer_routes(control))
@@ -56,12 +61,20 @@ def _answer_error(_: Request, error: Exception) -> Response:
     return _error(error)
 
 
+def _plain_path(request: Request) -> None:
+    if "\0" in request.url.path or "\0" in request.url.query or "%00" in str(request.url):
+        raise NotFound("the address holds the character NUL, which no name has")
+
+
 async def _body(request: Request) -> bytes:
+    """Read before any signature is checked, hence no longer than what the route may need."""
+    name = request.path_params.get("name")
+    most = MAX_REPORT_BODY if name in REPORTS else MAX_SPEC_BODY
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise UserError(f"the body has more than {MAX_BODY_BYTES} bytes; send observations in smaller portions")
+        if len(body) > most:
+            raise UserError(f"the body has more than {most} bytes, which is the most for this route; send less at once")
     return bytes(body)
 
 
@@ -187,7 +200,7 @@ def _ui_forecasts(control: LedgerControl, user_reads: Dependency) -> APIRouter:
 
 
 def _ui_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
-    router = APIRouter(prefix="/ui", dependencies=[Depends(user_writes)])
+    router = APIRouter(prefix="/ui", dependencies=[Depends(user_writes), Depends(refuse_other_sites)])
 
     @router.post("/jobs/{job_id}/start")
     def start(job_id: str, body: Body) -> Response:

@@ -107,6 +107,7 @@ def _directive(segment: SegmentRow, beat: Heartbeat) -> tuple[Directive, str]:
 
 
 def _store_heartbeat(tx: Tx, lease: LeaseRow, beat: Heartbeat) -> None:
+    """But one that comes late, or again, does not take the steps of an epoch back."""
     values = {
         "step": beat.step,
         "samples": beat.samples,
@@ -118,7 +119,11 @@ def _store_heartbeat(tx: Tx, lease: LeaseRow, beat: Heartbeat) -> None:
         "gain": beat.gain,
     }
     statement = insert(HeartbeatRow).values(epoch=lease.epoch, **values)
-    tx.session.execute(statement.on_conflict_do_update(index_elements=[HeartbeatRow.epoch], set_=values))
+    tx.session.execute(
+        statement.on_conflict_do_update(
+            index_elements=[HeartbeatRow.epoch], set_=values, where=HeartbeatRow.step <= beat.step
+        )
+    )
 
 
 def _mark_started(tx: Tx, lease: LeaseRow, segment: SegmentRow) -> None:

@@ -18,7 +18,9 @@ from elastic_core.protocol.tokens import ServiceSigner
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_beat, a_control, a_spec
 from tests.control.serving import served
 
-READER, WRITER = {"x-user": "reader"}, {"x-user": "writer"}
+READER = {"x-user": "reader"}
+OWN_PAGE = {"content-type": "application/json", "sec-fetch-site": "same-origin"}
+WRITER = {"x-user": "writer", **OWN_PAGE}
 
 
 @pytest.fixture
