@@ -169,4 +169,5 @@ class Life:
         return order
 
     def leave(self, order: LaunchOrder, kind: str = "boundary", error: str = "") -> None:
-        self.trainer(self.agents[order.origin_epoch]).exited(ExitReport(kind=ExitKind(kind), error=error))
+        token = order.agent_token or self.agents[order.origin_epoch]  # none in an order that passed on
+        self.trainer(token).exited(ExitReport(kind=ExitKind(kind), error=error))
