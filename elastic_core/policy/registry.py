@@ -13,6 +13,7 @@ from elastic_core.policy.baselines.fixed import Fixed
 from elastic_core.policy.baselines.optimus import Optimus
 from elastic_core.policy.baselines.srtf import Srtf
 from elastic_core.policy.baselines.tiresias import Tiresias
+from elastic_core.policy.bftrainer.bftrainer import BFTrainer
 from elastic_core.policy.gavel.gavel import Gavel
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.horizon.horizon_tail import HorizonTail
@@ -34,6 +35,7 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
     policy.name: policy
     for policy in (
         AITurbo,
+        BFTrainer,
         ElasticBatch,
         ElasticBatchDrop,
         FairShare,
