@@ -17,6 +17,7 @@ from elastic_core.policy.bftrainer.bftrainer import BFTrainer
 from elastic_core.policy.gavel.gavel import Gavel
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.horizon.horizon_tail import HorizonTail
+from elastic_core.policy.ones.ones import Ones
 from elastic_core.policy.pollux.pollux import Pollux
 from elastic_core.policy.saxena.elastic_batch import ElasticBatch, ElasticBatchDrop
 from elastic_core.policy.saxena.fixed_batch import (
@@ -48,6 +49,7 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
         MaxBatchDrop,
         MinBatch,
         MinBatchDrop,
+        Ones,
         Optimus,
         Pollux,
         RandomBatch,
