@@ -76,7 +76,7 @@ def test_schedules_seed_the_next_search_and_another_form_is_forgotten() -> None:
 
 def burst() -> Workload:
     """Twelve jobs of very different lengths in four minutes, each of which asked for four of the eight slots."""
-    lengths = (200, 4000, 400, 800, 6000, 300, 500, 3000, 250, 700, 900, 350)
+    lengths = (1000, 20000, 2000, 4000, 30000, 1500, 2500, 15000, 1250, 3500, 4500, 1750)
     return workload("burst", [
         sim_job(f"job-{n:02d}", at=20.0 * n, truth=physics(work=float(length), exchange_seconds=0.02),
                 limits=allowed((1, 2, 4, 8), (10, 80), requested_slots=4, requested_batch=10))
@@ -88,7 +88,7 @@ def test_jobs_are_done_sooner_than_with_the_batch_and_slots_that_they_asked_for(
     """The paper's comparison, in small: orchestrated batches against fixed ones (section 4.2)."""
     options = Options(noise=0.0, timeline=False)
     ours, fixed = (simulate(burst(), nodes(8, kind="a"), policy, options).figures() for policy in (Ones(), Fixed()))
-    assert ours["mean_completion"] < 0.9 * fixed["mean_completion"]
+    assert ours["mean_completion"] < 0.8 * fixed["mean_completion"]
 
 
 def test_it_wakes_up_for_its_next_round() -> None:
