@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from elastic_core.policy.bftrainer.program import Piece
+from elastic_core.policy.bftrainer.forward_program import Piece
 
 
 def pieces_of(

@@ -13,9 +13,9 @@ from random import Random
 
 from elastic_core.policy.ones.genome import IDLE, NOBODY, Gene, Genome, Search, refresh, slots_by_job
 
-POPULATION = 16
+POPULATION = 32
 GENERATIONS = 40
-PATIENCE = 6  # generations without progress
+PATIENCE = 15  # generations without progress
 MOST_GENES = 100_000  # that are written in a search: bounds a decision over a large pool
 MUTATION = 0.2  # chance of a job to be stopped, and of one to get another local batch
 _GREEDY = 0.5  # chance that idle slots are offered in the order of remaining utility, not at random

@@ -2,7 +2,7 @@
 
 A schedule gives every slot a job with a local batch (`genome`). The fittest has the smallest remaining utility: the sum
 over its running jobs of slots x remaining time, where remaining work follows from a Beta distributed progress
-(`progress`) and speed from the job's fitted model. How many slots a job may fill follows from its batch limit, which
+(`beta_progress`) and speed from the job's fitted model. How many slots a job may fill follows from its batch limit, which
 starts small and grows as the job progresses (`batch_limits`). A job that has just been moved is left alone until that
 has paid for itself, as the paper leaves jobs alone for an epoch. The best schedules seed the next search.
 
@@ -24,9 +24,9 @@ from elastic_core.policy.base.queue import as_they_stand, held_count, held_type,
 from elastic_core.policy.base.weak_scaling import WeakScaling
 from elastic_core.policy.ones import batch_limits
 from elastic_core.policy.ones.batch_limits import ROUND
+from elastic_core.policy.ones.beta_progress import remaining_work
 from elastic_core.policy.ones.evolution import evolve
 from elastic_core.policy.ones.genome import IDLE, Contender, Genome, Search, Shape, slots_by_job
-from elastic_core.policy.ones.progress import remaining_work
 from elastic_core.text import plural, span
 
 HALVINGS = 1  # of a job's local batch, at most

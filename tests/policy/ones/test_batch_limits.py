@@ -6,7 +6,15 @@ from dataclasses import replace
 
 from elastic_core.domain import JobView
 from elastic_core.policy.base.weak_scaling import WeakScaling
-from elastic_core.policy.ones.batch_limits import ROUND, BatchLimit, arrivals_a_second, penalised, recall, to_state, update
+from elastic_core.policy.ones.batch_limits import (
+    ROUND,
+    BatchLimit,
+    arrivals_a_second,
+    penalised,
+    recall,
+    to_state,
+    update,
+)
 from tests.policy.builders import NOW, holding, job, limits, nodes
 
 SLOTS = nodes(8)[0].slots()

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from elastic_core.policy.ones.progress import PASSES, remaining_work, work_of_pass
+from elastic_core.policy.ones.beta_progress import PASSES, remaining_work, work_of_pass
 from tests.policy.builders import job
 
 
