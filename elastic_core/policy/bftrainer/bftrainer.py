@@ -1,7 +1,7 @@
 """BFTrainer (Liu, Kettimuthu, Papka and Foster 2021, arXiv 2106.12091): elastic jobs on nodes that come and go.
 
-At every event one integer program (`forward_program`) decides all jobs: objective a second over the `forward` seconds to come,
-less what the resizes lose. The objective of a job is its work a second, or, by default, its scaling efficiency: work a
+At every event one integer program (`forward_program`) decides all jobs: objective a second over the `forward` seconds
+to come, less what the resizes lose. The objective of a job is its work a second, or, by default, its scaling efficiency: work a
 second over that of one slot, so that small models do not count more than large ones. Batches follow the slots
 (`policy.base.weak_scaling`). The last in the queue counts a hundredth less than the first, so that of jobs alike the
 first goes first. Nodes that are taken away take their jobs' slots along: such a job holds nothing, and has
@@ -20,8 +20,8 @@ from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.pool import Pool
 from elastic_core.policy.base.queue import as_they_stand, held_count, held_type, in_order, usable_types, why_waiting
 from elastic_core.policy.base.weak_scaling import WeakScaling
+from elastic_core.policy.bftrainer.count_pieces import pieces_of
 from elastic_core.policy.bftrainer.forward_program import Grant, Request, solve
-from elastic_core.policy.bftrainer.pieces import pieces_of
 from elastic_core.text import plural
 
 FORWARD = 120.0  # seconds

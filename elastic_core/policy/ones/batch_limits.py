@@ -2,7 +2,7 @@
 
 A batch limit decides how many slots a job may fill, each with its local batch. Four rules:
 - start: a new job has the batch of its smallest count.
-- scale up: a running job's limit doubles with every pass (`beta_progress.work_of_pass`) that it made since the last time.
+- scale up: a running job's limit doubles with every pass (`beta_progress.work_of_pass`) made since the last time.
 - resume: the limit of a job that ran and waits again halves every `ROUND`, so that it finds its way back on few slots.
 - penalty: while others wait, a job that had more than its part of the pool, by the rate at which jobs come, is held to
   its limit divided by how much more it had.

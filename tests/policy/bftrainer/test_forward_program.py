@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic_core.policy.bftrainer.count_pieces import pieces_of
 from elastic_core.policy.bftrainer.forward_program import Grant, Request, solve
-from elastic_core.policy.bftrainer.pieces import pieces_of
 from tests.policy.strategies import BUSY
 
 CAPACITY = {"a100": 5, "t4": 7}

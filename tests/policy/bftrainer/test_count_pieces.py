@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_core.policy.bftrainer.pieces import pieces_of
+from elastic_core.policy.bftrainer.count_pieces import pieces_of
 
 
 def spans(objective: dict[int, float], held: int | None = None) -> list[tuple[int, int, float]]:
