@@ -37,9 +37,6 @@ class Contender:
         """The largest count of the ladder that is at most so much; 0 where there is none."""
         return max((step for step in self.ladders[halvings] if step <= count), default=0)
 
-    def next_step(self, count: int, halvings: int) -> int | None:
-        return next((step for step in self.ladders[halvings] if step > count), None)
-
 
 @dataclass(frozen=True)
 class Search:
