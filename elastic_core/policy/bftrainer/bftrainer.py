@@ -2,7 +2,7 @@
 
 At every event one integer program (`forward_program`) decides all jobs: objective a second over the `forward` seconds
 to come, less what the resizes lose. The objective of a job is its work a second, or, by default, its scaling
-efficiency: work a second over that of one slot, so that small models do not count more than large ones. Batches follow the slots
+efficiency: work a second over that of one slot, so that small models do not count more. Batches follow the slots
 (`policy.base.weak_scaling`). The last in the queue counts a hundredth less than the first, so that of jobs alike the
 first goes first. Nodes that are taken away take their jobs' slots along: such a job holds nothing, and has
 nothing to lose. How much work is left is not asked: nothing keeps a job that scales badly from waiting. What the paper

@@ -4,7 +4,7 @@ A schedule gives every slot a job with a local batch (`genome`). The fittest has
 over its running jobs of slots x remaining time, where remaining work follows from a Beta distributed progress
 (`beta_progress`) and speed from the job's fitted model. How many slots a job may fill follows from its batch limit,
 which starts small and grows as the job progresses (`batch_limits`). A job that has just been moved is left
-alone until that has paid for itself, as the paper leaves jobs alone for an epoch. The best schedules seed the next search.
+alone until that has paid for itself (in the paper, for an epoch). The best schedules seed the next search.
 
 The seed of a search is what the snapshot says of jobs and nodes. What the paper leaves open: decision 0054.
 """
