@@ -6,8 +6,8 @@ has an entry point of its own, so that nothing learnt of one is shared with anot
 jobs share one, which the bars were about before. The fits of what was newly measured are in its figures. Figures are
 processor time of the decision alone (what else the machine does is not in them); models that a snapshot brings along
 are fitted before, as the control plane does. The first decision knows nothing and is shown by itself; the median of
-the others is judged. `pollux` searches genetically for a second and more: the small size only. Growth is the exponent
-of jobs x types in a least-squares fit.
+the others is judged. `pollux`, `ones` and `bftrainer` search for up to a second and more: the small size only. Growth
+is the exponent of jobs x types in a least-squares fit.
 
 Quality: 100 small pictures out of simulations, the value of `horizon`'s plan under its own objective against the
 optimum that HiGHS proves for it under the same rule against flapping; and, as it was judged before, its choice where
@@ -51,7 +51,7 @@ SHARING = 25  # jobs of one entry point
 NEWCOMERS = 0.05  # of the jobs, each round
 # (slots, jobs): seconds that horizon may take, and who else is timed there
 SIZES = {(64, 40): 0.020, (2048, 500): 0.100, (10_000, 5_000): 1.0}
-RIVALS = {(64, 40): ("sia", "elastic_batch", "pollux"), (2048, 500): ("sia", "elastic_batch")}
+RIVALS = {(64, 40): ("sia", "elastic_batch", "bftrainer", "ones", "pollux"), (2048, 500): ("sia", "elastic_batch")}
 QUICK_SIZES = ((64, 40), (2048, 500))
 QUICK_RIVALS = {(64, 40): ("sia", "elastic_batch")}
 GROWTH_JOBS, QUICK_GROWTH_JOBS = (250, 500, 1000, 2000), (100, 200, 400)

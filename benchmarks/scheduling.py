@@ -51,7 +51,7 @@ POOLS: dict[str, tuple[Node, ...]] = {
     "64 T4": published_traces.SIXTEEN_T4_NODES,
 }
 ROUNDS = {"sia": 60.0, "gavel": 360.0, "tiresias": 60.0, "optimus": 60.0, "pollux": 60.0}
-RIVALS = ("sia", "gavel", "tiresias", "optimus", "srtf", "elastic_batch", "fair_share")
+RIVALS = ("sia", "gavel", "tiresias", "optimus", "srtf", "elastic_batch", "fair_share", "bftrainer", "ones")
 SAMPLES = {
     "in": {"philly": ["philly/workload-1", "philly/workload-3"]},
     "out": {

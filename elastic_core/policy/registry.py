@@ -13,9 +13,11 @@ from elastic_core.policy.baselines.fixed import Fixed
 from elastic_core.policy.baselines.optimus import Optimus
 from elastic_core.policy.baselines.srtf import Srtf
 from elastic_core.policy.baselines.tiresias import Tiresias
+from elastic_core.policy.bftrainer.bftrainer import BFTrainer
 from elastic_core.policy.gavel.gavel import Gavel
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.horizon.horizon_tail import HorizonTail
+from elastic_core.policy.ones.ones import Ones
 from elastic_core.policy.pollux.pollux import Pollux
 from elastic_core.policy.saxena.elastic_batch import ElasticBatch, ElasticBatchDrop
 from elastic_core.policy.saxena.fixed_batch import (
@@ -34,6 +36,7 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
     policy.name: policy
     for policy in (
         AITurbo,
+        BFTrainer,
         ElasticBatch,
         ElasticBatchDrop,
         FairShare,
@@ -46,6 +49,7 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
         MaxBatchDrop,
         MinBatch,
         MinBatchDrop,
+        Ones,
         Optimus,
         Pollux,
         RandomBatch,
