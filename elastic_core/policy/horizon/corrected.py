@@ -118,7 +118,9 @@ def _scale(points: Sequence[ProfilePoint], predicted: Sequence[float], times: St
     return exp(median(ratios)) if ratios else 1.0
 
 
-def _shapes(points: Sequence[Sequence[ProfilePoint]], kinds: tuple[str, ...], local: Ints, accumulation: Ints) -> Shapes:
+def _shapes(
+    points: Sequence[Sequence[ProfilePoint]], kinds: tuple[str, ...], local: Ints, accumulation: Ints
+) -> Shapes:
     """Of points in rows, filled up with ones."""
     return Shapes(
         _table([[point.num_slots for point in own] for own in points]),

@@ -199,7 +199,9 @@ def _rates(jobs: Sequence[JobView], memory: _Memory, options: Options) -> Floats
     rates = np.asarray([rate or 0.0 for rate in known])
     if new:
         at_first = np.asarray([FIRST_STEPS * jobs[row].limits.min_batch for row in new])
-        outlook = outlooks([jobs[row] for row in new], memory.tasks, options, memory.prior.experience, at_first, LOOK_AHEAD)
+        outlook = outlooks(
+            [jobs[row] for row in new], memory.tasks, options, memory.prior.experience, at_first, LOOK_AHEAD
+        )
         rates[new] = _standard_rates(outlook.work_rate, options)
     return np.where(rates > 0, rates, 1.0)
 

@@ -81,9 +81,7 @@ def outlooks(
         slowness = np.where(options.counts <= max_slots[:, None], 1.0 / (scale[:, None] * layout_factor), 0.0)
         rate = rates * slowness
         remaining_seconds = np.where(rate > 0, remaining_work[:, None] / rate, np.inf)
-    outlook = Outlooks(
-        rate, remaining_seconds, batches, tuple(noise), tuple(model.corrected.times for model in models)
-    )
+    outlook = Outlooks(rate, remaining_seconds, batches, tuple(noise), tuple(model.corrected.times for model in models))
     _look_at_later_noise(outlook, groups, jobs, rates, slowness, bounds, remaining_work, window)
     return outlook
 
@@ -147,7 +145,7 @@ def relative_uncertainty(job: JobView, times: StepTime, batches: Ints, options: 
 def uncertainties_at(
     chosen: Ints, jobs: Sequence[JobView], times: Sequence[StepTime], batches: Ints, options: Options
 ) -> Floats:
-    """The same of each job at one option, at a batch each. What the job has measured there is asked before any model."""
+    """The same of each job at one option and batch. What the job has measured there is asked before any model."""
     errors = np.zeros(len(jobs))
     unmeasured = []
     for row, (job, option) in enumerate(zip(jobs, chosen.tolist(), strict=True)):
@@ -165,9 +163,7 @@ def uncertainties_at(
     return errors
 
 
-def _errors(
-    jobs: Sequence[JobView], times: Sequence[StepTime], at: Ints, batches: Ints, options: Options
-) -> Floats:
+def _errors(jobs: Sequence[JobView], times: Sequence[StepTime], at: Ints, batches: Ints, options: Options) -> Floats:
     slots, kinds = options.counts[at], [options.kinds[index] for index in options.kind_index[at]]
     parts = [
         split(batch, count, job.limits.max_local(kind))

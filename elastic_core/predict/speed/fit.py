@@ -26,12 +26,15 @@ def job_models(points: tuple[ProfilePoint, ...], limits: Limits, experience: Exp
     return _models.one((points, limits, experience))
 
 
+def models_of_jobs(jobs: Sequence[Profiled]) -> list[ThroughputModel]:
+    """The same of many."""
+    return _models.all(jobs)
+
+
 def experience_from(measured: Sequence[tuple[tuple[ProfilePoint, ...], Limits]]) -> Experience:
     """What the jobs that were measured on several types show about the others; `measured`: (profile, limits) of each.
 
     A job that was measured on one type only shows nothing of how fast types are relative to each other.
     """
-    several = [
-        (points, limits, NOTHING) for points, limits in measured if len({point.type for point in points}) > 1
-    ]
+    several = [(points, limits, NOTHING) for points, limits in measured if len({point.type for point in points}) > 1]
     return learn(step_times.all(several)) if several else NOTHING

@@ -148,7 +148,7 @@ def _evaluate(residuals: Residuals, prior: Hypothesis, theta: Floats) -> _Point:
     normal[:, diagonal, diagonal] += prior.spread**-2
     gradient += from_prior / prior.spread
     cost = (off**2).sum(axis=1) + (from_prior**2).sum(axis=1) + prior.cost
-    sound = np.isfinite(cost) & np.isfinite(normal).all(axis=(1, 2)) & np.isfinite(gradient).all(axis=1)
+    sound = np.isfinite(cost + gradient.sum(axis=1) + normal.sum(axis=(1, 2)))
     return _Point(theta.copy(), np.where(sound, cost, np.inf), normal, gradient)
 
 

@@ -32,7 +32,7 @@ from elastic_core.predict.speed.experience import NOTHING, Experience
 from elastic_core.predict.speed.posterior import MODEL_ERROR, POINT_ERROR, Question, estimates, prior_of
 from elastic_core.predict.speed.step_form import BY_TYPE, COMMON, Floats, Ints, Parts, Shapes, evaluate, slopes, split
 
-__all__ = ["Floats", "Ints", "StepTime", "Measured", "fit", "fit_all", "packed", "relative_errors", "split", "stacked"]
+__all__ = ["Floats", "Ints", "Measured", "StepTime", "fit", "fit_all", "packed", "relative_errors", "split", "stacked"]
 
 _UNSEEN_SECONDS = 0.05  # of a job never seen, for its base batch on one slot: only ratios matter to a decision
 
@@ -152,9 +152,7 @@ def stacked(models: Sequence[StepTime], kinds: tuple[str, ...]) -> Floats:
         [
             times.theta
             if times.types == kinds
-            else np.concatenate(
-                [times.theta[: len(COMMON)], *(times.theta_on(kind)[len(COMMON) :] for kind in kinds)]
-            )
+            else np.concatenate([times.theta[: len(COMMON)], *(times.theta_on(kind)[len(COMMON) :] for kind in kinds)])
             for times in models
         ]
     )
