@@ -159,6 +159,7 @@ class LedgerControl:
     def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
         reconciled = self.allocator.change(lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at))
         self.allocator.predictors.refresh()
+        self.allocator.predictors.renew()
         self.allocator.wake()
         return self._ledger.read(
             lambda tx: ReconcileAnswer(

@@ -89,6 +89,8 @@ class Allocator:
         """Who is to decide, and what it is asked with: of one moment, since the policy can be changed."""
         self.predictors.refresh(STALE_SECONDS)
         policy, built = self._ledger.read(_read_snapshot)
+        if self._fit == self.predictors.model:
+            self.predictors.fit_together(built)
         return policy, self.predictors.classify(snapshots.with_models(built, self._fit))
 
     def change(self, work: Callable[[Tx], T]) -> T:

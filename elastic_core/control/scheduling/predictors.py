@@ -6,10 +6,11 @@ long, so that its cost hardly ever falls on one. It sharpens the models of jobs 
 who was measured on several has taught it, and is not told his own measurements twice.
 
 *Classes* and *forecasts* of work and step times come from the files that `control.scheduling.refit` writes. Only jobs
-whose end nobody knows are asked about: what is declared is believed. They are asked anew every `CLASS_SECONDS`, with
-what they have reported so far, so that a job may turn predictable while it runs. Where nothing was learnt the stated
-prior forecasts. Whatever fails here is logged, the jobs' fields stay None, and training goes on. With the setting
-`use_predictors` off nothing is learnt and no job is asked about.
+whose end nobody knows are asked about: what is declared is believed. A decision asks about a job that it sees for the
+first time; from then on `renew`, which reconciliation calls as well, asks anew with what the job has reported so far,
+so that it may turn predictable while it runs. Where nothing was learnt the stated prior forecasts. Whatever fails here
+is logged, the jobs' fields stay None, and training goes on. With the setting `use_predictors` off nothing is learnt and
+no job is asked about.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.finished import describe, losses, metrics, resubmitted
 from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import JobRow
+from elastic_core.control.scheduling import snapshots
 from elastic_core.control.scheduling.submissions import submission_of
 from elastic_core.domain import (
     JobView,
@@ -42,7 +44,7 @@ from elastic_core.logs import get_logger
 from elastic_core.predict.forecasts.run_features import Progress
 from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
 from elastic_core.predict.speed.experience import NOTHING, Experience
-from elastic_core.predict.speed.fit import experience_from, job_models
+from elastic_core.predict.speed.fit import Profiled, experience_from, job_models, models_of_jobs
 from elastic_core.predict.work import convergence
 from elastic_core.protocol.records import JobDescription, JobFacts, Reports
 from elastic_core.settings import Settings
@@ -56,7 +58,8 @@ REFRESH_SECONDS = 300.0
 STALE_SECONDS = 1800.0  # experience that a decision refreshes itself
 TEACHERS = 32  # jobs that experience is learnt from, the latest
 RECENT_LEASES = 5000  # that they are looked for among
-CLASS_SECONDS = 30.0
+CLASS_SECONDS = 30.0  # age of an answer that reconciliation renews
+STALE_CLASS_SECONDS = 600.0  # that a decision renews itself
 log = get_logger(__name__)
 
 ON_SEVERAL_TYPES = text("""
@@ -135,29 +138,51 @@ class Predictors:
         except Exception:
             log.exception("experience cannot be learnt from the ledger: jobs go on with what was known")
 
+    def renew(self) -> None:
+        """Ask anew about the active jobs that have declared no work, those that have had no answer for a while."""
+        if self._settings.use_predictors:
+            self._ask_due(self._ledger.read(lambda tx: snapshots.build(tx, policy="")), CLASS_SECONDS)
+
+    def fit_together(self, snapshot: Snapshot) -> None:
+        """Fit the models of all jobs that have measured something new at once, for `model` to find them."""
+        measured = [job for job in snapshot.jobs if self._is_known(job.profile)]
+        try:
+            models_of_jobs([self._profiled(job.profile, job.limits) for job in measured])
+        except Exception:
+            log.exception("models cannot be fitted together: each is fitted by itself", jobs=len(measured))
+
     def model(self, points: tuple[ProfilePoint, ...], limits: Limits) -> ThroughputModel | None:
         """None where nothing is known of the job nor of the types: policies have a prior of their own for that."""
-        if not points and self._experience == NOTHING:
-            return None
+        return job_models(*self._profiled(points, limits)) if self._is_known(points) else None
+
+    def _is_known(self, points: tuple[ProfilePoint, ...]) -> bool:
+        return bool(points) or self._experience != NOTHING
+
+    def _profiled(self, points: tuple[ProfilePoint, ...], limits: Limits) -> Profiled:
         several = len({point.type for point in points}) > 1
-        return job_models(points, limits, NOTHING if several else self._experience)
+        return points, limits, NOTHING if several else self._experience
 
     def classify(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the class and the forecasts of the jobs that have declared no work."""
         if not self._settings.use_predictors:
             return snapshot
-        undeclared = [job.job_id for job in snapshot.jobs if job.total_samples is None]
-        self._answers = {job_id: answer for job_id, answer in self._answers.items() if job_id in undeclared}
-        due = [job_id for job_id in undeclared if not self._is_fresh(job_id, snapshot.now)]
-        try:
-            if due:
-                self._answer_anew([job for job in snapshot.jobs if job.job_id in due], snapshot)
-        except Exception:
-            log.exception("the classes of jobs cannot be found out", jobs=due)
+        self._ask_due(snapshot, STALE_CLASS_SECONDS)
         return replace(snapshot, jobs=tuple(map(self._with_answer, snapshot.jobs)))
 
-    def _is_fresh(self, job_id: str, now: float) -> bool:
-        return job_id in self._answers and now - self._answers[job_id].at < CLASS_SECONDS
+    def _ask_due(self, snapshot: Snapshot, older_than: float) -> None:
+        """Ask about who has no answer, or one that is older; forget those who are no longer there."""
+        undeclared = {job.job_id: job for job in snapshot.jobs if job.total_samples is None}
+        known = {job_id: answer for job_id, answer in self._answers.items() if job_id in undeclared}
+        due = [
+            job
+            for job_id, job in undeclared.items()
+            if job_id not in known or snapshot.now - known[job_id].at >= older_than
+        ]
+        try:
+            known |= self._answers_of(due, snapshot) if due else {}
+        except Exception:
+            log.exception("the classes of jobs cannot be found out", jobs=[job.job_id for job in due])
+        self._answers = known  # in one go: decisions and reconciliation may be at it at once
 
     def _with_answer(self, job: JobView) -> JobView:
         answer = self._answers.get(job.job_id)
@@ -171,16 +196,18 @@ class Predictors:
             step_forecast=answer.steps,
         )
 
-    def _answer_anew(self, views: Sequence[JobView], snapshot: Snapshot) -> None:
+    def _answers_of(self, views: Sequence[JobView], snapshot: Snapshot) -> dict[str, _Answer]:
         done = {view.job_id: view.done_samples for view in views}
         jobs = self._ledger.read(lambda tx: _read_undeclared(tx, list(done)))
         classes = self._classes(jobs)
         work = self._work(jobs, done)
         steps = self._steps(jobs, snapshot)
-        for job_id, job in jobs.items():
-            self._answers[job_id] = _Answer(
+        return {
+            job_id: _Answer(
                 snapshot.now, classes.get(job_id), _expected_samples(job), work.get(job_id), steps.get(job_id)
             )
+            for job_id, job in jobs.items()
+        }
 
     def _classes(self, jobs: Mapping[str, _Undeclared]) -> Mapping[str, float]:
         classifier = self._classifier.get()

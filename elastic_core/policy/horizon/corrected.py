@@ -3,6 +3,7 @@
 No formula of a few parameters meets every type, count and batch of a real model (a detector on one A100 was three
 times as fast as its best fit). What the fit leaves is taken from the measured points around: a kernel smoother over
 the logarithms of slots and local batch, within a type, which fades to nothing away from what was measured.
+Many models are asked at once (`seconds_of`); none depends on the others.
 """
 
 from __future__ import annotations
@@ -15,75 +16,130 @@ from statistics import median
 import numpy as np
 
 from elastic_core.domain import JobView, Limits, ProfilePoint
-from elastic_core.predict.speed.layout_speeds import Factors, factor, is_plain
-from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, split
+from elastic_core.predict.speed.layout_speeds import factor, is_plain
+from elastic_core.predict.speed.step_form import Shapes, evaluate
+from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, stacked
 
 FIT_WEIGHT = 0.3  # of a measurement's own weight: what speaks for the fit everywhere
 SLOTS_REACH, BATCH_REACH = 0.5, 1.0  # octaves
 ACROSS_NODES = 1.0  # octaves of slots between one node and several
+_UNBOUNDED = 2**62  # samples that fit a slot where no limit is known
 
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
     times: StepTime
-    # By type: where was measured (see `_coordinates`), and the logarithm of measured over fitted seconds there.
-    residuals: dict[str, tuple[Floats, Floats]]
+    kinds: tuple[str, ...]  # where was measured: the type, and a column of coordinates (see `_coordinates`) a point
+    measured_at: Floats
+    residuals: Floats  # logarithm of measured over fitted seconds there
 
     @staticmethod
     def of(times: StepTime, points: Sequence[ProfilePoint]) -> Corrected:
-        residuals = {}
-        for kind in {point.type for point in points}:
-            usable = [p for p in points if p.type == kind and 0 < p.step_seconds < inf and is_plain(p.layout)]
-            if not usable:
-                continue
-            slots, nodes, local, accumulation = np.asarray(
-                [(p.num_slots, p.num_nodes, p.local_batch, p.accumulation) for p in usable]
-            ).T
-            measured = np.log([point.step_seconds for point in usable])
-            fitted = np.log(times.seconds_of(slots, nodes, kind, local, accumulation))
-            residuals[kind] = _coordinates(slots, nodes, local), measured - fitted
-        return Corrected(times, residuals)
+        return Corrected.of_all([times], [points])[0]
 
-    @property
-    def factors(self) -> Factors:
-        return self.times.factors
-
-    def seconds(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Floats:
-        local, accumulation = split(batches, num_slots, limits.max_local(kind))
-        return self.seconds_of(num_slots, num_nodes, kind, local, accumulation)
-
-    def seconds_of(self, num_slots: Ints, num_nodes: Ints, kind: str, local: Ints, accumulation: Ints) -> Floats:
-        fitted = self.times.seconds_of(num_slots, num_nodes, kind, local, accumulation)
-        if kind not in self.residuals:
-            return fitted
-        measured_at, residuals = self.residuals[kind]
-        distance = _coordinates(num_slots, num_nodes, local)[..., None, :] - measured_at
-        weight = np.exp(-0.5 * (distance**2).sum(axis=-1))
-        corrected: Floats = fitted * np.exp(weight @ residuals / (weight.sum(axis=-1) + FIT_WEIGHT))
+    @staticmethod
+    def of_all(models: Sequence[StepTime], points: Sequence[Sequence[ProfilePoint]]) -> list[Corrected]:
+        """`points`: of each model."""
+        usable = [[p for p in own if 0 < p.step_seconds < inf and is_plain(p.layout)] for own in points]
+        kinds = tuple(sorted({point.type for own in usable for point in own}))
+        local = [[point.local_batch for point in own] for own in usable]
+        accumulation = [[point.accumulation for point in own] for own in usable]
+        shapes = _shapes(usable, kinds, _table(local), _table(accumulation))
+        fitted = evaluate(stacked(models, kinds), shapes).log_step
+        coordinates = np.stack(_coordinates(shapes), axis=1)
+        corrected = []
+        for row, own in enumerate(usable):
+            measured = np.log([point.step_seconds for point in own])
+            corrected.append(
+                Corrected(
+                    models[row], tuple(point.type for point in own), coordinates[row, :, : len(own)],
+                    measured - fitted[row, : len(own)],
+                )
+            )  # fmt: skip
         return corrected
 
 
-def scales_of(jobs: Sequence[JobView], model: StepTime | Corrected, limits: Limits) -> list[float]:
-    """How much slower each job is than its task's model says: the median over what it measured itself.
+def seconds_of(models: Sequence[Corrected], kinds: tuple[str, ...], shapes: Shapes) -> Floats:
+    """Step seconds of each model (rows) at its configurations, whose types are counted in `kinds`."""
+    fitted: Floats = np.exp(evaluate(stacked([model.times for model in models], kinds), shapes).log_step)
+    most = max(len(model.kinds) for model in models)
+    if not most:
+        return fitted
+    measured_at, residuals = np.zeros((3, most, len(models))), np.zeros((most, len(models)))
+    kind_at = np.full((most, len(models)), -1)
+    for row, model in enumerate(models):
+        number = len(model.kinds)
+        measured_at[:, :number, row], residuals[:number, row] = model.measured_at, model.residuals
+        kind_at[:number, row] = [kinds.index(kind) if kind in kinds else -1 for kind in model.kinds]
+    column = len(models), *(1,) * (shapes.num_slots.ndim - 1)
+    coordinates = _coordinates(shapes)
+    total, weights = np.zeros(fitted.shape), np.zeros(fitted.shape)
+    for point in range(most):  # a sum in the order of the points, however many others have
+        slots, far, local = (
+            (of - at.reshape(column)) ** 2 for of, at in zip(coordinates, measured_at[:, point], strict=True)
+        )
+        weight = np.exp(-0.5 * (slots + far + local)) * (shapes.type_index == kind_at[point].reshape(column))
+        total += weight * residuals[point].reshape(column)
+        weights += weight
+    return fitted * np.exp(total / (weights + FIT_WEIGHT))
+
+
+def scales_of(jobs: Sequence[JobView], models: Sequence[Corrected], limits: Sequence[Limits]) -> Floats:
+    """How much slower each job is than its task's model says: the median over what it measured itself. `models`,
+    `limits`: of each job.
 
     Another model size under the same entry point shows here.
     """
-    ratios: list[list[float]] = [[] for _ in jobs]
-    measured = [(row, point) for row, job in enumerate(jobs) for point in job.profile if point.step_seconds > 0]
-    for kind in sorted({point.type for _, point in measured}):
-        of_kind = [(row, point) for row, point in measured if point.type == kind]
-        slots, nodes, batches = np.asarray([(p.num_slots, p.num_nodes, p.global_batch) for _, p in of_kind]).T
-        predicted = model.seconds(slots, nodes, kind, batches, limits).tolist()
-        for (row, point), expected in zip(of_kind, predicted, strict=True):
-            if expected > 0:
-                cut = 1.0 if point.layout is None else factor(model.factors, point.layout)
-                ratios[row].append(log(point.step_seconds / (expected * cut)))
-    return [exp(median(of_job)) if of_job else 1.0 for of_job in ratios]
+    scales = np.ones(len(jobs))
+    measured = [[point for point in job.profile if point.step_seconds > 0] for job in jobs]
+    rows = [row for row, points in enumerate(measured) if points]
+    if not rows:
+        return scales
+    points = [measured[row] for row in rows]
+    kinds = tuple(sorted({point.type for own in points for point in own}))
+    most = [[limits[row].max_local(p.type) or _UNBOUNDED for p in own] for row, own in zip(rows, points, strict=True)]
+    batches = _table([[point.global_batch for point in own] for own in points])
+    slots = _table([[point.num_slots for point in own] for own in points])
+    share = -(-batches // slots)
+    accumulation = -(-share // _table(most))
+    shapes = _shapes(points, kinds, -(-share // accumulation), accumulation)
+    predicted = seconds_of([models[row] for row in rows], kinds, shapes).tolist()
+    for row, own, expected in zip(rows, points, predicted, strict=True):
+        scales[row] = _scale(own, expected, models[row].times)
+    return scales
 
 
-def _coordinates(num_slots: Ints, num_nodes: Ints, local: Ints) -> Floats:
+def _scale(points: Sequence[ProfilePoint], predicted: Sequence[float], times: StepTime) -> float:
+    ratios = []
+    for point, expected in zip(points, predicted, strict=False):  # the rest fills the row up
+        if expected > 0:
+            cut = 1.0 if point.layout is None else factor(times.factors, point.layout)
+            ratios.append(log(point.step_seconds / (expected * cut)))
+    return exp(median(ratios)) if ratios else 1.0
+
+
+def _shapes(
+    points: Sequence[Sequence[ProfilePoint]], kinds: tuple[str, ...], local: Ints, accumulation: Ints
+) -> Shapes:
+    """Of points in rows, filled up with ones."""
+    return Shapes(
+        _table([[point.num_slots for point in own] for own in points]),
+        _table([[point.num_nodes for point in own] for own in points]),
+        local,
+        accumulation,
+        _table([[kinds.index(point.type) for point in own] for own in points], 0),
+    )
+
+
+def _table(rows: Sequence[Sequence[int]], fill: int = 1) -> Ints:
+    width = max(map(len, rows), default=0)
+    return np.asarray([[*row, *(fill,) * (width - len(row))] for row in rows], dtype=np.int64).reshape(len(rows), width)
+
+
+def _coordinates(shapes: Shapes) -> tuple[Floats, Floats, Floats]:
     """Coordinates in which the smoother reaches one unit."""
-    across_nodes = np.where(num_nodes > 1, ACROSS_NODES, 0.0)
-    return np.stack(
-        (np.log2(num_slots) / SLOTS_REACH, across_nodes / SLOTS_REACH, np.log2(local) / BATCH_REACH), axis=-1
+    return (
+        np.log2(shapes.num_slots) / SLOTS_REACH,
+        np.where(shapes.far, ACROSS_NODES / SLOTS_REACH, 0.0),
+        np.log2(shapes.local_batch) / BATCH_REACH,
     )

@@ -33,7 +33,7 @@ from elastic_core.policy.base.remaining_distribution import (
 from elastic_core.policy.horizon import wording
 from elastic_core.policy.horizon.gittins import inverse_index
 from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
-from elastic_core.policy.horizon.outlook import CrossTaskPrior, outlooks, relative_uncertainty, uncertainty_at
+from elastic_core.policy.horizon.outlook import outlooks, relative_uncertainty, uncertainties_at
 from elastic_core.policy.horizon.restarts import (
     expected_stays,
     restart_seconds_of,
@@ -41,6 +41,7 @@ from elastic_core.policy.horizon.restarts import (
     seconds_until_back,
     values_less_restarts,
 )
+from elastic_core.policy.horizon.type_prior import CrossTaskPrior
 from elastic_core.policy.plans.layout_choice import with_layouts
 from elastic_core.policy.plans.packing import Room
 from elastic_core.policy.rules import flapping, starvation
@@ -50,7 +51,7 @@ from elastic_core.policy.rules.spending import prices_of, spending
 from elastic_core.policy.rules.urgency import SafetyMargin
 from elastic_core.policy.task_memory import measurements
 from elastic_core.policy.task_memory.measurements import TaskMemory
-from elastic_core.predict.speed.throughput import Floats, Ints
+from elastic_core.predict.speed.throughput import Floats, Ints, StepTime
 from elastic_core.predict.work.work_left import finish_seconds
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
@@ -68,7 +69,6 @@ class Horizon:
         snapshot = replace(snapshot, jobs=as_they_stand(snapshot))
         moves, turns = flapping.recall(snapshot), starvation.recall(snapshot)
         memory = _recall(snapshot)
-        tasks, prior = memory.tasks, memory.prior
         shared = _problem(snapshot, memory, self.tail)
         if shared is None:
             targets = {
@@ -76,14 +76,14 @@ class Horizon:
                 for job in snapshot.jobs
             }
         else:
-            safety_margin = partial(_safety_margin, problem=shared, tasks=tasks, prior=prior)
+            safety_margin = partial(_safety_margin, problem=shared)
             resolution = share_out(
                 snapshot, partial(_context, snapshot, shared), shared.held, moves, turns, safety_margin
             )
-            finishes = _finishes(shared, resolution.chosen, tasks, prior)
+            finishes = _finishes(shared, resolution.chosen)
             targets = _place(snapshot, _targets(shared, resolution, finishes))
         state = {
-            "tasks": measurements.store(tasks), "types": prior.to_json(),
+            "tasks": measurements.store(memory.tasks), "types": memory.prior.to_json(),
             "moves": moves.store(targets, snapshot.now), "turns": turns, "sizes": memory.sizes,
         }  # fmt: skip
         wake_at = snapshot.now + INTERVAL if snapshot.jobs else None
@@ -135,6 +135,7 @@ class Problem:
     held: Ints  # option that each job holds
     restart_seconds: Floats  # seconds of a restart of each
     left: RemainingWork  # of each
+    times: tuple[StepTime, ...]  # model of each job's task
     values_at: Callable[[Ints], Floats]  # the values as if other options were held
     notes: Mapping[int, str] = field(default_factory=dict)  # about the options of some jobs, for their reasons
 
@@ -154,7 +155,7 @@ def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem
     if options is None or not len(options.counts):
         return None
     left = remaining_work(snapshot.jobs, memory.history, _rates(snapshot.jobs, memory, options))
-    outlook = outlooks(snapshot.jobs, memory.tasks, options, memory.prior, left.mean, LOOK_AHEAD)
+    outlook = outlooks(snapshot.jobs, memory.tasks, options, memory.prior.experience, left.mean, LOOK_AHEAD)
     work_rate, remaining_seconds = outlook.work_rate, outlook.remaining_seconds
     measurements.set_rates(memory.tasks, snapshot.jobs, _standard_rates(work_rate, options).tolist())
     held = np.asarray([_held(job, options) for job in snapshot.jobs])
@@ -171,9 +172,9 @@ def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem
     )  # fmt: skip
     shared = Problem(
         snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, outlook.noise,
-        job_values.num_longer, held, restart_seconds, left, values_at,
+        job_values.num_longer, held, restart_seconds, left, outlook.times, values_at,
     )  # fmt: skip
-    safety_margin = partial(_safety_margin, problem=shared, tasks=memory.tasks, prior=memory.prior)
+    safety_margin = partial(_safety_margin, problem=shared)
     return _minding_money(shared, snapshot, work_rate, safety_margin)
 
 
@@ -198,7 +199,9 @@ def _rates(jobs: Sequence[JobView], memory: _Memory, options: Options) -> Floats
     rates = np.asarray([rate or 0.0 for rate in known])
     if new:
         at_first = np.asarray([FIRST_STEPS * jobs[row].limits.min_batch for row in new])
-        outlook = outlooks([jobs[row] for row in new], memory.tasks, options, memory.prior, at_first, LOOK_AHEAD)
+        outlook = outlooks(
+            [jobs[row] for row in new], memory.tasks, options, memory.prior.experience, at_first, LOOK_AHEAD
+        )
         rates[new] = _standard_rates(outlook.work_rate, options)
     return np.where(rates > 0, rates, 1.0)
 
@@ -217,25 +220,26 @@ def _context(snapshot: Snapshot, problem: Problem, held: Ints) -> ClaimContext:
     )
 
 
-def _safety_margin(row: int, problem: Problem, tasks: Mapping[str, TaskMemory], prior: CrossTaskPrior) -> Floats:
+def _safety_margin(row: int, problem: Problem) -> Floats:
     """By how much each option may take longer than predicted: slower steps, and more work than expected."""
-    job = problem.jobs[row]
-    slower = relative_uncertainty(job, problem.batches[row], tasks, problem.options, prior)
+    slower = relative_uncertainty(problem.jobs[row], problem.times[row], problem.batches[row], problem.options)
     return (1.0 + slower) * float(problem.left.upper_ratio[row]) - 1.0
 
 
-def _finishes(
-    problem: Problem, chosen: Ints, tasks: Mapping[str, TaskMemory], prior: CrossTaskPrior
-) -> dict[int, Quantiles | None]:
+def _finishes(problem: Problem, chosen: Ints) -> dict[int, Quantiles | None]:
     """Seconds until each job that gets slots is done on them, its restart included."""
     finishes = {}
-    for row in np.flatnonzero(chosen != NOTHING).tolist():
-        option, work = int(chosen[row]), problem.left.interval(row)
-        slower = uncertainty_at(option, problem.jobs[row], problem.batches[row], tasks, problem.options, prior)
-        # `remaining_seconds` are for the mean of the work, which a few long jobs decide.
-        seconds = float(problem.remaining_seconds[row, option] * work[1] / problem.left.mean[row])
-        pause = 0.0 if option == problem.held[row] else float(problem.restart_seconds[row])
-        finishes[row] = finish_seconds(seconds, work, slower, pause)
+    rows = np.flatnonzero(chosen != NOTHING)
+    if not len(rows):
+        return {}
+    jobs, times = [problem.jobs[row] for row in rows], [problem.times[row] for row in rows]
+    slower = uncertainties_at(chosen[rows], jobs, times, problem.batches[rows, chosen[rows]], problem.options)
+    # `remaining_seconds` are for the mean of the work, which a few long jobs decide.
+    seconds_of_mean, mean = problem.remaining_seconds[rows, chosen[rows]], problem.left.mean
+    for row, seconds, error in zip(rows.tolist(), seconds_of_mean.tolist(), slower.tolist(), strict=True):
+        work = problem.left.interval(row)
+        pause = 0.0 if chosen[row] == problem.held[row] else float(problem.restart_seconds[row])
+        finishes[row] = finish_seconds(seconds * work[1] / float(mean[row]), work, error, pause)
     return finishes
 
 

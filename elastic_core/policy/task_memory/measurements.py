@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import exp, inf, log
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ MOST_POINTS = 48  # of one task
 MOST_WORKS = 64
 MOST_COUNT = 4096  # reports behind one point
 _LEAST = 1e-9  # seconds
-_POINT_FIELDS = tuple(known.name for known in fields(ProfilePoint))
+_POINT_FIELDS = tuple(known.name for known in fields(ProfilePoint) if known.name not in ("roles", "layout"))
+_values_of = attrgetter(*_POINT_FIELDS)
 
 Configuration = tuple[int, int, str, int, int, str]  # slots, nodes, type, local batch, accumulation, cut of the model
 
@@ -158,7 +160,7 @@ def _reported(reported: Reported) -> list[Any]:
 
 
 def _plain(point: ProfilePoint) -> dict[str, Any]:
-    plain = {name: getattr(point, name) for name in _POINT_FIELDS if name not in ("roles", "layout")}
+    plain = dict(zip(_POINT_FIELDS, _values_of(point), strict=True))
     return plain if point.layout is None else {**plain, "layout": to_json(point.layout)}
 
 

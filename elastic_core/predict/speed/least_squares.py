@@ -1,35 +1,72 @@
-"""Robust non-linear least squares under several priors: Levenberg and Marquardt's method with given derivatives.
+"""Robust non-linear least squares under several priors, for many fits of one size at once.
 
-The search is MINPACK's (`scipy.optimize.leastsq`), the way into SciPy with the least overhead, which counts for a dozen
-parameters: fits of two or three points take 0.6 of the time of a search written out in NumPy, fits of 6 to 48 points
-1.1, where `least_squares` takes 1.2 ("lm") to 1.6 ("trf"); all end in the same minima. Promises a local minimum.
+Levenberg and Marquardt's method with given derivatives, damped by Marquardt's scaling and Nielsen's rule (Madsen,
+Nielsen and Tingleff 2004, "Methods for non-linear least squares problems", section 3.2). All fits take their steps
+together, so that a step costs a few operations on large arrays instead of as many on small ones for each fit; who has
+arrived drops out. Promises a local minimum, and that a fit's answer is to the bit the same whoever it is fitted with:
+decisions are replayed by other processes, which have fitted other models before.
+
+`scipy.optimize.least_squares` ends in the same minima (`tests/predict/speed/test_least_squares.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import leastsq
 
 Floats = NDArray[np.float64]
-# At a point, under a prior (means, spreads): residuals, and their derivatives (rows, parameters). At least as many rows
-# as parameters, which a row of the prior for each makes sure of.
-Residuals = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
+Ints = NDArray[np.int64]
+_Mask = NDArray[np.bool_]
 
 _MAX_STEPS = 60
-_CLOSE = 1e-7  # relative fall of the cost that ends the search
+_CLOSE = 1e-8  # relative fall of the cost, seen and expected, that ends a search
+_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-4, 1e-9, 1e12  # relative to the diagonal of the normal matrix
+
+
+class Residuals(Protocol):
+    """What is measured of some fits."""
+
+    def at(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Residuals (fits, rows) and their derivatives (fits, rows, parameters) at `theta` (fits, parameters)."""
+        ...
+
+    def of(self, fits: Ints) -> Residuals:
+        """Those of some of the fits, in that order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A prior to fit under; `cost` is added to its sum of squares when hypotheses are compared."""
+    """Priors to fit under, one a fit (fits, parameters); `cost` is added to their sums of squares when hypotheses are
+    compared. `holds`: whether a fit considers this hypothesis."""
 
     mean: Floats
     spread: Floats
     cost: float = 0.0
+    holds: _Mask | None = None
+
+    def of(self, fits: Ints) -> Hypothesis:
+        return Hypothesis(self.mean[fits], self.spread[fits], self.cost, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """Where each fit is: arrays of one entry a fit."""
+
+    theta: Floats
+    cost: Floats  # sum of squares, the prior's among them; infinite where it is no number
+    normal: Floats  # (fits, parameters, parameters): the inverse of the covariance
+    gradient: Floats  # half of the cost's
+
+    def put(self, fits: Ints | _Mask, other: _Point, those: Ints | _Mask) -> None:
+        """Take over what `other` has of `those`."""
+        for mine, theirs in ((self.theta, other.theta), (self.cost, other.cost), (self.normal, other.normal),
+                             (self.gradient, other.gradient)):  # fmt: skip
+            mine[fits] = theirs[those]
 
 
 def soften(scaled: Floats) -> tuple[Floats, Floats]:
@@ -42,43 +79,101 @@ def soften(scaled: Floats) -> tuple[Floats, Floats]:
     return softened, np.sqrt((root + 1.0) / 2.0) / root
 
 
-def minimise(residuals: Residuals, hypotheses: Sequence[Hypothesis]) -> tuple[Floats, Floats] | None:
-    """(the best point under the best hypothesis, the inverse of its normal matrix: the covariance).
+def minimise(residuals: Residuals, hypotheses: Sequence[Hypothesis]) -> tuple[Floats, Floats, _Mask]:
+    """(the best points under the best hypotheses, the inverses of their normal matrices: the covariances, where both
+    are finite). What is not finite was not found.
 
     The first search starts at its prior's means, the others where the best so far ended, but for what their priors say
-    otherwise. None where nothing finite was found.
+    otherwise. The first hypothesis holds for every fit, and costs least.
     """
-    first, *others = sorted(hypotheses, key=lambda hypothesis: hypothesis.cost)
-    cost, best, normal = _search(residuals, first, first.mean)
+    first, *others = hypotheses
+    best = _search(residuals, first, first.mean)
     for other in others:
-        if other.cost < cost:  # else it cannot win: squares are not negative
-            start = np.where(other.mean == first.mean, best, other.mean)
-            cost, best, normal = min((cost, best, normal), _search(residuals, other, start), key=lambda end: end[0])
-    if not (np.isfinite(cost) and np.isfinite(best).all() and np.isfinite(normal).all()):
-        return None
+        tried = best.cost > other.cost  # else it cannot win: squares are not negative
+        fits = np.flatnonzero(tried if other.holds is None else tried & other.holds)
+        if len(fits):
+            prior = other.of(fits)
+            start = np.where(prior.mean == first.mean[fits], best.theta[fits], prior.mean)
+            found = _search(residuals.of(fits), prior, start)
+            better = found.cost < best.cost[fits]
+            best.put(fits[better], found, better)
+    finite = np.isfinite(best.cost) & np.isfinite(best.theta).all(axis=1) & np.isfinite(best.normal).all(axis=(1, 2))
+    covariance = _inverse(np.where(finite[:, None, None], best.normal, np.eye(best.theta.shape[1])))
+    return best.theta, covariance, finite & np.isfinite(covariance).all(axis=(1, 2))
+
+
+def _search(residuals: Residuals, prior: Hypothesis, start: Floats) -> _Point:
+    """Where no step lowers the sum of squares of any fit any more."""
+    ended = _evaluate(residuals, prior, start)
+    fits = np.flatnonzero(np.isfinite(ended.cost))  # those still on their way
+    if not len(fits):
+        return ended
+    here, at, under = _picked(ended, fits), residuals, prior
+    if len(fits) < len(start):
+        at, under = residuals.of(fits), prior.of(fits)
+    damping, growth = np.full(len(fits), _DAMPING), np.full(len(fits), 2.0)
+    for _ in range(_MAX_STEPS):
+        step, expected = _damped_step(here, damping)
+        there = _evaluate(at, under, here.theta + step)
+        fall = here.cost - there.cost
+        lower = fall > 0
+        small = _CLOSE * (here.cost - prior.cost)
+        arrived = (expected <= small) & (fall <= small) | (damping > _MOST_DAMPING)
+        gain = np.where(lower, fall, 0.0) / np.maximum(expected, 1e-300)
+        shrunk = damping * np.maximum(1.0 / 3.0, 1.0 - np.minimum(2.0 * gain - 1.0, 2.0) ** 3)
+        damping = np.where(lower, np.maximum(shrunk, _LEAST_DAMPING), damping * growth)
+        growth = np.where(lower, 2.0, 2.0 * growth)
+        here.put(lower, there, lower)
+        if arrived.any():
+            ended.put(fits[arrived], here, arrived)
+            going = np.flatnonzero(~arrived)
+            if not len(going):
+                return ended
+            fits, damping, growth = fits[going], damping[going], growth[going]
+            here, at, under = _picked(here, going), at.of(going), under.of(going)
+    ended.put(fits, here, np.arange(len(fits)))
+    return ended
+
+
+def _picked(point: _Point, fits: Ints) -> _Point:
+    return _Point(point.theta[fits], point.cost[fits], point.normal[fits], point.gradient[fits])
+
+
+def _evaluate(residuals: Residuals, prior: Hypothesis, theta: Floats) -> _Point:
+    off, slope = residuals.at(theta)
+    from_prior = (theta - prior.mean) / prior.spread
+    turned = slope.transpose(0, 2, 1)
+    normal, gradient = turned @ slope, (turned @ off[..., None])[..., 0]
+    diagonal = np.arange(theta.shape[1])
+    normal[:, diagonal, diagonal] += prior.spread**-2
+    gradient += from_prior / prior.spread
+    cost = (off**2).sum(axis=1) + (from_prior**2).sum(axis=1) + prior.cost
+    sound = np.isfinite(cost + gradient.sum(axis=1) + normal.sum(axis=(1, 2)))
+    return _Point(theta.copy(), np.where(sound, cost, np.inf), normal, gradient)
+
+
+def _damped_step(here: _Point, damping: Floats) -> tuple[Floats, Floats]:
+    """(the step of each fit, by how much its cost is expected to fall)."""
+    diagonal = np.arange(here.theta.shape[1])
+    scale = 1.0 / np.sqrt(here.normal[:, diagonal, diagonal])
+    matrix = here.normal * scale[:, :, None] * scale[:, None, :]  # of unit diagonal: with the damping never singular
+    matrix[:, diagonal, diagonal] += damping[:, None]
+    downhill = -here.gradient * scale
+    scaled = np.linalg.solve(matrix, downhill[..., None])[..., 0]
+    expected: Floats = (scaled * (damping[:, None] * scaled + downhill)).sum(axis=1)
+    return scaled * scale, expected
+
+
+def _inverse(normal: Floats) -> Floats:
+    """Of each; not a number where there is none."""
     try:
-        covariance = np.asarray(np.linalg.inv(normal), dtype=np.float64)
+        return np.asarray(np.linalg.inv(normal), dtype=np.float64)
     except np.linalg.LinAlgError:
-        return None
-    return (best, covariance) if np.isfinite(covariance).all() else None
+        return np.stack([_inverse_of_one(matrix) for matrix in normal])
 
 
-def _search(residuals: Residuals, prior: Hypothesis, start: Floats) -> tuple[float, Floats, Floats]:
-    """(cost, point, normal matrix) where no step lowers the sum of squares any more."""
-    evaluated: dict[bytes, tuple[Floats, Floats]] = {}  # the last points: MINPACK asks for values and slopes in turn
-
-    def at(theta: Floats) -> tuple[Floats, Floats]:
-        point = theta.tobytes()
-        if point not in evaluated:
-            if len(evaluated) > 3:
-                evaluated.pop(next(iter(evaluated)))
-            evaluated[point] = residuals(theta, prior.mean, prior.spread)
-        return evaluated[point]
-
-    best = leastsq(
-        lambda theta: at(theta)[0], start, Dfun=lambda theta: at(theta)[1], full_output=True,
-        ftol=_CLOSE, gtol=0.0, maxfev=_MAX_STEPS,
-    )[0]  # fmt: skip
-    off, slope = at(best)
-    cost = float(off @ off)
-    return (cost + prior.cost if np.isfinite(cost) else np.inf), best, slope.T @ slope
+def _inverse_of_one(matrix: Floats) -> Floats:
+    try:
+        return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        return np.full(matrix.shape, np.nan)

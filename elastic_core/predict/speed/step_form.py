@@ -1,14 +1,14 @@
 """The formula of a step's time and its derivatives; `predict.speed.throughput` says what it means and where it is from.
 
 Everything is in logarithms, where the model is close to linear: parameters in, seconds out. The derivatives are
-written out because a policy fits thousands of models.
+written out because a policy fits thousands of models. Parameters are those of one model, (parameters,), or of many at
+once, (models, parameters); configurations then have an axis of models in front, which may be 1 where all share them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,9 +60,10 @@ class Shapes:
         return np.asarray(self.accumulation - 1.0, dtype=np.float64)
 
     @cached_property
-    def places(self) -> tuple[Ints, Ints]:
-        """Rows, and the first parameter of each row's type."""
-        return np.arange(len(self.num_slots)), len(COMMON) + len(BY_TYPE) * self.type_index
+    def own(self) -> Ints:
+        """The first parameter of each configuration's type."""
+        first: Ints = len(COMMON) + len(BY_TYPE) * self.type_index
+        return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +82,26 @@ class Parts:
 
 def evaluate(theta: Floats, shapes: Shapes) -> Parts:
     theta = np.minimum(np.maximum(theta, -_LIMIT), _LIMIT)
-    fixed, per_sample, sync, inside, outside, overlap, share = np.exp(theta[: len(COMMON)]).tolist()
-    slowness, exchange, between = theta[len(COMMON) :].reshape(-1, len(BY_TYPE)).T[:, shapes.type_index]
+    num_axes = shapes.num_slots.ndim - (theta.ndim - 1)  # of the configurations of one model
+    of_all = np.exp(theta[..., : len(COMMON)]).reshape(*theta.shape[:-1], *(1,) * num_axes, len(COMMON))
+    fixed, per_sample, sync, inside, outside, overlap, share = (of_all[..., index] for index in range(len(COMMON)))
+    slowness, exchange, between = (_own_parameter(theta, shapes, index) for index in range(len(BY_TYPE)))
 
     compute = fixed + per_sample * shapes.local_batch
     crowd = np.minimum((share * shapes.num_slots) ** SHARING_POWER, 1e200)
     log_grad = np.log(compute) + slowness + np.log1p(crowd) / SHARING_POWER
 
     grown = np.where(shapes.far, outside, inside) * shapes.beyond_two
-    log_sync = log(sync) + exchange + np.where(shapes.far, between, 0.0) + np.log1p(grown)
+    log_sync = np.log(sync) + exchange + np.where(shapes.far, between, 0.0) + np.log1p(grown)
 
-    gamma = 1.0 + min(overlap, _MAX_OVERLAP)
+    gamma = 1.0 + np.minimum(overlap, _MAX_OVERLAP)
     gap = np.where(shapes.several, np.minimum(np.maximum(log_sync - log_grad, -200.0), 200.0), -200.0)
     both = np.logaddexp(0.0, gamma * gap)  # no overflow in the power: everything is relative to the gradients
     hidden = both / gamma
     log_together = log_grad + hidden
     sync_weight = np.exp(gamma * gap - both)
     whole = np.log1p(shapes.more * np.exp(-hidden))
-    active = overlap if overlap < _MAX_OVERLAP else 0.0
+    active = np.where(overlap < _MAX_OVERLAP, overlap, 0.0)
     return Parts(
         log_grad=log_grad,
         log_step=log_together + whole,
@@ -111,22 +114,31 @@ def evaluate(theta: Floats, shapes: Shapes) -> Parts:
     )
 
 
+def _own_parameter(theta: Floats, shapes: Shapes, index: int) -> Floats:
+    """The one of `BY_TYPE` at `index` of each configuration's type."""
+    if theta.ndim == 1:
+        return np.asarray(theta[shapes.own + index])
+    models = np.arange(len(theta)).reshape(-1, *(1,) * (shapes.own.ndim - 1))
+    return np.asarray(theta[models, shapes.own + index])
+
+
 def slopes(theta: Floats, shapes: Shapes) -> tuple[Parts, Floats, Floats]:
-    """The parts, and the derivatives of `log_grad` and `log_step` by each parameter: (configurations, parameters)."""
+    """The parts, and the derivatives of `log_grad` and `log_step` by each parameter: of the configurations' shape, with
+    an axis of parameters at the end."""
     parts = evaluate(theta, shapes)
-    rows, own = shapes.places
-    grad = np.zeros((len(rows), len(theta)))
-    grad[:, 0], grad[:, 1] = parts.fixed_share, 1.0 - parts.fixed_share
-    grad[:, 6] = parts.sharing_share
-    grad[rows, own] = 1.0
+    own = shapes.own[..., None] == np.arange(theta.shape[-1])  # which parameter is the first of the type's
+    grad = np.zeros((*parts.log_grad.shape, theta.shape[-1]))
+    grad[..., 0], grad[..., 1] = parts.fixed_share, 1.0 - parts.fixed_share
+    grad[..., 6] = parts.sharing_share
+    grad += own
 
     exchanged = (1.0 - parts.grad_weight) * parts.together_share
-    step = grad * (1.0 - exchanged)[:, None]
-    step[:, 2] = exchanged
+    step = grad * (1.0 - exchanged)[..., None]
     growth = exchanged * parts.growth
-    step[:, 3] = np.where(shapes.far, 0.0, growth)
-    step[:, 4] = np.where(shapes.far, growth, 0.0)
-    step[:, 5] = parts.overlap_slope * parts.together_share
-    step[rows, own + 1] = exchanged
-    step[rows, own + 2] = np.where(shapes.far, exchanged, 0.0)
+    step[..., 2] = exchanged
+    step[..., 3] = np.where(shapes.far, 0.0, growth)
+    step[..., 4] = np.where(shapes.far, growth, 0.0)
+    step[..., 5] = parts.overlap_slope * parts.together_share
+    step[..., 1:] += own[..., :-1] * exchanged[..., None]
+    step[..., 2:] += own[..., :-2] * np.where(shapes.far, exchanged, 0.0)[..., None]
     return parts, grad, step

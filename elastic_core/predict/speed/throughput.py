@@ -21,26 +21,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from math import isfinite, sqrt
+from functools import cached_property, lru_cache
+from math import sqrt
 
 import numpy as np
 
-from elastic_core.domain import CPU, Layout, Limits, ProfilePoint, ThroughputModel
+from elastic_core.domain import Layout, Limits, ProfilePoint, ThroughputModel
 from elastic_core.predict.speed import layout_speeds
-from elastic_core.predict.speed.experience import NOTHING, SHARED, Experience, common_prior
-from elastic_core.predict.speed.least_squares import Floats, Hypothesis, minimise, soften
-from elastic_core.predict.speed.step_form import BY_TYPE, COMMON, Ints, Parts, Shapes, evaluate, slopes, split
+from elastic_core.predict.speed.experience import NOTHING, Experience
+from elastic_core.predict.speed.posterior import MODEL_ERROR, POINT_ERROR, Question, estimates, prior_of
+from elastic_core.predict.speed.step_form import BY_TYPE, COMMON, Floats, Ints, Parts, Shapes, evaluate, slopes, split
 
-__all__ = ["Floats", "Ints", "StepTime", "fit", "split"]
+__all__ = ["Floats", "Ints", "Measured", "StepTime", "fit", "fit_all", "packed", "relative_errors", "split", "stacked"]
 
 _UNSEEN_SECONDS = 0.05  # of a job never seen, for its base batch on one slot: only ratios matter to a decision
-_MODEL_ERROR = 0.06  # relative, of the form itself: what is left on measured traces however many points there are
-_POINT_ERROR = 0.10  # relative, of one report
-_COMPUTE_ERROR = 0.15  # relative, of a step's time without its wait for gradients
-_SYNC_ERROR, _SYNC_SHARE = 0.25, 0.03  # of that wait: relative to it, and to the step
-_SHARED_COST = 7.0  # in residuals squared: what the hypothesis of sharing must explain better
-_LARGEST = 60.0  # of a logarithm
+
+# (points, limits, experience): what a model is fitted to
+Measured = tuple[Sequence[ProfilePoint], Limits, Experience]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +53,7 @@ class StepTime:
     types: tuple[str, ...]
     source: str
     factors: Mapping[str, float] = field(default_factory=dict)  # of layouts (`predict.speed.layout_speeds`)
+    num_points: int = 0  # that it was fitted to
 
     @cached_property
     def covariance(self) -> Floats:
@@ -109,12 +107,19 @@ class StepTime:
 
     def relative_error(self, num_slots: int, num_nodes: int, kind: str, global_batch: int, limits: Limits) -> float:
         """One standard deviation of the predicted step time, relative to it: 0.1 means give or take a tenth."""
-        theta, place = self._theta_with(kind)
         slots, nodes, batch = np.asarray([[num_slots], [num_nodes], [global_batch]])
         local, accumulation = split(batch, slots, limits.max_local(kind))
-        index = np.asarray([place])
-        slope = slopes(theta, Shapes(slots, nodes, local, accumulation, index))[2][0]
-        return float(np.sqrt(slope @ self._covariance_with(kind) @ slope + _MODEL_ERROR**2))
+        return float(relative_errors([self], [kind], slots, nodes, local, accumulation)[0])
+
+    def theta_on(self, kind: str) -> Floats:
+        """The parameters of steps on one type: `COMMON`, and `BY_TYPE` of it."""
+        theta, place = self._theta_with(kind)
+        return np.asarray(theta[_parameters_on(place)])
+
+    def covariance_on(self, kind: str) -> Floats:
+        """Of `theta_on`."""
+        at = _parameters_on(self.types.index(kind) if kind in self.types else len(self.types))
+        return np.asarray(self._covariance_with(kind)[at[:, None], at])
 
     def _theta_with(self, kind: str) -> tuple[Floats, int]:
         """The parameters, and where the type's are among them.
@@ -135,30 +140,80 @@ class StepTime:
         return covariance
 
 
+@lru_cache(maxsize=256)
+def _parameters_on(place: int) -> Ints:
+    first = len(COMMON) + len(BY_TYPE) * place
+    return np.asarray([*range(len(COMMON)), *range(first, first + len(BY_TYPE))])
+
+
+def stacked(models: Sequence[StepTime], kinds: tuple[str, ...]) -> Floats:
+    """The parameters of many models over the same types, (models, parameters), for `step_form.evaluate`."""
+    return np.stack(
+        [
+            times.theta
+            if times.types == kinds
+            else np.concatenate([times.theta[: len(COMMON)], *(times.theta_on(kind)[len(COMMON) :] for kind in kinds)])
+            for times in models
+        ]
+    )
+
+
+def relative_errors(
+    models: Sequence[StepTime], kinds: Sequence[str], num_slots: Ints, num_nodes: Ints, local: Ints, accumulation: Ints
+) -> Floats:  # fmt: skip
+    """`StepTime.relative_error` of many, one entry each: of a step of `models[i]` on slots of type `kinds[i]`."""
+    theta = np.stack([times.theta_on(kind) for times, kind in zip(models, kinds, strict=True)])
+    covariance = np.stack([times.covariance_on(kind) for times, kind in zip(models, kinds, strict=True)])
+    sizes = (of[:, None] for of in (num_slots, num_nodes, local, accumulation, np.zeros_like(num_slots)))
+    slope = slopes(theta, Shapes(*sizes))[2]
+    variance = (slope @ covariance @ slope.transpose(0, 2, 1))[:, 0, 0]
+    return np.asarray(np.sqrt(variance + MODEL_ERROR**2))
+
+
 def fit(points: Sequence[ProfilePoint], limits: Limits, experience: Experience = NOTHING) -> ThroughputModel:
-    """The model that explains the points best. Never raises on odd data: what cannot be a measurement is passed over.
+    """The model of one job, as it is stored; see `fit_all`. `num_points` counts the points that were used."""
+    return packed(fit_all([(points, limits, experience)])[0])
+
+
+def fit_all(jobs: Sequence[Measured]) -> list[StepTime]:
+    """The models that explain the points of each job best. Never raises on odd data: what cannot be a measurement is
+    passed over.
 
     `source` is "fitted" when two different configurations or more were measured, else "prior": the prior's shape,
-    at the scale of the one configuration measured if there is one. `num_points` counts the points that were used.
-    Types that only `experience` knows are in the model too, projected from those that were measured.
+    at the scale of the one configuration measured if there is one. Types that only `experience` knows are in the model
+    too, projected from those that were measured. A model does not depend on the other jobs.
     """
-    measured = [point for point in points if _sane(point)]
-    usable = layout_speeds.as_replicas(measured, limits)
-    fitted = _maximum_a_posteriori(usable, _types(usable, limits, experience), experience) if usable else None
-    if fitted is None:  # nothing measured, or no finite optimum
-        return _pack(_prior(limits, experience), 0)
-    configurations = {(p.num_slots, p.num_nodes, p.type, p.local_batch, p.accumulation) for p in usable}
-    theta, covariance, types = fitted
-    source = "fitted" if len(configurations) > 1 else "prior"
-    times = StepTime(theta, covariance, types, source)
-    if any(not layout_speeds.is_plain(point.layout) for point in measured):
-        times = replace(times, factors=layout_speeds.learn(measured, lambda point: times.of_point(point, limits)))
-    return _pack(times, len(usable))
+    sane = [[point for point in points if _sane(point)] for points, _, _ in jobs]
+    usable = [layout_speeds.as_replicas(points, limits) for points, (_, limits, _) in zip(sane, jobs, strict=True)]
+    asked = [row for row, points in enumerate(usable) if points]
+    found = estimates([Question(usable[row], _types(usable[row], *jobs[row][1:]), jobs[row][2]) for row in asked])
+    fitted = dict(zip(asked, found, strict=True))
+    models = []
+    for row, (_, limits, experience) in enumerate(jobs):
+        answer = fitted.get(row)
+        if answer is None:  # nothing measured, or no finite optimum
+            models.append(_prior(limits, experience))
+        else:
+            types = _types(usable[row], limits, experience)
+            times = StepTime(*answer, types, _source(usable[row]), num_points=len(usable[row]))
+            models.append(_with_layouts(times, sane[row], limits))
+    return models
+
+
+def _source(points: Sequence[ProfilePoint]) -> str:
+    configurations = {(p.num_slots, p.num_nodes, p.type, p.local_batch, p.accumulation) for p in points}
+    return "fitted" if len(configurations) > 1 else "prior"
+
+
+def _with_layouts(times: StepTime, points: Sequence[ProfilePoint], limits: Limits) -> StepTime:
+    if all(layout_speeds.is_plain(point.layout) for point in points):
+        return times
+    return replace(times, factors=layout_speeds.learn(points, lambda point: times.of_point(point, limits)))
 
 
 def measured_error(count: int) -> float:
     """One standard deviation of a step time that is known from `count` reports, relative to it."""
-    return sqrt(_MODEL_ERROR**2 + _POINT_ERROR**2 / max(count, 1))
+    return sqrt(MODEL_ERROR**2 + POINT_ERROR**2 / max(count, 1))
 
 
 def _types(points: Sequence[ProfilePoint], limits: Limits, experience: Experience) -> tuple[str, ...]:
@@ -171,97 +226,9 @@ def _sane(point: ProfilePoint) -> bool:
     return 1e-9 < point.step_seconds < 1e9 and all(size >= 1 for size in sizes)
 
 
-def _compute_part(point: ProfilePoint) -> float | None:
-    """Seconds of a step without the wait for gradients, where that was measured."""
-    if point.num_slots == 1:
-        return point.step_seconds
-    compute = point.step_seconds - point.sync_seconds
-    known = isfinite(point.sync_seconds) and point.sync_seconds > 0 and compute > 0.02 * point.step_seconds
-    return compute if known else None
-
-
-def _maximum_a_posteriori(
-    points: Sequence[ProfilePoint], types: tuple[str, ...], experience: Experience
-) -> tuple[Floats, Floats, tuple[str, ...]] | None:
-    shapes = Shapes(
-        np.asarray([point.num_slots for point in points]),
-        np.asarray([point.num_nodes for point in points]),
-        np.asarray([point.local_batch for point in points]),
-        np.asarray([point.accumulation for point in points]),
-        np.asarray([types.index(point.type) for point in points]),
-    )
-    mean, spread = _prior_of(*_typical(points, experience), types, experience)
-    measured = np.log([point.step_seconds for point in points])
-    noise = np.sqrt(_MODEL_ERROR**2 + _POINT_ERROR**2 / np.asarray([point.count for point in points]))
-    parts = [_compute_part(point) if point.num_slots > 1 else None for point in points]
-    rows = np.asarray([i for i, part in enumerate(parts) if part is not None], dtype=np.int64)
-    computed = np.log(np.asarray([part for part in parts if part is not None], dtype=np.float64))
-    computed = computed - np.log(shapes.accumulation[rows])
-    waits_measured = np.asarray([points[i].sync_seconds for i in rows])
-    wait_error = _SYNC_SHARE * np.exp(measured[rows]) + _SYNC_ERROR * waits_measured
-
-    repeated = shapes.accumulation[rows]
-    noise_of_row, wait_error_of_row = noise[:, None], wait_error[:, None]
-    steps, waits, all_rows = len(points), len(points) + len(rows), len(points) + 2 * len(rows)
-
-    def residuals(theta: Floats, mean: Floats, spread: Floats) -> tuple[Floats, Floats]:
-        parts, grad_slope, step_slope = slopes(theta, shapes)
-        log_grad, grad_slope = parts.log_grad[rows], grad_slope[rows]
-        step = np.exp(np.minimum(parts.log_step[rows], _LARGEST))
-        grad = np.exp(np.minimum(log_grad, _LARGEST)) * repeated
-        off = np.empty(all_rows + len(theta))
-        off[:steps] = (parts.log_step - measured) / noise
-        off[steps:waits] = (log_grad - computed) / _COMPUTE_ERROR
-        off[waits:all_rows] = (step - grad - waits_measured) / wait_error
-        off[:all_rows], factor = soften(off[:all_rows])
-        off[all_rows:] = (theta - mean) / spread
-        slope = np.zeros((len(off), len(theta)))
-        slope[:steps] = step_slope / noise_of_row
-        slope[steps:waits] = grad_slope / _COMPUTE_ERROR
-        slope[waits:all_rows] = (step[:, None] * step_slope[rows] - grad[:, None] * grad_slope) / wait_error_of_row
-        slope[:all_rows] *= factor[:, None]
-        slope[all_rows:].flat[:: len(theta) + 1] = 1.0 / spread
-        return off, slope
-
-    cores = any(point.type == CPU for point in points)
-    optimum = minimise(residuals, _hypotheses(mean, spread, shapes) if cores else [Hypothesis(mean, spread)])
-    return None if optimum is None else (*optimum, types)
-
-
-def _hypotheses(mean: Floats, spread: Floats, shapes: Shapes) -> list[Hypothesis]:
-    """Slots share nothing; or they do, which takes more slots than two to be told, and clear evidence."""
-    alone = Hypothesis(mean, spread)
-    if shapes.num_slots.max() <= 2 or len(np.unique(shapes.num_slots)) == 1:
-        return [alone]
-    at = COMMON.index("share")
-    shared = Hypothesis(mean.copy(), spread.copy(), _SHARED_COST)
-    shared.mean[at], shared.spread[at] = np.log(SHARED[0]), SHARED[1]
-    return [alone, shared]
-
-
-def _typical(points: Sequence[ProfilePoint], experience: Experience) -> tuple[float, float]:
-    """(seconds, samples) of a typical micro-batch: what the prior's ratios are taken from."""
-    seconds = [
-        np.log((_compute_part(point) or point.step_seconds) / point.accumulation)
-        - experience.mean_of(point.type)[BY_TYPE.index("slowness")]
-        for point in points
-    ]
-    return float(np.exp(np.median(seconds))), float(np.median([point.local_batch for point in points]))
-
-
-def _prior_of(seconds: float, samples: float, types: Sequence[str], experience: Experience) -> tuple[Floats, Floats]:
-    common, spread = common_prior()
-    mean = common.copy()
-    for name in ("fixed", "per_sample", "sync"):
-        mean[COMMON.index(name)] += np.log(seconds)
-    mean[COMMON.index("per_sample")] -= np.log(samples)
-    means, spreads = [experience.mean_of(kind) for kind in types], [experience.spread_of(kind) for kind in types]
-    return np.concatenate((mean, *means)), np.concatenate((spread, *spreads))
-
-
 def _prior(limits: Limits, experience: Experience) -> StepTime:
     types = _types((), limits, experience)
-    mean, spread = _prior_of(_UNSEEN_SECONDS, float(max(limits.reference_batch, 1)), types, experience)
+    mean, spread = prior_of(_UNSEEN_SECONDS, float(max(limits.reference_batch, 1)), types, experience)
     return StepTime(mean, np.diag(spread**2), types, "prior")
 
 
@@ -269,15 +236,21 @@ def _names(types: Sequence[str]) -> tuple[str, ...]:
     return COMMON + tuple(f"{name}.{kind}" for kind in types for name in BY_TYPE)
 
 
-def _pack(fitted: StepTime, num_points: int) -> ThroughputModel:
+def packed(times: StepTime) -> ThroughputModel:
     """Natural values by name, then the covariance of their logarithms: lower triangle, row by row."""
-    names = _names(fitted.types)
-    params = {name: float(value) for name, value in zip(names, np.exp(fitted.theta), strict=True)}
+    names, rows, columns = _stored_names(times.types)
+    values = [*np.exp(times.theta).tolist(), *times.covariance[rows, columns].tolist()]
+    params = dict(zip(names, values, strict=True)) | dict(times.factors)
+    return ThroughputModel(params=params, source=times.source, num_points=times.num_points)
+
+
+@lru_cache(maxsize=256)
+def _stored_names(types: tuple[str, ...]) -> tuple[tuple[str, ...], Ints, Ints]:
+    """(all names in order, rows and columns of the covariance that is stored)."""
+    names = _names(types)
     rows, columns = np.tril_indices(len(names))
-    for row, column in zip(rows, columns, strict=True):
-        params[f"cov.{row}.{column}"] = float(fitted.covariance[row, column])
-    params.update(fitted.factors)
-    return ThroughputModel(params=params, source=fitted.source, num_points=num_points)
+    of_covariance = (f"cov.{row}.{column}" for row, column in zip(rows.tolist(), columns.tolist(), strict=True))
+    return (*names, *of_covariance), rows, columns
 
 
 def _unpack(model: ThroughputModel) -> StepTime | None:
@@ -287,4 +260,6 @@ def _unpack(model: ThroughputModel) -> StepTime | None:
     values = np.asarray([model.params.get(name, np.nan) for name in names], dtype=np.float64)
     if not (np.isfinite(values).all() and (values > 0).all()):
         return None
-    return StepTime(np.log(values), model.params, types, model.source, layout_speeds.stored(model.params))
+    return StepTime(
+        np.log(values), model.params, types, model.source, layout_speeds.stored(model.params), model.num_points
+    )

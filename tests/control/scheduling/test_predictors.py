@@ -16,7 +16,12 @@ from structlog.testing import capture_logs
 from elastic_core.control.ledger.finished import describe
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling import refit
-from elastic_core.control.scheduling.predictors import CLASS_SECONDS, REFRESH_SECONDS, STALE_SECONDS
+from elastic_core.control.scheduling.predictors import (
+    CLASS_SECONDS,
+    REFRESH_SECONDS,
+    STALE_CLASS_SECONDS,
+    STALE_SECONDS,
+)
 from elastic_core.domain import JobView, ProfilePoint, to_json
 from elastic_core.policy.aiturbo.aiturbo import is_predictable
 from elastic_core.predict.speed.fit import job_models
@@ -196,8 +201,9 @@ def test_a_job_turns_predictable_while_it_runs(
     life = submit(control, "job-a")
     before = the_job(control, "job-a")
     report(control, life, falls(Random(77))[:20])
-    assert the_job(control, "job-a").predictable == before.predictable  # not asked again at every decision
     clock.advance(CLASS_SECONDS + 1)
+    assert the_job(control, "job-a").predictable == before.predictable  # a decision does not ask again
+    control.reconcile([])
     after = the_job(control, "job-a")
     assert before.predictable is not None
     assert after.predictable is not None
@@ -205,6 +211,19 @@ def test_a_job_turns_predictable_while_it_runs(
     assert after.expected_samples == pytest.approx(4000, rel=0.4)  # where runs like it come down to the target
     assert not is_predictable(before)
     assert is_predictable(after)
+
+
+def test_a_decision_asks_again_only_where_nobody_reconciles(
+    control: LedgerControl, clock: FakeClock, learnt_from_runs: bytes
+) -> None:
+    put(control, learnt_from_runs)
+    life = submit(control, "job-a")
+    before = the_job(control, "job-a").predictable
+    report(control, life, falls(Random(77))[:20])
+    clock.advance(STALE_CLASS_SECONDS - 1)
+    assert the_job(control, "job-a").predictable == before
+    clock.advance(2)
+    assert the_job(control, "job-a").predictable != before
 
 
 def test_a_new_file_takes_effect_and_a_broken_one_is_refused_and_does_without(
@@ -216,8 +235,10 @@ def test_a_new_file_takes_effect_and_a_broken_one_is_refused_and_does_without(
     path = put(control, learnt_from_tasks[:5000])
     clock.advance(CLASS_SECONDS + 1)
     with capture_logs() as entries:
+        control.reconcile([])
         assert the_job(control, "job-a").predictable is None
         clock.advance(CLASS_SECONDS + 1)
+        control.reconcile([])
         assert the_job(control, "job-a").predictable is None
     assert [str(path) in entry["event"] for entry in entries if entry["log_level"] == "error"] == [
         True
@@ -225,6 +246,7 @@ def test_a_new_file_takes_effect_and_a_broken_one_is_refused_and_does_without(
     assert control.acquire("job-a__seg_0").segment_id == "job-a__seg_0"
     put(control, learnt_from_tasks)
     clock.advance(CLASS_SECONDS + 1)
+    control.reconcile([])
     assert the_job(control, "job-a").predictable is not None
 
 
@@ -305,6 +327,7 @@ def test_without_history_an_open_job_is_forecast_by_the_stated_prior_and_then_by
     blind = the_job(control, "job-a").work_forecast
     report(control, life, falls(Random(77))[:20])
     clock.advance(CLASS_SECONDS + 1)
+    control.reconcile([])
     seeing = the_job(control, "job-a").work_forecast
     assert blind is not None
     assert seeing is not None

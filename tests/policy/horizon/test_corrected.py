@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.policy.horizon.corrected import Corrected
+from elastic_core.policy.horizon.corrected import Corrected, seconds_of
 from elastic_core.predict.speed import throughput
-from elastic_core.predict.speed.throughput import StepTime
+from elastic_core.predict.speed.step_form import Shapes
+from elastic_core.predict.speed.throughput import StepTime, split
 from tests.policy.builders import limits, point
 
 LIMITS = limits((1, 2, 4, 8), batch=(16, 512))
@@ -21,8 +22,12 @@ TIMES = StepTime.of(throughput.fit(SMOOTH, LIMITS), LIMITS)
 
 
 def ask(model: StepTime | Corrected, slots: int, batch: int, kind: str = "gpu", num_nodes: int = 1) -> float:
-    one = np.asarray
-    return float(model.seconds(one([slots]), one([num_nodes]), kind, one([batch]), LIMITS)[0])
+    count, nodes, batches = np.asarray([[slots], [num_nodes], [batch]])
+    if isinstance(model, StepTime):
+        return float(model.seconds(count, nodes, kind, batches, LIMITS)[0])
+    local, accumulation = split(batches, count, LIMITS.max_local(kind))
+    shapes = Shapes(count[None], nodes[None], local[None], accumulation[None], np.zeros_like(count)[None])
+    return float(seconds_of([model], (kind,), shapes)[0, 0])
 
 
 @given(factor=st.floats(0.2, 5.0))

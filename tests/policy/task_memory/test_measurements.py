@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.domain import JobView
-from elastic_core.policy.horizon.corrected import scales_of
+from elastic_core.policy.horizon.corrected import Corrected, scales_of
 from elastic_core.policy.task_memory import measurements
 from elastic_core.predict.speed import throughput
 from elastic_core.predict.speed.throughput import StepTime
@@ -71,7 +71,8 @@ def test_a_slower_job_of_a_task_is_known_by_its_scale() -> None:
     usual = a_job("a", 0.1, 0.06)
     model = StepTime.of(throughput.fit(usual.profile, usual.limits), usual.limits)
     thrice = a_job("c", 0.3, 0.18)
-    same, slower, unknown = scales_of((usual, thrice, a_job("b")), model, usual.limits)
+    jobs = (usual, thrice, a_job("b"))
+    same, slower, unknown = scales_of(jobs, [Corrected.of(model, ())] * 3, [usual.limits] * 3)
     assert unknown == 1.0
     assert slower / same == pytest.approx(3.0)
 

@@ -1,32 +1,49 @@
-"""The small solver: finds minima, keeps the better hypothesis, is not bent by one absurd residual."""
+"""The small solver: finds the minima that SciPy finds, keeps the better hypothesis, is not bent by one absurd residual,
+and answers each fit as if it were alone."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from elastic_core.predict.speed.least_squares import Floats, Hypothesis, minimise, soften
+from elastic_core.predict.speed.least_squares import Floats, Hypothesis, Ints, minimise, soften
 
 X = np.linspace(0.0, 1.0, 9)
 
 
-def line(y: Floats, noise: float = 0.01) -> object:
-    """Residuals of y = a + b x with a prior on (a, b)."""
+@dataclass(frozen=True)
+class Lines:
+    """Residuals of y = a + b x of each fit (rows of `y`)."""
 
-    def residuals(theta: Floats, mean: Floats, spread: Floats) -> tuple[Floats, Floats]:
-        off = (theta[0] + theta[1] * X - y) / noise
-        softened, factor = soften(off)
-        slope = np.column_stack((np.ones_like(X), X)) / noise * factor[:, None]
-        return np.append(softened, (theta - mean) / spread), np.vstack((slope, np.diag(1.0 / spread)))
+    y: Floats
+    noise: float = 0.01
 
-    return residuals
+    def at(self, theta: Floats) -> tuple[Floats, Floats]:
+        off, factor = soften((theta[:, :1] + theta[:, 1:] * X - self.y) / self.noise)
+        return off, np.stack((np.ones_like(self.y), np.broadcast_to(X, self.y.shape)), axis=2) / self.noise * (
+            factor[..., None]
+        )
+
+    def of(self, fits: Ints) -> Lines:
+        return Lines(self.y[fits], self.noise)
 
 
-WIDE = Hypothesis(np.zeros(2), np.full(2, 100.0))
+def line(y: Floats, noise: float = 0.01) -> Lines:
+    return Lines(y[None], noise)
+
+
+def alike(mean: tuple[float, float], spread: float, cost: float = 0.0, fits: int = 1) -> Hypothesis:
+    return Hypothesis(np.tile(mean, (fits, 1)), np.full((fits, 2), spread), cost)
+
+
+WIDE = alike((0.0, 0.0), 100.0)
 
 
 def test_a_line_is_found_with_its_uncertainty() -> None:
-    best, covariance = minimise(line(1.0 + 2.0 * X), [WIDE])  # type: ignore[arg-type, misc]
+    (best,), (covariance,), found = minimise(line(1.0 + 2.0 * X), [WIDE])
+    assert found.all()
     assert best == pytest.approx([1.0, 2.0], abs=1e-3)
     assert 0 < covariance[0, 0] < 0.01**2
     assert covariance[0, 1] < 0
@@ -35,21 +52,30 @@ def test_a_line_is_found_with_its_uncertainty() -> None:
 def test_one_absurd_point_hardly_moves_it() -> None:
     y = 1.0 + 2.0 * X
     y[4] = 50.0
-    best, _ = minimise(line(y), [WIDE])  # type: ignore[arg-type, misc]
+    (best,), _, _ = minimise(line(y), [WIDE])
     assert best == pytest.approx([1.0, 2.0], abs=0.05)
 
 
 def test_the_hypothesis_that_explains_more_is_kept_unless_it_costs_too_much() -> None:
-    near_zero = Hypothesis(np.zeros(2), np.full(2, 0.1))
-    right = Hypothesis(np.asarray([1.0, 2.0]), np.full(2, 0.1), cost=7.0)
-    dear = Hypothesis(right.mean, right.spread, cost=1e6)
+    near_zero, right, dear = (alike(mean, 0.1, cost) for mean, cost in (((0, 0), 0), ((1, 2), 7), ((1, 2), 1e6)))
     y = 1.0 + 2.0 * X
-    assert minimise(line(y, 0.1), [near_zero, right])[0] == pytest.approx([1.0, 2.0], abs=0.01)  # type: ignore[arg-type, index]
-    assert minimise(line(y, 0.1), [near_zero, dear])[0][1] < 1.9  # type: ignore[arg-type, index]
+    assert minimise(line(y, 0.1), [near_zero, right])[0][0] == pytest.approx([1.0, 2.0], abs=0.01)
+    assert minimise(line(y, 0.1), [near_zero, dear])[0][0, 1] < 1.9
 
 
-def test_what_has_no_finite_value_is_no_answer() -> None:
-    assert minimise(line(np.full(9, np.nan)), [WIDE]) is None  # type: ignore[arg-type]
+def test_only_those_consider_a_hypothesis_for_whom_it_holds() -> None:
+    y = np.tile(1.0 + 2.0 * X, (2, 1))
+    right = Hypothesis(*(np.tile(of, (2, 1)) for of in ((1.0, 2.0), (0.1, 0.1))), 7.0, np.asarray([True, False]))
+    best, _, _ = minimise(Lines(y, 0.1), [alike((0.0, 0.0), 0.1, fits=2), right])
+    assert best[0] == pytest.approx([1.0, 2.0], abs=0.01)
+    assert best[1, 1] < 1.9
+
+
+def test_what_has_no_finite_value_is_not_found_and_keeps_no_other_from_being() -> None:
+    y = np.stack((np.full(9, np.nan), 1.0 + 2.0 * X))
+    best, _, found = minimise(Lines(y), [alike((0.0, 0.0), 100.0, fits=2)])
+    assert found.tolist() == [False, True]
+    assert best[1] == pytest.approx([1.0, 2.0], abs=1e-3)
 
 
 def test_softened_squares_are_the_soft_l1_loss() -> None:

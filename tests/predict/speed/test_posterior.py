@@ -1,0 +1,84 @@
+"""Fits of many jobs at once: each is what SciPy finds for it alone, and the same bits whoever it is fitted with."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import least_squares
+
+from elastic_core.domain import Limits, ProfilePoint
+from elastic_core.predict.speed.experience import NOTHING
+from elastic_core.predict.speed.posterior import Question, _Measured, _size, _typical, prior_of
+from elastic_core.predict.speed.step_form import Shapes, evaluate
+from elastic_core.predict.speed.throughput import StepTime, fit_all
+from tests.policy.strategies import BUSY
+
+LIMITS = Limits(slot_counts=(1, 2, 4, 8, 16), types=(), min_batch=16, max_batch=4096)
+TOLERANCE = 2e-3  # of a predicted step time, relative: a thirtieth of what the form itself is off by
+
+
+def profile(rng: Random) -> tuple[ProfilePoint, ...]:
+    """Of a job that computes, exchanges gradients, and is measured with 5 % noise on one to six configurations."""
+    of_sample, exchange, kinds = rng.lognormvariate(-5, 1), rng.uniform(0.02, 0.6), rng.sample(("t4", "a100"), 2)
+    points = []
+    for _ in range(rng.randint(1, 6)):
+        slots, local, kind = rng.choice((1, 2, 4, 8, 16)), rng.choice((16, 32, 64)), rng.choice(kinds)
+        compute = of_sample * (10 + local) * (1.0 if kind == "t4" else 0.3)
+        wait = 0.0 if slots == 1 else compute * exchange * (1.0 + slots / 16)
+        noise = rng.lognormvariate(0.0, 0.05)
+        points.append(
+            ProfilePoint(
+                num_slots=slots, num_nodes=-(-slots // 8), type=kind, global_batch=local * slots, local_batch=local,
+                accumulation=1, step_seconds=(compute + wait) * noise, sync_seconds=wait * noise, count=8,
+            )
+        )  # fmt: skip
+    return tuple(points)
+
+
+def of_reference(points: tuple[ProfilePoint, ...], types: tuple[str, ...]) -> np.ndarray:
+    """The logarithms of the parameters, by SciPy."""
+    mean, spread = prior_of(*_typical(points, NOTHING), types, NOTHING)
+    measured = _Measured.of_questions([Question(points, types, NOTHING)], _size(len(points)))
+
+    def off(theta: np.ndarray) -> np.ndarray:
+        return np.append(measured.at(theta[None])[0][0], (theta - mean) / spread)
+
+    def slope(theta: np.ndarray) -> np.ndarray:
+        return np.vstack((measured.at(theta[None])[1][0], np.diag(1.0 / spread)))
+
+    return np.asarray(least_squares(off, mean, slope, method="lm", xtol=1e-12, ftol=1e-12, gtol=1e-12).x)
+
+
+def everywhere(theta: np.ndarray, types: tuple[str, ...]) -> np.ndarray:
+    """Logarithms of step seconds on many counts and batches of every type."""
+    slots, local, kind = (of.ravel() for of in np.meshgrid((1, 2, 4, 8, 16), (8, 32, 128), range(len(types))))
+    return np.asarray(evaluate(theta, Shapes(slots, -(-slots // 8), local, np.ones_like(slots), kind)).log_step)
+
+
+def fits(profiles: list[tuple[ProfilePoint, ...]]) -> list[StepTime]:
+    return fit_all([(points, LIMITS, NOTHING) for points in profiles])
+
+
+@settings(BUSY, max_examples=40)
+@given(seed=st.integers(0, 10**9))
+def test_predictions_of_a_fit_among_many_are_those_of_scipy_alone(seed: int) -> None:
+    rng = Random(seed)
+    profiles = [profile(rng) for _ in range(8)]
+    for points, times in zip(profiles, fits(profiles), strict=True):
+        apart = everywhere(times.theta, times.types) - everywhere(of_reference(points, times.types), times.types)
+        assert np.abs(apart).max() < TOLERANCE
+
+
+@settings(BUSY, max_examples=25)
+@given(seed=st.integers(0, 10**9), number=st.integers(2, 30))
+def test_a_fit_is_the_same_to_the_bit_whoever_it_is_fitted_with(seed: int, number: int) -> None:
+    """A decision is replayed by a process that has fitted other models before."""
+    rng = Random(seed)
+    profiles = [profile(rng) for _ in range(number)]
+    for points, times in zip(profiles, fits(profiles), strict=True):
+        (alone,) = fits([points])
+        assert (times.theta == alone.theta).all()
+        assert (times.covariance == alone.covariance).all()
