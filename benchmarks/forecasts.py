@@ -35,7 +35,7 @@ from elastic_core.control.scheduling import refit
 from elastic_core.control.scheduling.submissions import submission_of
 from elastic_core.predict.forecasts.forecast_files import Forecasters
 from elastic_core.predict.forecasts.intervals import quantile, shortest_interval
-from elastic_core.predict.forecasts.run_features import Progress
+from elastic_core.predict.forecasts.run_features import Progress, averaged_losses
 from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
 from elastic_core.predict.predictability.predictability import Classifier
 from elastic_core.predict.work import convergence
@@ -44,7 +44,7 @@ from elastic_core.protocol.records import FinishedRun
 Floats = NDArray[np.float64]
 
 FOLDS = 5
-CLASS_SHARES = (0.0, 0.25)
+CLASS_SHARES = (0.0, 0.25, 0.5, 0.75)  # the later ones say how far the class is decidable at all
 WORK_SHARES = (0.0, 0.25, 0.5, 0.75)
 DRAWN = -1.0  # a share that is drawn for each run
 RESAMPLES = 2000
@@ -94,13 +94,17 @@ def splits(
         )
 
 
-def judge(runs: Sequence[FinishedRun], how: str, only: int | None) -> Held:
+def judge(runs: Sequence[FinishedRun], how: str, only: int | None, only_classes: bool = False) -> Held:
     held = Held()
     for number, (train, test) in enumerate(splits(runs, how)):
         if only is not None and number >= only:
             break
         started = time.process_time()
         classifier = refit.fit_classifier(train)
+        if only_classes:
+            classes(held, classifier, test)
+            held.kinds.append(classifier.kind)
+            continue
         forecasters, said = refit.fit_forecasters(train)
         held.fit_seconds.append(time.process_time() - started)
         held.kinds.append(f"{classifier.kind}; {said}")
@@ -115,8 +119,9 @@ def classes(held: Held, classifier: Classifier, test: Sequence[FinishedRun]) -> 
     labelled = [(run, label) for run in test if (label := refit.label_of(run)) is not None]
     submissions = [submission_of(run.description, resubmitted=run.resubmitted) for run, _ in labelled]
     for share in CLASS_SHARES:
-        losses = [[loss for at, loss in run.losses if at <= share * run.work_done] for run, _ in labelled]
-        said = classifier.probability(submissions, losses)
+        progress = [Progress.until(share * run.work_done, run.losses, run.metrics) for run, _ in labelled]
+        described = classifier.describe([run.description for run, _ in labelled], progress)
+        said = classifier.probability(submissions, [averaged_losses(so_far) for so_far in progress], described)
         held.scores.setdefault(share, []).extend(
             (label, float(probability)) for (_, label), probability in zip(labelled, said, strict=True)
         )
@@ -269,7 +274,8 @@ def decision_cost(report: Report, runs: Sequence[FinishedRun]) -> None:
         forecasters.steps.forecasts(jobs, [["cpu"]] * len(jobs))
         classifier.probability(
             [submission_of(job, resubmitted=False) for job in jobs],
-            [tuple(loss for _, loss in so_far.losses) for so_far in progress],
+            [averaged_losses(so_far) for so_far in progress],
+            classifier.describe(jobs, progress),
         )
         spent.append(1e3 * (time.process_time() - started))
     report.figure("milliseconds of CPU for the class and the forecasts of 40 jobs", spent)
