@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from benchmarks.common.report import Report
 from elastic_core.errors import UserError
 from elastic_core.predict.predictability import stored
+from elastic_core.predict.predictability.described import FEATURES
 from elastic_core.predict.predictability.feature_choice import score
 from elastic_core.predict.predictability.predictability import (
     CANDIDATES,
-    FEATURES,
     Splits,
     calibrated,
     cross_validate,

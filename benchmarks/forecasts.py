@@ -35,7 +35,7 @@ from elastic_core.control.scheduling import refit
 from elastic_core.control.scheduling.submissions import submission_of
 from elastic_core.predict.forecasts.forecast_files import Forecasters
 from elastic_core.predict.forecasts.intervals import quantile, shortest_interval
-from elastic_core.predict.forecasts.run_features import Progress
+from elastic_core.predict.forecasts.run_features import Progress, averaged_losses
 from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
 from elastic_core.predict.predictability.predictability import Classifier
 from elastic_core.predict.work import convergence
@@ -44,7 +44,7 @@ from elastic_core.protocol.records import FinishedRun
 Floats = NDArray[np.float64]
 
 FOLDS = 5
-CLASS_SHARES = (0.0, 0.25)
+CLASS_SHARES = (0.0, 0.25, 0.5, 0.75)  # the later ones say how far the class is decidable at all
 WORK_SHARES = (0.0, 0.25, 0.5, 0.75)
 DRAWN = -1.0  # a share that is drawn for each run
 RESAMPLES = 2000
@@ -94,18 +94,21 @@ def splits(
         )
 
 
-def judge(runs: Sequence[FinishedRun], how: str, only: int | None) -> Held:
+def judge(runs: Sequence[FinishedRun], how: str, only: int | None, only_classes: bool = False) -> Held:
     held = Held()
     for number, (train, test) in enumerate(splits(runs, how)):
         if only is not None and number >= only:
             break
         started = time.process_time()
         classifier = refit.fit_classifier(train)
+        classes(held, classifier, test)
+        if only_classes:
+            held.kinds.append(classifier.kind)
+            continue
         forecasters, said = refit.fit_forecasters(train)
         held.fit_seconds.append(time.process_time() - started)
         held.kinds.append(f"{classifier.kind}; {said}")
         print(f"{how}, fold {number + 1}: {held.kinds[-1]}", flush=True)
-        classes(held, classifier, test)
         work(held, forecasters, [run for run in test if run.completed and not run.description.end_is_known])
         steps(held, forecasters, test)
     return held
@@ -115,8 +118,9 @@ def classes(held: Held, classifier: Classifier, test: Sequence[FinishedRun]) -> 
     labelled = [(run, label) for run in test if (label := refit.label_of(run)) is not None]
     submissions = [submission_of(run.description, resubmitted=run.resubmitted) for run, _ in labelled]
     for share in CLASS_SHARES:
-        losses = [[loss for at, loss in run.losses if at <= share * run.work_done] for run, _ in labelled]
-        said = classifier.probability(submissions, losses)
+        progress = [Progress.until(share * run.work_done, run.losses, run.metrics) for run, _ in labelled]
+        described = classifier.describe([run.description for run, _ in labelled], progress)
+        said = classifier.probability(submissions, [averaged_losses(so_far) for so_far in progress], described)
         held.scores.setdefault(share, []).extend(
             (label, float(probability)) for (_, label), probability in zip(labelled, said, strict=True)
         )
@@ -198,6 +202,19 @@ def show(report: Report, how: str, held: Held, quick: bool) -> None:
         [[_stage(share), len(held.scores[share]), area, f"{low:.3f} to {high:.3f}"]
          for share, (area, low, high) in aucs.items()],
     )  # fmt: skip
+    report.figure(f"{how}: scores", held.scores)
+    report.figure(f"{how}: kinds", held.kinds)
+    if not quick:
+        area, low, high = aucs[0.25]
+        report.bar(
+            f"classes at 25 %, held out by {how}: area under the ROC curve", want=">= 0.90",
+            got=f"{area:.3f} ({low:.3f} to {high:.3f})", ok=area >= 0.90,
+        )  # fmt: skip
+    if held.work:
+        show_work(report, how, held, quick)
+
+
+def show_work(report: Report, how: str, held: Held, quick: bool) -> None:
     rows = []
     for share, outcomes in held.work.items():
         inside, low, high = binomial([o.inside for o in outcomes])
@@ -214,20 +231,13 @@ def show(report: Report, how: str, held: Held, quick: bool) -> None:
         ["asked at", "runs", "held", "held, 10 to 90 %", "held, prior", "error", "prior", "Optimus", "as long again",
          "error, ended before the limit", "Optimus, the same"], rows,
     )  # fmt: skip
-    report.figure(f"{how}: scores", held.scores)
     report.figure(f"{how}: work", {share: [vars_of(o) for o in outcomes] for share, outcomes in held.work.items()})
-    report.figure(f"{how}: kinds", held.kinds)
     report.figure(f"{how}: fit CPU seconds", held.fit_seconds)
     report.figure(f"{how}: step errors", held.step_errors)
     print(f"step times: median error {np.expm1(np.median(held.step_errors)):.0%}; "
           f"a fit takes {np.median(held.fit_seconds):.0f} s of a core")  # fmt: skip
     if quick:
         return
-    area, low, high = aucs[0.25]
-    report.bar(
-        f"classes at 25 %, held out by {how}: area under the ROC curve", want=">= 0.90",
-        got=f"{area:.3f} ({low:.3f} to {high:.3f})", ok=area >= 0.90,
-    )  # fmt: skip
     for share in (0.0, 0.25, 0.5):
         inside = float(np.mean([o.inside for o in held.work[share]]))
         report.bar(
@@ -269,7 +279,8 @@ def decision_cost(report: Report, runs: Sequence[FinishedRun]) -> None:
         forecasters.steps.forecasts(jobs, [["cpu"]] * len(jobs))
         classifier.probability(
             [submission_of(job, resubmitted=False) for job in jobs],
-            [tuple(loss for _, loss in so_far.losses) for so_far in progress],
+            [averaged_losses(so_far) for so_far in progress],
+            classifier.describe(jobs, progress),
         )
         spent.append(1e3 * (time.process_time() - started))
     report.figure("milliseconds of CPU for the class and the forecasts of 40 jobs", spent)
@@ -283,6 +294,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a third of the runs, one fold, one kind each")
     parser.add_argument("--how", choices=["submission", "family"], help="only this way to hold out")
+    parser.add_argument("--classes", action="store_true", help="only the classes, without forecasts of work")
     args = parser.parse_args()
     report = Report("forecasts", quick=args.quick)
     runs = list(corpus_runs())
@@ -297,8 +309,9 @@ def main() -> int:
     for how in ("submission", "family") if args.how is None else (args.how,):
         if args.quick and how == "family":
             continue
-        show(report, how, judge(runs, how, 1 if args.quick else None), args.quick)
-    decision_cost(report, runs)
+        show(report, how, judge(runs, how, 1 if args.quick else None, args.classes), args.quick)
+    if not args.classes:
+        decision_cost(report, runs)
     return report.finish()
 
 

@@ -41,7 +41,7 @@ from elastic_core.domain import (
 )
 from elastic_core.errors import UserError
 from elastic_core.logs import get_logger
-from elastic_core.predict.forecasts.run_features import Progress
+from elastic_core.predict.forecasts.run_features import Progress, averaged_losses
 from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
 from elastic_core.predict.speed.experience import NOTHING, Experience
 from elastic_core.predict.speed.fit import Profiled, experience_from, job_models, models_of_jobs
@@ -199,8 +199,9 @@ class Predictors:
     def _answers_of(self, views: Sequence[JobView], snapshot: Snapshot) -> dict[str, _Answer]:
         done = {view.job_id: view.done_samples for view in views}
         jobs = self._ledger.read(lambda tx: _read_undeclared(tx, list(done)))
-        classes = self._classes(jobs)
-        work = self._work(jobs, done)
+        progress = {job_id: Progress(float(done[job_id]), job.losses, job.metrics) for job_id, job in jobs.items()}
+        classes = self._classes(jobs, progress)
+        work = self._work(jobs, progress)
         steps = self._steps(jobs, snapshot)
         return {
             job_id: _Answer(
@@ -209,22 +210,23 @@ class Predictors:
             for job_id, job in jobs.items()
         }
 
-    def _classes(self, jobs: Mapping[str, _Undeclared]) -> Mapping[str, float]:
+    def _classes(self, jobs: Mapping[str, _Undeclared], progress: Mapping[str, Progress]) -> Mapping[str, float]:
         classifier = self._classifier.get()
         if classifier is None:
             return {}
         submissions = [submission_of(job.description, resubmitted=job.resubmitted) for job in jobs.values()]
-        runs = [tuple(loss for _, loss in job.losses) for job in jobs.values()]
-        return dict(zip(jobs, map(float, classifier.probability(submissions, runs)), strict=True))
+        so_far = [progress[job_id] for job_id in jobs]
+        described = classifier.describe([job.description for job in jobs.values()], so_far)
+        said = classifier.probability(submissions, [averaged_losses(run) for run in so_far], described)
+        return dict(zip(jobs, map(float, said), strict=True))
 
-    def _work(self, jobs: Mapping[str, _Undeclared], done: Mapping[str, float]) -> Mapping[str, WorkForecast]:
+    def _work(self, jobs: Mapping[str, _Undeclared], progress: Mapping[str, Progress]) -> Mapping[str, WorkForecast]:
         """Of the work that a job has done by now, which its last report may lie behind."""
         forecasters = self._forecasters.get()
-        descriptions = [job.description for job in jobs.values()]
-        progress = [Progress(float(done[job_id]), job.losses, job.metrics) for job_id, job in jobs.items()]
+        descriptions, so_far = [job.description for job in jobs.values()], [progress[job_id] for job_id in jobs]
         if forecasters is None or forecasters.work is None:
-            return dict(zip(jobs, unlearned_forecasts(descriptions, progress), strict=True))
-        return dict(zip(jobs, forecasters.work.forecasts(descriptions, progress), strict=True))
+            return dict(zip(jobs, unlearned_forecasts(descriptions, so_far), strict=True))
+        return dict(zip(jobs, forecasters.work.forecasts(descriptions, so_far), strict=True))
 
     def _steps(self, jobs: Mapping[str, _Undeclared], snapshot: Snapshot) -> Mapping[str, StepForecast]:
         """On one slot of each type that a job may use, at the batch that it asks for."""

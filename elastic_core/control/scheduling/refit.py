@@ -28,7 +28,7 @@ T = TypeVar("T")
 EVERY_SECONDS = 3600.0
 LEARNT_JOBS = 400  # the latest: tasks change, and so do their users
 SHARES = (0.0, 0.1, 0.25, 0.5)  # of a run
-KINDS = ("logistic regression", "random forest", "gradient boosting")  # the six take minutes for what these show
+KINDS = ("extremely randomised trees",)  # a few hundred jobs cannot tell which kind is best: decision 0052
 FORECAST_KINDS = ("quantile forest", "boosted quantiles", "linear quantiles")
 FOLDS = 3
 SEED = 0
@@ -79,17 +79,26 @@ def fit_classifier(runs: Sequence[FinishedRun]) -> Classifier:
     labelled = [(run, label) for run in runs if (label := label_of(run)) is not None]
     if not labelled:
         raise UserError("too few to learn from: no finished job can be labelled yet")
+    from elastic_core.predict.forecasts.job_features import learn_vocabulary
+    from elastic_core.predict.forecasts.run_features import Progress, averaged_losses
     from elastic_core.predict.predictability import predictability  # scikit-learn: seconds to import
+    from elastic_core.predict.predictability.described import Described
 
-    submissions, losses, unpredictable, owners = [], [], [], []
-    for owner, (run, label) in enumerate(labelled):
-        for share in SHARES:
-            submissions.append(submission_of(run.description, resubmitted=run.resubmitted))
-            losses.append(tuple(loss for at, loss in run.losses if at <= share * run.losses[-1][0]))
-            unpredictable.append(not label)
-            owners.append(owner)
+    rows = [
+        (owner, run, not label, Progress.until(share * run.work_done, run.losses, run.metrics))
+        for owner, (run, label) in enumerate(labelled)
+        for share in SHARES
+    ]
+    progress, vocabulary = [so_far for *_, so_far in rows], learn_vocabulary([run for run, _ in labelled])
     classifier, _ = predictability.fit(
-        submissions, unpredictable, runs=losses, jobs=owners, seed=SEED, kinds=KINDS, folds=FOLDS
+        [submission_of(run.description, resubmitted=run.resubmitted) for _, run, *_ in rows],
+        [unpredictable for _, _, unpredictable, _ in rows],
+        runs=[averaged_losses(so_far) for so_far in progress],
+        described=Described(vocabulary, [run.description for _, run, *_ in rows], progress),
+        jobs=[owner for owner, *_ in rows],
+        seed=SEED,
+        kinds=KINDS,
+        folds=FOLDS,
     )
     return classifier
 

@@ -1,8 +1,9 @@
 """A job of this platform in the words of what is learnt from jobs: only what is known when it is submitted.
 
 The classifier is not told how many epochs or samples the user wrote: who is asked about has declared no amount, and a
-classifier that had learnt from declarations would have nothing to go by. The forecasts of work are: to a job whose end
-is not known its amount is the limit that it may reach.
+classifier that had learnt from declarations would have nothing to go by. It is told how the job may end, and later how
+far that is off (`predict.forecasts.run_features.end_table`). The forecasts of work are told the amount: to a job whose
+end is not known it is the limit that it may reach.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def submission_of(job: JobDescription, *, resubmitted: bool) -> Submission:
         learning_rate=next((_number(job.params[name]) for name in LEARNING_RATES if name in job.params), nan),
         gpus=nan if job.accelerated is None else float(job.accelerated),
         resubmitted=float(resubmitted),
+        has_target=float(job.target_loss is not None),
+        patience=float(job.patience or 0),
     )
 
 

@@ -47,13 +47,13 @@ def save(forecasters: Forecasters, path: Path) -> None:
     content: dict[str, Any] = {"format": FORMAT, "scikit_learn": sklearn.__version__, "columns": _COLUMNS}
     if work is not None:
         content["work"] = {
-            "vocabulary": _vocabulary_content(work.vocabulary),
+            "vocabulary": vocabulary_content(work.vocabulary),
             "submitted": work.submitted.content(),
             "running": work.running.content(),
         }
     if steps is not None:
         content["steps"] = {
-            "vocabulary": _vocabulary_content(steps.vocabulary),
+            "vocabulary": vocabulary_content(steps.vocabulary),
             "types": list(steps.types),
             "prior": list(steps.prior),
             "model": steps.model.content(),
@@ -80,7 +80,9 @@ def _work(content: Mapping[str, Any] | None) -> WorkModel | None:
     if content is None:
         return None
     return WorkModel(
-        _vocabulary(content["vocabulary"]), QuantileModel.of(content["submitted"]), QuantileModel.of(content["running"])
+        vocabulary_of(content["vocabulary"]),
+        QuantileModel.of(content["submitted"]),
+        QuantileModel.of(content["running"]),
     )
 
 
@@ -88,12 +90,12 @@ def _steps(content: Mapping[str, Any] | None) -> StepModel | None:
     if content is None:
         return None
     return StepModel(
-        _vocabulary(content["vocabulary"]), tuple(content["types"]), tuple(content["prior"]),
+        vocabulary_of(content["vocabulary"]), tuple(content["types"]), tuple(content["prior"]),
         QuantileModel.of(content["model"]),
     )  # fmt: skip
 
 
-def _vocabulary_content(known: Vocabulary) -> dict[str, Any]:
+def vocabulary_content(known: Vocabulary) -> dict[str, Any]:
     return {
         "tasks": list(known.tasks),
         "numbers": list(known.numbers),
@@ -102,7 +104,7 @@ def _vocabulary_content(known: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _vocabulary(content: Mapping[str, Any]) -> Vocabulary:
+def vocabulary_of(content: Mapping[str, Any]) -> Vocabulary:
     return Vocabulary(
         tasks=tuple(content["tasks"]),
         numbers=tuple(content["numbers"]),

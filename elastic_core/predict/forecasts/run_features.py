@@ -26,7 +26,7 @@ from elastic_core.protocol.records import JobDescription, Reports
 Floats = NDArray[np.float64]
 
 CURVE_PROBABILITIES = (0.1, 0.25, 0.5, 0.75, 0.9)
-PROGRESS_NAMES = (
+END_NAMES = (  # what a job's own end is, as far as it can be seen from here
     "share_of_most",
     "log_passes",
     "log_steps",
@@ -41,8 +41,8 @@ PROGRESS_NAMES = (
     "earliest_stop",
     "metric_over_best",
     "metric_fall",
-    *RUN_NAMES[1:],  # but the number of reports
 )
+PROGRESS_NAMES = (*END_NAMES, *RUN_NAMES[1:])  # but the number of reports
 STRETCHES = 24
 
 
@@ -64,13 +64,22 @@ class Progress:
 
 def progress_table(jobs: Sequence[JobDescription], progress: Sequence[Progress]) -> Floats:
     """One row a job, one column a name of `PROGRESS_NAMES`."""
-    stretches = [averaged(so_far.losses) for so_far in progress]
-    plain = run_table([[loss for _, loss in means] for means in stretches])[:, 1:]
+    plain = run_table([averaged_losses(so_far) for so_far in progress])[:, 1:]
+    return np.hstack((end_table(jobs, progress), plain))
+
+
+def end_table(jobs: Sequence[JobDescription], progress: Sequence[Progress]) -> Floats:
+    """One row a job, one column a name of `END_NAMES`."""
     rows = [
-        [*_stage(job, so_far), *_loss(job, so_far, means), *_patience(job, so_far)]
-        for job, so_far, means in zip(jobs, progress, stretches, strict=True)
+        [*_stage(job, so_far), *_loss(job, so_far, averaged(so_far.losses)), *_patience(job, so_far)]
+        for job, so_far in zip(jobs, progress, strict=True)
     ]
-    return np.hstack((np.asarray(rows, dtype=np.float64).reshape(-1, len(PROGRESS_NAMES) - plain.shape[1]), plain))
+    return np.asarray(rows, dtype=np.float64).reshape(-1, len(END_NAMES))
+
+
+def averaged_losses(progress: Progress) -> list[float]:
+    """The losses of `averaged`: what a run looks like, however densely it reports."""
+    return [loss for _, loss in averaged(progress.losses)]
 
 
 def averaged(losses: Reports) -> list[tuple[float, float]]:

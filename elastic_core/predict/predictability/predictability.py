@@ -1,10 +1,13 @@
-"""Can a job's progress be predicted? AITurbo's (HPDC 2021) classifier, told by its submission and its losses so far.
+"""Can a job's progress be predicted? AITurbo's (HPDC 2021) classifier, told by its submission, its losses so far, and
+how far off they are from what will end it.
 
-Six kinds of estimator are compared by cross-validation with folds grouped by submission, since a user submits the same
-job again and again and a plain fold would be asked what it was told (an installation that submits hardly anything else
-has its folds made of jobs); features are chosen anew in each fold. The kind with the largest area under the ROC curve
-is fitted to all jobs; its out-of-fold answers calibrate its probabilities (isotonic regression). A stored classifier
-is plain data and scikit-learn objects (`predict.predictability.stored`), never a pickle.
+Seven kinds of estimator are compared by cross-validation with folds grouped by submission, since a user submits the
+same job again and again and a plain fold would be asked what it was told (an installation that submits hardly anything
+else has its folds made of jobs). Jobs of this platform are known by all of their columns (`Described`); of others there
+are the figures of `submission` and `run_so_far`, of which some are chosen anew in each fold, as AITurbo does. The kind
+with the largest area under the ROC curve is fitted to all jobs; its out-of-fold answers calibrate its probabilities
+(isotonic regression). A stored classifier is plain data and scikit-learn objects (`predict.predictability.stored`),
+never a pickle.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
@@ -30,13 +33,15 @@ from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
 from elastic_core.errors import UserError
+from elastic_core.predict.forecasts.job_features import Vocabulary
+from elastic_core.predict.forecasts.run_features import Progress
+from elastic_core.predict.predictability.described import Described, names_of
 from elastic_core.predict.predictability.feature_choice import choose
 from elastic_core.predict.predictability.submission import NAMES, Floats, Submission, table, tasks_of
-from elastic_core.predict.work.run_so_far import RUN_NAMES
 from elastic_core.predict.work.run_so_far import table as run_table
+from elastic_core.protocol.records import JobDescription
 
 Ints = NDArray[np.int64]
-FEATURES = (*NAMES, *RUN_NAMES)
 KEPT_FEATURES = 24  # of `FEATURES` that differ between jobs
 MIN_JOBS = 50
 LEAST_OF_A_CLASS = 10
@@ -94,6 +99,11 @@ def _forest(category: bool, seed: int) -> Any:
     return make_pipeline(_one_hot(category), RandomForestClassifier(200, min_samples_leaf=2, random_state=seed))
 
 
+def _extra_trees(category: bool, seed: int) -> Any:
+    trees = ExtraTreesClassifier(200, min_samples_leaf=3, max_features=0.3, random_state=seed)
+    return make_pipeline(_one_hot(category), trees)
+
+
 def _vectors(category: bool, seed: int) -> Any:
     return make_pipeline(_one_hot(category), SVC(C=3.0, random_state=seed))
 
@@ -107,6 +117,7 @@ CANDIDATES: Mapping[str, Make] = {
     "K-nearest neighbours": _neighbours,
     "logistic regression": _logistic,
     "random forest": _forest,
+    "extremely randomised trees": _extra_trees,
     "support vector machine": _vectors,
     "multilayer perceptron": _perceptron,
     "gradient boosting": _boosting,
@@ -134,21 +145,32 @@ class Classifier:
     calibration: Calibration  # score of being unpredictable -> its probability
     auc: float  # out of fold, grouped by submission
     num_jobs: int
-    names: tuple[str, ...] = FEATURES
+    vocabulary: Vocabulary | None = None  # of one that was fitted to `Described` jobs
 
-    def probability(self, submissions: Sequence[Submission], runs: Sequence[Run] | None = None) -> Floats:
+    @property
+    def names(self) -> tuple[str, ...]:
+        return names_of(self.vocabulary)
+
+    def describe(self, jobs: Sequence[JobDescription], progress: Sequence[Progress]) -> Described | None:
+        """What `probability` has to be given of these jobs; None where nothing of the kind was learnt."""
+        return None if self.vocabulary is None else Described(self.vocabulary, jobs, progress)
+
+    def probability(
+        self, submissions: Sequence[Submission], runs: Sequence[Run] | None = None, described: Described | None = None
+    ) -> Floats:
         """Of each: how probable it is that its progress can be predicted; `runs` are the losses so far."""
+        assert (described is None) == (self.vocabulary is None), "as it was fitted, so it is asked: see `describe`"
         if not submissions:
             return np.empty(0)
-        features = features_of(submissions, self.tasks, runs)[:, list(self.columns)]
+        features = features_of(submissions, self.tasks, runs, described)[:, list(self.columns)]
         with threadpool_limits(limits=1):
             return 1.0 - _apply(self.calibration, _scores(self.estimator, features))
 
 
 def fit(
     submissions: Sequence[Submission], unpredictable: Sequence[bool], *,
-    runs: Sequence[Run] | None = None, jobs: Sequence[int] | None = None, seed: int = 0,
-    kinds: Sequence[str] = tuple(CANDIDATES), folds: int = 5,
+    runs: Sequence[Run] | None = None, described: Described | None = None, jobs: Sequence[int] | None = None,
+    seed: int = 0, kinds: Sequence[str] = tuple(CANDIDATES), folds: int = 5,
 ) -> tuple[Classifier, list[Compared]]:  # fmt: skip
     """The best kind, fitted to all jobs and calibrated; and the comparison.
 
@@ -167,22 +189,47 @@ def fit(
             f"{MIN_JOBS} are needed, and {LEAST_OF_A_CLASS} of either class"
         )
     tasks = tasks_of(submissions)
-    features = features_of(submissions, tasks, runs)
+    features = features_of(submissions, tasks, runs, described)
     splits = _folds(features, labels, owner, seed, folds)
-    compared = [cross_validate(name, features, labels, splits, seed) for name in kinds]
+    keep = KEPT_FEATURES if described is None else None
+    compared = [cross_validate(name, features, labels, splits, seed, keep) for name in kinds]
     best = max(compared, key=lambda result: result.auc)
-    columns = choose(features, labels, KEPT_FEATURES, seed)
+    columns = _columns(features, labels, keep, seed)
     with threadpool_limits(limits=1):
         estimator = CANDIDATES[best.name](_TASK in columns, seed).fit(features[:, columns], labels)
     return (
-        Classifier(best.name, estimator, tuple(columns), tasks, _calibrate(best.scores, labels), best.auc, num_jobs),
+        Classifier(
+            best.name,
+            estimator,
+            tuple(columns),
+            tasks,
+            _calibrate(best.scores, labels),
+            best.auc,
+            num_jobs,
+            None if described is None else described.vocabulary,
+        ),
         compared,
     )
 
 
-def features_of(submissions: Sequence[Submission], tasks: Sequence[str], runs: Sequence[Run] | None) -> Floats:
-    """One row a job, one column a name of `FEATURES`."""
-    return np.hstack((table(submissions, tasks), run_table(runs if runs is not None else [()] * len(submissions))))
+def features_of(
+    submissions: Sequence[Submission],
+    tasks: Sequence[str],
+    runs: Sequence[Run] | None,
+    described: Described | None = None,
+) -> Floats:
+    """One row a job, one column a name of `names_of`."""
+    losses = run_table(runs if runs is not None else [()] * len(submissions))[:, 1:]
+    known = np.hstack((table(submissions, tasks), losses))
+    return known if described is None else np.hstack((known, described.table()))
+
+
+def _columns(features: Floats, labels: Ints, keep: int | None, seed: int) -> list[int]:
+    """The `keep` best, or all that are not the same for every job."""
+    if keep is not None:
+        return choose(features, labels, keep, seed)
+    filled = np.nan_to_num(features, nan=-1e9)  # that a figure is missing tells something too
+    return [int(i) for i in np.flatnonzero(np.ptp(filled, axis=0) > 0)]
 
 
 Splits = list[tuple[Ints, Ints]]
@@ -218,17 +265,21 @@ def plain(labels: Ints, seed: int = 0, folds: int = 5) -> Splits:
     return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(np.zeros(len(labels)), labels))
 
 
-def cross_validate(name: str, features: Floats, labels: Ints, splits: Splits, seed: int = 0) -> Compared:
-    """Choose features and fit on each training part; score its held-out part."""
+def cross_validate(
+    name: str, features: Floats, labels: Ints, splits: Splits, seed: int = 0, keep: int | None = KEPT_FEATURES
+) -> Compared:
+    """Choose `keep` features (None: all) and fit on each training part; score its held-out part."""
     with threadpool_limits(limits=1):  # beside training jobs more threads wait for cores, and spin while they do
-        return _cross_validated(name, features, labels, splits, seed)
+        return _cross_validated(name, features, labels, splits, seed, keep)
 
 
-def _cross_validated(name: str, features: Floats, labels: Ints, splits: Splits, seed: int) -> Compared:
+def _cross_validated(
+    name: str, features: Floats, labels: Ints, splits: Splits, seed: int, keep: int | None
+) -> Compared:
     scores = np.zeros(len(labels))
     aucs = []
     for train, test in splits:
-        columns = choose(features[train], labels[train], KEPT_FEATURES, seed)
+        columns = _columns(features[train], labels[train], keep, seed)
         estimator = CANDIDATES[name](_TASK in columns, seed).fit(features[train][:, columns], labels[train])
         scores[test] = _scores(estimator, features[test][:, columns])
         if np.ptp(labels[test]):

@@ -8,9 +8,11 @@ import sklearn
 
 from elastic_core.errors import UserError
 from elastic_core.predict import model_files
-from elastic_core.predict.predictability.predictability import FEATURES, Classifier
+from elastic_core.predict.forecasts.forecast_files import vocabulary_content, vocabulary_of
+from elastic_core.predict.predictability.described import names_of
+from elastic_core.predict.predictability.predictability import Classifier
 
-FORMAT = 2
+FORMAT = 3
 # Beyond what skops trusts by itself: numpy's and scikit-learn's own data. A `functools.partial` may only wrap what is
 # trusted too, and is how histogram boosting keeps its check of the category's column.
 _TRUSTED = (
@@ -36,6 +38,7 @@ def save(classifier: Classifier, path: Path) -> None:
         "auc": classifier.auc,
         "num_jobs": classifier.num_jobs,
         "names": list(classifier.names),
+        "vocabulary": None if classifier.vocabulary is None else vocabulary_content(classifier.vocabulary),
     }
     model_files.write(content, path)
 
@@ -50,7 +53,8 @@ def load(path: Path) -> Classifier:
             f"{path} was written with scikit-learn {content['scikit_learn']}, this is {sklearn.__version__}; "
             "fit a new one"
         )
-    if tuple(content["names"]) != FEATURES:
+    vocabulary = None if content["vocabulary"] is None else vocabulary_of(content["vocabulary"])
+    if tuple(content["names"]) != names_of(vocabulary):
         raise UserError(f"{path} was learnt from other features than this version has; fit a new one")
     scores, probabilities = content["calibration"]
     return Classifier(
@@ -61,4 +65,5 @@ def load(path: Path) -> Classifier:
         calibration=(tuple(scores), tuple(probabilities)),
         auc=content["auc"],
         num_jobs=content["num_jobs"],
+        vocabulary=vocabulary,
     )

@@ -31,9 +31,14 @@ class Submission:
     memory_gb: float = np.nan
     cpus: float = np.nan
     resubmitted: float = np.nan  # 1 where the same job was submitted before, else 0
+    has_target: float = np.nan  # 1 where a loss ends it, else 0
+    patience: float = np.nan  # evaluations without a better metric that end it; 0 where none do
 
 
-PLAIN = ("workers", "servers", "epochs", "steps", "batch", "learning_rate", "gpus", "memory_gb", "cpus", "resubmitted")
+PLAIN = (
+    "workers", "servers", "epochs", "steps", "batch", "learning_rate", "gpus", "memory_gb", "cpus", "resubmitted",
+    "has_target", "patience",
+)  # fmt: skip
 LOGGED = ("epochs", "steps", "batch", "learning_rate", "memory_gb", "cpus")
 NAMES = (
     "task",

@@ -27,10 +27,10 @@ _BINS = 48
 _POWERS = np.asarray([0.15, 0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0])
 _SHIFTS = np.asarray([0.0, 0.01, 0.03, 0.06, 0.1, 0.17, 0.3, 0.6, 1.2, 2.5])  # of the steps seen
 _DECAYS = np.geomspace(0.05, 12.0, 36)  # of the steps seen
-_MODEL_ERROR = 0.01  # of the range of losses seen: no curve is exact
-_EVIDENCE = 1.5  # of a point
-_FLOOR_DOUBT = 20.0  # against floors near the last loss: training is seldom stopped there
-_OLDEST = 0.1  # weight of the first point relative to the last
+_MODEL_ERROR = 0.005  # of the range of losses seen: no curve is exact
+_EVIDENCE = 0.5  # of a point
+_FLOOR_DOUBT = 3.0  # against floors near the last loss: training is seldom stopped there
+_OLDEST = 0.3  # weight of the first point relative to the last
 _AROUND = (-2.0, -0.7, 0.7, 2.0)  # of the curves' error: the loss that is taken for the target may be off by that
 _DRIFT = 0.5  # spread of the model's error ahead, relative to its error so far, for each doubling of the steps
 

@@ -223,6 +223,6 @@ def test_a_file_of_another_scikit_learn_is_refused(tmp_path: Path, monkeypatch: 
 def test_another_format_and_no_file_at_all_are_refused(tmp_path: Path) -> None:
     skops.io.dump({"format": 99}, tmp_path / "new.skops")
     (tmp_path / "text.skops").write_text("no zip")
-    for name, words in (("new", "format 2; fit a new one"), ("text", "cannot be read"), ("none", "cannot be read")):
+    for name, words in (("new", "format 3; fit a new one"), ("text", "cannot be read"), ("none", "cannot be read")):
         with pytest.raises(UserError, match=words):
             stored.load(tmp_path / f"{name}.skops")
