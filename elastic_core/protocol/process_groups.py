@@ -33,6 +33,7 @@ class LaunchOrder:
     lease_seconds: float
     heartbeat_seconds: float
     grant_reason: str = ""
+    warm_start_sha256: str | None = None  # of that checkpoint's manifest, where the ledger has committed it
 
 
 class ExitKind(StrEnum):

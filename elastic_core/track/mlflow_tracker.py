@@ -34,6 +34,7 @@ _TOLD_OTHERWISE = (
     "mlflow_run_id",
     "mlflow_experiment_id",
     "registered_checkpoints",
+    "registered_versions",
 )  # of a job's results
 _FLUSH_AT = 1000  # points; one request of MLflow's largest size
 _SEGMENT_STATUS = {SegmentState.COMMITTED: "FINISHED", SegmentState.CANCELLED: "KILLED"}
