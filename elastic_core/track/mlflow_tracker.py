@@ -45,7 +45,7 @@ class MlflowTracker:
     """`Tracker` over one MLflow server. `feed` is read again for what a commit makes part of the job's history."""
 
     def __init__(self, client: MlflowClient, jobs: Jobs, feed: Feed, settings: Settings) -> None:
-        self._runs = Runs(client)
+        self._runs = Runs(client, proxied_only=not settings.mlflow_uri)
         self._jobs = jobs
         self._feed = feed
         self._settings = settings

@@ -280,8 +280,9 @@ def _export(
 ) -> str:
     """The id of the LoggedModel that holds the served model; versions if an earlier call completed it."""
     experiment, run_id = job.results.get("mlflow_experiment_id"), job.results.get("mlflow_run_id")
+    runs = Runs(client, proxied_only=not settings.mlflow_uri)
     if experiment is None:  # the tracker has not shown the job yet
-        experiment = Runs(client).experiment(facts.experiment_name(job.spec))
+        experiment = runs.experiment(facts.experiment_name(job.spec))
     condition = f"tags.`elastic.served_checkpoint` = '{checkpoint.uri}'"
     models = client.search_logged_models([experiment], condition, max_results=1)
     model = (
@@ -298,6 +299,7 @@ def _export(
     )
     if model.status == LoggedModelStatus.READY:
         return str(model.model_id)
+    runs.check_location(model.artifact_location, f"model {model.model_id}")
     store = open_store(settings.store_url(), endpoint=settings.s3_endpoint)
     weights = read_model(store, checkpoint)
     with tempfile.TemporaryDirectory(prefix="elastic-export-") as scratch:

@@ -5,6 +5,9 @@ one entry, for local paths, and that refuses what is not below the folder or goe
 that came into the database before, or on a way that nobody thought of, opens nothing. All refusals are answers 400.
 """
 
+# mypy: allow-untyped-calls
+# MLflow's classes, which these extend, are typed in part only.
+
 from __future__ import annotations
 
 import os
@@ -25,7 +28,7 @@ def open_only(root: Path) -> None:
     def open_repository(artifact_uri: str, **_: Any) -> ConfinedArtifacts:
         return ConfinedArtifacts(artifact_uri, root)
 
-    repositories = get_registered_artifact_repositories()
+    repositories: dict[str, Any] = get_registered_artifact_repositories()
     for scheme in list(repositories):
         repositories[scheme] = _refuse
     repositories[""] = repositories["file"] = open_repository

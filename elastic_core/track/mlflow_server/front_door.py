@@ -44,7 +44,7 @@ def served(path: str) -> bool:
     if path in _PAGES or path.startswith("/static-files/"):
         return True
     found = _API.fullmatch(path)
-    if found is None:
+    if found is None or ".." in path.split("/"):
         return False
     kind, rest = found["kind"], found["rest"] or ""
     return kind is None or (kind in _KINDS and _NOT_OFFERED.isdisjoint(rest.split("/")))

@@ -4,6 +4,9 @@ Every route of MLflow ends in these stores (REST, `ajax-api` and GraphQL alike),
 refusals are answers 400.
 """
 
+# mypy: allow-untyped-calls
+# MLflow's classes, which these extend, are typed in part only.
+
 from __future__ import annotations
 
 from typing import Any

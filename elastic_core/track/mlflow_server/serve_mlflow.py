@@ -32,14 +32,16 @@ def prepare_environment(settings: Settings, environ: MutableMapping[str, str]) -
     for name in [name for name in environ if name.startswith(("MLFLOW_", "_MLFLOW_"))]:
         del environ[name]
     hosts = [settings.host, *(("localhost", "127.0.0.1", "[::1]") if mlflow_access.is_loopback(settings.host) else ())]
-    environ |= {
-        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{host}:{settings.mlflow_port}" for host in dict.fromkeys(hosts)),
-        "MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX": SOURCES,
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_ENABLE_AI_GATEWAY": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "DO_NOT_TRACK": "true",
-    }
+    environ.update(
+        {
+            "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{host}:{settings.mlflow_port}" for host in dict.fromkeys(hosts)),
+            "MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX": SOURCES,
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_ENABLE_AI_GATEWAY": "false",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "DO_NOT_TRACK": "true",
+        }
+    )
 
 
 def make_artifact_folder(settings: Settings) -> Path:
