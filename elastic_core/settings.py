@@ -47,6 +47,14 @@ class Settings(BaseSettings):
     mlflow_db_url: str = Field(
         default="", description="database of the embedded MLflow server; empty for the embedded PostgreSQL"
     )
+    mlflow_certificate: Path | None = Field(
+        default=None,
+        description="TLS certificate of the embedded MLflow server (PEM); absent: plain HTTP, loopback only",
+    )
+    mlflow_key: Path | None = Field(default=None, description="private key of that certificate (PEM)")
+    mlflow_ca: Path | None = Field(
+        default=None, description="certificates that MLflow's own is checked against (PEM); absent: the system's"
+    )
     control_url: str = Field(default="", description="base URL of the control API; empty for Airflow's API server here")
 
     # the checkpoint store: a folder or s3://bucket/prefix
@@ -101,7 +109,8 @@ class Settings(BaseSettings):
         return self.control_url or f"http://{self.host}:{self.airflow_port}/elastic"
 
     def tracking_uri(self) -> str:
-        return self.mlflow_uri or f"http://{self.host}:{self.mlflow_port}"
+        scheme = "https" if self.mlflow_certificate else "http"
+        return self.mlflow_uri or f"{scheme}://{self.host}:{self.mlflow_port}"
 
     def secret_file(self, name: str) -> Path:
         """Files of mode 0600 below <home>/secrets, made by `elastic up`: fernet, jwt, control, postgres, ..."""

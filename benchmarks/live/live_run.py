@@ -134,7 +134,7 @@ def _outcome(platform: Platform, live_job: LiveJob, requested_at: float, airflow
     job, segments = platform.control.job(live_job.name), platform.control.segments(live_job.name)
     store = open_store(platform.settings.store_url())
     reads = prove(platform.control.reads(job.job_id), job.facts.dataset_samples, store)
-    champion = model_registry.champion(platform.settings, job.spec.registered_model or job.spec.name)
+    champion = model_registry.champion(platform.control, platform.settings, job.spec.registered_model or job.spec.name)
     granted = [segment for segment in segments if segment.granted_at is not None]
     return {
         "name": job.job_id,

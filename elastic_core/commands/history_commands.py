@@ -35,8 +35,8 @@ def import_history(
     """
     if (file is None) == (not mlflow):
         raise UserError("Say what to import, one of the two: FILE (JSON lines), or --mlflow URI.")
-    runs, passed_over = _read(file, mlflow, experiment, loss, metric)
     settings = Settings()
+    runs, passed_over = _read(settings, file, mlflow, experiment, loss, metric)
     new = _keep(settings, runs)
     if as_json:
         print_json({"read": len(runs), "imported": new, "passed_over": passed_over})
@@ -69,14 +69,17 @@ def export_history(
 
 
 def _read(
-    file: Path | None, mlflow: str, experiment: str, loss: str, metric: str
+    settings: Settings, file: Path | None, mlflow: str, experiment: str, loss: str, metric: str
 ) -> tuple[list[FinishedRun], dict[str, str]]:
     if file is not None:
         from elastic_core.protocol.history_runs import read_history
 
         return read_history(file), {}
+    from elastic_core.track.mlflow_client import log_in
     from elastic_core.track.mlflow_history import mlflow_runs
 
+    if mlflow.rstrip("/") == settings.tracking_uri():
+        log_in(settings)
     imported = mlflow_runs(mlflow, experiment, loss, metric)
     return imported.runs, dict(imported.passed_over)
 

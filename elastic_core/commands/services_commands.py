@@ -54,7 +54,8 @@ def up(
     _print_line(f"{'up' if wait else 'started'} after {time.monotonic() - began:.1f} s")
     _print_line(f"Airflow  {airflow_url(settings)}  (user admin; its password: `elastic password`)")
     if settings.mlflow_uri != "none":
-        _print_line(f"MLflow   {settings.tracking_uri()}")
+        login = "" if settings.mlflow_uri else "  (the same user and password)"
+        _print_line(f"MLflow   {settings.tracking_uri()}{login}")
     _print_line(f"state    {settings.home}")
 
 
@@ -105,7 +106,7 @@ def logs(
 
 @app.command()
 def password() -> None:
-    """Show the password of Airflow's user `admin`."""
+    """Show the password of the user `admin`, for Airflow and MLflow alike."""
     try:
         typer.echo(admin_password(Settings()))
     except FileNotFoundError as error:

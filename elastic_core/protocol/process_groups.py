@@ -34,6 +34,7 @@ class LaunchOrder:
     lease_seconds: float
     heartbeat_seconds: float
     grant_reason: str = ""
+    warm_start_sha256: str | None = None  # of that checkpoint's manifest, where the ledger has committed it
     agent_token: str = ""  # for the agent alone; "" in what workers get
 
 

@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from elastic_core.errors import UserError
+from elastic_core.host import mlflow_access
 from elastic_core.host.this_machine import discover
 from elastic_core.services import airflow
 from elastic_core.services.groups import stop_groups
@@ -37,10 +37,8 @@ def service_settings(settings: Settings) -> Settings:
             f"ELASTIC_LEASE_SECONDS is {settings.lease_seconds:g}: while the API server restarts (about 30 s) no lease "
             f"can be renewed, and healthy trainers would stop. Set it to {SHORTEST_LEASE_SECONDS:g} or more."
         )
-    cluster = settings.cluster.absolute() if settings.cluster else None
-    return settings.model_copy(
-        update={"home": settings.home.absolute(), "project": settings.project.absolute(), "cluster": cluster}
-    )
+    paths = ("home", "project", "cluster", "mlflow_certificate", "mlflow_key", "mlflow_ca")
+    return settings.model_copy(update={name: path.absolute() for name in paths if (path := getattr(settings, name))})
 
 
 def service_environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
@@ -86,6 +84,9 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
 
 
 def prepare_home(settings: Settings) -> None:
+    """Make folder and secrets. Raises `UserError` for settings under which MLflow would be a way in."""
+    if not settings.mlflow_uri:
+        mlflow_access.require_safe(settings)
     settings.home.mkdir(parents=True, exist_ok=True)
     ensure_secrets(settings)
 
@@ -99,20 +100,9 @@ def _migrate_ledger(settings: Settings) -> None:
 def _mlflow(settings: Settings) -> tuple[Program, ...]:
     if settings.mlflow_uri:
         return ()
-    command = (
-        *(str(Path(sys.executable).parent / "mlflow"), "server", "--workers", "1"),
-        *("--host", settings.host, "--port", str(settings.mlflow_port)),
-        *("--artifacts-destination", str(settings.home / "mlflow")),
-    )
     program = Program(
         name="mlflow",
-        command=command,
-        environment={
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "DO_NOT_TRACK": "true",
-        },
-        secrets={"MLFLOW_BACKEND_STORE_URI": settings.secret_file("mlflow_db_url")},
+        command=(sys.executable, "-m", "elastic_core.track.mlflow_server.serve_mlflow"),
         ports=(Port(settings.mlflow_port, "mlflow_port"),),
         health=lambda _: _mlflow_health(settings),
     )
@@ -120,12 +110,17 @@ def _mlflow(settings: Settings) -> tuple[Program, ...]:
 
 
 def _mlflow_health(settings: Settings) -> str | None:
+    import ssl
     import urllib.request
 
     try:
-        with urllib.request.urlopen(f"{settings.tracking_uri()}/health", timeout=5):
+        request = urllib.request.Request(
+            f"{settings.tracking_uri()}/health", headers={"authorization": mlflow_access.authorization(settings)}
+        )
+        trusted = ssl.create_default_context(cafile=settings.mlflow_ca) if settings.mlflow_certificate else None
+        with urllib.request.urlopen(request, timeout=5, context=trusted):
             return None
-    except OSError as error:
+    except (OSError, UserError) as error:
         return f"MLflow does not answer: {error}"
 
 

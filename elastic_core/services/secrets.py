@@ -13,11 +13,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from elastic_core.host.mlflow_access import ADMIN, PASSWORDS, SECRET
 from elastic_core.settings import Settings
 
-ADMIN = "admin"
 POSTGRES_ROLES = ("airflow", "ledger", "mlflow")
-_RANDOM = ("jwt", "airflow_api", "control", "trainer", "postgres", *(f"postgres_{role}" for role in POSTGRES_ROLES))
+_RANDOM = (
+    *("jwt", "airflow_api", "control", "trainer", SECRET, "postgres"),
+    *(f"postgres_{role}" for role in POSTGRES_ROLES),
+)
 
 
 def ensure_secrets(settings: Settings) -> None:
@@ -29,7 +32,7 @@ def ensure_secrets(settings: Settings) -> None:
         _ensure(settings.secret_file(name), lambda: secrets.token_urlsafe(48))
     _ensure(settings.secret_file("fernet"), _fernet_key)
     # The file that Airflow's SimpleAuthManager reads; it adds no password of its own when this one is there.
-    _ensure(settings.secret_file("airflow_passwords"), lambda: json.dumps({ADMIN: secrets.token_urlsafe(12)}))
+    _ensure(settings.secret_file(PASSWORDS), lambda: json.dumps({ADMIN: secrets.token_urlsafe(12)}))
     for path in folder.iterdir():
         os.chmod(path, 0o600)
 
@@ -47,8 +50,8 @@ def read_secret(settings: Settings, name: str) -> str:
 
 
 def admin_password(settings: Settings) -> str:
-    """Password of Airflow's user `admin`. Raises `FileNotFoundError` before the first `elastic up`."""
-    passwords: dict[str, str] = json.loads(read_secret(settings, "airflow_passwords"))
+    """Password of the user `admin`, for Airflow and MLflow. Raises `FileNotFoundError` before any `elastic up`."""
+    passwords: dict[str, str] = json.loads(read_secret(settings, PASSWORDS))
     return passwords[ADMIN]
 
 

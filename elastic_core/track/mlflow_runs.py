@@ -81,8 +81,13 @@ class Run:
 
 
 class Runs:
-    def __init__(self, client: MlflowClient) -> None:
+    """`proxied_only`: the server is the embedded one, so all artifacts have to go through it. MLflow's client writes to
+    any other location by itself, on this machine, and somebody else may have chosen that before the server was closed.
+    """
+
+    def __init__(self, client: MlflowClient, proxied_only: bool) -> None:
         self.client = client
+        self._proxied_only = proxied_only
         self._experiments: Recent[str] = Recent(256)
 
     def forget(self) -> None:
@@ -92,13 +97,20 @@ class Runs:
         def make() -> str:
             with talking_to_mlflow(f"open experiment {name}"):
                 experiment = self.client.get_experiment_by_name(name)
-                return str(
-                    experiment.experiment_id
-                    if experiment
-                    else self.client.create_experiment(name, tags=EXPERIMENT_TAGS)
-                )
+                if experiment is None:
+                    return str(self.client.create_experiment(name, tags=EXPERIMENT_TAGS))
+            self.check_location(experiment.artifact_location, f"experiment {name}")
+            return str(experiment.experiment_id)
 
         return self._experiments.get(name, make)
+
+    def check_location(self, location: str, whose: str) -> None:
+        """Raises `Refused` for artifacts that the client would write elsewhere than through the server."""
+        if self._proxied_only and not location.startswith("mlflow-artifacts:/"):
+            raise Refused(
+                f"The artifacts of {whose} would be written to {location}, past the MLflow server. Delete it in MLflow "
+                "for good (`mlflow gc`), or rename it: a new one is made."
+            )
 
     def find(self, experiment_id: str, tags: Mapping[str, str]) -> Run | None:
         """The run with these tags, also when a user has deleted it: it must not come back."""
@@ -173,6 +185,7 @@ class Runs:
         outputs = self.client.get_run(run.run_id).outputs
         if model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else ())}:
             self.client.log_outputs(run.run_id, [LoggedModelOutput(model.model_id, checkpoint.step)])
+        self.check_location(model.artifact_location, f"model {model.model_id}")
         with tempfile.TemporaryDirectory() as folder:
             # as mlflow.create_external_model does, which knows the process-wide server only
             get_external_mlflow_model_spec(model).save(str(Path(folder) / "MLmodel"))

@@ -34,6 +34,7 @@ _TOLD_OTHERWISE = (
     "mlflow_run_id",
     "mlflow_experiment_id",
     "registered_checkpoints",
+    "registered_versions",
 )  # of a job's results
 _FLUSH_AT = 1000  # points; one request of MLflow's largest size
 _SEGMENT_STATUS = {SegmentState.COMMITTED: "FINISHED", SegmentState.CANCELLED: "KILLED"}
@@ -44,7 +45,7 @@ class MlflowTracker:
     """`Tracker` over one MLflow server. `feed` is read again for what a commit makes part of the job's history."""
 
     def __init__(self, client: MlflowClient, jobs: Jobs, feed: Feed, settings: Settings) -> None:
-        self._runs = Runs(client)
+        self._runs = Runs(client, proxied_only=not settings.mlflow_uri)
         self._jobs = jobs
         self._feed = feed
         self._settings = settings

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,25 +24,32 @@ from mlflow.models import Model
 
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import CheckpointRecord, JobStatus
-from elastic_core.protocol.service import JobControl
+from elastic_core.protocol.service import JobControl, JobRecords
 from elastic_core.settings import Settings
+from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import facts
 from elastic_core.track.export import read_model, save_model
+from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_runs import Runs, talking_to_mlflow
 
 CHAMPION = "champion"
+VERSIONS = "registered_versions"  # of a job's results: "<model>/<version>" -> checkpoint and metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredVersion:
-    """A version of a registered model. `metrics` are those given at registration (held-out data)."""
+    """A version of a registered model, as the ledger has it. `metrics` are those given at registration (held-out data).
+
+    Of a version that no job of the ledger has registered only name and number are known.
+    """
 
     name: str
     version: str
-    job_id: str
-    step: int
-    checkpoint_uri: str
+    job_id: str = ""
+    step: int = 0
+    checkpoint_uri: str = ""
+    manifest_sha256: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -124,22 +132,66 @@ def _register(
         if version is None:
             model_id = _export(client, settings, job, checkpoint, metrics)
             version = _create_version(client, name, job, checkpoint, metrics, model_id)
-    control.record_results(job_id, {"registered_model": name, "registered_version": str(version.version)})
-    return _described(version)
+    known = control.job(job_id).results.get(VERSIONS, {})
+    entry = known.get(_key(name, version.version), {})
+    if entry.get("uri") != checkpoint.uri:  # new, or the number belonged to a server that was set up anew since
+        entry = {"uri": checkpoint.uri, "metrics": dict(metrics), "at": time.time()}
+    results = {
+        "registered_model": name,
+        "registered_version": str(version.version),
+        VERSIONS: {**known, _key(name, version.version): entry},
+    }
+    return _described(control, control.record_results(job_id, results), name, str(version.version))
 
 
-def champion(settings: Settings, name: str) -> RegisteredVersion | None:
-    """The version that holds the alias `champion`, None when nobody does."""
+def champion(control: JobRecords, settings: Settings, name: str) -> RegisteredVersion | None:
+    """The version that holds the alias `champion`, None when nobody does.
+
+    MLflow says which version that is; what it is (its checkpoint, its metrics) is the ledger's word alone: tags can be
+    set by whoever can write to MLflow.
+    """
     with talking_to_mlflow(f"look for the champion of {name}"):
         try:
-            return _described(_client(settings).get_model_version_by_alias(name, CHAMPION))
+            version = str(_client(settings).get_model_version_by_alias(name, CHAMPION).version)
         except MlflowException as error:
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
+    claims = [(entry.get("at", 0.0), job) for job in control.jobs() if (entry := _entry(job, name, version))]
+    if not claims:
+        return RegisteredVersion(name=name, version=version)
+    _, job = max(claims, key=lambda claim: claim[0])
+    return _described(control, job, name, version)
+
+
+def champion_checkpoint(control: JobRecords, settings: Settings, name: str) -> CheckpointRecord | None:
+    """The ledger's record of the champion's checkpoint, whose manifest in the store was seen to be the committed one.
+
+    None when there is no champion. Raises `UserError` for a champion that no job registered, or whose checkpoint is
+    gone or held for bad; `CorruptCheckpoint` for another manifest in the store.
+    """
+    holder = champion(control, settings, name)
+    if holder is None:
+        return None
+    way_out = "Give the alias to another version, or start anew (start_from)."
+    if not holder.checkpoint_uri:
+        raise UserError(
+            f"Version {holder.version} of model {name} holds MLflow's alias {CHAMPION!r}, and no job of the ledger has "
+            f"registered it: nothing says which checkpoint it is. {way_out}"
+        )
+    for checkpoint in control.checkpoints(holder.job_id):
+        if checkpoint.uri == holder.checkpoint_uri and not checkpoint.bad:
+            store = open_store(settings.store_url(), endpoint=settings.s3_endpoint)
+            read_manifest(store, checkpoint.uri, checkpoint.manifest_sha256)
+            return checkpoint
+    raise UserError(
+        f"The checkpoint of version {holder.version} of model {name}, {holder.checkpoint_uri} of job {holder.job_id}, "
+        f"is no longer there or was found corrupt. {way_out}"
+    )
 
 
 def promote_if_better(
+    control: JobRecords,
     settings: Settings,
     name: str,
     candidate_version: str | RegisteredVersion,
@@ -154,7 +206,7 @@ def promote_if_better(
     registered with are used. Equal is not better,
     and one that was not measured at `metric` is not.
     """
-    holder, version = champion(settings, name), str(candidate_version)
+    holder, version = champion(control, settings, name), str(candidate_version)
     if holder is not None and holder.version == version:
         return Decision(promoted=True, reason=f"version {version} of {name} is the champion already")
     decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics)
@@ -211,8 +263,7 @@ def choose_checkpoint(checkpoints: Sequence[CheckpointRecord], job: JobStatus, w
 def _client(settings: Settings) -> MlflowClient:
     if settings.mlflow_uri == "none":
         raise UserError("There is no model registry: ELASTIC_MLFLOW_URI is 'none'. Set it to an MLflow server.")
-    uri = settings.tracking_uri()
-    return MlflowClient(uri, registry_uri=uri)
+    return open_client(settings)
 
 
 def _find_version(client: MlflowClient, name: str, uri: str) -> ModelVersion | None:
@@ -229,8 +280,9 @@ def _export(
 ) -> str:
     """The id of the LoggedModel that holds the served model; versions if an earlier call completed it."""
     experiment, run_id = job.results.get("mlflow_experiment_id"), job.results.get("mlflow_run_id")
+    runs = Runs(client, proxied_only=not settings.mlflow_uri)
     if experiment is None:  # the tracker has not shown the job yet
-        experiment = Runs(client).experiment(facts.experiment_name(job.spec))
+        experiment = runs.experiment(facts.experiment_name(job.spec))
     condition = f"tags.`elastic.served_checkpoint` = '{checkpoint.uri}'"
     models = client.search_logged_models([experiment], condition, max_results=1)
     model = (
@@ -247,6 +299,7 @@ def _export(
     )
     if model.status == LoggedModelStatus.READY:
         return str(model.model_id)
+    runs.check_location(model.artifact_location, f"model {model.model_id}")
     store = open_store(settings.store_url(), endpoint=settings.s3_endpoint)
     weights = read_model(store, checkpoint)
     with tempfile.TemporaryDirectory(prefix="elastic-export-") as scratch:
@@ -283,13 +336,30 @@ def _create_version(
     return client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)
 
 
-def _described(version: ModelVersion) -> RegisteredVersion:
-    tags = version.tags
+def _key(name: str, version: Any) -> str:
+    return f"{name}/{version}"
+
+
+def _entry(job: JobStatus, name: str, version: str) -> Mapping[str, Any] | None:
+    """What the ledger holds of a version, if this job registered it."""
+    results = job.results
+    entry: Mapping[str, Any] | None = results.get(VERSIONS, {}).get(_key(name, version))
+    if entry is None and (results.get("registered_model"), results.get("registered_version")) == (name, version):
+        # registered by a release that kept the last version of a job only
+        entry = {"uri": results.get("registered_checkpoint", ""), "metrics": results.get("evaluation", {})}
+    return entry
+
+
+def _described(control: JobRecords, job: JobStatus, name: str, version: str) -> RegisteredVersion:
+    entry = _entry(job, name, version)
+    assert entry is not None, f"version {version} of {name} was not registered by job {job.job_id}"
+    found = next((c for c in control.checkpoints(job.job_id) if c.uri == entry["uri"]), None)
     return RegisteredVersion(
-        name=version.name,
-        version=str(version.version),
-        job_id=tags.get("elastic.job_id", ""),
-        step=int(tags.get("elastic.step", 0)),
-        checkpoint_uri=tags.get("elastic.checkpoint_uri", ""),
-        metrics=json.loads(tags.get("elastic.metrics", "{}")),
+        name=name,
+        version=version,
+        job_id=job.job_id,
+        step=found.step if found else 0,
+        checkpoint_uri=entry["uri"],
+        manifest_sha256=found.manifest_sha256 if found else "",
+        metrics=dict(entry["metrics"]),
     )

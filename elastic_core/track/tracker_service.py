@@ -15,14 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
 
-from mlflow import MlflowClient
-
 from elastic_core import logs
 from elastic_core.control.plane import LedgerControl, open_control
 from elastic_core.errors import Conflict, InfrastructureError
 from elastic_core.protocol.events import Feed
 from elastic_core.settings import Settings
 from elastic_core.track.follow import Follower
+from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_tracker import MlflowTracker
 from elastic_core.track.tracker import Jobs, NoTracker, Tracker
 
@@ -44,8 +43,7 @@ def open_tracker(settings: Settings, jobs: Jobs, feed: Feed) -> Tracker:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a line for every run that ends
-    uri = settings.tracking_uri()
-    return MlflowTracker(MlflowClient(uri, registry_uri=uri), jobs, feed, settings)
+    return MlflowTracker(open_client(settings), jobs, feed, settings)
 
 
 @contextmanager

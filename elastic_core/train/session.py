@@ -348,7 +348,8 @@ class Session:
             state.load(restored.tensors, restored.scalars)
             self._progress.start_at(restored.record.step, restored.record.samples, restored.scalars)
         elif order.warm_start is not None:
-            restored = warm_start(store, order.warm_start, self._group, slots, state.boxes)
+            sha256 = order.warm_start_sha256
+            restored = warm_start(store, order.warm_start, sha256, self._group, slots, state.boxes)
             state.load_weights(restored.tensors)
         self._report_sources(restored.num_bytes)
         return restored

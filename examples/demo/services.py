@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 
+from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.services import stack as services
 from elastic_core.services.airflow import airflow_url
@@ -22,7 +23,7 @@ from elastic_core.services.platform import (
     service_environment,
     service_settings,
 )
-from elastic_core.services.secrets import ADMIN, admin_password, read_secret
+from elastic_core.services.secrets import admin_password, read_secret
 from elastic_core.settings import Settings
 
 # Unless the user's settings say otherwise.

@@ -16,11 +16,12 @@ from typing import Any
 
 import httpx
 
+from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.services.airflow import airflow_url
 from elastic_core.services.marks import of_home
 from elastic_core.services.platform import settings_environment
-from elastic_core.services.secrets import ADMIN, admin_password, read_secret
+from elastic_core.services.secrets import admin_password, read_secret
 from elastic_core.services.supervise import Supervisor
 from elastic_core.settings import Settings
 from elastic_core.text import tail

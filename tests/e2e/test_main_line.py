@@ -105,7 +105,7 @@ def test_a_job_goes_from_the_form_to_a_registered_model(platform: Platform) -> N
     assert_read_exactly_once(platform, "form")
     assert job.done_samples == 5_000
     assert Quantity.WORK in {grade.quantity for grade in job.hindsight}, "what was forecast of it is graded"
-    champion = model_registry.champion(platform.settings, "form")
+    champion = model_registry.champion(platform.control, platform.settings, "form")
     assert champion is not None
     assert champion.metrics == platform.control.job("form").results["evaluation"]
 
@@ -193,7 +193,7 @@ def test_retraining_replaces_the_champion_only_by_a_better_model(platform: Platf
     assert "is the first champion" in retrain("first", 2_000, "champion")["verdict"]
     assert "the champion stays" in retrain("worse", 64, "anew")["verdict"]
     assert "promoted" in retrain("better", 8_000, "champion")["verdict"]
-    champion = model_registry.champion(platform.settings, "again")
+    champion = model_registry.champion(platform.control, platform.settings, "again")
     assert champion is not None
     assert champion.version == "3"
 

@@ -13,6 +13,7 @@ import mlflow.pyfunc
 import numpy as np
 import pytest
 import torch
+from mlflow import MlflowClient
 
 from elastic_core.domain import Layout
 from elastic_core.errors import CorruptCheckpoint, UserError
@@ -23,6 +24,7 @@ from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track.model_registry import (
     RegisteredVersion,
     champion,
+    champion_checkpoint,
     choose_checkpoint,
     judge,
     promote_if_better,
@@ -64,6 +66,9 @@ class TrainedJob:
     def job(self, job_id: str) -> JobStatus:
         update = {"name": self.name, "params": {"width": 8}, "entry_point": self.entry_point}
         return replace(STATUS, job_id=self.name, spec=SPEC.model_copy(update=update), results=dict(self.results))
+
+    def jobs(self, active_only: bool = False) -> list[JobStatus]:
+        return [self.job(self.name)]
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         return self.records
@@ -147,27 +152,29 @@ def test_a_flipped_byte_is_not_registered(trained, client):
 
 def test_champion_is_the_first_then_only_a_better_one(trained):
     name, settings = trained.name, trained.settings
-    assert champion(settings, name) is None
+    assert champion(trained, settings, name) is None
     for step, accuracy in ((10, 0.5), (20, 0.4), (30, 0.6)):
         trained.checkpoint(step)
         register_model(trained, settings, name, {"accuracy": accuracy})
-    assert champion(settings, name) is None
+    assert champion(trained, settings, name) is None
 
     def promote(version: str, accuracy: float, holder: float | None = None):
         holder_metrics = None if holder is None else {"accuracy": holder}
-        return promote_if_better(settings, name, version, "accuracy", "max", {"accuracy": accuracy}, holder_metrics)
+        return promote_if_better(
+            trained, settings, name, version, "accuracy", "max", {"accuracy": accuracy}, holder_metrics
+        )
 
     first = promote("1", 0.5)
     assert (first.promoted, str(first)) == (True, "version 1 (accuracy 0.5) is the first champion")
     assert not promote("2", 0.4).promoted
-    assert champion(settings, name).version == "1"
+    assert champion(trained, settings, name).version == "1"
     third = promote("3", 0.6)
     assert str(third) == "version 3 (accuracy 0.6) is better than version 1 (accuracy 0.5): promoted"
     again = promote("3", 0.6)
     assert again.promoted
-    assert champion(settings, name).version == "3"
+    assert champion(trained, settings, name).version == "3"
     assert not promote("1", 0.9, holder=0.95).promoted
-    assert champion(settings, name).version == "3"
+    assert champion(trained, settings, name).version == "3"
 
 
 @pytest.mark.parametrize(
@@ -205,4 +212,73 @@ def test_a_loop_that_does_not_say_how_its_model_is_made_cannot_be_registered(tra
 
 def test_without_mlflow_there_is_no_registry(trained):
     with pytest.raises(UserError, match="ELASTIC_MLFLOW_URI is 'none'"):
-        champion(Settings(mlflow_uri="none"), "digits")
+        champion(trained, Settings(mlflow_uri="none"), "digits")
+
+
+def crowned(trained: TrainedJob, client: MlflowClient) -> TrainedJob:
+    """With two versions, the first of which is the champion."""
+    for step, accuracy in ((10, 0.5), (20, 0.9)):
+        trained.checkpoint(step)
+        register_model(trained, trained.settings, trained.name, {"accuracy": accuracy})
+    client.set_registered_model_alias(trained.name, "champion", "1")
+    return trained
+
+
+def test_forged_tags_change_neither_the_champions_checkpoint_nor_its_metrics(trained, client):
+    name = crowned(trained, client).name
+    forged = {"checkpoint_uri": "another/step-1", "job_id": "another", "step": "1", "metrics": '{"accuracy": 1.0}'}
+    for key, value in forged.items():
+        client.set_model_version_tag(name, "1", f"elastic.{key}", value)
+    holder = champion(trained, trained.settings, name)
+    first = trained.records[0]
+    assert (holder.job_id, holder.step, holder.metrics) == (trained.name, 10, {"accuracy": 0.5})
+    assert (holder.checkpoint_uri, holder.manifest_sha256) == (first.uri, first.manifest_sha256)
+    assert champion_checkpoint(trained, trained.settings, name) == first
+
+
+def test_who_is_champion_can_still_be_changed_in_mlflow(trained, client):
+    name = crowned(trained, client).name
+    client.set_registered_model_alias(name, "champion", "2")
+    assert champion_checkpoint(trained, trained.settings, name) == trained.records[1]
+
+
+def test_a_champion_that_no_job_registered_is_no_start(trained, client):
+    name = crowned(trained, client).name
+    tags = {"elastic.checkpoint_uri": trained.records[0].uri, "elastic.job_id": trained.name}
+    first = client.get_model_version(name, "1")
+    made = client.create_model_version(name, first.source, tags=tags, model_id=first.model_id)
+    client.set_registered_model_alias(name, "champion", made.version)
+    assert champion(trained, trained.settings, name).checkpoint_uri == ""
+    with pytest.raises(
+        UserError, match=rf"Version {made.version} of model {name} .* no job of the ledger has registered"
+    ):
+        champion_checkpoint(trained, trained.settings, name)
+
+
+def test_a_champion_whose_manifest_was_exchanged_or_that_is_bad_is_no_start(trained, client):
+    name = crowned(trained, client).name
+    manifest = next((trained.settings.home / "store" / trained.records[0].uri).glob("manifest*"))
+    committed = manifest.read_bytes()
+    manifest.write_bytes(committed.replace(b"1", b"2", 1))
+    with pytest.raises(CorruptCheckpoint):
+        champion_checkpoint(trained, trained.settings, name)
+    manifest.write_bytes(committed)
+    trained.records[0] = replace(trained.records[0], bad=True)
+    with pytest.raises(UserError, match="is no longer there or was found corrupt"):
+        champion_checkpoint(trained, trained.settings, name)
+
+
+def test_a_version_that_an_earlier_release_registered_is_known(trained, client):
+    name = crowned(trained, client).name
+    client.set_registered_model_alias(name, "champion", "2")
+    del trained.results["registered_versions"]  # what it did not keep
+    assert champion_checkpoint(trained, trained.settings, name) == trained.records[1]
+
+
+def test_of_two_that_claim_a_version_the_later_registration_counts(trained, client):
+    name = crowned(trained, client).name
+    older = replace(trained.job(name), job_id="older", results={
+        "registered_versions": {f"{name}/1": {"uri": "older/step-1", "metrics": {}, "at": 1.0}}
+    })  # fmt: skip
+    trained.jobs = lambda active_only=False: [trained.job(name), older]
+    assert champion(trained, trained.settings, name).job_id == trained.name

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from sqlalchemy import select
+
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.lineage import restore_point
-from elastic_core.control.ledger.tables import JobRow, LeaseRow, SegmentRow
+from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.domain import from_json
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.records import JobFacts
@@ -30,6 +32,7 @@ def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow
         total_samples=job.total_samples,
         restore=restore_point(tx, job),
         warm_start=job.warm_start,
+        warm_start_sha256=_manifest_sha256(tx, job.warm_start),
         segment_seconds=spec.segment.seconds,
         segment_steps=spec.segment.steps,
         token=issue(tokens, lease, tx.now),
@@ -37,6 +40,13 @@ def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow
         heartbeat_seconds=tx.settings.heartbeat_seconds,
         grant_reason=segment.grant_reason or "",
     )
+
+
+def _manifest_sha256(tx: Tx, uri: str | None) -> str | None:
+    """None for a checkpoint that no job of this ledger has committed: nobody knows what it should be."""
+    if uri is None:
+        return None
+    return tx.session.scalar(select(CheckpointRow.manifest_sha256).where(CheckpointRow.uri == uri).limit(1))
 
 
 def issue(tokens: TrainerTokens, lease: LeaseRow, now: float, *, agent: bool = False) -> str:

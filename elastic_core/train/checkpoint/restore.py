@@ -81,9 +81,14 @@ def restore(
     return Restored()
 
 
-def warm_start(store: CheckpointStore, uri: str, group: Group, slots: Sequence[Slot], boxes: Boxes) -> Restored:
-    """The model's tensors of a checkpoint of another job, or this rank's parts of them. Collective."""
-    tensors, _, num_bytes = _read(store, uri, None, group, slots, boxes, lambda name, _: name.startswith(MODEL))
+def warm_start(
+    store: CheckpointStore, uri: str, sha256: str | None, group: Group, slots: Sequence[Slot], boxes: Boxes
+) -> Restored:
+    """The model's tensors of a checkpoint of another job, or this rank's parts of them. Collective.
+
+    `sha256`: what its manifest must have, if that is known. Raises `CorruptCheckpoint`.
+    """
+    tensors, _, num_bytes = _read(store, uri, sha256, group, slots, boxes, lambda name, _: name.startswith(MODEL))
     return Restored(None, tensors, {}, num_bytes)
 
 

@@ -114,13 +114,16 @@ class RegisterOperator(_AfterTraining):
         self.show_links(job)
         name, metric = job.spec.registered_model or job.spec.name, job.facts.metric
         metrics = job.results.get("evaluation", {})
-        holder = model_registry.champion(settings, name)
+        holder = model_registry.champion(control, settings, name)
         version = model_registry.register_model(control, settings, job.job_id, metrics)
         verdict = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
         if metric in metrics:
-            rival = self._measure_champion(settings, job, holder) if holder and self.compare else None
+            known = holder is not None and holder.manifest_sha256
+            rival = self._measure_champion(settings, job, holder) if known and self.compare else None
             mode = job.facts.metric_mode
-            verdict = str(model_registry.promote_if_better(settings, name, version, metric, mode, metrics, rival))
+            verdict = str(
+                model_registry.promote_if_better(control, settings, name, version, metric, mode, metrics, rival)
+            )
         self.log.info("model %s version %s: %s", name, version, verdict)
         outcome = {"model": name, "version": str(version), "verdict": verdict}
         control.record_results(job.job_id, {"registration": outcome})
@@ -129,7 +132,7 @@ class RegisterOperator(_AfterTraining):
     def _measure_champion(self, settings: Settings, job: JobStatus, holder: RegisteredVersion) -> Mapping[str, float]:
         from elastic_core.train.process.evaluate import evaluate_checkpoint
 
-        metrics = evaluate_checkpoint(settings, job.spec, holder.checkpoint_uri)
+        metrics = evaluate_checkpoint(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256)
         self.log.info("the champion, version %s, measured on the same held-out data: %s", holder.version, metrics)
         return metrics
 

@@ -51,10 +51,12 @@ class PlanRetrainingOperator(ElasticOperator):
         from elastic_core.track import model_registry  # imports mlflow
 
         name = spec.registered_model or spec.name
-        holder = model_registry.champion(Settings(), name)
-        if holder is None:
+        try:
+            checkpoint = model_registry.champion_checkpoint(self.control(), Settings(), name)
+        except UserError as error:
+            raise AirflowFailException(str(error)) from error
+        if checkpoint is None:
             self.log.info("model %s has no champion yet", name)
             return None
-        self.log.info("the champion of %s is version %s, from step %d of job %s",
-                      name, holder.version, holder.step, holder.job_id)  # fmt: skip
-        return holder.checkpoint_uri
+        self.log.info("the champion of %s is from step %d of job %s", name, checkpoint.step, checkpoint.job_id)
+        return checkpoint.uri

@@ -244,6 +244,17 @@ def test_warm_start_takes_the_weights_and_nothing_else(new_job):
     assert set(warm.metrics) == {"loss", "held_out"}
 
 
+def test_a_warm_start_from_another_manifest_than_was_committed_does_not_train(new_job):
+    first = new_job("first", entry="Regression", rows=96, total=96, params={"rows": 96})
+    assert first.run(1, 32) == [0]
+    (commit,) = first.ledger.commits()
+    second = new_job("second", entry="Regression", rows=96, total=96, params={"rows": 96})
+    second.store.symlink_to(first.store)
+    assert second.run(1, 32, warm_start=commit.uri, warm_start_sha256=64 * "0") != [0]
+    assert second.ledger.commits() == []
+    assert second.run(1, 32, warm_start=commit.uri, warm_start_sha256=commit.manifest_sha256) == [0]
+
+
 @pytest.mark.parametrize("options", [{"batch_norm": True, "dropout": 0.0}, {"scheduler": True}])
 def test_buffers_and_schedulers_resume_bit_for_bit(new_job, options):
     whole, cut = new_job("whole", params=options), new_job("cut", params=options)
