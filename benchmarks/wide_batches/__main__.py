@@ -12,22 +12,20 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
 
 import torch
 
 from benchmarks.common.report import Report
 from benchmarks.wide_batches.elastic_run import Outcome, Variant, spec_of, train
+from benchmarks.wide_batches.kept_runs import KeptRuns
 from benchmarks.wide_batches.seeds_spread import SPREAD, SeedsSpread
 from benchmarks.wide_batches.subjects import RANGE, RULES, SUBJECTS, Rule, Subject
 
-MODES: Mapping[str, Literal["min", "max"]] = {"digits": "max", "tabular": "min", "bytes": "min"}
 Cell = tuple[str, str, Variant]  # task, rule, and how; at the base batch all rules are one
 Runs = Mapping[Cell, Sequence[Outcome]]
 
@@ -35,21 +33,27 @@ Runs = Mapping[Cell, Sequence[Outcome]]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the tabular task alone, without the unbounded range")
+    parser.add_argument("--tasks", nargs="+", choices=[one.name for one in SUBJECTS], help="all if not given")
     parser.add_argument("--seeds", type=int, default=3, help="of each cell")
-    parser.add_argument("--base-seeds", type=int, default=6, help="of each task at the base batch")
+    parser.add_argument("--base-seeds", type=int, default=6, help="of each task at the base batch, at least 3")
     parser.add_argument("--workers", type=int, default=1, choices=(1, 2), help="most workers of a segment")
-    parser.add_argument("--minutes", type=float, help="begin no training after so many; judged is what there is")
+    parser.add_argument(
+        "--runs", type=Path, help="JSON lines: runs that it holds are passed over, others added"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     report = Report("wide_batches", quick=args.quick)
-    subjects = SUBJECTS[1:2] if args.quick else SUBJECTS
+    names = ["tabular"] if args.quick else args.tasks or [one.name for one in SUBJECTS]
+    subjects = [one for one in SUBJECTS if one.name in names]
+    kept = KeptRuns(args.runs)
     runs: dict[Cell, list[Outcome]] = defaultdict(list)
-    began = time.monotonic()
     for subject, rule, variant, seed in trainings(subjects, args.seeds, args.base_seeds, wide=not args.quick):
-        if args.minutes is not None and time.monotonic() - began > 60 * args.minutes:
-            break
-        with tempfile.TemporaryDirectory() as folder:
-            outcome = train(spec_of(subject, rule, variant, seed), variant, Path(folder), workers=args.workers)
+        spec = spec_of(subject, rule, variant, seed)
+        outcome = kept.find(spec, variant, args.workers)
+        if outcome is None:
+            with tempfile.TemporaryDirectory() as folder:
+                outcome = train(spec, variant, Path(folder), workers=args.workers)
+            kept.add(spec, variant, args.workers, outcome)
         runs[subject.name, "" if variant == Variant.BASE else str(rule), variant].append(outcome)
         print(
             f"{subject.name}, {rule}, {variant}, seed {seed}: {outcome.metric:.4f} after {outcome.steps} steps, "
@@ -80,7 +84,8 @@ def judge(report: Report, runs: Runs) -> None:
     """Tables and bars of the runs that there are; only those as the product grows them have a bar."""
     rows = []
     for (name, rule, variant), outcomes in sorted(runs.items()):
-        spread = SeedsSpread.of([run.metric for run in runs[name, "", Variant.BASE]], MODES[name])
+        undisturbed = runs[name, "", Variant.BASE]
+        spread = SeedsSpread.of([run.metric for run in undisturbed], undisturbed[0].mode)
         metrics = [run.metric for run in outcomes]
         report.figure(f"{name}, {rule or 'any rule'}, {variant}", [asdict(run) for run in outcomes])
         rows.append((

@@ -18,7 +18,7 @@ from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.wide_batches.subjects import RANGE, Rule, Subject
 from elastic_core.domain import JobView, Observation, SegmentState
@@ -61,6 +61,7 @@ class Outcome:
     """How a run ended. `metric` is the task's own, on held-out data."""
 
     metric: float
+    mode: Literal["min", "max"]  # of the metric, which is better
     steps: int
     samples: int
     segments: tuple[Segment, ...]
@@ -121,7 +122,8 @@ def train(spec: JobSpec, variant: Variant, folder: Path, *, workers: int = 1) ->
         segments.append(segment)
         commits = job.ledger.commits()
     return Outcome(
-        metric=commits[-1].metrics[facts.metric], steps=commits[-1].step, samples=commits[-1].samples,
+        metric=commits[-1].metrics[facts.metric], mode="max" if facts.metric_mode == "max" else "min",
+        steps=commits[-1].step, samples=commits[-1].samples,
         segments=tuple(segments), cpu_seconds=time.process_time() - started,
     )  # fmt: skip
 
