@@ -37,9 +37,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3, help="of each cell")
     parser.add_argument("--base-seeds", type=int, default=6, help="of each task at the base batch, at least 3")
     parser.add_argument("--workers", type=int, default=1, choices=(1, 2), help="most workers of a segment")
-    parser.add_argument(
-        "--runs", type=Path, help="JSON lines: runs that it holds are passed over, others added"
-    )
+    parser.add_argument("--runs", type=Path, help="JSON lines: runs that it holds are passed over, others added")
     args = parser.parse_args()
     torch.set_num_threads(1)
     report = Report("wide_batches", quick=args.quick)

@@ -13,6 +13,7 @@ import logging
 import multiprocessing
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -161,15 +162,20 @@ def _drawn(view: JobView, variant: Variant, rng: Random, workers: int) -> Segmen
 
 
 def _work_here(job: Job, order: LaunchOrder) -> int:
-    """The segment's only worker, in this process; its exit code. Its error is in the logs, too."""
+    """The segment's only worker, in a thread of this process; its exit code. Its error is in the logs, too.
+
+    On the main thread it would take the study's SIGTERM for a request to leave.
+    """
     run_dir = job.write_order(order)
     log = logging.FileHandler(run_dir.log(0))
     logging.getLogger("elastic_core").addHandler(log)
     try:
-        return worker.main(
-            ["--run-dir", str(run_dir.path), "--rank", "0"],
-            connect=lambda token: FolderLedger(job.ledger.folder, token),
-        )
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(
+                worker.main,
+                ["--run-dir", str(run_dir.path), "--rank", "0"],
+                connect=lambda token: FolderLedger(job.ledger.folder, token),
+            ).result()
     finally:
         logging.getLogger("elastic_core").removeHandler(log)
         log.close()

@@ -1,4 +1,4 @@
-"""The study of wide batch ranges: what it judges, and that its runs get the batches that the product would give them."""
+"""The study of wide batch ranges: what it judges, and that its runs get the batches that the product would give."""
 
 from __future__ import annotations
 
@@ -56,11 +56,14 @@ def test_where_less_is_better_the_bad_side_is_the_other() -> None:
 
 
 def test_runs_whose_batch_stays_show_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bars(tmp_path, monkeypatch, outcome(0.95, 64, 64), outcome(0.95, 64, 128), outcome(0.95, 64)) == [True, False]
+    assert bars(tmp_path, monkeypatch, outcome(0.95, 64, 64), outcome(0.95, 64, 128), outcome(0.95, 64)) == [
+        True,
+        False,
+    ]
 
 
 def test_two_seeds_have_no_spread() -> None:
-    with pytest.raises(ValueError, match="2 seeds at the base batch have no spread .* at least 3"):
+    with pytest.raises(ValueError, match="2 seeds at the base batch have no spread to speak of; run at least 3"):
         SeedsSpread.of((0.94, 0.95), "max")
 
 
