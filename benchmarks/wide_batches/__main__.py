@@ -99,7 +99,9 @@ def judge(report: Report, runs: Runs) -> None:
                 got=f"{fmean(metrics):.4g}", ok=spread.holds(metrics),
             )  # fmt: skip
     columns = ("task, rule, batch", "seeds", "mean", "worst", "limit", "largest batch", "mean batch", "steps")
-    report.table(f"Final held-out metric, range of {RANGE} times the base batch", columns, rows)
+    seconds = sum(run.cpu_seconds for outcomes in runs.values() for run in outcomes)
+    title = f"Final held-out metric, range of {RANGE} times the base batch; {seconds:.0f} CPU seconds of training"
+    report.table(title, columns, rows)
     judge_growth(report, runs)
 
 
