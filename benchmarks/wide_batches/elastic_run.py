@@ -38,6 +38,7 @@ from tests.train.job import Job
 from tests.train.ledger import FolderLedger
 
 SEGMENTS = 6  # in which a run reads about as many samples as its work has, unless work is progress
+LEASE_SECONDS = 3600.0  # nobody else wants the slots, and a study may be stopped for a while
 _PRELOADED = ["tests.train.preloaded", "examples.digits", "examples.tabular"]  # once, not in every worker
 
 
@@ -108,6 +109,7 @@ def train(spec: JobSpec, variant: Variant, folder: Path, *, workers: int = 1) ->
         folder, entry=spec.entry_point, rows=facts.dataset_samples, total=work, params=spec.params,
         spec=spec.model_dump(exclude_unset=True), tasks="examples.*",
     )  # fmt: skip
+    job.ledger.set(lease_seconds=LEASE_SECONDS)
     multiprocessing.set_forkserver_preload(_PRELOADED)
     rng = Random(f"{spec.name}/{spec.batch.learning_rate_rule}/{spec.work.measure}/{variant}/{spec.seed}")
     segments: list[Segment] = []
@@ -116,7 +118,9 @@ def train(spec: JobSpec, variant: Variant, folder: Path, *, workers: int = 1) ->
         view = known(spec, work, job.ledger.observations(), commits, segments[-1].batch if segments else None)
         segment = _drawn(view, variant, rng, workers)
         steps = None if variant == Variant.BASE else -(-work // (SEGMENTS * segment.batch))
-        order = job.next_order(segment.slots, segment.batch, segment_steps=steps, heartbeat_seconds=1.0)
+        order = job.next_order(
+            segment.slots, segment.batch, segment_steps=steps, lease_seconds=LEASE_SECONDS, heartbeat_seconds=1.0
+        )
         codes = [_work_here(job, order)] if segment.slots == 1 else forked.join(job.start_order(order), seconds=600)
         if any(codes):
             raise RuntimeError(f"{segment} of {spec.name} ended with the exit codes {codes}:\n{job.logs()}")
