@@ -30,6 +30,7 @@ class Job:
     epoch: int = 0
     store_url: str = ""  # where it is not the job's folder
     endpoint: str = ""  # of the S3 server
+    tasks: str = "tests.train.*"  # modules that an entry point may be in
     environment: dict[str, str] = field(default_factory=dict)  # of its workers, on top of the fork server's
     crash: tuple[int, str] | None = None  # rank and point, of the workers started from now on
 
@@ -76,7 +77,7 @@ class Job:
         run_dir = self.run_dir(order.epoch)
         run_dir.create()
         run_dir.write_order(order)
-        settings = {"project": str(PROJECT), "tasks": "tests.train.*"}
+        settings = {"project": str(PROJECT), "tasks": self.tasks}
         settings |= {"store": self.store_url or str(self.store), "s3_endpoint": self.endpoint}
         run_dir.write_json("settings.json", settings)
         self.ledger.set(epoch=order.epoch, order=json.loads((run_dir.path / "order.json").read_text()))
