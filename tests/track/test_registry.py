@@ -245,8 +245,8 @@ def test_who_is_champion_can_still_be_changed_in_mlflow(trained, client):
 def test_a_champion_that_no_job_registered_is_no_start(trained, client):
     name = crowned(trained, client).name
     tags = {"elastic.checkpoint_uri": trained.records[0].uri, "elastic.job_id": trained.name}
-    first = client.get_model_version(name, "1")
-    made = client.create_model_version(name, first.source, tags=tags, model_id=first.model_id)
+    run = client.create_run("0").info
+    made = client.create_model_version(name, f"{run.artifact_uri}/by-hand", run.run_id, tags=tags)
     client.set_registered_model_alias(name, "champion", made.version)
     assert champion(trained, trained.settings, name).checkpoint_uri == ""
     with pytest.raises(
