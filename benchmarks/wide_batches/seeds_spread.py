@@ -2,7 +2,7 @@
 
 The spread is `SPREAD` standard deviations of undisturbed runs at the base batch that differ by their seed alone
 (initial weights and data order), to either side of their mean. A cell is a task under a rule; it is judged by the mean
-over its runs, and only on the bad side. That was fixed before anything was measured.
+over its runs, and only on the bad side. That was fixed before the runs that it judges.
 """
 
 from __future__ import annotations
