@@ -1,0 +1,100 @@
+"""How much a job is to train, by which measure, and what may end it before."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from elastic_core.spec import bounds
+
+
+class Work(BaseModel):
+    """Amount of work: exactly one of epochs and samples, and what they count.
+
+    With a target loss or patience nobody knows it: it is a limit then.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: float | None = Field(
+        le=bounds.MOST_EPOCHS,
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        title="Epochs",
+        description="passes over the data set; give this or samples",
+        examples=[10],
+    )
+    samples: int | None = Field(
+        le=bounds.MOST_SAMPLES,
+        default=None,
+        gt=0,
+        title="Samples",
+        description="samples to train on in all, a sample read twice counts twice; give this or epochs",
+        examples=[100_000],
+    )
+    target_loss: float | None = Field(
+        le=bounds.MOST_SAMPLES,
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        title="Target loss",
+        description="end as soon as the training loss, averaged over 20 steps, is at most this; epochs or samples are "
+        "then the most that the job may take",
+        examples=[0.1],
+    )
+    measure: Literal["samples", "progress"] = Field(
+        default="samples",
+        title="Measure",
+        description="what epochs and samples count. samples: what is read. progress: what that is worth in samples at "
+        "batch.base, by the measured gradient noise (AdaScale); larger batches then take fewer steps and more samples",
+    )
+    max_samples: int | None = Field(
+        le=bounds.MOST_SAMPLES,
+        default=None,
+        gt=0,
+        title="Most samples",
+        description="samples after which the job ends in any case; for measure: progress, where larger batches read "
+        "more than epochs and samples say",
+        examples=[1_000_000],
+    )
+    patience: int | None = Field(
+        le=bounds.MOST_SAMPLES,
+        default=None,
+        ge=1,
+        title="Patience",
+        description="end when the task's metric on held-out data (the training loss, where the task evaluates nothing) "
+        "was not better than its best in this many passes of the work in a row, measured at the end of each; epochs or "
+        "samples are then the most that the job may take",
+        examples=[5],
+    )
+
+    @property
+    def end_is_known(self) -> bool:
+        """Whether epochs or samples say when the job ends; else they are the most that it may take."""
+        return self.target_loss is None and self.patience is None
+
+    @property
+    def scale_invariant(self) -> bool:
+        """Whether the amount is in samples at the base batch (AdaScale's scale-invariant iterations x that batch)."""
+        return self.measure == "progress"
+
+    @model_validator(mode="after")
+    def _cap_is_of_progress(self) -> Self:
+        if self.max_samples is not None and not self.scale_invariant:
+            raise ValueError(
+                f"max_samples ({self.max_samples}) is given, but measure is 'samples', where epochs or samples say how "
+                "many are read; leave max_samples out, or set measure: progress"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if self.epochs is not None and self.samples is not None:
+            raise ValueError(
+                f"both epochs ({self.epochs:g}) and samples ({self.samples}) are given; give one of the two"
+            )
+        if self.epochs is None and self.samples is None:
+            raise ValueError("neither epochs nor samples is given; give one of the two, e.g. epochs: 10")
+        return self
