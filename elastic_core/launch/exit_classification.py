@@ -17,7 +17,7 @@ from elastic_core.host.messages import WorkerError
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.worker_group import GroupOutcome
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
-from elastic_core.text import storable, tail
+from elastic_core.text import tail
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def classify(outcome: GroupOutcome, errors: Mapping[int, str], log_tails: Mappin
     def report(kind: ExitKind, error: str = "", rank: int | None = None) -> ExitReport:
         log_tail = log_tails.get(rank, "") if rank is not None else ""
         exit_codes = tuple(codes[rank] for rank in sorted(codes))
-        return ExitReport(kind=kind, error=storable(error), log_tail=storable(log_tail), exit_codes=exit_codes)
+        return ExitReport(kind=kind, error=error, log_tail=log_tail, exit_codes=exit_codes)
 
     if outcome.failure:
         return report(ExitKind.INFRASTRUCTURE, outcome.failure)

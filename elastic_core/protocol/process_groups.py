@@ -8,6 +8,7 @@ from enum import StrEnum
 from elastic_core.domain import Allocation
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, RestorePoint
 from elastic_core.spec import JobSpec
+from elastic_core.text import storable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +56,19 @@ class ExitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitReport:
-    """What became of a process group, from the agent that watched it (or from whoever found it gone)."""
+    """What became of a process group, from the agent that watched it (or from whoever found it gone).
+
+    Users' programs write its texts. What no database stores is replaced in them: the report must get through.
+    """
 
     kind: ExitKind
     error: str = ""  # last line of the traceback, or the signal
     log_tail: str = ""
     exit_codes: tuple[int, ...] = ()  # by rank, negative for a signal; workers that had left before are not among them
+
+    def __post_init__(self) -> None:
+        for name in ("error", "log_tail"):
+            object.__setattr__(self, name, storable(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The control plane over HTTP, mounted in Airflow's API server. Three kinds of caller, and no route without one:
 
 - `POST /service/<method>`: operators, triggers, the CLI; signed with the service secret (HMAC).
-- `POST /trainer/<method>`: the processes of one segment; a bearer token.
+- `POST /trainer/<method>`: the processes of one segment, and the agent that watches them; a bearer token each.
 - `/ui/...`: people, behind Airflow's own login; the plugin brings the dependencies that check their roles.
 
 Handlers are synchronous, so they run in the server's thread pool and a slow decision never blocks its loop.
@@ -62,7 +62,8 @@ def _answer_error(_: Request, error: Exception) -> Response:
 
 
 def _plain_path(request: Request) -> None:
-    if "\0" in request.url.path or "\0" in request.url.query or "%00" in str(request.url):
+    address = str(request.url)  # the path decoded, the query as it was sent
+    if "\0" in address or "%00" in address:
         raise NotFound("the address holds the character NUL, which no name has")
 
 

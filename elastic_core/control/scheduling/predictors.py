@@ -139,8 +139,11 @@ class Predictors:
             log.exception("experience cannot be learnt from the ledger: jobs go on with what was known")
 
     def renew(self) -> None:
-        """Ask anew about the active jobs that have declared no work, those that have had no answer for a while."""
-        if self._settings.use_predictors:
+        """Ask anew about the active jobs that have declared no work, those that have had no answer for a while.
+
+        Nothing is read where no decision has asked about any.
+        """
+        if self._settings.use_predictors and self._answers:
             self._ask_due(self._ledger.read(lambda tx: snapshots.build(tx, policy="")), CLASS_SECONDS)
 
     def fit_together(self, snapshot: Snapshot) -> None:

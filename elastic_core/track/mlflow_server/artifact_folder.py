@@ -109,5 +109,5 @@ class ConfinedArtifacts(LocalArtifactRepository):
         from mlflow.tracing.utils.artifact_utils import TRACE_DATA_FILE_NAME
 
         self._check(TRACE_DATA_FILE_NAME)
-        found: dict[str, Any] = super().download_trace_data()
-        return found
+        data: dict[str, Any] = super().download_trace_data()
+        return data

@@ -43,10 +43,10 @@ def served(path: str) -> bool:
     """Whether the server has this route for anybody. Tracking, models and their artifacts are served, else nothing."""
     if path in _PAGES or path.startswith("/static-files/"):
         return True
-    found = _API.fullmatch(path)
-    if found is None or ".." in path.split("/"):
+    match = _API.fullmatch(path)
+    if match is None or ".." in path.split("/"):
         return False
-    kind, rest = found["kind"], found["rest"] or ""
+    kind, rest = match["kind"], match["rest"] or ""
     return kind is None or (kind in _KINDS and _NOT_OFFERED.isdisjoint(rest.split("/")))
 
 

@@ -69,8 +69,8 @@ class GuardedTracking(SqlTrackingStore):
     def _require_own_experiment(self, experiment_id: str) -> None:
         """Refuses one that came into the database under another server."""
         with self.ManagedSessionMaker() as session:
-            found = self._get_experiment(session, experiment_id, ViewType.ALL)
-            require_own(found.artifact_location, f"the artifact location of experiment {experiment_id}")
+            experiment = self._get_experiment(session, experiment_id, ViewType.ALL)
+            require_own(experiment.artifact_location, f"the artifact location of experiment {experiment_id}")
 
 
 class GuardedRegistry(SqlRegistryStore):
