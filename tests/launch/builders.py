@@ -20,6 +20,7 @@ from elastic_core.spec import JobSpec
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
 TOKEN = "the-token-of-this-segment"
+AGENT_TOKEN = "the-token-of-its-agent"
 
 
 def order(num_slots: int = 2, origin_epoch: int = 7, slot_type: str = "cpu") -> LaunchOrder:
@@ -47,6 +48,7 @@ def order(num_slots: int = 2, origin_epoch: int = 7, slot_type: str = "cpu") -> 
         segment_seconds=None,
         segment_steps=None,
         token=TOKEN,
+        agent_token=AGENT_TOKEN,
         lease_seconds=90.0,
         heartbeat_seconds=2.0,
     )

@@ -20,6 +20,7 @@ from elastic_core.host.rundir import RunDir
 from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
 from tests.launch.builders import (
+    AGENT_TOKEN,
     SCRIPT,
     TOKEN,
     agent_of,
@@ -275,6 +276,19 @@ def test_a_forgotten_group_keeps_its_logs_and_never_starts_again(home: Path) -> 
     assert "does exit" in RunDir.of(home, 7).log(0).read_text()
     with pytest.raises(InfrastructureError, match="ended long ago"):
         launcher.start(order())
+
+
+def test_workers_find_the_token_of_their_agent_nowhere(home: Path) -> None:
+    launcher = scripted(home, "sleep")
+    launcher.start(order())
+    group = [agent_of(launcher), *wait_until_ready(launcher)]
+    seen = {path: path.read_bytes() for path in RunDir.of(home, 7).path.rglob("*") if path.is_file()}
+    for process in group:
+        own = Path(f"/proc/{process.pid}")
+        seen |= {own / name: (own / name).read_bytes() for name in ("environ", "cmdline")}
+        assert os.readlink(own / "fd" / "0") == os.devnull
+    assert TOKEN.encode() in seen[RunDir.of(home, 7).path / "order.json"]
+    assert not [path for path, content in seen.items() if AGENT_TOKEN.encode() in content]
 
 
 def test_a_live_group_is_not_forgotten(home: Path) -> None:

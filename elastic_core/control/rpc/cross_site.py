@@ -29,7 +29,10 @@ def refuse_other_sites(request: Request) -> None:
         raise Forbidden(f"the request comes from a page of another site (Sec-Fetch-Site: {site}); use this site's own")
     host = request.headers.get("host", "")
     if origin is not None and urlsplit(origin).netloc != host:
-        raise Forbidden(f"the request comes from a page of {origin}, and this server is {host}; use this site's own")
+        raise Forbidden(
+            f"the request comes from a page of {origin}, and this server is {host}; use this "
+            "site's own. A proxy in front has to pass on the header Host"
+        )
     if site is None and origin is None and "authorization" not in request.headers:
         raise Forbidden(
             "the request has a cookie at most, and does not say which site it comes from. A program sends its token in "
