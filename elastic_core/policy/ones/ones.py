@@ -73,13 +73,13 @@ class Ones:
 
 def _settling(scaling: WeakScaling, now: float, capacity: Mapping[str, int]) -> bool:
     job = scaling.job
-    if job.allocation is None or held_type(job) not in _types(job, capacity) or held_count(job) not in scaling.counts:
+    if (
+        job.allocation is None
+        or held_type(job) not in usable_types(job, capacity)
+        or held_count(job) not in scaling.counts
+    ):
         return False
     return job.allocated_since is not None and now - job.allocated_since < SETTLING * job.resize_seconds
-
-
-def _types(job: JobView, capacity: Mapping[str, int]) -> list[str]:
-    return [kind for kind in sorted(capacity) if not job.limits.types or kind in job.limits.types]
 
 
 def _as_it_is(scaling: WeakScaling) -> Target:
