@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from scipy.stats import spearmanr
@@ -32,6 +33,13 @@ def report(loaded: LiveWorkload, runs: Runs) -> int:
     result.figure("runs", [{**one, "simulated_completion_seconds": simulations[key]} for key, one in runs.items()])
     _contenders_table(result, runs, simulations, labels, means)
     _judge_means(result, means)
+    ends_known = [
+        (seed, *worth_of_all_ends(loaded, one)) for (label, seed), one in sorted(runs.items()) if label == OURS
+    ]
+    if ends_known:
+        rows = [(seed, told, known, told / known) for seed, told, known in ends_known]
+        columns = ("seed", "as run", "all ends declared", "ratio: the most that predicting ends can be worth")
+        result.table("Simulated mean completion of horizon, if it had known every end", columns, rows)
     missing = [f"{label} {seed}" for label in CONTENDERS for seed in SEEDS if (label, seed) not in runs]
     got = f"without {', '.join(missing)}" if missing else "all"
     result.bar("every contender was run with every seed", want="all", got=got, ok=not missing)
@@ -53,12 +61,27 @@ def simulate_as_run(loaded: LiveWorkload, outcome: Mapping[str, Any]) -> dict[st
     """Completion seconds by job in the simulator, told of this run what no policy decides: how long a job's submission
     took, the mean seconds without training around a start or resize, and where the unknown ends were. The mean over
     `DRAWS` of the noise that measurements have there: one draw alone moves a policy's mean by several per cent."""
+    return _simulated_completions(loaded, outcome)
+
+
+def worth_of_all_ends(loaded: LiveWorkload, outcome: Mapping[str, Any]) -> tuple[float, float]:
+    """Mean completion in the simulator as the run went, and if every job's work had been declared: no predictor of ends
+    can be worth more to this policy on these jobs."""
+    known = _simulated_completions(loaded, outcome, declared=True)
+    return statistics.fmean(_simulated_completions(loaded, outcome).values()), statistics.fmean(known.values())
+
+
+def _simulated_completions(
+    loaded: LiveWorkload, outcome: Mapping[str, Any], *, declared: bool = False
+) -> dict[str, float]:
     contender = CONTENDERS[outcome["contender"]]
     of_policy = contender.workload(loaded)
     ends = {job["name"]: float(job["samples"]) for job in outcome["jobs"] if job["samples"]}
     unknown = {job.name: ends[job.name] for job in loaded.jobs if job.target_loss is not None and job.name in ends}
     restart = statistics.fmean(outcome["without_training_seconds"] or [0.0])
     workload = simulated(of_policy, restart, unknown)
+    if declared:
+        workload = replace(workload, jobs=tuple(replace(job, declared=True) for job in workload.jobs))
     submission = statistics.fmean(
         job["submitted_at"] - job["requested_at"] for job in outcome["jobs"] if job["submitted_at"]
     )

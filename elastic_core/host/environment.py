@@ -11,8 +11,6 @@ from typing import Any
 
 from elastic_core.settings import Settings
 
-RUN_DIR = "ELASTIC_RUN_DIR"  # marks every process of a group, grandchildren too: see `process.marked`
-
 _NAMES = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"}
     | {"LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"}

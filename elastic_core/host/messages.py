@@ -183,6 +183,13 @@ class CacheServerAddress(_ProcessMessage):
         return cls(pid=process.pid, start_time=process.start_time, **address)
 
 
+@dataclass(frozen=True, slots=True)
+class ForkServerProcess(_ProcessMessage):
+    """The fork server of a home. Lies in its own folder (`host.fork_client`), not in a run dir."""
+
+    FILE = "process.json"
+
+
 def encode(message: Message) -> Any:
     """What the file holds, as plain JSON values."""
     value: Any = asdict(message)  # type: ignore[call-overload]

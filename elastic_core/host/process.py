@@ -5,12 +5,22 @@ Only the standard library: the agent imports this and must stay small. Linux onl
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import mmap
 import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
+
+FORKED_FROM = "ELASTIC_FORK_SERVER"  # in the environment that a fork server, and so whatever it forks, shows in /proc
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_prctl = ctypes.CDLL(None).prctl
+_prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+_memory_marks: list[mmap.mmap] = []  # of this process; a fork has them too, for as long as it executes nothing
 
 
 class ProcessId(NamedTuple):
@@ -39,6 +49,16 @@ class ProcessId(NamedTuple):
         """Send a signal, if the process is still the same one."""
         if self.alive():
             send(self.pid, signum)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that forked it ends. What it forks is not bound by that."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -86,17 +106,39 @@ def in_session(leader: int, parent: int) -> list[int]:
     return [pid for pid in children(parent) if (stat := _stat(pid)) and int(stat[3]) == leader]
 
 
+def mark_memory(variable: str, value: str) -> None:
+    """Mark this process and whatever it forks as `variable=value`, for `marked`.
+
+    For what was forked without an `exec`: the kernel goes on showing the environment of what was executed last. A page
+    of an anonymous file named after the mark can be seen in /proc/PID/maps instead.
+    """
+    fd = os.memfd_create(_memory_name(variable, value))
+    try:
+        os.ftruncate(fd, mmap.PAGESIZE)
+        _memory_marks.append(mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ))
+    finally:
+        os.close(fd)
+
+
+def _memory_name(variable: str, value: str) -> str:
+    return f"{variable}={hashlib.sha256(value.encode()).hexdigest()[:32]}"
+
+
 def marked(variable: str, value: str) -> list[ProcessId]:
     """Live processes of this user that carry `variable=value` in the environment they were started with.
 
-    Every descendant inherits the mark, so that it finds what a dead parent can no longer name.
+    Every descendant inherits the mark, so that it finds what a dead parent can no longer name. Processes that a fork
+    server's children forked carry it in their memory (`mark_memory`).
     """
-    mark = f"{variable}={value}".encode()
+    mark, from_fork_server = f"{variable}={value}".encode(), f"{FORKED_FROM}=".encode()
+    in_memory = f"/memfd:{_memory_name(variable, value)} ".encode()
     processes = []
     for pid in _pids():
         try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                carries = mark in file.read().split(b"\0")
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            carries = mark in environ
+            if not carries and any(entry.startswith(from_fork_server) for entry in environ):
+                carries = in_memory in Path(f"/proc/{pid}/maps").read_bytes()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # ended meanwhile, or another user's
         identity = ProcessId.of(pid) if carries else None

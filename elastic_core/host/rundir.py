@@ -24,6 +24,7 @@ from elastic_core.host.messages import EXIT, ORDER, M, Malformed, decode, encode
 if TYPE_CHECKING:  # at run time inside the functions that need it: the agent must stay small
     from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
 
+RUN_DIR = "ELASTIC_RUN_DIR"  # marks every process of a group, grandchildren too: see `process.marked`
 T = TypeVar("T")
 
 

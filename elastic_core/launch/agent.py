@@ -7,6 +7,7 @@ start fast and stay small beside them. Its log is logs/agent.log of the run dir.
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
@@ -27,11 +28,19 @@ def daemonize() -> None:
     os.setsid()
 
 
-def take_token() -> str:
-    """What the launcher wrote to stdin, which is empty from now on: workers inherit it."""
-    token = sys.stdin.read()
+def take_token() -> mmap.mmap:
+    """What the launcher wrote to stdin, which is empty from now on: workers inherit it.
+
+    In memory that forks do not get, and nowhere else: a worker that is forked and executes nothing has all the rest.
+    """
+    token = mmap.mmap(-1, mmap.PAGESIZE)
+    token.madvise(mmap.MADV_DONTFORK)
+    with memoryview(token) as room:
+        length = 0
+        while count := os.readv(0, [room[length:]]):
+            length += count
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, sys.stdin.fileno())
+    os.dup2(null, 0)
     os.close(null)
     return token
 
@@ -47,8 +56,8 @@ def main(argv: Sequence[str]) -> None:
     """`--run-dir D --lock-fd N`, its token on stdin: called by the launcher only, hence no help."""
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     run_dir = RunDir(Path(options["--run-dir"]))
-    token = take_token()
     daemonize()
+    token = take_token()
     logs.configure("agent")
     claim(run_dir, int(options["--lock-fd"]))
     outcome = supervise(run_dir)
@@ -56,7 +65,7 @@ def main(argv: Sequence[str]) -> None:
     from elastic_core.launch.delivery import deliver
     from elastic_core.launch.exit_classification import report_exit
 
-    deliver(run_dir, report_exit(run_dir, outcome), token)
+    deliver(run_dir, report_exit(run_dir, outcome), token[:].rstrip(b"\0").decode())
 
 
 if __name__ == "__main__":

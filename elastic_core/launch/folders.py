@@ -9,10 +9,9 @@ from __future__ import annotations
 import signal
 import time
 
-from elastic_core.host.environment import RUN_DIR
 from elastic_core.host.messages import EXIT, ORDER, AgentProcess, GroupStop, OrderInForce, WorkerProcesses
 from elastic_core.host.process import kill_marked
-from elastic_core.host.rundir import RunDir
+from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup

@@ -16,9 +16,10 @@ from contextlib import contextmanager, suppress
 
 from elastic_core.domain import CPU, Slot
 from elastic_core.errors import InfrastructureError
-from elastic_core.host.environment import RUN_DIR, allowed, worker_settings
+from elastic_core.host import fork_client
+from elastic_core.host.environment import allowed, worker_settings
 from elastic_core.host.messages import EXIT, SETTINGS, AgentProcess, SpawnPlan
-from elastic_core.host.rundir import RunDir
+from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.this_machine import read_cluster
 from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.folders import GroupFolders
@@ -28,7 +29,7 @@ from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import cache_servers
 
 WORKER = (sys.executable, "-m", "elastic_core.train.process.worker")
-AGENT = (sys.executable, "-m", "elastic_core.launch.agent")
+AGENT = "elastic_core.launch.agent"
 START_SECONDS = 60.0  # for the agent to come up, on a machine that is busy
 
 
@@ -92,19 +93,23 @@ class LocalLauncher(GroupFolders):
     def _spawn_agent(self, folder: RunDir, lock_fd: int, token: str) -> None:
         # Whether it worked is judged by agent.json alone. The token goes through a pipe: no file, command line or
         # environment, in which workers might find it.
+        reading, writing = os.pipe()
+        os.write(writing, token.encode())
+        os.close(writing)
         with folder.agent_log.open("ab") as output, suppress(subprocess.TimeoutExpired):
-            subprocess.run(  # returns when the agent has left this process's tree
-                [*AGENT, "--run-dir", str(folder.path), "--lock-fd", str(lock_fd)],
-                input=token.encode(),
-                stdout=output,
-                stderr=output,
-                pass_fds=(lock_fd,),
-                env=allowed(os.environ, self.settings),
-                cwd=self.settings.project.absolute(),
-                start_new_session=True,
-                timeout=START_SECONDS,
-                check=False,
-            )
+            try:
+                fork_client.run_module(  # returns when the agent has left this process's tree
+                    self.home,
+                    AGENT,
+                    ["--run-dir", str(folder.path), "--lock-fd", str(lock_fd)],
+                    stdio=(reading, output.fileno(), output.fileno()),
+                    pass_fds=(lock_fd,),
+                    env=allowed(os.environ, self.settings),
+                    cwd=self.settings.project.absolute(),
+                    timeout=START_SECONDS,
+                )
+            finally:
+                os.close(reading)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ nothing of the others. Standby workers, which rank 0 asks for before the group g
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -35,8 +34,9 @@ from elastic_core.host.messages import (
     WorkerProcesses,
 )
 from elastic_core.host.process import ProcessId
-from elastic_core.host.rundir import RunDir
+from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.workers import WorkerCommand, worker_command
+from elastic_core.launch import fork_server
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,6 @@ AUTOGROUP_TRIES = 50
 TICK_SECONDS = 1.0  # between looks at the run dir
 STRAY_SECONDS = 0.02  # the same, while what workers that left had started is being ended
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_prctl = ctypes.CDLL(None).prctl
-_prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 class GroupOutcome(NamedTuple):
@@ -228,14 +225,16 @@ class Group:
 
 
 def _spawn(command: WorkerCommand) -> int:
-    """Fork and exec one worker, in a session of its own, that dies with this process."""
+    """Fork and exec one worker, in a session of its own, that dies with this process.
+
+    An agent that came out of a fork server holds what a worker runs already, and executes nothing."""
     agent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        process.die_with_parent()
         if os.getppid() != agent:  # it died between fork and prctl: no signal will come any more
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -246,6 +245,9 @@ def _spawn(command: WorkerCommand) -> int:
         os.dup2(output, 2)
         _give_way(command.nice)
         os.chdir(command.cwd)
+        if fork_server.can_run(command.argv):
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # as executing would have
+            fork_server.run(command.argv, command.env, marks=(RUN_DIR,))
         os.execvpe(command.argv[0], command.argv, {**os.environ, **command.env})
     except OSError:
         traceback.print_exc()
@@ -278,7 +280,7 @@ def _give_way(nice: int) -> None:
 def supervise(run_dir: RunDir) -> GroupOutcome:
     """Run the group of spawn.json to its end. Whatever happens here, no process is left when this returns."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # taken by sigtimedwait: none is lost, none interrupts
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    process.adopt_orphans()
     try:
         group, order = Group(run_dir, run_dir.require(SpawnPlan)), run_dir.require(OrderInForce)
     except InfrastructureError as error:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from elastic_core.errors import UserError
-from elastic_core.host import mlflow_access
+from elastic_core.host import fork_client, mlflow_access
+from elastic_core.host.environment import allowed
 from elastic_core.host.this_machine import discover
 from elastic_core.services import airflow
 from elastic_core.services.groups import stop_groups
@@ -69,8 +70,12 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
             for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(_migrate_ledger, settings)):
                 task.result()
 
+    def preload() -> None:
+        fork_client.start(settings.home, settings.project, allowed(environment, settings))
+
     def retire() -> None:
         stop_groups(settings)
+        fork_client.stop(settings.home)
 
     database = (Stage(programs=(embedded.program(),), prepare=embedded.initialise, wait=True),) if embedded else ()
     return Stack(
@@ -78,7 +83,7 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
         stages=(
             *database,
             Stage(programs=(*api, *_mlflow(settings), *_tracker(settings)), prepare=prepare),
-            Stage(programs=workers, retire=retire),
+            Stage(programs=workers, prepare=preload, retire=retire),
         ),
     )
 

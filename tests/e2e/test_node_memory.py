@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from elastic_core.domain import JobState
-from tests.launch.conftest import home as launch_home
+from tests.launch.conftest import executing_home as launch_home
 from tests.launch.test_node_memory import cache_server_of, nodes, pool, restored
 
 home = launch_home

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elastic_core.domain import Allocation, Layout, Slot
+from elastic_core.host import fork_client
 from elastic_core.host.messages import AgentProcess, WorkerProcesses
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
@@ -19,6 +20,7 @@ from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
+SCRIPTS = "tests.launch.scripted_worker"
 TOKEN = "the-token-of-this-segment"
 AGENT_TOKEN = "the-token-of-its-agent"
 
@@ -60,7 +62,9 @@ def settings(home: Path, control_url: str = "http://127.0.0.1:9") -> Settings:
 
 
 def scripted(home: Path, behaviours: str, control_url: str = "http://127.0.0.1:9") -> LocalLauncher:
-    return LocalLauncher(settings(home, control_url), worker_command=(sys.executable, "-S", str(SCRIPT), behaviours))
+    """Workers are executed, or forked by their agent where `home` has a fork server (of scripts)."""
+    script = ("-m", SCRIPTS) if fork_client.folder_of(home).exists() else ("-S", str(SCRIPT))
+    return LocalLauncher(settings(home, control_url), worker_command=(sys.executable, *script, behaviours))
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> float:

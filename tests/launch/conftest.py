@@ -2,19 +2,50 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from elastic_core.host.environment import RUN_DIR
+from elastic_core.host import fork_client
+from elastic_core.host.environment import allowed
 from elastic_core.host.messages import AgentProcess
-from elastic_core.host.process import kill_marked
-from elastic_core.host.rundir import RunDir
+from elastic_core.host.process import FORKED_FROM, kill_marked
+from elastic_core.host.rundir import RUN_DIR, RunDir
+from elastic_core.settings import Settings
+from tests.launch.builders import wait_for
+
+
+@pytest.fixture(scope="session")
+def fork_server_of_scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a real fork server, which forks into scripted workers too."""
+    home = tmp_path_factory.mktemp("forking")
+    folder = fork_client.folder_of(home)
+    folder.mkdir(mode=0o700)
+    environ = {**allowed(os.environ, Settings(home=home)), FORKED_FROM: str(folder), "OPENBLAS_NUM_THREADS": "1"}
+    with (folder / "fork-server.log").open("ab") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.launch.fork_server_of_scripts", "--folder", str(folder)],
+            stdout=output, stderr=output, env=environ, start_new_session=True,
+        )  # fmt: skip
+    wait_for((folder / fork_client.SOCKET).exists)
+    yield folder
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture(params=["executed", "forked"])
+def home(request: pytest.FixtureRequest, executing_home: Path) -> Path:
+    """A folder for state, of a host without a fork server and of one with: what holds of workers does so on both."""
+    if request.param == "forked":
+        fork_client.folder_of(executing_home).symlink_to(request.getfixturevalue("fork_server_of_scripts"))
+    return executing_home
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
+def executing_home(tmp_path: Path) -> Iterator[Path]:
     """A folder for state; whatever runs below it is ended with the test."""
     yield tmp_path
     for path in (tmp_path / "run").glob("*"):

@@ -57,5 +57,9 @@ def main() -> int:
     return 0
 
 
+def forked_main(_argv: object) -> int:
+    return main()
+
+
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import InfrastructureError
-from elastic_core.host.environment import RUN_DIR
 from elastic_core.host.messages import EXIT, AgentProcess
 from elastic_core.host.process import ProcessId, children, marked
-from elastic_core.host.rundir import RunDir
+from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
 from tests.launch.builders import (
@@ -32,6 +31,19 @@ from tests.launch.builders import (
     wait_until_ready,
     workers_of,
 )
+
+
+def memory_of(process: ProcessId) -> bytes:
+    """All that the process could read of its own memory."""
+    pieces = []
+    with open(f"/proc/{process.pid}/mem", "rb", buffering=0) as memory:
+        for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+            span, rights, *_ = line.split()
+            if rights.startswith("rw"):
+                begin, end = (int(text, 16) for text in span.split("-"))
+                memory.seek(begin)
+                pieces.append(memory.read(end - begin))
+    return b"".join(pieces)
 
 
 def processes(launcher: LocalLauncher) -> list[ProcessId]:
@@ -99,8 +111,8 @@ def test_a_group_that_ended_is_not_started_again(home: Path) -> None:
 
 
 def test_an_agent_that_cannot_start_is_said_with_its_log(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_core.launch.local.AGENT", (sys.executable, "-c", "raise SystemExit('no such module')"))
-    with pytest.raises(InfrastructureError, match=r"agent of segment job__seg_0 did not start; .*no such module"):
+    monkeypatch.setattr("elastic_core.launch.local.AGENT", "elastic_core.launch.no_such_module")
+    with pytest.raises(InfrastructureError, match=r"agent of segment job__seg_0 did not start; .*no_such_module"):
         scripted(home, "sleep").start(order())
 
 
@@ -287,6 +299,7 @@ def test_workers_find_the_token_of_their_agent_nowhere(home: Path) -> None:
         own = Path(f"/proc/{process.pid}")
         seen |= {own / name: (own / name).read_bytes() for name in ("environ", "cmdline")}
         assert os.readlink(own / "fd" / "0") == os.devnull
+    seen |= {Path(f"/proc/{worker.pid}/mem"): memory_of(worker) for worker in group[1:]}
     assert TOKEN.encode() in seen[RunDir.of(home, 7).path / "order.json"]
     assert not [path for path, content in seen.items() if AGENT_TOKEN.encode() in content]
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from elastic_core.domain import Layout, Slot
-from elastic_core.host.environment import RUN_DIR
 from elastic_core.host.messages import SlotId, StandbyRequest, WorkerProcesses
 from elastic_core.host.process import ProcessId, marked
-from elastic_core.host.rundir import RunDir
+from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.launch.worker_group import PEER_SECONDS
 from tests.launch.builders import order, scripted, wait_for, wait_until_dead, wait_until_ready, workers_of
@@ -73,8 +72,8 @@ def started_standby(launcher: LocalLauncher, slot: int) -> tuple[RunDir, Process
     return folder, wait_until_ready(launcher, 2)[1]
 
 
-def test_a_standby_worker_is_started_once_and_with_the_environment_of_its_slot(home: Path) -> None:
-    launcher = scripted(home, "boundary")
+def test_a_standby_worker_is_started_once_and_with_the_environment_of_its_slot(executing_home: Path) -> None:
+    launcher = scripted(executing_home, "boundary")
     folder, worker = started_standby(launcher, 3)
     assert slots_in_use(folder) == ["n0:0", "n0:3"]
     environ = Path(f"/proc/{worker.pid}/environ").read_text()

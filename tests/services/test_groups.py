@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.host.environment import RUN_DIR
 from elastic_core.host.process import marked
-from elastic_core.host.rundir import RunDir
+from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.services import groups
 from elastic_core.services.groups import stop_groups
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import cache_servers
 from tests.launch.builders import agent_of, order, scripted, wait_until_ready
-from tests.launch.conftest import home as launch_home
+from tests.launch.conftest import executing_home as launch_home
 
 home = launch_home
 

@@ -1,7 +1,7 @@
 """Running a user's code outside training in a process of its own: what it prints, leaks or breaks stays there.
 
-`call` starts `python -m <module> ... --output <file>` with an allow-listed environment; the module's `main` ends in
-`answer`. The error of the child is raised here again, of the same class.
+`call` runs `python -m <module> ... --output <file>` with an allow-listed environment, by the fork server where there is
+one; the module's `main` ends in `answer`. The error of the child is raised here again, of the same class.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core.errors import BY_CODE, ElasticError, InfrastructureError, UserError
+from elastic_core.host import fork_client
 from elastic_core.host.environment import allowed, worker_settings
 from elastic_core.host.exits import ExitCode, exit_code
 from elastic_core.settings import Settings
@@ -36,21 +36,23 @@ def call(module: str, spec: JobSpec, settings: Settings, arguments: Sequence[str
     with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         spec_file, output = Path(folder) / "spec.json", Path(folder) / "output.json"
         spec_file.write_text(spec.model_dump_json())
-        command = [sys.executable, "-m", module, "--spec", str(spec_file), "--output", str(output), *arguments]
-        try:
-            done = subprocess.run(
-                command, env=_environment(settings), cwd=settings.project.absolute(), stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, errors="replace", timeout=timeout_seconds, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise InfrastructureError(
-                f"{module} for {spec.entry_point!r} took more than {timeout_seconds:g} s and was stopped."
-            ) from error
-        if not output.exists():
-            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise InfrastructureError(
-                f"{module} for {spec.entry_point!r} ended with exit code {done.returncode} and no answer: {last}"
-            )
+        options = ["--spec", str(spec_file), "--output", str(output), *arguments]
+        with (Path(folder) / "said.log").open("w+b") as said:
+            try:
+                code = fork_client.run_module(
+                    settings.home, module, options, stdio=(subprocess.DEVNULL, said.fileno(), said.fileno()),
+                    env=_environment(settings), cwd=settings.project.absolute(), timeout=timeout_seconds,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired as error:
+                raise InfrastructureError(
+                    f"{module} for {spec.entry_point!r} took more than {timeout_seconds:g} s and was stopped."
+                ) from error
+            if not output.exists():
+                said.seek(0)
+                lines = said.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+                raise InfrastructureError(
+                    f"{module} for {spec.entry_point!r} ended with exit code {code} and no answer: {lines[-1]}"
+                )
         answer = json.loads(output.read_text())
     if "result" in answer:
         return answer["result"]

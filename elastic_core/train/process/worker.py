@@ -47,13 +47,21 @@ _PATIENCE_SECONDS = 5.0  # of the client; the heartbeat goes on asking by itself
 _log = logging.getLogger("elastic_core.train.process.worker")  # by name: the module runs as __main__
 
 
-def main(argv: Sequence[str], *, connect: Connect | None = None, standalone: bool = False) -> int:
+def process_main(argv: Sequence[str], started: float | None = None) -> int:
+    """A worker that is its process. `started` as for `main`: a fork server's loaded this module before it began."""
+    return main(argv, standalone=True, started=started)
+
+
+def main(
+    argv: Sequence[str], *, connect: Connect | None = None, standalone: bool = False, started: float | None = None
+) -> int:
     """Train until this process should end; its exit code.
 
     `standalone`: this process is ours alone, so it may be ended at once when the lease is over. In the caller's
-    process (debug launcher) training ends at its next step instead. `connect` replaces the HTTP client.
+    process (debug launcher) training ends at its next step instead. `connect` replaces the HTTP client. `started`: when
+    the process began, by `time.perf_counter`; now, if it is None.
     """
-    started = _STARTED if standalone else time.perf_counter()
+    started = time.perf_counter() if started is None else started
     parser = argparse.ArgumentParser(prog="elastic_core.train.process.worker", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of the process group")
     parser.add_argument("--rank", type=int, required=True, help="index of this worker's slot in the allocation")
@@ -247,7 +255,7 @@ def _end_process(why: str) -> None:
 
 
 if __name__ == "__main__":
-    exit_status = main(sys.argv[1:], standalone=True)
+    exit_status = process_main(sys.argv[1:], _STARTED)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_status)  # tearing down the interpreter with torch in it takes a third of a second
