@@ -50,7 +50,7 @@ def free_slots(tx: Tx) -> list[Slot]:
     return [Slot(node, index, kind) for node, index, kind in tx.session.execute(FREE)]
 
 
-def leaving(tx: Tx) -> dict[int, tuple[Slot, ...]]:
+def draining(tx: Tx) -> dict[int, tuple[Slot, ...]]:
     """By epoch: slots that are held beside the allocation, because processes may still be on them."""
     slots_by_epoch: dict[int, list[Slot]] = {}
     for epoch, node, index, kind in tx.session.execute(LEAVING):

@@ -79,7 +79,7 @@ def bounded(job: JobView) -> JobView:
     return replace(job, limits=_narrowed(job.limits, bound.range(known_noise(job, job.noise_scale))))
 
 
-def worth_in_words(job: JobView, batch: int, noise_scale: float | None) -> str:
+def efficiency_in_words(job: JobView, batch: int, noise_scale: float | None) -> str:
     """What a larger batch than the reference costs, to follow its number; empty where it costs nothing."""
     reference = job.limits.reference_batch
     if batch <= reference:

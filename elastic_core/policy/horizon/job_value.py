@@ -43,8 +43,8 @@ def job_value(
     order = np.argsort(shortest, kind="stable")
     weight_of_longest = np.concatenate([[0.0], np.cumsum(weight[order][::-1])])  # of the n longest jobs
     num_longer = np.asarray(len(shortest) - np.searchsorted(shortest[order], shortest, side="right"), dtype=np.int64)
-    rent = marginal_slot_price(goodput, options)
-    delay = rent * weight_of_longest[num_longer][:, None] * capacity_shares(goodput, options)[None, :]
+    slot_price = marginal_slot_price(goodput, options)
+    delay = slot_price * weight_of_longest[num_longer][:, None] * capacity_shares(goodput, options)[None, :]
     with np.errstate(divide="ignore"):
         costs = np.where(goodput > 0, (weight[:, None] + delay) / goodput, np.inf)
     price = costs.min(axis=1)

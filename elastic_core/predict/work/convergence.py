@@ -202,9 +202,9 @@ def _usable(points: Sequence[tuple[float, float]]) -> Floats:
     rows = np.asarray(sorted(latest.items()), dtype=np.float64).reshape(-1, 2)
     if len(rows) < 2 * MIN_POINTS:
         return rows
-    around = median_filter(rows[:, 1], size=7, mode="nearest")
-    off = np.abs(rows[:, 1] - around)
-    limit = 8.0 * np.median(off) + 0.05 * np.abs(around)
+    neighbours = median_filter(rows[:, 1], size=7, mode="nearest")
+    off = np.abs(rows[:, 1] - neighbours)
+    limit = 8.0 * np.median(off) + 0.05 * np.abs(neighbours)
     inside = off <= limit
     inside[: MIN_POINTS - 1] = True  # the first steps fall fast
     inside_rows: Floats = rows[inside]

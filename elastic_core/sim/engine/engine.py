@@ -240,11 +240,11 @@ class _Simulation:
         self.free.update(holder.allocation.slots)
         running.release(self.now)
         if slots is not None:
-            self._hold(holder.job_id, target, granted(target, slots), anew=False)
+            self._hold(holder.job_id, target, granted(target, slots), restarted=False)
 
-    def _hold(self, job_id: str, target: Target, allocation: Allocation, *, anew: bool = True) -> None:
+    def _hold(self, job_id: str, target: Target, allocation: Allocation, *, restarted: bool = True) -> None:
         self.free.difference_update(allocation.slots)
-        self.active[job_id].hold(self.now, _workers_type(target), allocation, anew=anew)
+        self.active[job_id].hold(self.now, _workers_type(target), allocation, restarted=restarted)
         self.open_since[job_id] = self.now
 
     def _close(self, running: Running, end: float) -> None:

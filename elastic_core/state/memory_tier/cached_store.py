@@ -98,7 +98,7 @@ class MemoryTier:
             return num
         return None
 
-    def doubt(self, key: str, why: str) -> bool:
+    def distrust(self, key: str, why: str) -> bool:
         """As `Layered.doubt`."""
         with self._lock:
             self._doubted.add(key)
@@ -283,8 +283,8 @@ class TieredStore:
             self._memory.stored(num)
         return num
 
-    def doubt(self, key: str, why: str) -> bool:
-        return self._memory.doubt(key, why)
+    def distrust(self, key: str, why: str) -> bool:
+        return self._memory.distrust(key, why)
 
     def size(self, key: str) -> int | None:
         return self._store.size(key)
