@@ -13,7 +13,8 @@ from elastic_core.control.ledger.tables import DecisionRow, JobRow, LeaseRow, Se
 from elastic_core.control.scheduling.snapshots import between_until, submission
 from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, Target, from_json, to_json
 from elastic_core.policy.base.queue import in_order
-from elastic_core.policy.plans.grants import Asker, Holder, Moves, plan_moves
+from elastic_core.policy.plans.grants import plan_moves
+from elastic_core.policy.plans.moves import Asker, Holder, Moves
 from elastic_core.snapshot.job_record import Submission
 from elastic_core.spec import JobSpec
 

@@ -19,52 +19,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
+from elastic_core.domain import Allocation, Layout, Slot, Target
 from elastic_core.policy.plans.migration import able_to_migrate, by_node, must_migrate, on_required_nodes, slots_left
+from elastic_core.policy.plans.moves import Asker, Grant, Holder, Moves
 from elastic_core.policy.plans.packing import choose
 from elastic_core.text import plural
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A job with a live lease. `ending_since`: its processes are on their way out (revoked, committed, fenced)."""
-
-    job_id: str
-    segment_id: str
-    allocation: Allocation
-    ending_since: float | None = None
-    revoked_by: str | None = None
-    open: bool = True  # its segment still runs under this lease
-    draining: tuple[Slot, ...] = ()  # held beside the allocation, until the processes on them are gone
-    draining_since: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """A job whose open segment waits for slots; given in the order in which they are served."""
-
-    job_id: str
-    segment_id: str
-    limits: Limits
-    last_slots: tuple[Slot, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    asker: Asker
-    allocation: Allocation
-    reason: str
-
-
-@dataclass(slots=True)
-class Moves:
-    grants: list[Grant] = field(default_factory=list)
-    revocations: dict[str, str] = field(default_factory=dict)  # segment_id -> reason
-    withdrawals: list[str] = field(default_factory=list)  # segment_ids whose revocation is taken back
-    waits: dict[str, str] = field(default_factory=dict)  # job_id -> why it did not get its target yet
-    check_at: float | None = None  # when a rule may say something else without any event
 
 
 def covers(free: Iterable[Slot], counts: Mapping[str, int]) -> bool:
@@ -147,7 +108,7 @@ def _segments_that_exchange(
 ) -> set[str]:
     """Segments that can exchange slots now: what each misses is free or given up, also by others that exchange.
 
-    Who cannot gives nothing up but what it is leaving already: said in `given_up`.
+    Who cannot gives nothing up but what is draining already: said in `given_up`.
     """
     draining = {holder.segment_id: Counter(slot.type for slot in holder.draining) for holder in holders}
     missing: dict[str, Counter[str]] = {}

@@ -1,21 +1,18 @@
 """Moving a job to other nodes that holds as many slots as it shall: only where its plan says so.
 
 Nodes are a preference, which places who starts or is resized anyway. With `Target.migrate` they are a demand: some
-policies make room for large jobs by moving small ones (Sia, SOSP 2023, section 3.4; Pollux, OSDI 2021, section 4.2) and have
-weighed the restart. A job is asked to move once the slots that it misses are free or are being given up, so that two
-jobs can change places and nobody stops for slots that will not come.
+policies make room for large jobs by moving small ones (Sia, SOSP 2023, section 3.4; Pollux, OSDI 2021, section 4.2)
+and have weighed the restart. A job is asked to move once the slots that it misses are free or are being given up, so
+that two jobs can change places and nobody stops for slots that will not come.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from elastic_core.domain import Allocation, Slot, Target
-
-if TYPE_CHECKING:
-    from elastic_core.policy.plans.grants import Holder
+from elastic_core.policy.plans.moves import Holder
 
 
 def by_node(slots: Iterable[Slot]) -> Counter[str]:

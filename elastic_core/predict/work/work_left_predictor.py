@@ -174,7 +174,7 @@ class _Tail:
 
 
 class _Kernels:
-    """Finished works, smoothed by kernels of several widths, mixed with the wider knowledge by several doubts."""
+    """Finished works, smoothed by kernels of several widths, mixed with the wider knowledge by several weights."""
 
     def __init__(self, logs: Floats, wider: _Tail | _Kernels) -> None:
         self._logs, self._wider = logs, wider
@@ -203,7 +203,7 @@ class _Kernels:
         return mixed
 
     def _weigh(self) -> Floats:
-        """Weight of each (width, doubt): the width's prior times the likelihood of every work given the others."""
+        """By (width, wider knowledge's weight): the width's prior times each work's likelihood given the others."""
         others = max(len(self._logs) - 1, 0)
         wider = self._wider.density(self._logs)
         score = np.log(np.repeat(_WIDTH_PRIOR[:, None], len(_WIDER_WEIGHTS), axis=1))

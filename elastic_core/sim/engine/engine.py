@@ -21,7 +21,8 @@ from elastic_core.domain import CPU, Allocation, Node, Snapshot, Target
 from elastic_core.errors import UserError
 from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.base.queue import in_order
-from elastic_core.policy.plans.grants import Asker, Holder, as_held, granted, in_place, plan_moves
+from elastic_core.policy.plans.grants import as_held, granted, in_place, plan_moves
+from elastic_core.policy.plans.moves import Asker, Holder
 from elastic_core.policy.plans.plan_check import violations
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.sim.engine.result import Held, JobResult, Recorder, Result

@@ -99,7 +99,7 @@ class MemoryTier:
         return None
 
     def distrust(self, key: str, why: str) -> bool:
-        """As `Layered.doubt`."""
+        """As `Layered.distrust`."""
         with self._lock:
             self._doubted.add(key)
             served = key in self._served

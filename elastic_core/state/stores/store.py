@@ -36,7 +36,7 @@ class Layered(Protocol):
 
 
 def distrusted(store: CheckpointStore, key: str, why: str) -> bool:
-    """As `Layered.doubt`; False for a store that is no more than that."""
+    """As `Layered.distrust`; False for a store that is no more than that."""
     return isinstance(store, Layered) and store.distrust(key, why)
 
 

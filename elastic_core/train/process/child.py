@@ -79,7 +79,7 @@ def answer(output: Path | None, work: Callable[[], Any]) -> int:
         _write(output, {"code": code, "error": last})
         return exit_code(error)
     _write(output, result)
-    print(json.dumps(result["result"]))
+    sys.stdout.write(json.dumps(result["result"]) + "\n")
     return ExitCode.DONE
 
 

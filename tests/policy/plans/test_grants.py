@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
-from elastic_core.policy.plans.grants import Asker, Holder, Moves, in_place, plan_moves
+from elastic_core.policy.plans.grants import in_place, plan_moves
+from elastic_core.policy.plans.moves import Asker, Holder, Moves
 
 NOW, GRACE = 1000.0, 60.0
 POOL = tuple(Slot(node, index, "cpu") for node in ("a", "b") for index in range(2))

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
-from elastic_core.policy.plans.grants import Asker, Holder, Moves, plan_moves
+from elastic_core.policy.plans.grants import plan_moves
 from elastic_core.policy.plans.migration import by_node, on_required_nodes
+from elastic_core.policy.plans.moves import Asker, Holder, Moves
 
 NOW, GRACE = 1000.0, 60.0
 A, B = (tuple(Slot(node, index, "t4") for index in range(2)) for node in ("a", "b"))
