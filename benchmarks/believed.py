@@ -96,8 +96,8 @@ def no_model(points: tuple[ProfilePoint, ...], limits: Limits) -> None:
 def published_times(name: str, number: int) -> dict[str, float]:
     """The authors' completion seconds by job."""
     path = published_traces.data_folder() / "pollux-osdi21" / "published-results" / f"{name}-1.0" / "summary.json"
-    found: dict[str, float] = json.loads(path.read_text())["jcts"][f"workload-{number}"]
-    return found
+    published: dict[str, float] = json.loads(path.read_text())["jcts"][f"workload-{number}"]
+    return published
 
 
 # Hours, but for the last two. Of the artefact's simulator, run on the first trace by itself.
@@ -109,12 +109,12 @@ BELIEVED_DELAYS = {"cifar10": 30.0, "yolov3": 45.0}
 
 
 def sia_on_the_first_trace(report: Report) -> None:
-    found = hours(run_sia(1, Sia()))
-    rows = [(name, SIA[name], found[name], f"{found[name] / SIA[name] - 1:+.1%}") for name in SIA]
+    simulated = hours(run_sia(1, Sia()))
+    rows = [(name, SIA[name], simulated[name], f"{simulated[name] / SIA[name] - 1:+.1%}") for name in SIA]
     report.table("sia on philly-1, 64 accelerators of three types", ("figure", "published", "ours", "difference"), rows)
-    report.figure("sia_philly_1", found)
+    report.figure("sia_philly_1", simulated)
     for name in ("mean", "p99", "makespan", "slot hours a job"):
-        check(report, f"sia, philly-1: {name}", found[name] / SIA[name] - 1)
+        check(report, f"sia, philly-1: {name}", simulated[name] / SIA[name] - 1)
     gavel = run_gavel(1)
     report.figure("gavel_philly_1_hours", gavel)
     check(report, "gavel, philly-1: mean completion time", gavel / GAVEL - 1)
@@ -147,9 +147,9 @@ def sia_on_all_traces(report: Report) -> None:
 def saxena_on_t4(report: Report) -> None:
     """The plain program in the artefact's simulator. Jobs come profiled, as its paper has it: true times."""
     policy = Saxena(TrueProfiles(sia_workload(1)))
-    found = hours(run_sia(1, policy, published_traces.SIXTEEN_T4_NODES, no_model))
-    report.figure("saxena_philly_1_t4", found)
-    check(report, "saxena, philly-1 on 64 T4: mean completion time", found["mean"] / SAXENA_T4 - 1)
+    simulated = hours(run_sia(1, policy, published_traces.SIXTEEN_T4_NODES, no_model))
+    report.figure("saxena_philly_1_t4", simulated)
+    check(report, "saxena, philly-1 on 64 T4: mean completion time", simulated["mean"] / SAXENA_T4 - 1)
 
 
 def sia_with_its_authors_beliefs(report: Report) -> None:
@@ -163,9 +163,9 @@ def sia_with_its_authors_beliefs(report: Report) -> None:
     ]
     rows: list[tuple[str, ...]] = []
     for title, policy, fit in variants:
-        found = hours(run_sia(1, policy, fit=fit))
-        report.figure(f"sia_philly_1 {title}", found)
-        rows.append((title, *(f"{found[name]:.3g}" for name in SIA)))
+        simulated = hours(run_sia(1, policy, fit=fit))
+        report.figure(f"sia_philly_1 {title}", simulated)
+        rows.append((title, *(f"{simulated[name]:.3g}" for name in SIA)))
     rows.append(("published", *(f"{value:.3g}" for value in SIA.values())))
     report.table("sia on philly-1 with its authors' beliefs", ("beliefs", *SIA), rows)
 
@@ -176,10 +176,10 @@ def optimistic(points: tuple[ProfilePoint, ...], limits: Limits) -> ThroughputMo
     model = job_models(points, limits)
     params = dict(model.params)
     for kind in [name.removeprefix("exchange.") for name in params if name.startswith("exchange.")]:
-        mine = [point for point in points if point.type == kind]
-        if not any(point.num_slots > 1 for point in mine):
+        of_kind = [point for point in points if point.type == kind]
+        if not any(point.num_slots > 1 for point in of_kind):
             params[f"exchange.{kind}"] = 1e-6
-        if not any(point.num_nodes > 1 for point in mine):
+        if not any(point.num_nodes > 1 for point in of_kind):
             params[f"between.{kind}"] = 1.1
     if not any(point.num_slots > 2 for point in points):
         params["growth_inside"] = params["growth_between"] = 1e-9

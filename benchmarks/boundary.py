@@ -180,15 +180,15 @@ def measure(platform: Platform, wanted: int) -> tuple[list[Boundary], float]:
     eventually(lambda: count(engine, job_id, RESIZE) >= wanted, 60, f"{wanted} resizes that committed again")
     eventually(lambda: count(engine, job_id, IN_PLACE) >= wanted, 300, f"{wanted} boundaries in place")
     assert platform.control.job(job_id).state is JobState.ACTIVE
-    found, step = boundaries(engine, job_id), step_seconds(engine, job_id)
+    measured, step = boundaries(engine, job_id), step_seconds(engine, job_id)
     platform.control.cancel(job_id, "measured")
     engine.dispose()
-    return found, step
+    return measured, step
 
 
-def report(found: Sequence[Boundary], step: float, wanted: int, *, quick: bool) -> int:
+def report(measured: Sequence[Boundary], step: float, wanted: int, *, quick: bool) -> int:
     result = Report("boundary", quick=quick)
-    by_kind = {kind: [b for b in found if b.kind == kind] for kind in (IN_PLACE, RESIZE, RESTART)}
+    by_kind = {kind: [b for b in measured if b.kind == kind] for kind in (IN_PLACE, RESIZE, RESTART)}
     in_place = [
         {"stall": b.whole, "evaluate": b.evaluate, "commit": b.phases[0], "behind": b.behind} for b in by_kind[IN_PLACE]
     ]
@@ -246,8 +246,8 @@ def _phase(index: int, boundary: Boundary) -> float:
 
 
 def _cells(raw: Sequence[float]) -> tuple[Any, ...]:
-    found = spread(raw)
-    return int(found["n"]), found["median"], found["q1"], found["q3"], found["max"]
+    quartiles = spread(raw)
+    return int(quartiles["n"]), quartiles["median"], quartiles["q1"], quartiles["q3"], quartiles["max"]
 
 
 def main() -> int:
@@ -259,11 +259,11 @@ def main() -> int:
     platform = Platform(home)
     try:
         platform.up()
-        found, step = measure(platform, wanted)
+        measured, step = measure(platform, wanted)
     finally:
         platform.elastic("down", check=False)
         shutil.rmtree(home, ignore_errors=True)
-    return report(found, step, wanted, quick=quick)
+    return report(measured, step, wanted, quick=quick)
 
 
 if __name__ == "__main__":

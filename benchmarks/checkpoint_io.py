@@ -138,8 +138,8 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def same(one: State, other: State) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def same(state: State, other: State) -> bool:
+    return state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in state)
 
 
 def measure(state: State, scratch: Path, repeats: int) -> dict[str, dict[str, list[float]]]:

@@ -87,7 +87,7 @@ def offline(report: Report, jobs: list[Submission], labels: Ints, quick: bool) -
     report.table(f"area under the ROC curve, {len(part)} jobs", ["kind", *splits], rows)
     known = features[:, : len(NAMES)]
     ranked = score(known, labels, NAMES)[:12]
-    report.figure("feature_scores", [str(found) for found in ranked])
+    report.figure("feature_scores", [str(feature) for feature in ranked])
     report.table(
         "the most telling features",
         ["feature", "Pearson", "Spearman", "Kendall", "impurity"],
@@ -97,9 +97,9 @@ def offline(report: Report, jobs: list[Submission], labels: Ints, quick: bool) -
 
 def other_kind(name: str, features: Floats, labels: Ints, part: Ints, manner: str, report: Report) -> float:
     chosen, truth = features[part], labels[part]
-    found = cross_validate(name, chosen, truth, plain(truth) if manner == "plain" else grouped(chosen, truth))
-    report.figure(f"auc.{manner}.{name}", found.fold_aucs)
-    return found.auc
+    validated = cross_validate(name, chosen, truth, plain(truth) if manner == "plain" else grouped(chosen, truth))
+    report.figure(f"auc.{manner}.{name}", validated.fold_aucs)
+    return validated.auc
 
 
 def judge(
@@ -109,16 +109,16 @@ def judge(
     fixed = [cross_validate(BEST, features, labels, splits) for splits in repeated]
     how = "settings fixed" if quick else "settings chosen inside the training part"
     for splits, plainly in zip(repeated, fixed, strict=True):
-        found, settings = (plainly, []) if quick else cross_validate_nested(features, labels, splits)
-        chosen += [str(one) for one in settings]
-        said = calibrated(found.scores, labels, splits)
-        aucs.append(found.auc)
+        validated, settings = (plainly, []) if quick else cross_validate_nested(features, labels, splits)
+        chosen += [str(setting) for setting in settings]
+        said = calibrated(validated.scores, labels, splits)
+        aucs.append(validated.auc)
         accuracies.append(float(((said > 0.5) == labels).mean()))
         errors.append(calibration_error(said, labels))
     report.figure(f"best.{manner}.auc_by_seed", aucs)
     report.figure(f"best.{manner}.settings_chosen", chosen)
-    report.figure(f"best.{manner}.auc_with_fixed_settings_by_seed", [one.auc for one in fixed])
-    print(f"{manner} folds: AUC of {BEST}, settings fixed: {np.mean([one.auc for one in fixed]):.4f}")
+    report.figure(f"best.{manner}.auc_with_fixed_settings_by_seed", [result.auc for result in fixed])
+    print(f"{manner} folds: AUC of {BEST}, settings fixed: {np.mean([result.auc for result in fixed]):.4f}")
     report.figure(f"best.{manner}.accuracy_by_seed", accuracies)
     majority = float(1 - labels.mean())
     want = 0.94 if manner == "plain" else 0.91

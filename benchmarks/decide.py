@@ -273,15 +273,15 @@ def milp_optimum(problem: horizon.Problem, values: Floats, must_run: Sequence[in
     most = np.concatenate((np.ones(jobs), problem.options.capacity))
     least = np.full(len(most), -np.inf)
     least[list(must_run)] = 1.0
-    found = milp(
+    optimum = milp(
         -values[rows, options],
         integrality=np.ones(len(rows)),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(matrix, least, most),
         options={"mip_rel_gap": 1e-9},
     )
-    assert found.success, found.message
-    return float(-found.fun)
+    assert optimum.success, optimum.message
+    return float(-optimum.fun)
 
 
 if __name__ == "__main__":

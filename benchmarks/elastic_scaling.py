@@ -80,15 +80,17 @@ def main() -> int:
     args = parser.parse_args()
     report = Report("elastic_scaling", quick=args.quick)
     sizes, families = ((40,), ("compute-bound", "hardly-scaling")) if args.quick else (args.slots, args.families)
-    single = {one: run_cell(one, args.seed) for one in cells(sizes, families)}
-    for one, workloads in single.items():
-        report.figure(str(one), [{name: asdict(outcome) for name, outcome in found.items()} for found in workloads])
-    found = {one: together(workloads) for one, workloads in single.items()}
-    show(report, found)
-    judge_batches(report, found)
-    judge_rival(report, found)
+    single = {judged_cell: run_cell(judged_cell, args.seed) for judged_cell in cells(sizes, families)}
+    for judged_cell, workloads in single.items():
+        report.figure(
+            str(judged_cell), [{name: asdict(outcome) for name, outcome in outcomes.items()} for outcomes in workloads]
+        )
+    by_cell = {judged_cell: together(workloads) for judged_cell, workloads in single.items()}
+    show(report, by_cell)
+    judge_batches(report, by_cell)
+    judge_rival(report, by_cell)
     show_single(report, single)
-    judge_decisions(report, found)
+    judge_decisions(report, by_cell)
     return report.finish()
 
 
@@ -97,14 +99,15 @@ def cells(sizes: Sequence[int], families: Sequence[str]) -> Iterator[Cell]:
         yield Cell(slots=slots, arrivals=arrivals, family=family, rule=rule)
 
 
-def run_cell(one: Cell, seed: int) -> list[Outcomes]:
+def run_cell(judged_cell: Cell, seed: int) -> list[Outcomes]:
     """The outcomes of each workload of the cell, the first from `seed`."""
     workloads = [
-        {name: run(one, name, seed + number) for name in POLICIES} for number in range(SLOTS_JUDGED // one.slots)
+        {name: run(judged_cell, name, seed + number) for name in POLICIES}
+        for number in range(SLOTS_JUDGED // judged_cell.slots)
     ]
     outcomes = together(workloads)
     figures = " ".join(f"{name} {outcome.completed}/{outcome.mean_seconds:.0f}s" for name, outcome in outcomes.items())
-    print(f"{one}: {figures}", file=sys.stderr, flush=True)
+    print(f"{judged_cell}: {figures}", file=sys.stderr, flush=True)
     return workloads
 
 
@@ -114,26 +117,26 @@ def together(workloads: Sequence[Outcomes]) -> Outcomes:
 
 
 def _together(outcomes: Sequence[Outcome]) -> Outcome:
-    taken = sum(one.taken for one in outcomes)
-    seconds = sum(one.mean_seconds * one.taken for one in outcomes if one.taken)
+    taken = sum(outcome.taken for outcome in outcomes)
+    seconds = sum(outcome.mean_seconds * outcome.taken for outcome in outcomes if outcome.taken)
     return Outcome(
-        jobs=sum(one.jobs for one in outcomes),
-        completed=sum(one.completed for one in outcomes),
-        turned_away=sum(one.turned_away for one in outcomes),
-        unfinished=sum(one.unfinished for one in outcomes),
+        jobs=sum(outcome.jobs for outcome in outcomes),
+        completed=sum(outcome.completed for outcome in outcomes),
+        turned_away=sum(outcome.turned_away for outcome in outcomes),
+        unfinished=sum(outcome.unfinished for outcome in outcomes),
         mean_seconds=seconds / taken if taken else float("nan"),
-        decision_median=max(one.decision_median for one in outcomes),
-        wall_seconds=sum(one.wall_seconds for one in outcomes),
+        decision_median=max(outcome.decision_median for outcome in outcomes),
+        wall_seconds=sum(outcome.wall_seconds for outcome in outcomes),
     )
 
 
-def run(one: Cell, name: str, seed: int) -> Outcome:
-    workload = cell(one.slots, one.arrivals, one.family, seed)
+def run(judged_cell: Cell, name: str, seed: int) -> Outcome:
+    workload = cell(judged_cell.slots, judged_cell.arrivals, judged_cell.family, seed)
     dropping = f"{name}_drop"
-    policy = registry.get(dropping if one.rule == "drop" and dropping in registry.names() else name)
+    policy = registry.get(dropping if judged_cell.rule == "drop" and dropping in registry.names() else name)
     options = Options(round_seconds=ROUND, noise=0.0, until=LONGEST * WINDOW, timeline=False)
     started = time.perf_counter()
-    result = simulate(workload, pool(one.slots), policy, options)
+    result = simulate(workload, pool(judged_cell.slots), policy, options)
     return Outcome(
         jobs=len(result.jobs),
         completed=result.completed_by(WINDOW),
@@ -155,25 +158,25 @@ def mean_completion(result: Result) -> float:
     return fmean(times) if times else float("nan")
 
 
-def show(report: Report, found: dict[Cell, Outcomes]) -> None:
+def show(report: Report, by_cell: dict[Cell, Outcomes]) -> None:
     names = POLICIES
     columns = ["slots, arrivals, family, rule", "jobs", *names]
     rows = []
-    for judged, outcomes in found.items():
+    for judged, outcomes in by_cell.items():
         cells_text = [f"{outcomes[name].completed} {outcomes[name].mean_seconds / 3600:.2f}" for name in names]
         rows.append([str(judged), outcomes[OURS].jobs, *cells_text])
     report.table("Jobs completed in the window, and mean hours to completion", columns, rows)
 
 
-def judge_batches(report: Report, found: dict[Cell, Outcomes]) -> None:
+def judge_batches(report: Report, by_cell: dict[Cell, Outcomes]) -> None:
     """The paper's claims are of its best cells; beside them, where a fixed batch is ahead."""
     jobs, times = {}, {}
-    for one, outcomes in found.items():
+    for judged_cell, outcomes in by_cell.items():
         ours = outcomes[OURS]
         for name in BASELINES:
             other = outcomes[name]
-            jobs[f"{one}, {name}"] = ours.completed / max(other.completed, 1)
-            times[f"{one}, {name}"] = other.mean_seconds / ours.mean_seconds
+            jobs[f"{judged_cell}, {name}"] = ours.completed / max(other.completed, 1)
+            times[f"{judged_cell}, {name}"] = other.mean_seconds / ours.mean_seconds
     for name in BASELINES:
         rows = [(where, value) for where, value in jobs.items() if where.endswith(name)]
         slow = [(where, value) for where, value in times.items() if where.endswith(name)]
@@ -194,8 +197,11 @@ def _second(pair: tuple[str, float]) -> float:
     return pair[1]
 
 
-def judge_rival(report: Report, found: dict[Cell, Outcomes]) -> None:
-    leads = {str(one): lead(one, outcomes[RIVAL], outcomes[OURS]) for one, outcomes in found.items()}
+def judge_rival(report: Report, by_cell: dict[Cell, Outcomes]) -> None:
+    leads = {
+        str(judged_cell): lead(judged_cell, outcomes[RIVAL], outcomes[OURS])
+        for judged_cell, outcomes in by_cell.items()
+    }
     worst = min(leads, key=lambda name: leads[name][0])
     report.bar(
         f"{RIVAL} behind {OURS}, worst cell",
@@ -215,26 +221,28 @@ def judge_rival(report: Report, found: dict[Cell, Outcomes]) -> None:
 def show_single(report: Report, single: dict[Cell, list[Outcomes]]) -> None:
     """Where a cell has several workloads: how far behind the rival is in its worst, and in how many it is behind."""
     rows = []
-    for one, workloads in single.items():
-        leads = [lead(one, outcomes[RIVAL], outcomes[OURS])[0] for outcomes in workloads]
+    for judged_cell, workloads in single.items():
+        leads = [lead(judged_cell, outcomes[RIVAL], outcomes[OURS])[0] for outcomes in workloads]
         if len(leads) > 1 and min(leads) < 0:
-            rows.append((str(one), f"{-min(leads):.1%}", f"{sum(value < 0 for value in leads)} of {len(leads)}"))
+            rows.append(
+                (str(judged_cell), f"{-min(leads):.1%}", f"{sum(value < 0 for value in leads)} of {len(leads)}")
+            )
     report.table(f"Single workloads in which {RIVAL} is behind {OURS}", ("cell", "worst", "workloads behind"), rows)
 
 
-def lead(one: Cell, theirs: Outcome, ours: Outcome) -> tuple[float, bool]:
+def lead(judged_cell: Cell, theirs: Outcome, ours: Outcome) -> tuple[float, bool]:
     """(how far the first is ahead of the second, relative; whether it is). Drop: by jobs completed, then by time."""
     faster = 1.0 - theirs.mean_seconds / ours.mean_seconds
-    if one.rule == "queue":
+    if judged_cell.rule == "queue":
         return faster, faster > 0
     more = theirs.completed / max(ours.completed, 1) - 1.0
     return more, more > 0 or (more == 0 and faster > 0)
 
 
-def judge_decisions(report: Report, found: dict[Cell, Outcomes]) -> None:
-    for slots in sorted({one.slots for one in found}):
+def judge_decisions(report: Report, by_cell: dict[Cell, Outcomes]) -> None:
+    for slots in sorted({judged_cell.slots for judged_cell in by_cell}):
         slowest = max(
-            outcome.decision_median for one, outcomes in found.items() if one.slots == slots
+            outcome.decision_median for judged_cell, outcomes in by_cell.items() if judged_cell.slots == slots
             for outcome in outcomes.values()
         )  # fmt: skip
         report.bar(

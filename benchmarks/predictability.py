@@ -76,11 +76,11 @@ def main() -> int:
     only = "servers" if args.quick else args.ground
     grounds = [make() for name, make in (("servers", servers), ("slots", slots)) if only in (None, name)]
     for ground in grounds:
-        found = {share: run_mix(report, ground, share, seeds) for share in shares}
-        show(report, ground, found)
-        judge_horizon(report, ground, found)
+        by_share = {share: run_mix(report, ground, share, seeds) for share in shares}
+        show(report, ground, by_share)
+        judge_horizon(report, ground, by_share)
         if ground.name == "servers":
-            judge(report, found[0.5])
+            judge(report, by_share[0.5])
     return report.finish()
 
 
@@ -107,8 +107,8 @@ def run_mix(report: Report, ground: Ground, share: float, seeds: Sequence[int]) 
         cells[name] = cell(results, ground, seeds)
         report.figure(f"{ground.name}, {share:.0%} unpredictable, {name}", vars(cells[name]))
     best = min((name for name in cells if name in TIRESIAS), key=lambda name: cells[name].mean("completion"))
-    kept = {name: found for name, found in cells.items() if name not in TIRESIAS}
-    return {**kept, "tiresias": cells[best]}
+    others = {name: cell for name, cell in cells.items() if name not in TIRESIAS}
+    return {**others, "tiresias": cells[best]}
 
 
 def run(ground: Ground, policy: Policy, share: float, seed: int) -> Result:
@@ -146,9 +146,9 @@ def needed(workload: Workload) -> float:
     return total
 
 
-def show(report: Report, ground: Ground, found: dict[float, dict[str, Cell]]) -> None:
+def show(report: Report, ground: Ground, by_share: dict[float, dict[str, Cell]]) -> None:
     rows = []
-    for share, cells in found.items():
+    for share, cells in by_share.items():
         for name in sorted(cells):
             made = cells[name]
             rows.append(
@@ -192,8 +192,8 @@ def judge(report: Report, half: dict[str, Cell]) -> None:
     )
 
 
-def judge_horizon(report: Report, ground: Ground, found: dict[float, dict[str, Cell]]) -> None:
-    for share, cells in found.items():
+def judge_horizon(report: Report, ground: Ground, by_share: dict[float, dict[str, Cell]]) -> None:
+    for share, cells in by_share.items():
         if "horizon" in cells:
             ratio = cells["horizon"].mean("completion") / cells["aiturbo"].mean("completion")
             report.bar(

@@ -64,7 +64,7 @@ def noisy(point: ProfilePoint, rng: Random) -> ProfilePoint:
 
 def first_seen(points: Points, rng: Random) -> tuple[ProfilePoint, ...]:
     inside = [[p for p in points if p.num_slots == n and p.num_nodes == 1] for n in (1, 2, 4)]
-    return tuple(noisy(rng.choice(found), rng) for found in inside if found)
+    return tuple(noisy(rng.choice(points), rng) for points in inside if points)
 
 
 def errors(model: ThroughputModel, points: Points) -> np.ndarray:
@@ -85,16 +85,16 @@ def step_times(report: Report, data: Path, draws: int) -> None:
     for title, (source, kind, suffix) in SETS.items():
         for name in EPOCHS:
             points = measured(data / source / "traces" / name / f"placements{suffix}.csv", kind)
-            found = []
+            all_errors = []
             for seed in range(draws):
                 rng = Random(f"{name}/{seed}")
                 seen = first_seen(points, rng)
                 started = time.process_time()  # of this core: others may share the machine
                 model = throughput.fit(seen, LIMITS)
                 seconds.append(time.process_time() - started)
-                found.append(errors(model, points))
+                all_errors.append(errors(model, points))
                 inside += covered(model, rng.sample(points, 10))
-            every = np.concatenate(found)
+            every = np.concatenate(all_errors)
             medians.append(float(np.median(every)))
             tails.append(float(np.quantile(every, 0.9)))
             rows.append([title, name, medians[-1], tails[-1]])
@@ -120,7 +120,7 @@ def other_types(report: Report, data: Path, draws: int) -> None:
     known = {
         (n, k): measured(folder / n / f"placements{suffix}.csv", k) for n in EPOCHS for k, suffix in SIA_SUFFIX.items()
     }
-    found: dict[bool, list[float]] = {False: [], True: []}
+    errors_by_experience: dict[bool, list[float]] = {False: [], True: []}
     for seed in range(draws):
         rng = Random(seed)
         models = {}
@@ -131,12 +131,14 @@ def other_types(report: Report, data: Path, draws: int) -> None:
             taught = learn([model for other, model in models.items() if other != name])
             for kind in SIA_SUFFIX:
                 seen = first_seen(known[name, kind], rng)
-                for knows in found:
+                for knows in errors_by_experience:
                     model = throughput.fit(seen, LIMITS, taught) if knows else throughput.fit(seen, LIMITS)
                     others = [np.median(errors(model, known[name, k])) for k in SIA_SUFFIX if k != kind]
-                    found[knows].append(float(np.mean(others)))
-    blind, taught_error = np.mean(found[False]), np.mean(found[True])
-    report.figure("other_types_errors", {"without": found[False], "with_experience": found[True]})
+                    errors_by_experience[knows].append(float(np.mean(others)))
+    blind, taught_error = np.mean(errors_by_experience[False]), np.mean(errors_by_experience[True])
+    report.figure(
+        "other_types_errors", {"without": errors_by_experience[False], "with_experience": errors_by_experience[True]}
+    )
     report.bar(
         f"a type never seen: median error with experience of other jobs ({blind:.2f} without)",
         want=f"<= 0.8 x {blind:.2f}", got=f"{taught_error:.2f}", ok=taught_error <= 0.8 * blind,
@@ -154,15 +156,15 @@ def work(report: Report, data: Path, count: int) -> None:
         task, true = row["cluster"], row["gpu_time"]
         if len(every) > 10:
             known = prior(tuple(own[task][-64:]), tuple(every[-64:]))
-            for share, found in at.items():
+            for share, forecasts in at.items():
                 said = known.estimate(share * true)
                 off_by = abs(np.log(said.median / true))
-                found.append((said.low <= true <= said.high, off_by, said.mean_remaining, (1.0 - share) * true))
+                forecasts.append((said.low <= true <= said.high, off_by, said.mean_remaining, (1.0 - share) * true))
         own[task].append(true)
         every.append(true)
-    for share, found in at.items():
-        inside, off = np.mean([f[0] for f in found]), np.mean([f[1] for f in found])
-        left = np.mean([f[2] for f in found]) / np.mean([f[3] for f in found])
+    for share, forecasts in at.items():
+        inside, off = np.mean([f[0] for f in forecasts]), np.mean([f[1] for f in forecasts])
+        left = np.mean([f[2] for f in forecasts]) / np.mean([f[3] for f in forecasts])
         rows.append([f"{share:.0%}", float(inside), float(off), float(left)])
     columns_shown = ["done", "in the 80 % interval", "mean |log error|", "mean left, expected over true"]
     report.table(f"work of {count} Philly jobs", columns_shown, rows)
@@ -182,9 +184,9 @@ def curves(report: Report, data: Path) -> None:
     every = []
     for name in EPOCHS:
         for path in sorted((data / "pollux-osdi21" / "traces" / name).glob("validation-*.csv")):
-            found = missing(path, name)
-            if len(found) >= 20:
-                every.append(found)
+            points = missing(path, name)
+            if len(points) >= 20:
+                every.append(points)
     rows = []
     for share in (0.1, 0.25, 0.5):
         off, inside = [], []

@@ -127,8 +127,8 @@ class Loads:
 
     def busiest(self, kind: str = "") -> tuple[str, int]:
         """The link of a kind ("device", "host"; any by default) that carries most, and its bytes."""
-        found = {link: size for link, size in self.by_link.items() if link.startswith(kind)}
-        return max(found.items(), key=lambda one: one[1], default=("none", 0))
+        of_kind = {link: size for link, size in self.by_link.items() if link.startswith(kind)}
+        return max(of_kind.items(), key=lambda link: link[1], default=("none", 0))
 
 
 def ratio_over(central: float, ours: float) -> float:
@@ -155,8 +155,8 @@ def compare(report: Report, width: int, rounds: int, folder: Path) -> None:
         for _ in range(rounds):  # they take turns, so that a slow moment of the machine hits both
             outcomes["ours"].append(carry_out(ours))
             outcomes["central"].append(carry_out(central))
-        loads = {way: Loads.of(found[0].moves) for way, found in outcomes.items()}
-        seconds = {way: statistics.median(one.seconds for one in found) for way, found in outcomes.items()}
+        loads = {way: Loads.of(of_way[0].moves) for way, of_way in outcomes.items()}
+        seconds = {way: statistics.median(outcome.seconds for outcome in of_way) for way, of_way in outcomes.items()}
         (our_link, our_bytes), (their_link, their_bytes) = (loads[way].busiest() for way in ("ours", "central"))
         ratio = ratio_over(their_bytes, our_bytes)
         by_kind = [
@@ -168,14 +168,14 @@ def compare(report: Report, width: int, rounds: int, folder: Path) -> None:
         )  # fmt: skip
         for way, change in (("ours", ours), ("central", central)):
             planned = sum(plan.moved.device for plan in change.phases)
-            for one in outcomes[way]:
+            for outcome in outcomes[way]:
                 worst = max(
-                    worst, ratio_over(sum(sum(moves.values()) for moves in one.moves), planned) if planned else 0.0
+                    worst, ratio_over(sum(sum(moves.values()) for moves in outcome.moves), planned) if planned else 0.0
                 )
             raw.append(
                 {"case": name, "way": way, "planned_bytes": planned, "link_bytes": loads[way].by_link,
-                 "seconds": [one.seconds for one in outcomes[way]], "proven": change.phases[0].proven,
-                 "cpu_seconds": [one.cpu_seconds for one in outcomes[way]]}
+                 "seconds": [outcome.seconds for outcome in outcomes[way]], "proven": change.phases[0].proven,
+                 "cpu_seconds": [outcome.cpu_seconds for outcome in outcomes[way]]}
             )  # fmt: skip
         report.bar(
             f"{mib} MiB, {name}: bytes over the busiest link", want=">= 4 x", got=json_ratio(ratio), ok=ratio >= 4

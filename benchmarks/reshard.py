@@ -84,12 +84,12 @@ def whole_state(path: Path, metas: Mapping[str, TensorMeta]) -> dict[str, Tensor
     """The state in a file that all processes map."""
     size = sum(int(np.prod(meta.shape)) for meta in metas.values())
     flat = torch.from_file(str(path), shared=True, size=size, dtype=torch.float32)
-    found, offset = {}, 0
+    tensors, offset = {}, 0
     for name, meta in metas.items():
         count = int(np.prod(meta.shape))
-        found[name] = flat[offset : offset + count].view(meta.shape)
+        tensors[name] = flat[offset : offset + count].view(meta.shape)
         offset += count
-    return found
+    return tensors
 
 
 @dataclass
@@ -107,27 +107,27 @@ class Rank:
         self.boxes = partition(self.layout, self.metas)[self.group.rank]
         self.reshard_group = ReshardGroup(secret=b"benchmark", exchange=self.group.gather_bytes)
 
-    def mine(self) -> dict[str, Tensor]:
+    def of_rank(self) -> dict[str, Tensor]:
         return {name: self.state[name][box.slices()].clone() for name, box in self.boxes.items()}
 
     def as_dtensors(self, local: Mapping[str, Tensor]) -> dict[str, Tensor]:
         mesh = init_device_mesh("cpu", (self.group.world,))
-        found = {}
+        tensors = {}
         for name, tensor in local.items():
             shape = torch.Size(self.metas[name].shape)
             placement = Shard(self.dim) if self.dim < len(shape) else Replicate()
             stride = torch.empty(shape, device="meta").stride()
-            found[name] = DTensor.from_local(tensor, mesh, [placement], run_check=False, shape=shape, stride=stride)
-        return found
+            tensors[name] = DTensor.from_local(tensor, mesh, [placement], run_check=False, shape=shape, stride=stride)
+        return tensors
 
 
 def save(rank: Rank, method: str, local: Mapping[str, Tensor], dtensors: dict[str, Tensor]) -> None:
     folder = rank.folder / method
     if method == "ours":
         store = open_store(str(folder))
-        mine = plan_shards(rank.layout, rank.metas)[rank.group.rank]
+        of_rank = plan_shards(rank.layout, rank.metas)[rank.group.rank]
         shapes = {name: meta.shape for name, meta in rank.metas.items()}
-        info = write_shard(store, URI, rank.group.rank, {name: local[name] for name in mine}, mine, shapes)
+        info = write_shard(store, URI, rank.group.rank, {name: local[name] for name in of_rank}, of_rank, shapes)
         infos = rank.group.gather_bytes(json.dumps(to_json(info)).encode())
         if rank.group.rank == 0:
             shards = [from_json(ShardInfo, json.loads(data)) for data in infos]
@@ -155,13 +155,13 @@ def measured(rank: Rank, results: list[dict[str, Any]], **what: Any) -> Iterator
     """Processor time, bytes read and time of all ranks together, from a common start."""
     rank.group.gather_bytes(b"")
     cpu, read, started = time.process_time(), bytes_read(), time.perf_counter()
-    found: dict[str, Any] = {}
-    yield found
-    mine = {"cpu": time.process_time() - cpu, "read": bytes_read() - read, "wall": time.perf_counter() - started}
-    everyone = [json.loads(data) for data in rank.group.gather_bytes(json.dumps({**mine, **found}).encode())]
+    more: dict[str, Any] = {}
+    yield more
+    own = {"cpu": time.process_time() - cpu, "read": bytes_read() - read, "wall": time.perf_counter() - started}
+    everyone = [json.loads(data) for data in rank.group.gather_bytes(json.dumps({**own, **more}).encode())]
     results.append(
-        {**what, "cpu": sum(one["cpu"] for one in everyone), "read": sum(one["read"] for one in everyone),
-         "wall": max(one["wall"] for one in everyone), "store": sum(one.get("store", 0) for one in everyone)}
+        {**what, "cpu": sum(spent["cpu"] for spent in everyone), "read": sum(spent["read"] for spent in everyone),
+         "wall": max(spent["wall"] for spent in everyone), "store": sum(spent.get("store", 0) for spent in everyone)}
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def bytes_read() -> int:
 
 def save_all(rank: Rank, rounds: int) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
-    local = rank.mine()
+    local = rank.of_rank()
     dtensors = rank.as_dtensors(local)
     for number in range(rounds):
         for method in METHODS:
@@ -188,7 +188,7 @@ def load_all(rank: Rank, rounds: int) -> list[dict[str, Any]]:
     plain = {name: torch.zeros(box.shape) for name, box in rank.boxes.items()}
     dtensors = rank.as_dtensors(plain)
     for number in range(rounds):
-        with measured(rank, results, what="load", method="ours", round=number) as found:
+        with measured(rank, results, what="load", method="ours", round=number) as more:
             store = open_store(str(rank.folder / "ours"))
             manifest = read_manifest(store, URI)
             tiles = {name: [tile.box for tile in entry.tiles] for name, entry in manifest.tensors.items()}
@@ -197,7 +197,7 @@ def load_all(rank: Rank, rounds: int) -> list[dict[str, Any]]:
                 plan, rank.group.rank, memory, {}, rank.reshard_group,
                 fill_from_store=lambda places: fill(store, manifest, places),  # noqa: B023 - used at once
             )  # fmt: skip
-            found["store"] = received.store_bytes
+            more["store"] = received.store_bytes
         if number == 0:
             check(rank, {name: part.tensor for name, (part,) in memory[rank.group.rank].items()}, "ours")
         readers = {"DCP": dcp.FileSystemReader, "DCP safetensors": HuggingFaceStorageReader}
@@ -211,9 +211,9 @@ def load_all(rank: Rank, rounds: int) -> list[dict[str, Any]]:
     return results
 
 
-def check(rank: Rank, found: Mapping[str, Tensor], method: str) -> None:
+def check(rank: Rank, received: Mapping[str, Tensor], method: str) -> None:
     for name, box in rank.boxes.items():
-        assert torch.equal(found[name], rank.state[name][box.slices()]), (method, name)
+        assert torch.equal(received[name], rank.state[name][box.slices()]), (method, name)
 
 
 def run_rank(rank: int, world: int, folder: Path, mib: int, rounds: int, answer: Any) -> None:
@@ -225,10 +225,10 @@ def run_rank(rank: int, world: int, folder: Path, mib: int, rounds: int, answer:
     state = whole_state(folder / "state", metas)
     results: list[dict[str, Any]] = []
     for dim in CUTS.values():
-        one = Rank(Group(rank, world), folder, metas, state, dim)
+        place = Rank(Group(rank, world), folder, metas, state, dim)
         if world == SAVERS and dim == 0:
-            results += save_all(one, rounds)
-        results += [{**result, "world": world, "dim": dim} for result in load_all(one, rounds)]
+            results += save_all(place, rounds)
+        results += [{**result, "world": world, "dim": dim} for result in load_all(place, rounds)]
     if rank == 0:
         answer.send(results)
     dist.destroy_process_group()
@@ -258,7 +258,7 @@ def limits(folder: Path, mib: int, rounds: int) -> dict[str, list[float]]:
     raw = np.ones(mib << 20, dtype=np.uint8)
     touched = np.zeros_like(raw)
     path = folder / "limit"
-    found: dict[str, list[float]] = {"memcpy": [], "write": [], "write, wall": [], "read, warm": [], "read, cold": []}
+    seconds: dict[str, list[float]] = {"memcpy": [], "write": [], "write, wall": [], "read, warm": [], "read, cold": []}
 
     def read() -> None:
         with open(path, "rb") as file:
@@ -277,16 +277,16 @@ def limits(folder: Path, mib: int, rounds: int) -> dict[str, list[float]]:
 
     for _ in range(rounds):
         started = time.perf_counter()
-        found["write"].append(cpu_of(write))
-        found["write, wall"].append(time.perf_counter() - started)
-        found["memcpy"].append(cpu_of(lambda: np.copyto(touched, raw)))
-        found["read, warm"].append(cpu_of(read))
+        seconds["write"].append(cpu_of(write))
+        seconds["write, wall"].append(time.perf_counter() - started)
+        seconds["memcpy"].append(cpu_of(lambda: np.copyto(touched, raw)))
+        seconds["read, warm"].append(cpu_of(read))
         drop()
         started = time.perf_counter()
         read()
-        found["read, cold"].append(time.perf_counter() - started)
+        seconds["read, cold"].append(time.perf_counter() - started)
     path.unlink()
-    return found
+    return seconds
 
 
 def cpu_of(action: Callable[[], object]) -> float:
@@ -298,7 +298,9 @@ def cpu_of(action: Callable[[], object]) -> float:
 def median(results: list[dict[str, Any]], key: str, **which: Any) -> float:
     """Of the rounds after the first, which warms up imports and allocators."""
     values = [
-        one[key] for one in results if one["round"] > 0 and all(one.get(name) == value for name, value in which.items())
+        result[key]
+        for result in results
+        if result["round"] > 0 and all(result.get(name) == value for name, value in which.items())
     ]
     return statistics.median(values)
 
@@ -318,7 +320,7 @@ def main() -> int:
         folder = Path(temporary)
         for tensor in whole_state(folder / "state", metas).values():
             tensor.normal_()
-        results = [one for world in worlds for one in run_world(world, folder, mib, rounds)]
+        results = [result for world in worlds for result in run_world(world, folder, mib, rounds)]
         machine = limits(folder, size >> 20, rounds)
     best = {name: statistics.median(raw) for name, raw in machine.items()}
     report.figure("state_bytes", size)

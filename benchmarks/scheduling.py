@@ -136,16 +136,16 @@ def one_table(
     data, nodes = published_traces.data_folder(), POOLS[pool]
     published = [published_traces.sia_workload(data, _path(data, name)) for name in names]
     loaded = [setting.alter(workload, nodes) for workload in published]
-    limits = [statistics.fmean(alone(job, nodes) for job in one.jobs) for one in loaded]
+    limits = [statistics.fmean(alone(job, nodes) for job in workload.jobs) for workload in loaded]
     others = rivals if setting is SETTINGS[0] else [rival for rival in rivals if rival == "sia"]
-    runs = {"horizon": [run(one, pool, "horizon", setting) for one in loaded]}
-    runs |= {rival: [run(one, pool, rival, setting) for one in loaded] for rival in others}
+    runs = {"horizon": [run(workload, pool, "horizon", setting) for workload in loaded]}
+    runs |= {rival: [run(workload, pool, rival, setting) for workload in loaded] for rival in others}
     title = f"{setting.name}, {group} on {pool}"
     report.figure(title, {"workloads": list(names), "limit_seconds": limits, **runs})
     rows: list[Sequence[Any]] = [("limit", statistics.fmean(limits) / 3600, "", "", "", "", "")]
     for label, of_policy in runs.items():
-        means = [one["mean_completion"] / 3600 for one in of_policy]
-        rest = [statistics.fmean(one[name] for one in of_policy) for name in FIGURES[1:]]
+        means = [figures["mean_completion"] / 3600 for figures in of_policy]
+        rest = [statistics.fmean(figures[name] for figures in of_policy) for name in FIGURES[1:]]
         spread = statistics.stdev(means) if len(means) > 1 else 0.0
         rows.append((label, statistics.fmean(means), spread, rest[0] / 3600, rest[1] / 3600, rest[2], rest[3]))
     columns = ("", "mean h", "+-", "p99 h", "makespan h", "resizes a job", "slot h a job")
@@ -160,7 +160,9 @@ def _path(data: Path, name: str) -> Path:
 
 
 def _ratio(ours: Runs, theirs: Runs, figure: str) -> float:
-    return statistics.fmean(one[figure] for one in ours) / statistics.fmean(one[figure] for one in theirs)
+    return statistics.fmean(figures[figure] for figures in ours) / statistics.fmean(
+        figures[figure] for figures in theirs
+    )
 
 
 def _bar(report: Report, what: str, most: float, got: float) -> None:
@@ -171,7 +173,7 @@ def hold_to_bars(report: Report, title: str, setting: Setting, runs: Mapping[str
     ours, theirs = runs["horizon"], runs["sia"]
     _bar(report, f"{title}: mean completion", setting.mean, _ratio(ours, theirs, "mean_completion"))
     if setting.worst is not None:
-        worst = max(_ratio([one], [other], "mean_completion") for one, other in zip(ours, theirs, strict=True))
+        worst = max(_ratio([figures], [other], "mean_completion") for figures, other in zip(ours, theirs, strict=True))
         _bar(report, f"{title}: mean completion of the worst trace", setting.worst, worst)
     for figure, most in (("p99_completion", setting.p99), ("makespan", setting.makespan)):
         if most is not None:
@@ -203,7 +205,9 @@ def hold_to_old_bars(report: Report, pool: str, philly: Mapping[str, Mapping[str
     for setting, figure, most in old:
         samples = philly.get(setting, {})
         if len(samples) == len(SAMPLES):
-            ours, theirs = ([one for runs in samples.values() for one in runs[name]] for name in ("horizon", "sia"))
+            ours, theirs = (
+                [figures for runs in samples.values() for figures in runs[name]] for name in ("horizon", "sia")
+            )
             _bar(report, f"old bar, {setting}, four Philly traces on {pool}: {figure}", most,
                  _ratio(ours, theirs, figure))  # fmt: skip
 

@@ -92,8 +92,8 @@ class Counter(socket.socket):
     @classmethod
     def reset(cls) -> Mapping[Address, int]:
         with cls.lock:
-            found, cls.taken = dict(cls.taken), defaultdict(int)
-        return found
+            taken, cls.taken = dict(cls.taken), defaultdict(int)
+        return taken
 
 
 def carry_out(change: Change) -> Outcome:
@@ -115,8 +115,8 @@ def carry_out(change: Change) -> Outcome:
             process.join(10)
             if process.exitcode is None:
                 process.kill()
-    seconds = max(one.ended for one in outcomes) - min(one.started for one in outcomes)
-    return Outcome(_moves(change, devices, outcomes), seconds, sum(one.cpu for one in outcomes))
+    seconds = max(outcome.ended for outcome in outcomes) - min(outcome.started for outcome in outcomes)
+    return Outcome(_moves(change, devices, outcomes), seconds, sum(outcome.cpu for outcome in outcomes))
 
 
 def load_of_links(moves: Moves) -> dict[str, int]:
@@ -229,17 +229,17 @@ def _check(slot: Slot, change: Change, memory: Memory) -> None:
 
 def _moves(change: Change, devices: Sequence[Slot], outcomes: Sequence[_DeviceOutcome]) -> tuple[Moves, ...]:
     """Bytes by (from, to): what came through sockets, and what a fetcher copied into its host's shared memory."""
-    found = []
+    phases = []
     for number, plan in enumerate(change.phases):
         moves: defaultdict[tuple[Slot, Slot], int] = defaultdict(int)
-        for slot, one in zip(devices, outcomes, strict=True):
-            for address, size in one.taken[number].items():
-                if address in one.servers:  # else a request, to this device's own server
-                    moves[one.servers[address], slot] += size
+        for slot, device in zip(devices, outcomes, strict=True):
+            for address, size in device.taken[number].items():
+                if address in device.servers:  # else a request, to this device's own server
+                    moves[device.servers[address], slot] += size
         slots = plan.target.slots
         for piece in plan.pieces:
             for rank in piece.targets:
                 if rank != piece.fetcher:
                     moves[slots[piece.fetcher], slots[rank]] += piece.num_bytes
-        found.append(dict(moves))
-    return tuple(found)
+        phases.append(dict(moves))
+    return tuple(phases)

@@ -55,5 +55,5 @@ def trained(folder: Path, precision: str, segments: Sequence[tuple[Layout, int]]
 
 def largest_difference(curve: Curve, undisturbed: Curve, first: int, last: int) -> float:
     """The largest relative difference over the steps [first, last]."""
-    found = [abs(curve[step] - undisturbed[step]) / abs(undisturbed[step]) for step in range(first, last + 1)]
-    return math.nan if any(map(math.isnan, found)) else max(found)
+    differences = [abs(curve[step] - undisturbed[step]) / abs(undisturbed[step]) for step in range(first, last + 1)]
+    return math.nan if any(map(math.isnan, differences)) else max(differences)

@@ -380,8 +380,8 @@ class Bytes(Family):
 @lru_cache(maxsize=1)
 def _bytes(context: int) -> Split:
     def windows(text: bytes, most: int) -> TensorDataset:
-        found = Windows(text, context)
-        rows = [found[i] for i in range(min(len(found), most))]
+        windows = Windows(text, context)
+        rows = [windows[i] for i in range(min(len(windows), most))]
         return TensorDataset(torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows]))
 
     return windows(read_sources(held_out=False), 3000), windows(read_sources(held_out=True), 300)

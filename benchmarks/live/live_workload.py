@@ -168,7 +168,7 @@ def simulated(loaded: LiveWorkload, restart_seconds: float, samples: Mapping[str
                     job.physics(), work=samples.get(job.name, job.samples), rescale_seconds=restart_seconds
                 ),
                 limits=job.spec(0).limits(),
-                told_noise=job.noise_scale,
+                reported_noise=job.noise_scale,
                 declared=job.target_loss is None,
             )
             for job in loaded.jobs

@@ -33,7 +33,7 @@ Runs = Mapping[Cell, Sequence[Outcome]]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the tabular task alone, without the unbounded range")
-    parser.add_argument("--tasks", nargs="+", choices=[one.name for one in SUBJECTS], help="all if not given")
+    parser.add_argument("--tasks", nargs="+", choices=[subject.name for subject in SUBJECTS], help="all if not given")
     parser.add_argument("--seeds", type=int, default=3, help="of each cell")
     parser.add_argument("--base-seeds", type=int, default=6, help="of each task at the base batch, at least 3")
     parser.add_argument("--workers", type=int, default=1, choices=(1, 2), help="most workers of a segment")
@@ -41,8 +41,8 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     report = Report("wide_batches", quick=args.quick)
-    names = ["tabular"] if args.quick else args.tasks or [one.name for one in SUBJECTS]
-    subjects = [one for one in SUBJECTS if one.name in names]
+    names = ["tabular"] if args.quick else args.tasks or [subject.name for subject in SUBJECTS]
+    subjects = [subject for subject in SUBJECTS if subject.name in names]
     kept = KeptRuns(args.runs)
     runs: dict[Cell, list[Outcome]] = defaultdict(list)
     for subject, rule, variant, seed in trainings(subjects, args.seeds, args.base_seeds, wide=not args.quick):

@@ -94,6 +94,9 @@ class LedgerControl:
     def jobs(self, active_only: bool = False) -> list[JobStatus]:
         return self._ledger.read(lambda tx: reads.jobs(tx, active_only))
 
+    def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
+        return self._ledger.read(lambda tx: reads.jobs_that_registered(tx, model, version))
+
     def cancel(self, job_id: str, reason: str) -> JobStatus:
         return self._change_job(job_id, lambda tx: lifecycle.stop(tx, job_id, JobState.CANCELLED, reason))
 

@@ -119,7 +119,7 @@ class Target:
     layout: Layout
     comm: str = "allreduce"
     reason: str = ""
-    nodes: Mapping[str, int] | None = None  # slots by node, a wish; None: the packing rule chooses
+    nodes: Mapping[str, int] | None = None  # slots by node, a preference; None: the packing rule chooses
     roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers
     migrate: bool = False  # `nodes` is worth a restart: a job that holds as many slots on other nodes moves there
     finish_seconds: Quantiles | None = None  # from the decision until the job is done on these slots, by the policy

@@ -82,10 +82,10 @@ def log_tail(path: Path) -> str:
 
 
 def _failed_by_itself(rank: int, outcome: GroupOutcome) -> bool:
-    """Whether the rank failed, rather than ended by our wish."""
+    """Whether the rank failed, rather than ended because its agent stopped it."""
     code = outcome.codes[rank]
-    by_our_wish = rank in outcome.killed or (code == -signal.SIGTERM and outcome.stop_grace is not None)
-    return code not in (ExitCode.DONE, ExitCode.STOPPED) and not by_our_wish
+    stopped_by_agent = rank in outcome.killed or (code == -signal.SIGTERM and outcome.stop_grace is not None)
+    return code not in (ExitCode.DONE, ExitCode.STOPPED) and not stopped_by_agent
 
 
 def _describe(rank: int, code: int, error: str) -> str:

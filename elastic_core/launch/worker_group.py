@@ -71,7 +71,7 @@ class Group:
         self.processes: dict[int, ProcessId] = {}  # the same
         self.standby: set[int] = set()  # living workers that wait for their slot to be the group's
         self.dead_standby: dict[int, int] = {}  # workers that died while they waited: number -> code
-        self.leaving: dict[int, float] = {}  # workers whose slot is the group's no more: number -> when to kill them
+        self.draining: dict[int, float] = {}  # workers whose slot is the group's no more: number -> when to kill them
         self.sessions: dict[int, ProcessId] = {}  # of ended workers, while something of them may be left: by number
         self.standby_request: int | None = None  # the last one that was fulfilled
         self.outcome = GroupOutcome({}, [], set(), None)
@@ -88,7 +88,7 @@ class Group:
         while self.pids:
             now = time.monotonic()
             tick = STRAY_SECONDS if self.sessions else TICK_SECONDS
-            wake = min(now + tick, self.deadline, *self.leaving.values())
+            wake = min(now + tick, self.deadline, *self.draining.values())
             received = signal.sigtimedwait(SIGNALS, max(0.0, wake - now))
             if received and received.si_signo != signal.SIGCHLD:
                 self._ask_to_stop()
@@ -133,17 +133,17 @@ class Group:
             if self.slots[number] in slots:
                 self.standby.discard(number)
             elif number not in self.standby:
-                self.leaving.setdefault(number, time.monotonic() + PEER_SECONDS)
+                self.draining.setdefault(number, time.monotonic() + PEER_SECONDS)
         for number, code in list(self.dead_standby.items()):
             if self.slots[number] in slots:  # it died just as the group came to count on it
                 del self.dead_standby[number]
                 self._record_death(number, code)
                 self._end_by(time.monotonic() + PEER_SECONDS)
         for pid, number in self.pids.items():
-            if self.leaving.get(number, inf) <= time.monotonic():
+            if self.draining.get(number, inf) <= time.monotonic():
                 log.warning(f"killing rank {number} (pid {pid}), which has left the group but does not end")
                 process.send(pid, signal.SIGKILL)
-                self.leaving[number] = inf
+                self.draining[number] = inf
 
     def _reap(self) -> None:
         while self.pids:
@@ -158,7 +158,7 @@ class Group:
             if number in self.standby:
                 self.standby.discard(number)
                 self.dead_standby[number] = code
-            elif self.leaving.pop(number, None) is None:
+            elif self.draining.pop(number, None) is None:
                 self._record_death(number, code)
 
     def _record_death(self, number: int, code: int) -> None:
@@ -218,7 +218,7 @@ class Group:
     def _kill(self) -> None:
         for pid, number in self.pids.items():
             log.info(f"killing rank {number} (pid {pid})")
-            if number not in self.standby and number not in self.leaving:
+            if number not in self.standby and number not in self.draining:
                 self.outcome.killed.add(number)
             process.send(pid, signal.SIGKILL)
         self.ending, self.deadline = True, inf

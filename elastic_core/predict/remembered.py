@@ -21,16 +21,16 @@ class Remembered(Generic[Question, Answer]):
         self._new: dict[Question, Answer] = {}
         self._old: dict[Question, Answer] = {}
 
-    def one(self, question: Question) -> Answer:
+    def answer(self, question: Question) -> Answer:
         return self.all([question])[0]
 
     def all(self, questions: Sequence[Question]) -> list[Answer]:
         new, old = self._new, self._old  # of one moment: another thread may ask, too
-        found: list[Answer | None] = [None] * len(questions)
+        answers_in_order: list[Answer | None] = [None] * len(questions)
         missing: dict[Question, list[int]] = {}
         for place, question in enumerate(questions):
             try:
-                found[place] = new[question]
+                answers_in_order[place] = new[question]
             except KeyError:
                 missing.setdefault(question, []).append(place)
         if missing:
@@ -40,7 +40,7 @@ class Remembered(Generic[Question, Answer]):
                 answer = answers[question] if question in answers else old[question]
                 new[question] = answer
                 for place in places:
-                    found[place] = answer
+                    answers_in_order[place] = answer
             if len(new) > self._most // 2:
                 self._new, self._old = {}, new
-        return found  # type: ignore[return-value]  # every place was filled
+        return answers_in_order  # type: ignore[return-value]  # every place was filled

@@ -151,6 +151,10 @@ class HttpControl:
         answer: list[JobStatus] = self._channel.call("jobs", active_only=active_only)
         return answer
 
+    def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
+        answer: list[JobStatus] = self._channel.call("jobs_that_registered", model=model, version=version)
+        return answer
+
     def segment(self, segment_id: str) -> SegmentStatus:
         return self._segment("segment", segment_id=segment_id)
 

@@ -12,6 +12,13 @@ from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 
+REGISTERED_VERSIONS = "registered_versions"  # of a job's results: `registered_key` -> checkpoint, metrics and time
+
+
+def registered_key(model: str, version: str) -> str:
+    """Under which a job's results hold what it registered as this version of a model."""
+    return f"{model}/{version}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:

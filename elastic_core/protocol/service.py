@@ -37,6 +37,12 @@ class JobRecords(Protocol):
     def jobs(self, active_only: bool = False) -> list[JobStatus]:
         """All jobs, or those that are active, in order of submission."""
 
+    def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
+        """Those whose results say that they registered this version of a model, in order of submission.
+
+        More than one where the numbers of versions began at 1 again, on another MLflow server.
+        """
+
     def segment(self, segment_id: str) -> SegmentStatus:
         """The segment as it is now."""
 

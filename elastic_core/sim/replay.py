@@ -130,7 +130,7 @@ def _job(job: PastJob, start: float) -> SimJob:
         queue=job.queue,
         priority=job.priority,
         deadline=None if job.deadline is None else job.deadline - start,
-        told_noise=job.noise_scale,
+        reported_noise=job.noise_scale,
     )
 
 
@@ -138,11 +138,11 @@ def _notes(past: Sequence[PastJob]) -> list[str]:
     idle = [job.job_id for job in past if _work(job) <= 0]
     blind = [job.job_id for job in past if _work(job) > 0 and not job.profile]
     single_count = [job.job_id for job in past if _work(job) > 0 and len(_measured(job)) == 1]
-    cut = [job.job_id for job in past if _work(job) > 0 and job.state in (JobState.FAILED, JobState.CANCELLED)]
+    cut_off = [job.job_id for job in past if _work(job) > 0 and job.state in (JobState.FAILED, JobState.CANCELLED)]
     untried = [job.job_id for job in past if _work(job) > 0 and job.resize_seconds is None]
     remarks = (
         (idle, "did no work before they failed or were cancelled, and are left out"),
-        (cut, "failed or were cancelled: they end after the work that they had committed"),
+        (cut_off, "failed or were cancelled: they end after the work that they had committed"),
         (blind, "were never measured: their speed is a guess"),
         (single_count, "were measured on one count of slots only: what they gain from others is extrapolated"),
         (untried, f"were never restarted: {UNKNOWN_RESTART_SECONDS:.0f} s are assumed"),

@@ -53,10 +53,10 @@ def as_profile(points: Iterable[ProfilePoint]) -> tuple[ProfilePoint, ...]:
 
 def _configuration(point: ProfilePoint) -> tuple[object, ...]:
     layout = point.layout
-    cut = () if layout is None else (layout.data, layout.tensor, layout.pipeline, layout.sharded)
+    partition = () if layout is None else (layout.data, layout.tensor, layout.pipeline, layout.sharded)
     return (
         point.num_slots, point.num_nodes, point.type, point.global_batch, point.local_batch, point.accumulation,
-        cut, point.roles, point.server_cores,
+        partition, point.roles, point.server_cores,
     )  # fmt: skip
 
 

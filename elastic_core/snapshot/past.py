@@ -36,7 +36,7 @@ class Lease:
     """One lease of a job. Steps are those of its own processes."""
 
     allocation: Allocation
-    anew: bool  # begun by new processes
+    restarted: bool  # begun by new processes
     granted_at: float
     started_at: float | None = None  # first heartbeat of its processes
     first_step_at: float | None = None
@@ -54,12 +54,12 @@ def past(leases: Sequence[Lease], now: float) -> Past:
     before: Lease | None = None
     for lease in leases:
         moved = before is not None and is_move(before.allocation, lease.allocation)
-        if lease.anew or moved:
+        if lease.restarted or moved:
             interruptions.append(lease.granted_at)
         pause = _pause(before, lease)
         if pause is not None and moved:
             pauses_of_moves.append(max(pause, 0.0))
-        if pause is not None and lease.anew:
+        if pause is not None and lease.restarted:
             (pauses_of_restarts if before is not None else first_pause).append(max(pause, 0.0))
         before = lease
     counted = pauses_of_moves or pauses_of_restarts or first_pause
@@ -84,7 +84,7 @@ def is_move(before: Allocation, after: Allocation) -> bool:
 def _pause(before: Lease | None, lease: Lease) -> float | None:
     """Seconds without a step at the beginning of this lease; None where that is not known (yet)."""
     last_step_at = None if before is None else before.last_step_at
-    if not lease.anew:
+    if not lease.restarted:
         return None if lease.first_step_at is None or last_step_at is None else lease.first_step_at - last_step_at
     first_sign = lease.started_at if lease.first_step_at is None else lease.first_step_at
     if first_sign is None:

@@ -30,9 +30,10 @@ class ElasticArtifactRepository(ArtifactRepository):
         full = self._full(path)
         if not self._files.isdir(full):
             return []
-        cut = len(self._root) + 1 if self._root else 0
+        prefix_length = len(self._root) + 1 if self._root else 0
         return [
-            FileInfo(entry["name"][cut:], entry["type"] == "directory", entry["size"]) for entry in self._files.ls(full)
+            FileInfo(entry["name"][prefix_length:], entry["type"] == "directory", entry["size"])
+            for entry in self._files.ls(full)
         ]
 
     def _download_file(self, remote_file_path: str, local_path: str) -> None:

@@ -23,7 +23,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
 from elastic_core.errors import UserError
-from elastic_core.protocol.records import CheckpointRecord, JobStatus
+from elastic_core.protocol.records import REGISTERED_VERSIONS, CheckpointRecord, JobStatus, registered_key
 from elastic_core.protocol.service import JobControl, JobRecords
 from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
@@ -34,7 +34,6 @@ from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_runs import Runs, talking_to_mlflow
 
 CHAMPION = "champion"
-VERSIONS = "registered_versions"  # of a job's results: "<model>/<version>" -> checkpoint and metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +110,7 @@ def register_checkpoint(
             f"was deleted. `elastic checkpoint ls {job_id}` lists those that can be registered."
         )
     if checkpoint.bad:
-        raise UserError(f"Checkpoint {checkpoint.uri} was versions corrupt: it is not registered. Choose another one.")
+        raise UserError(f"Checkpoint {checkpoint.uri} was found corrupt: it is not registered. Choose another one.")
     return _register(control, settings, job, checkpoint, {}, name)
 
 
@@ -132,14 +131,14 @@ def _register(
         if version is None:
             model_id = _export(client, settings, job, checkpoint, metrics)
             version = _create_version(client, name, job, checkpoint, metrics, model_id)
-    known = control.job(job_id).results.get(VERSIONS, {})
-    entry = known.get(_key(name, version.version), {})
+    known, key = control.job(job_id).results.get(REGISTERED_VERSIONS, {}), registered_key(name, str(version.version))
+    entry = known.get(key, {})
     if entry.get("uri") != checkpoint.uri:  # new, or the number belonged to a server that was set up anew since
         entry = {"uri": checkpoint.uri, "metrics": dict(metrics), "at": time.time()}
     results = {
         "registered_model": name,
         "registered_version": str(version.version),
-        VERSIONS: {**known, _key(name, version.version): entry},
+        REGISTERED_VERSIONS: {**known, key: entry},
     }
     return _described(control, control.record_results(job_id, results), name, str(version.version))
 
@@ -157,11 +156,11 @@ def champion(control: JobRecords, settings: Settings, name: str) -> RegisteredVe
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
-    claims = [(entry.get("at", 0.0), job) for job in control.jobs() if (entry := _entry(job, name, version))]
-    if not claims:
+    claimants = control.jobs_that_registered(name, version)
+    if not claimants:
         return RegisteredVersion(name=name, version=version)
-    _, job = max(claims, key=lambda claim: claim[0])
-    return _described(control, job, name, version)
+    latest = max(claimants, key=lambda job: _entry(job, name, version).get("at", 0.0))
+    return _described(control, latest, name, version)
 
 
 def champion_checkpoint(control: JobRecords, settings: Settings, name: str) -> CheckpointRecord | None:
@@ -336,30 +335,23 @@ def _create_version(
     return client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)
 
 
-def _key(name: str, version: Any) -> str:
-    return f"{name}/{version}"
-
-
-def _entry(job: JobStatus, name: str, version: str) -> Mapping[str, Any] | None:
-    """What the ledger holds of a version, if this job registered it."""
-    results = job.results
-    entry: Mapping[str, Any] | None = results.get(VERSIONS, {}).get(_key(name, version))
-    if entry is None and (results.get("registered_model"), results.get("registered_version")) == (name, version):
-        # registered by a release that kept the last version of a job only
-        entry = {"uri": results.get("registered_checkpoint", ""), "metrics": results.get("evaluation", {})}
+def _entry(job: JobStatus, name: str, version: str) -> Mapping[str, Any]:
+    """What the ledger holds of a version that this job registered."""
+    entry: Mapping[str, Any] | None = job.results.get(REGISTERED_VERSIONS, {}).get(registered_key(name, version))
+    if entry is None:  # registered by a release that kept the last version of a job only
+        entry = {"uri": job.results.get("registered_checkpoint", ""), "metrics": job.results.get("evaluation", {})}
     return entry
 
 
 def _described(control: JobRecords, job: JobStatus, name: str, version: str) -> RegisteredVersion:
     entry = _entry(job, name, version)
-    assert entry is not None, f"version {version} of {name} was not registered by job {job.job_id}"
-    found = next((c for c in control.checkpoints(job.job_id) if c.uri == entry["uri"]), None)
+    checkpoint = next((c for c in control.checkpoints(job.job_id) if c.uri == entry["uri"]), None)
     return RegisteredVersion(
         name=name,
         version=version,
         job_id=job.job_id,
-        step=found.step if found else 0,
+        step=checkpoint.step if checkpoint else 0,
         checkpoint_uri=entry["uri"],
-        manifest_sha256=found.manifest_sha256 if found else "",
+        manifest_sha256=checkpoint.manifest_sha256 if checkpoint else "",
         metrics=dict(entry["metrics"]),
     )

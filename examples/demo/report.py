@@ -1,4 +1,4 @@
-"""What happened: every segment and the reason of every resize, the proof of the reads, and the verdict."""
+"""What happened: every segment, the reason of every resize, and the proof that each sample was read once."""
 
 from __future__ import annotations
 
@@ -92,23 +92,23 @@ def show(console: Console, outcome: Outcome) -> None:
 
 
 def _show_reads(console: Console, outcome: Outcome) -> None:
-    proven = [verdict for verdict in outcome.reads if verdict.proven]
-    compared = " (every recorded index compared)" if all(verdict.every_index for verdict in proven) else ""
+    proven = [proof for proof in outcome.reads if proof.proven]
+    compared = " (every recorded index compared)" if all(proof.every_index for proof in proven) else ""
     console.print(
         f"  reads: {len(proven)} of {len(outcome.reads)} epochs proven: each of the "
         f"{outcome.job.facts.dataset_samples} samples was read exactly once{compared}",
         highlight=False,
     )
-    for verdict in outcome.reads:
-        if not verdict.proven:
-            console.print(f"  epoch {verdict.epoch}: {verdict.problem or 'not complete'}", style="red")
+    for proof in outcome.reads:
+        if not proof.proven:
+            console.print(f"  epoch {proof.epoch}: {proof.problem or 'not complete'}", style="red")
 
 
 def claims(num_jobs: int, outcomes: Sequence[Outcome]) -> list[Claim]:
     """What the demo promises, each held against what happened."""
     resizes = [(slots(a), slots(b)) for outcome in outcomes for a, b in outcome.resizes()]
     grew, shrank = sum(b > a for a, b in resizes), sum(b < a for a, b in resizes)
-    reads = [verdict for outcome in outcomes for verdict in outcome.reads]
+    reads = [proof for outcome in outcomes for proof in outcome.reads]
     return [
         Claim(
             "every job finished",
@@ -120,7 +120,7 @@ def claims(num_jobs: int, outcomes: Sequence[Outcome]) -> list[Claim]:
         Claim("jobs shrank when others came", shrank > 0, f"{shrank} times"),
         Claim(
             "every sample of every epoch was read exactly once",
-            bool(reads) and all(verdict.proven and verdict.every_index for verdict in reads),
+            bool(reads) and all(proof.proven and proof.every_index for proof in reads),
             f"{len(reads)} epochs",
         ),
         *(_learned(outcome) for outcome in outcomes),

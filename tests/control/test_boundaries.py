@@ -97,12 +97,12 @@ def test_a_job_that_nobody_has_asked_for_has_no_place(control: LedgerControl) ->
 def test_a_job_that_is_to_grow_into_taken_slots_keeps_what_it_has(control: LedgerControl) -> None:
     first, second = a_life(control), a_life(control, "job-b")
     control.acquire(second.segment_id())
-    leaving = control.launch_order("job-b__seg_0")
-    control.trainer(leaving.token).heartbeat(a_beat(1))
+    draining = control.launch_order("job-b__seg_0")
+    control.trainer(draining.token).heartbeat(a_beat(1))
     control.acquire(first.segment_id())
-    ends(control, leaving, 2)
+    ends(control, draining, 2)
     control.acquire("job-b__seg_1")
-    second.leave(leaving)
+    second.leave(draining)
     order, other = control.launch_order("job-a__seg_0"), control.launch_order("job-b__seg_1")
     assert (order.allocation.num_slots, other.allocation.num_slots) == (2, 2)
     control.cancel("job-b", "enough")  # its processes still hold their slots

@@ -372,6 +372,22 @@ def test_results_are_merged(plane: Plane) -> None:
     assert job.results == {"accuracy": 0.9, "model_version": 3}
 
 
+def test_jobs_are_known_by_the_versions_that_they_registered(plane: Plane) -> None:
+    for job_id in ("job-a", "job-b", "job-c"):
+        plane.life(job_id)
+    plane.service.record_results("job-a", {"registered_versions": {"digits/1": {}, "letters/7": {}}})
+    plane.service.record_results("job-b", {"registered_versions": {"digits/1": {}, "digits/10": {}}})
+    # as releases before recorded it, the last one only
+    plane.service.record_results("job-c", {"registered_model": "digits", "registered_version": "7"})
+
+    def who(model: str, version: str) -> list[str]:
+        return [job.job_id for job in plane.service.jobs_that_registered(model, version)]
+
+    assert who("digits", "1") == ["job-a", "job-b"]  # the numbers began anew: both say so
+    assert (who("letters", "7"), who("digits", "7"), who("digits", "10")) == (["job-a"], ["job-c"], ["job-b"])
+    assert who("digits", "2") == who("letters", "1") == []
+
+
 def test_a_decision_can_be_asked_for_and_explained(plane: Plane) -> None:
     life = plane.life()
     life.start()

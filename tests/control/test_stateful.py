@@ -54,7 +54,7 @@ class Processes:
     agent_token: str
     alive: bool = True
     stopping: bool = False
-    leaving: tuple[Slot, ...] = ()  # on which processes still are, after a resize in place
+    draining: tuple[Slot, ...] = ()  # on which processes still are, after a resize in place
     last_report: ExitReport = field(default_factory=lambda: ExitReport(kind="stopped"))
 
 
@@ -166,7 +166,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         if answer.order is not None:
             lost = set(group.order.allocation.slots) - set(answer.order.allocation.slots)
-            group.leaving = (*group.leaving, *sorted(lost))
+            group.draining = (*group.draining, *sorted(lost))
             group.order, group.stopping = answer.order, False
         elif answer.directive is Directive.BOUNDARY:
             self.die(group, "finished" if wanted.finished else "boundary")
@@ -175,9 +175,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def vacate(self, data: st.DataObject) -> None:
         group = self.some(data)
-        if not (group.alive and group.leaving):
+        if not (group.alive and group.draining):
             return
-        gone, group.leaving = group.leaving, ()
+        gone, group.draining = group.draining, ()
         try:
             self.control.trainer(group.order.token).release_slots(gone)
         except Fenced:
@@ -231,7 +231,7 @@ class LedgerMachine(RuleBasedStateMachine):
         owners = {origin for _, origin in found}
         # Real processes, not only the ledger: those that own a lease never share a slot.
         groups = [group for origin, group in self.groups.items() if group.alive and origin in owners]
-        held = [slot for group in groups for slot in (*group.order.allocation.slots, *group.leaving)]
+        held = [slot for group in groups for slot in (*group.order.allocation.slots, *group.draining)]
         assert len(held) == len(set(held))
 
     @invariant()

@@ -130,3 +130,16 @@ def test_an_import_through_a_wall_is_refused(house: Path, contract: str) -> None
             said = " ".join(done.stdout.split())
             assert place.removeprefix("plugins/").removesuffix(".py").replace("/", ".") in said
             assert [module for module in forbidden.split() if f"-> {module}" not in said] == []
+
+
+def test_a_circle_that_only_types_close_is_one(house: Path) -> None:
+    file = house / "elastic_core/policy/plans/moves.py"
+    before = file.read_text()
+    circle = "from elastic_core.policy.plans.grants import covers"
+    planted = f"from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    {circle}\n"
+    file.write_text(f"{before}\n{planted}")
+    try:
+        done = lint(house, "circles")
+    finally:
+        file.write_text(before)
+    assert done.returncode == 1, done.stdout

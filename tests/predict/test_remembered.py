@@ -21,7 +21,7 @@ def test_what_is_not_known_is_found_together_and_once() -> None:
     squares = Squares(most=100)
     assert squares.remembered.all([3, 1, 3, 2]) == [9, 1, 9, 4]
     assert squares.remembered.all([2, 5, 3]) == [4, 25, 9]
-    assert squares.remembered.one(5) == 25
+    assert squares.remembered.answer(5) == 25
     assert squares.asked == [[3, 1, 2], [5]]
 
 
@@ -30,7 +30,7 @@ def test_what_was_asked_for_last_stays_and_the_rest_goes() -> None:
     for number in range(100):
         squares.remembered.all([number, 1000])
     assert sum(1000 in asked for asked in squares.asked) == 1
-    squares.remembered.one(0)
+    squares.remembered.answer(0)
     assert squares.asked[-1] == [0]
     assert len(squares.remembered._new) + len(squares.remembered._old) <= 9
 

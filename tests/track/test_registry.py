@@ -67,8 +67,10 @@ class TrainedJob:
         update = {"name": self.name, "params": {"width": 8}, "entry_point": self.entry_point}
         return replace(STATUS, job_id=self.name, spec=SPEC.model_copy(update=update), results=dict(self.results))
 
-    def jobs(self, active_only: bool = False) -> list[JobStatus]:
-        return [self.job(self.name)]
+    def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
+        versions = {f"{self.results.get('registered_model')}/{self.results.get('registered_version')}"}
+        versions |= set(self.results.get("registered_versions", {}))
+        return [self.job(self.name)] if f"{model}/{version}" in versions else []
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         return self.records

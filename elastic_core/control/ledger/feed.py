@@ -50,11 +50,11 @@ class LedgerFeed:
         return self._ledger.read(lambda tx: _after(tx, after, limit, segment_id))
 
     def position(self, reader: str) -> int:
-        def found(tx: Tx) -> int:
+        def position_of_reader(tx: Tx) -> int:
             row = tx.session.get(ReaderRow, reader)
             return row.position if row else 0
 
-        return self._ledger.read(found)
+        return self._ledger.read(position_of_reader)
 
     def acknowledge(self, reader: str, position: int) -> None:
         """Remember how far this reader is. A position before the remembered one changes nothing."""

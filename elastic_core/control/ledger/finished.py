@@ -68,8 +68,8 @@ def finished_runs(tx: Tx, limit: int) -> list[FinishedRun]:
     ended_at = func.coalesce(JobRow.finished_at, tx.now)
     rows = list(tx.session.scalars(select(JobRow).order_by(ended_at.desc(), JobRow.id.desc()).limit(limit)))
     own = _own_runs(tx, rows)
-    together = sorted([*imported, *own], key=lambda run: (run.finished_at, run.job_id))
-    return together[-limit:]
+    by_end = sorted([*imported, *own], key=lambda run: (run.finished_at, run.job_id))
+    return by_end[-limit:]
 
 
 def _own_runs(tx: Tx, rows: Sequence[JobRow]) -> list[FinishedRun]:

@@ -27,7 +27,7 @@ FREE = text("""
     ORDER BY s.node, s.index
 """)
 
-LEAVING = text("""
+DRAINING = text("""
     SELECT h.epoch, s.node, s.index, n.type
     FROM lease_slots h JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node JOIN leases l ON l.epoch = h.epoch
     WHERE h.released_at IS NULL AND l.released_at IS NULL
@@ -50,10 +50,10 @@ def free_slots(tx: Tx) -> list[Slot]:
     return [Slot(node, index, kind) for node, index, kind in tx.session.execute(FREE)]
 
 
-def leaving(tx: Tx) -> dict[int, tuple[Slot, ...]]:
+def draining(tx: Tx) -> dict[int, tuple[Slot, ...]]:
     """By epoch: slots that are held beside the allocation, because processes may still be on them."""
     slots_by_epoch: dict[int, list[Slot]] = {}
-    for epoch, node, index, kind in tx.session.execute(LEAVING):
+    for epoch, node, index, kind in tx.session.execute(DRAINING):
         slots_by_epoch.setdefault(epoch, []).append(Slot(node, index, kind))
     return {epoch: tuple(slots) for epoch, slots in slots_by_epoch.items()}
 

@@ -44,7 +44,7 @@ NOISE = text("""
 PAST = text("""
     WITH history AS (
         SELECT l.job_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage, s.start_step,
-               l.epoch = l.origin_epoch AS anew,
+               l.epoch = l.origin_epoch AS restarted,
                lag(l.allocation - 'global_batch') OVER w <> l.allocation - 'global_batch' AS moved,
                lag(l.epoch) OVER w AS epoch_before,
                lag(l.released_at) OVER w AS gone_at,
@@ -55,30 +55,30 @@ PAST = text("""
         WINDOW w AS (PARTITION BY l.job_id ORDER BY l.epoch)
     ), priced AS (
         SELECT h.*, CASE
-            WHEN anew THEN coalesce(next.step_at, started_at) - granted_at
+            WHEN restarted THEN coalesce(next.step_at, started_at) - granted_at
                  + greatest(gone_at - coalesce(last.step_at, ended_at), 0)
             ELSE next.step_at - last.step_at END AS pause
         FROM history h
         LEFT JOIN LATERAL (
             SELECT (timings ->> 'last_step_at')::float8 AS step_at FROM checkpoints
-            WHERE (h.anew OR h.moved) AND id = h.ended_with AND epoch = h.epoch_before
+            WHERE (h.restarted OR h.moved) AND id = h.ended_with AND epoch = h.epoch_before
         ) last ON true
         LEFT JOIN LATERAL (
             SELECT (timings ->> 'first_step_at')::float8 AS step_at FROM checkpoints c
-            WHERE (h.anew OR h.moved) AND c.job_id = h.job_id AND c.lineage = h.lineage AND c.step >= h.start_step
+            WHERE (h.restarted OR h.moved) AND c.job_id = h.job_id AND c.lineage = h.lineage AND c.step >= h.start_step
               AND c.epoch = h.epoch
             ORDER BY c.step LIMIT 1
         ) next ON true
     )
     SELECT job_id,
            sum(num_slots * (coalesce(released_at, :now) - granted_at)) AS slot_seconds,
-           count(*) FILTER (WHERE (anew OR moved) AND epoch_before IS NOT NULL) AS num_resizes,
-           max(granted_at) FILTER (WHERE (anew OR moved) AND epoch_before IS NOT NULL) AS last_resize_at,
-           max(granted_at) FILTER (WHERE anew OR moved) AS allocated_since,
+           count(*) FILTER (WHERE (restarted OR moved) AND epoch_before IS NOT NULL) AS num_resizes,
+           max(granted_at) FILTER (WHERE (restarted OR moved) AND epoch_before IS NOT NULL) AS last_resize_at,
+           max(granted_at) FILTER (WHERE restarted OR moved) AS allocated_since,
            coalesce(
                avg(greatest(pause, 0)) FILTER (WHERE moved AND pause IS NOT NULL),
-               avg(greatest(pause, 0)) FILTER (WHERE anew AND epoch_before IS NOT NULL AND pause IS NOT NULL),
-               avg(greatest(pause, 0)) FILTER (WHERE anew AND pause IS NOT NULL)
+               avg(greatest(pause, 0)) FILTER (WHERE restarted AND epoch_before IS NOT NULL AND pause IS NOT NULL),
+               avg(greatest(pause, 0)) FILTER (WHERE restarted AND pause IS NOT NULL)
            ) AS resize_seconds
     FROM priced GROUP BY job_id
 """)

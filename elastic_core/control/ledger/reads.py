@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import Select, and_, literal_column, or_, select
 
 from elastic_core.control.ledger import lineage, views
 from elastic_core.control.ledger.database import Tx
@@ -15,7 +15,14 @@ from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, JobRo
 from elastic_core.domain import JobState, Plan, Target, from_json
 from elastic_core.errors import Conflict
 from elastic_core.protocol.process_groups import LaunchOrder
-from elastic_core.protocol.records import CheckpointRecord, Explanation, JobStatus, SegmentStatus
+from elastic_core.protocol.records import (
+    REGISTERED_VERSIONS,
+    CheckpointRecord,
+    Explanation,
+    JobStatus,
+    SegmentStatus,
+    registered_key,
+)
 from elastic_core.protocol.tokens import TrainerTokens
 
 
@@ -24,6 +31,21 @@ def jobs(tx: Tx, active_only: bool) -> list[JobStatus]:
     if active_only:
         query = query.where(JobRow.state == JobState.ACTIVE)
     return views.job_statuses(tx, tx.session.scalars(query).all())
+
+
+def jobs_that_registered(tx: Tx, model: str, version: str) -> list[JobStatus]:
+    return views.job_statuses(tx, tx.session.scalars(who_registered(model, version)).all())
+
+
+def who_registered(model: str, version: str) -> Select[JobRow]:
+    """By the table's two indexes on results: all versions of a job, and its last one, which is all that earlier
+    releases kept. Constants stand in the query itself, where the indexes' expressions are recognised."""
+    among = JobRow.results.op("->")(literal_column(f"'{REGISTERED_VERSIONS}'")).op("?")(registered_key(model, version))
+    last_model, last_version = (
+        JobRow.results.op("->>")(literal_column(f"'{name}'")) for name in ("registered_model", "registered_version")
+    )
+    last = and_(last_model == model, last_version == version)
+    return select(JobRow).where(or_(among, last)).order_by(JobRow.submitted_at, JobRow.id)
 
 
 def segment(tx: Tx, segment_id: str) -> SegmentStatus:

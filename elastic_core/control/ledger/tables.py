@@ -34,7 +34,15 @@ def _big(*args: Any, **kwargs: Any) -> Any:
 
 class JobRow(Base):
     __tablename__ = "jobs"
-    __table_args__ = (Index("ix_jobs_active", "submitted_at", postgresql_where=text("state = 'active'")),)
+    __table_args__ = (
+        Index("ix_jobs_active", "submitted_at", postgresql_where=text("state = 'active'")),
+        Index("ix_jobs_registered_versions", text("(results -> 'registered_versions')"), postgresql_using="gin"),
+        Index(
+            "ix_jobs_registered_model",
+            text("(results ->> 'registered_model')"),
+            text("(results ->> 'registered_version')"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     spec: Mapped[Json]

@@ -13,7 +13,8 @@ from elastic_core.control.ledger.tables import DecisionRow, JobRow, LeaseRow, Se
 from elastic_core.control.scheduling.snapshots import between_until, submission
 from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, Target, from_json, to_json
 from elastic_core.policy.base.queue import in_order
-from elastic_core.policy.plans.grants import Asker, Holder, Moves, plan_moves
+from elastic_core.policy.plans.grants import plan_moves
+from elastic_core.policy.plans.moves import Asker, Holder, Moves
 from elastic_core.snapshot.job_record import Submission
 from elastic_core.spec import JobSpec
 
@@ -49,8 +50,8 @@ def _moves(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], targets: Mapp
     live = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
     leased = tx.session.scalars(live).all()
     query = select(SegmentRow).where(SegmentRow.id.in_({lease.segment_id for lease in leased}))
-    segments, leaving = {row.id: row for row in tx.session.scalars(query)}, leases.leaving(tx)
-    holders = [_holder(lease, segments[lease.segment_id], leaving.get(lease.epoch, ())) for lease in leased]
+    segments, draining = {row.id: row for row in tx.session.scalars(query)}, leases.draining(tx)
+    holders = [_holder(lease, segments[lease.segment_id], draining.get(lease.epoch, ())) for lease in leased]
     waiting = _waiting(tx, targets)
     last = leases.last_slots(tx, list(waiting))
     askers = [
@@ -67,7 +68,7 @@ def _waiting(tx: Tx, job_ids: Iterable[str]) -> dict[str, str]:
     return {job_id: segment_id for job_id, segment_id in tx.session.execute(query) if job_id in known}
 
 
-def _holder(lease: LeaseRow, segment: SegmentRow, leaving: tuple[Slot, ...]) -> Holder:
+def _holder(lease: LeaseRow, segment: SegmentRow, draining: tuple[Slot, ...]) -> Holder:
     runs = SegmentState(segment.state).open and segment.epoch == lease.epoch and lease.fenced_at is None
     since = segment.revoked_at if runs else (lease.fenced_at or segment.ended_at)
     return Holder(
@@ -77,8 +78,8 @@ def _holder(lease: LeaseRow, segment: SegmentRow, leaving: tuple[Slot, ...]) -> 
         ending_since=since,
         revoked_by=segment.revoked_by,
         open=runs,
-        leaving=leaving,
-        leaving_since=lease.granted_at if leaving else None,
+        draining=draining,
+        draining_since=lease.granted_at if draining else None,
     )
 
 

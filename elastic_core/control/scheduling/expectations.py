@@ -85,10 +85,10 @@ def _modelled(job: JobView, target: Target, left: Quantiles) -> Quantiles | None
     batch = target.global_batch
     step = {kind: times.seconds_in(target.layout, num_nodes, kind, batch, job.limits) for kind in target.wanted}
     slowest = max(step, key=lambda kind: step[kind])
-    worth = efficiency(batch, job.limits.reference_batch, job.noise_scale) if job.scale_invariant else 1.0
+    sample_efficiency = efficiency(batch, job.limits.reference_batch, job.noise_scale) if job.scale_invariant else 1.0
     error = times.relative_error(target.num_slots, num_nodes, slowest, batch, job.limits)
     pause = 0.0 if stays else job.resize_seconds
-    return finish_seconds(left[1] * step[slowest] / (batch * worth), left, error, pause)
+    return finish_seconds(left[1] * step[slowest] / (batch * sample_efficiency), left, error, pause)
 
 
 def is_worth_keeping(before: Forecast | None, now: Forecast) -> bool:

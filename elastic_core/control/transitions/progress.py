@@ -169,8 +169,8 @@ def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
     row.bad, row.bad_reason = True, why
     tx.session.flush()
     emit(tx, EventKind.CHECKPOINTS_RETIRED, job.id, {"uris": [row.uri], "why": f"corrupt: {why}"})
-    behind = _step_back(tx, job, row)
-    add_note(tx, job, f"checkpoint {row.id} (step {row.step}) is corrupt and was passed over: {why}; {behind}")
+    consequence = _step_back(tx, job, row)
+    add_note(tx, job, f"checkpoint {row.id} (step {row.step}) is corrupt and was passed over: {why}; {consequence}")
 
 
 def _step_back(tx: Tx, job: JobRow, bad: CheckpointRow) -> str:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from math import floor, inf, isinf, log2
 
 from elastic_core.domain import JobView, Limits
-from elastic_core.policy.base.remaining_work import known_remaining
+from elastic_core.policy.base.remaining_work import expected_remaining
 from elastic_core.predict.speed.efficiency import efficiency, is_measured, largest_batch
 from elastic_core.predict.speed.goodput import BatchRange
 
@@ -74,12 +74,12 @@ def bounded(job: JobView) -> JobView:
     """The job with its range narrowed to the batches that it may have now, by its own noise."""
     if job.limits.base_batch is None:
         return job
-    bound = BatchBound.of(job, _remaining_work(job))
+    bound = BatchBound.of(job, expected_remaining(job))
     assert bound is not None
     return replace(job, limits=_narrowed(job.limits, bound.range(known_noise(job, job.noise_scale))))
 
 
-def worth_in_words(job: JobView, batch: int, noise_scale: float | None) -> str:
+def efficiency_in_words(job: JobView, batch: int, noise_scale: float | None) -> str:
     """What a larger batch than the reference costs, to follow its number; empty where it costs nothing."""
     reference = job.limits.reference_batch
     if batch <= reference:
@@ -87,12 +87,6 @@ def worth_in_words(job: JobView, batch: int, noise_scale: float | None) -> str:
     if is_measured(noise_scale):
         return f", where a sample is worth {efficiency(batch, reference, noise_scale):.2f} of one at batch {reference}"
     return "" if job.limits.base_batch is None else f", over its base batch {reference} to give every slot its samples"
-
-
-def _remaining_work(job: JobView) -> float:
-    """Undeclared and unknown: as much again as was done (Lindy's rule)."""
-    remaining = known_remaining(job)
-    return float(job.done_samples) if isinf(remaining) else remaining
 
 
 @lru_cache(maxsize=4096)

@@ -23,7 +23,7 @@ class Law(StrEnum):
     DEADLINES = "deadlines"  # met where more slots meet them, by the fewest; one that nobody can meet changes nothing
     GUARANTEED_SHARES = "guaranteed shares"  # a job waits only where its queue, with it, is beyond its guarantee
     NO_FLAPPING = "no flapping"  # measurements alone move no running job back to what it just left
-    PLACED_TOGETHER = "placed together"  # wishes for nodes can all be met at once, none on more nodes than it needs
+    PLACED_TOGETHER = "placed together"  # the preferred nodes can all be had at once, none on more nodes than it needs
 
 
 class Policy(Protocol):

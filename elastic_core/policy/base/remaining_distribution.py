@@ -1,4 +1,4 @@
-"""The distribution of the work that each job has left: one answer whatever it rests on, for who decides under doubt.
+"""The distribution of the work that each job has left: one answer whatever it rests on.
 
 In this order: what is declared, where it is trusted (no doubt is left); a forecast of the whole work
 (`JobView.work_forecast`), as far as the job's class lets it be believed; what finished jobs of its task needed; what

@@ -1,9 +1,10 @@
 """How much work each job still has, in samples, as one number: what policies ask that take no distribution.
 
-Three answers, by what a policy needs: what is declared or read off the loss curve (`known_remaining`); the same in
-steps (`remaining_steps`); and what is declared, as far as the job's class lets it be believed (`DeclaredWork`,
-`believed_remaining`: AITurbo, HPDC 2021). None of them is a promise: the work that a job turns out to need is known
-when it ends. What is known beyond one number is in `policy.base.remaining_distribution`.
+Four answers, by what a policy needs: what is declared or read off the loss curve (`known_remaining`); the same, and a
+guess where neither says anything (`expected_remaining`); what is declared, in steps (`remaining_steps`); and what is
+declared, as far as the job's class lets it be believed (`DeclaredWork`, `believed_remaining`: AITurbo, HPDC 2021). None
+of them is a promise: the work that a job turns out to need is known when it ends. What is known beyond one number is in
+`policy.base.remaining_distribution`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def known_remaining(job: JobView) -> float:
     if job.total_samples is None and job.expected_samples is not None:
         return max(job.expected_samples - job.done_samples, 1.0)
     return job.remaining_samples
+
+
+def expected_remaining(job: JobView) -> float:
+    """As `known_remaining`; as much again as was done where nothing is known (Lindy's rule)."""
+    remaining = known_remaining(job)
+    return float(job.done_samples) if isinf(remaining) else remaining
 
 
 def remaining_steps(job: JobView, batch: int) -> float:

@@ -60,8 +60,8 @@ class WeakScaling:
         nodes = np.maximum(pool.nodes_for(kind, slots), np.minimum(spread, slots))
         job = self.job
         seconds = StepTime.of(job.throughput, job.limits).seconds(slots, nodes, kind, batch, job.limits)
-        worth = works_per_sample(
+        work_per_sample = works_per_sample(
             batch, job.limits.reference_batch, job.noise_scale, scale_invariant=job.scale_invariant
         )
-        work: Floats = batch * worth / seconds
+        work: Floats = batch * work_per_sample / seconds
         return work

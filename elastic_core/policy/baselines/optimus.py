@@ -68,7 +68,7 @@ class Optimus:
         ladders = [self._ladder(job, kinds[job.job_id], pool) for job in inside]
         reached = _fill(inside, kinds, capacity, ladders)
         counts = {job.job_id: ladder[at][0] for job, ladder, at in zip(inside, ladders, reached, strict=True)}
-        wishes = _place(inside, kinds, counts, snapshot)
+        nodes_by_job = _place(inside, kinds, counts, snapshot)
         targets = dict(admission.waiting)
         for job, ladder, at in zip(inside, ladders, reached, strict=True):
             kind, count = kinds[job.job_id], counts[job.job_id]
@@ -77,7 +77,7 @@ class Optimus:
                 global_batch=_batch(job),
                 layout=job.limits.layout(count),
                 reason=_reason(kind, ladder, at),
-                nodes=wishes.get(job.job_id),
+                nodes=nodes_by_job.get(job.job_id),
             )
         return Plan(policy=self.name, targets=targets)
 

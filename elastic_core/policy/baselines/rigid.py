@@ -27,7 +27,7 @@ def serve(ordered: Sequence[JobView], snapshot: Snapshot, why: Why) -> dict[str,
     granted = [job for job in ordered if job.job_id in grants]
     stays = [_stays(job, grants) for job in granted]
     moving = [(job, *grants[job.job_id]) for job, stay in zip(granted, stays, strict=True) if not stay]
-    wishes = on_emptiest_nodes(moving, free_nodes(snapshot, list(compress(granted, stays))))
+    nodes_by_job = on_emptiest_nodes(moving, free_nodes(snapshot, list(compress(granted, stays))))
     targets: dict[str, Target] = dict(waiting)
     for job in granted:
         kind, count = grants[job.job_id]
@@ -36,7 +36,7 @@ def serve(ordered: Sequence[JobView], snapshot: Snapshot, why: Why) -> dict[str,
             global_batch=usual_batch(job, count),
             layout=job.limits.layout(count),
             reason=f"the {plural(count, 'slot')} of {kind} that it asked for: {why(job)}",
-            nodes=wishes.get(job.job_id),
+            nodes=nodes_by_job.get(job.job_id),
         )
     return targets
 
@@ -84,7 +84,7 @@ def on_emptiest_nodes(
     moving: Sequence[tuple[JobView, str, int]], free: dict[str, dict[str, int]]
 ) -> dict[str, dict[str, int]]:
     """Slots by node for each job in turn: the emptiest node of the type first. Takes them out of `free`."""
-    wishes: dict[str, dict[str, int]] = {}
+    nodes_by_job: dict[str, dict[str, int]] = {}
     for job, kind, count in moving:
         free_slots, chosen = free[kind], {}
         while count > 0:
@@ -93,5 +93,5 @@ def on_emptiest_nodes(
             chosen[node] = number
             free_slots[node] -= number
             count -= number
-        wishes[job.job_id] = chosen
-    return wishes
+        nodes_by_job[job.job_id] = chosen
+    return nodes_by_job

@@ -72,16 +72,16 @@ class Answer:
 def solve(requests: Sequence[Request], capacity: Mapping[str, int], forward: float,
           most_nodes: int = MOST_NODES) -> Answer:  # fmt: skip
     """The allocation of most value. `forward`: T, seconds that it looks ahead."""
-    kept = _what_is_held(requests)
-    keeping = _value(requests, kept, forward)
+    unchanged = _what_is_held(requests)
+    keeping = _value(requests, unchanged, forward)
     pieces = [(row, piece) for row, request in enumerate(requests) for piece in request.pieces
               if piece.low <= capacity.get(piece.kind, 0)]  # fmt: skip
     if not pieces:
-        return Answer(kept, keeping, proven=True)
-    found, proven = _highs(requests, pieces, capacity, forward, most_nodes)
-    if found is not None and (better := _value(requests, found, forward)) > keeping + GAP * abs(keeping):
-        return Answer(found, better, proven)
-    return Answer(kept, keeping, proven)
+        return Answer(unchanged, keeping, proven=True)
+    solved, proven = _highs(requests, pieces, capacity, forward, most_nodes)
+    if solved is not None and (better := _value(requests, solved, forward)) > keeping + GAP * abs(keeping):
+        return Answer(solved, better, proven)
+    return Answer(unchanged, keeping, proven)
 
 
 def _what_is_held(requests: Sequence[Request]) -> tuple[Grant, ...]:

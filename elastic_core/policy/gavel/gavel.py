@@ -47,7 +47,7 @@ class Gavel:
         clock = _Clock.of(snapshot, jobs, sorted(capacity))
         shares = PROGRAMS[self._objective](requests, sorted(capacity), capacity)
         order = clock.order(requests, shares)
-        grants = _grant(order, requests, capacity, clock.kept)
+        grants = _grant(order, requests, capacity, clock.in_force)
         targets = _targets(requests, grants, shares, snapshot)
         state = {"speeds": learnt, **clock.state(grants, snapshot.now)}
         return Plan(policy=self.name, targets=targets, state=state, wake_at=state["round_ends"])
@@ -71,7 +71,7 @@ class _Clock:
 
     job_time: dict[str, dict[str, float]]
     type_time: dict[str, float]
-    kept: dict[str, tuple[str, int]]  # what the round under way gave; empty at the start of a round
+    in_force: dict[str, tuple[str, int]]  # what the round under way gave; empty at the start of a round
     round_ends: float
 
     @staticmethod
@@ -93,8 +93,10 @@ class _Clock:
                 job_time[job.job_id][held] += elapsed
                 type_time[held] += elapsed
         in_round = snapshot.now < state["round_ends"] - 1e-6
-        kept = {job_id: (str(kind), int(count)) for job_id, (kind, count) in state["round"].items()} if in_round else {}
-        return _Clock(job_time, type_time, kept, state["round_ends"] if in_round else snapshot.now + ROUND)
+        in_force = (
+            {job_id: (str(kind), int(count)) for job_id, (kind, count) in state["round"].items()} if in_round else {}
+        )
+        return _Clock(job_time, type_time, in_force, state["round_ends"] if in_round else snapshot.now + ROUND)
 
     def order(self, requests: Sequence[Request], shares: Floats) -> list[tuple[int, str]]:
         """(rank of the job, type), first who is furthest behind its share."""
@@ -128,13 +130,13 @@ def _stored_clock(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _grant(
     order: Sequence[tuple[int, str]], requests: Sequence[Request], capacity: Mapping[str, int],
-    kept: Mapping[str, tuple[str, int]],
+    in_force: Mapping[str, tuple[str, int]],
 ) -> dict[str, tuple[str, int]]:  # fmt: skip
     """First what the round under way gave, then in the order, whoever fits."""
     room = dict(capacity)
     grants: dict[str, tuple[str, int]] = {}
     for request in requests:
-        kind, count = kept.get(request.job.job_id, ("", 0))
+        kind, count = in_force.get(request.job.job_id, ("", 0))
         if kind in request.rates and count == request.count and count <= room[kind]:
             grants[request.job.job_id] = (kind, count)
             room[kind] -= count
@@ -159,11 +161,11 @@ def _targets(
         key=lambda request: -request.count,
     )
     free = free_nodes(snapshot, [request.job for request in requests if request.job.job_id in stays])
-    wishes = on_emptiest_nodes([(request.job, *grants[request.job.job_id]) for request in moving], free)
+    nodes_by_job = on_emptiest_nodes([(request.job, *grants[request.job.job_id]) for request in moving], free)
     types = sorted(snapshot.capacity())
     return {
         request.job.job_id: _target(
-            request, grants.get(request.job.job_id), _describe_shares(types, row), wishes.get(request.job.job_id)
+            request, grants.get(request.job.job_id), _describe_shares(types, row), nodes_by_job.get(request.job.job_id)
         )
         for request, row in zip(requests, shares, strict=True)
     }

@@ -113,8 +113,8 @@ def _scale(points: Sequence[ProfilePoint], predicted: Sequence[float], times: St
     ratios = []
     for point, expected in zip(points, predicted, strict=False):  # the rest fills the row up
         if expected > 0:
-            cut = 1.0 if point.layout is None else factor(times.factors, point.layout)
-            ratios.append(log(point.step_seconds / (expected * cut)))
+            layout_factor = 1.0 if point.layout is None else factor(times.factors, point.layout)
+            ratios.append(log(point.step_seconds / (expected * layout_factor)))
     return exp(median(ratios)) if ratios else 1.0
 
 

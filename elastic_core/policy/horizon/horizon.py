@@ -180,15 +180,15 @@ def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem
 
 def _minding_money(problem: Problem, snapshot: Snapshot, work_rate: Floats, safety_margin: SafetyMargin) -> Problem:
     """The options that a budget, or a preference for cost, leaves each job."""
-    wishes = spending(
+    preference = spending(
         problem.jobs, problem.options, prices_of(snapshot.nodes, problem.options), snapshot.now, work_rate,
         problem.remaining_seconds, problem.held, problem.restart_seconds, safety_margin,
     )  # fmt: skip
-    if wishes is None:
+    if preference is None:
         return problem
-    values, values_at, restrict = problem.values, problem.values_at, wishes.restrict
+    values, values_at, restrict = problem.values, problem.values_at, preference.restrict
     return replace(
-        problem, values=restrict(values), values_at=lambda held: restrict(values_at(held)), notes=wishes.notes
+        problem, values=restrict(values), values_at=lambda held: restrict(values_at(held)), notes=preference.notes
     )
 
 

@@ -1,13 +1,13 @@
 """What a unit of each job's work is worth to `horizon`: the delay that it is to its own job and to longer ones.
 
-    price = min over options of (weight + rent * weights of the longer jobs * share of the pool) / goodput
+    price = min over options of (weight + slot price * weights of the longer jobs * share of the pool) / goodput
 
 Work delays the job itself, and for the part of the pool that it uses every longer one (the shorter ones are done by
 then). That is shortest-remaining-first under load and relative speed without it. Two things are taken from the jobs:
 
 - `marginal_slot_price`, what a slot is worth to another job over what slots are worth on average. Where jobs are few
   each has more slots than it can well use, and giving some up costs it little; under load every slot counts in full.
-  With speed-ups that are one power of the slots, rent 1 is the optimum of heSRPT (Berg, Vesilo and Harchol-Balter
+  With speed-ups that are one power of the slots, slot price 1 is the optimum of heSRPT (Berg, Vesilo and Harchol-Balter
   2020).
 - `weights`: a job that will have been here for long weighs more, so that the longest are not last for everybody's
   sake. With weights that are a power of that time the sum is a norm of the completion times (Bansal and Pruhs 2003),
@@ -43,8 +43,8 @@ def job_value(
     order = np.argsort(shortest, kind="stable")
     weight_of_longest = np.concatenate([[0.0], np.cumsum(weight[order][::-1])])  # of the n longest jobs
     num_longer = np.asarray(len(shortest) - np.searchsorted(shortest[order], shortest, side="right"), dtype=np.int64)
-    rent = marginal_slot_price(goodput, options)
-    delay = rent * weight_of_longest[num_longer][:, None] * capacity_shares(goodput, options)[None, :]
+    slot_price = marginal_slot_price(goodput, options)
+    delay = slot_price * weight_of_longest[num_longer][:, None] * capacity_shares(goodput, options)[None, :]
     with np.errstate(divide="ignore"):
         costs = np.where(goodput > 0, (weight[:, None] + delay) / goodput, np.inf)
     price = costs.min(axis=1)

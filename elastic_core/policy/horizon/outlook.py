@@ -75,7 +75,7 @@ def outlooks(
     noise = [memories[job.task].noise_of(job) for job in jobs]
     bounds = [BatchBound.of(job, left) for job, left in zip(jobs, remaining_work.tolist(), strict=True)]
     best = _best(models, list(map(known_noise, jobs, noise)), bounds)
-    rates, batches = np.stack([found.rates for found in best]), np.stack([found.batches for found in best])
+    rates, batches = np.stack([option.rates for option in best]), np.stack([option.batches for option in best])
     scale = scales_of(jobs, [model.corrected for model in models], limits)
     with np.errstate(divide="ignore", invalid="ignore"):
         slowness = np.where(options.counts <= max_slots[:, None], 1.0 / (scale[:, None] * layout_factor), 0.0)

@@ -69,11 +69,11 @@ def _find(tasks: Sequence[Described]) -> list[TaskModel]:
     for options, indices in by_options.items():
         grids = [_grid(tasks[index][1], options) for index in indices]
         kinds = tuple(kind for kind, _, _ in options)
-        together = max(_CELLS // max(grid.batches.size for grid in grids), 1)
-        for first in range(0, len(indices), together):
-            some = slice(first, first + together)
-            found = _tables([corrected[index] for index in indices[some]], kinds, grids[some])
-            for index, speeds in zip(indices[some], found, strict=True):
+        at_once = max(_CELLS // max(grid.batches.size for grid in grids), 1)
+        for first in range(0, len(indices), at_once):
+            some = slice(first, first + at_once)
+            batch_tables = _tables([corrected[index] for index in indices[some]], kinds, grids[some])
+            for index, speeds in zip(indices[some], batch_tables, strict=True):
                 tables[index] = speeds
     models = []
     for (points, limits, _, _, scale_invariant), own, speeds_of_own in zip(tasks, corrected, tables, strict=True):
@@ -95,12 +95,12 @@ def _tables(models: Sequence[Corrected], kinds: tuple[str, ...], grids: Sequence
     )
     slots, nodes, kind_index = (of[None, :, None] for of in (grids[0].slots, grids[0].nodes, grids[0].kind_index))
     seconds = seconds_of(models, kinds, Shapes(slots, nodes, local, accumulation, kind_index))
-    found = []
+    tables_of_rows = []
     for row, grid in enumerate(grids):
         of_row = seconds[row, :, : grid.batches.shape[1]]
         samples = np.where(grid.usable[:, None], grid.batches / of_row, 0.0)
-        found.append(Speeds(samples, grid.batches, grid.local, grid.accumulation))
-    return found
+        tables_of_rows.append(Speeds(samples, grid.batches, grid.local, grid.accumulation))
+    return tables_of_rows
 
 
 @lru_cache(maxsize=16384)

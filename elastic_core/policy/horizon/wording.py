@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 
 from elastic_core.domain import JobView, Quantiles
-from elastic_core.policy.base.batch_bound import worth_in_words
+from elastic_core.policy.base.batch_bound import efficiency_in_words
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.queue import usable_types, why_waiting
@@ -26,9 +26,9 @@ def why_this(
     """`finish`: seconds until the job is done there, None where unknown; `num_longer`: jobs that need longer."""
     kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
     rank = f"{plural(num_longer, 'job')} need{'s' * (num_longer == 1)} longer" if num_longer else "no job needs longer"
-    worth = worth_in_words(job, batch, noise)
+    efficiency_words = efficiency_in_words(job, batch, noise)
     ending = f"done in about {span(finish[1])}" if finish is not None else "done at a time that is not known"
-    return f"{count} of {kind} at batch {batch}{worth}: {ending}, {rank}"
+    return f"{count} of {kind} at batch {batch}{efficiency_words}: {ending}, {rank}"
 
 
 def why_nothing(

@@ -9,18 +9,17 @@ class is taken as it is. One draw a job and pass, seeded by both: a job is not r
 
 from __future__ import annotations
 
-from math import isfinite
 from random import Random
 
 from elastic_core.domain import JobView
-from elastic_core.policy.base.remaining_work import declaration_is_trusted, known_remaining
+from elastic_core.policy.base.remaining_work import declaration_is_trusted, expected_remaining
 
 PASSES = 20
 
 
 def work_of_pass(job: JobView) -> float:
     """In the unit of the job's work; at least one."""
-    return max((job.done_samples + _expected(job)) / PASSES, 1.0)
+    return max((job.done_samples + expected_remaining(job)) / PASSES, 1.0)
 
 
 def remaining_work(job: JobView) -> float:
@@ -28,14 +27,8 @@ def remaining_work(job: JobView) -> float:
     if job.total_samples is not None and declaration_is_trusted(job):
         return float(job.remaining_samples)
     if not job.done_samples:
-        return _expected(job)
+        return expected_remaining(job)
     unit = work_of_pass(job)
-    done, expected = job.done_samples / unit, max(_expected(job) / unit, 1.0)
+    done, expected = job.done_samples / unit, max(expected_remaining(job) / unit, 1.0)
     progress = Random(f"{job.job_id}/{int(done)}").betavariate(max(done, 1.0), expected)
     return job.done_samples * (1.0 / max(progress, 1e-6) - 1.0)
-
-
-def _expected(job: JobView) -> float:
-    """Of work left. Unknown: as much again as was done (Lindy's rule)."""
-    remaining = known_remaining(job)
-    return remaining if isfinite(remaining) else float(job.done_samples)

@@ -68,9 +68,9 @@ class _Breed:
 
     def crossover(self, first: Genome, second: Genome) -> tuple[Genome, Genome]:
         swaps = [self._rng.random() < 0.5 for _ in first]
-        one = tuple(b if swap else a for a, b, swap in zip(first, second, swaps, strict=True))
+        first_child = tuple(b if swap else a for a, b, swap in zip(first, second, swaps, strict=True))
         other = tuple(a if swap else b for a, b, swap in zip(first, second, swaps, strict=True))
-        return one, other
+        return first_child, other
 
     def mutate(self, genome: Genome) -> Genome:
         changed: dict[int, Gene] = {}
@@ -86,8 +86,8 @@ class _Breed:
         genes = list(genome)
         for slots in self._search.slots_of_type:
             first_seen = {gene: place for place, gene in reversed(list(enumerate(genome[at] for at in slots)))}
-            together = sorted((genome[at] for at in slots), key=lambda gene: first_seen[gene])
-            for at, gene in zip(slots, together, strict=True):
+            ordered = sorted((genome[at] for at in slots), key=lambda gene: first_seen[gene])
+            for at, gene in zip(slots, ordered, strict=True):
                 genes[at] = gene
         return tuple(genes)
 

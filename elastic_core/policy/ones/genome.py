@@ -77,11 +77,11 @@ def refresh(search: Search, genome: Genome, order: Sequence[int]) -> Genome:
     halvings: dict[int, int] = {}
     held: dict[int, list[int]] = {}
     for row, slots in slots_by_job(genome).items():
-        kept, halved = _valid(search, search.contenders[row], slots, genome)
+        valid, halved = _valid(search, search.contenders[row], slots, genome)
         for at in slots:
             genes[at] = IDLE
-        if kept:
-            held[row], halvings[row] = kept, halved
+        if valid:
+            held[row], halvings[row] = valid, halved
     idle = set(range(len(genes))).difference(*held.values())
     for row in order:
         if row not in held and (slots := _start(search, search.contenders[row], idle)):

@@ -49,9 +49,14 @@ class Ones:
         busy = {slot for job in jobs if job.job_id in targets and job.allocation for slot in job.allocation.slots}
         slots = [slot for slot in snapshot.slots() if slot not in busy]
         room = Counter(slot.type for slot in slots)
-        free = [one for one in scalings if one.job.job_id not in targets and usable_types(one.job, room)]
-        most = {one.job.job_id: batch_limits.penalised(limits[one.job.job_id], one, jobs, sum(capacity.values()))
-                for one in free}  # fmt: skip
+        free = [
+            scaling for scaling in scalings if scaling.job.job_id not in targets and usable_types(scaling.job, room)
+        ]
+        num_slots = sum(capacity.values())
+        most = {
+            scaling.job.job_id: batch_limits.penalised(limits[scaling.job.job_id], scaling, jobs, num_slots)
+            for scaling in free
+        }
         search = _search(free, most, slots, sorted(capacity), pool)
         seeds = [_in_force(free, slots), *_recall(snapshot.policy_state, free, slots)]
         population = evolve(search, seeds, Random(_content(snapshot, jobs)))

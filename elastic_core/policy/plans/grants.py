@@ -2,7 +2,7 @@
 
 Targets are what the plan wants, leases are what is; both are within capacity, so every step towards the targets is
 safe. The rules:
-1. A waiting job gets its whole target where that is free: on the nodes that the plan wishes, else on as few nodes as
+1. A waiting job gets its whole target where that is free: on the nodes that the plan prefers, else on as few nodes as
    possible, its last slots first.
 2. Where it is not, but slots that others are giving up make up for it, the job waits, for at most `grace_seconds`
    after they were asked: starting on one slot to be resized five seconds later helps nobody.
@@ -19,52 +19,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
-from elastic_core.policy.plans.migration import able_to_migrate, by_node, must_migrate, on_wished_nodes, slots_left
+from elastic_core.domain import Allocation, Layout, Slot, Target
+from elastic_core.policy.plans.migration import able_to_migrate, by_node, must_migrate, on_required_nodes, slots_left
+from elastic_core.policy.plans.moves import Asker, Grant, Holder, Moves
 from elastic_core.policy.plans.packing import choose
 from elastic_core.text import plural
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A job with a live lease. `ending_since`: its processes are on their way out (revoked, committed, fenced)."""
-
-    job_id: str
-    segment_id: str
-    allocation: Allocation
-    ending_since: float | None = None
-    revoked_by: str | None = None
-    open: bool = True  # its segment still runs under this lease
-    leaving: tuple[Slot, ...] = ()  # held beside the allocation, until the processes on them are gone
-    leaving_since: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """A job whose open segment waits for slots; given in the order in which they are served."""
-
-    job_id: str
-    segment_id: str
-    limits: Limits
-    last_slots: tuple[Slot, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    asker: Asker
-    allocation: Allocation
-    reason: str
-
-
-@dataclass(slots=True)
-class Moves:
-    grants: list[Grant] = field(default_factory=list)
-    revocations: dict[str, str] = field(default_factory=dict)  # segment_id -> reason
-    withdrawals: list[str] = field(default_factory=list)  # segment_ids whose revocation is taken back
-    waits: dict[str, str] = field(default_factory=dict)  # job_id -> why it did not get its target yet
-    check_at: float | None = None  # when a rule may say something else without any event
 
 
 def covers(free: Iterable[Slot], counts: Mapping[str, int]) -> bool:
@@ -76,7 +37,7 @@ def as_held(target: Target, held: Allocation) -> bool:
     """The target asks for what is held: as many slots of each type, in the same layout, with the same roles."""
     if target.num_slots != held.num_slots or target.layout != held.layout or target.roles != held.roles:
         return False
-    return target.wanted == held.counts() and on_wished_nodes(target, held.slots)
+    return target.wanted == held.counts() and on_required_nodes(target, held.slots)
 
 
 def granted(target: Target, slots: tuple[Slot, ...]) -> Allocation:
@@ -97,7 +58,7 @@ def in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[
     if counts.keys() != held.counts().keys() or not covers(reach, counts):
         return None
     chosen, first = choose(reach, counts, held.slots, target.nodes), held.slots[0]
-    if first not in chosen or not on_wished_nodes(target, chosen):
+    if first not in chosen or not on_required_nodes(target, chosen):
         return None
     return tuple(sorted(chosen, key=lambda slot: (slot.node != first.node, slot != first, slot)))
 
@@ -147,9 +108,9 @@ def _segments_that_exchange(
 ) -> set[str]:
     """Segments that can exchange slots now: what each misses is free or given up, also by others that exchange.
 
-    Who cannot gives nothing up but what it is leaving already: said in `given_up`.
+    Who cannot gives nothing up but what is draining already: said in `given_up`.
     """
-    leaving = {holder.segment_id: Counter(slot.type for slot in holder.leaving) for holder in holders}
+    draining = {holder.segment_id: Counter(slot.type for slot in holder.draining) for holder in holders}
     missing: dict[str, Counter[str]] = {}
     for holder in holders:
         target = targets.get(holder.job_id)
@@ -166,7 +127,7 @@ def _segments_that_exchange(
             break
         for segment_id in stuck:
             del missing[segment_id]
-            given_up[segment_id] = leaving[segment_id]
+            given_up[segment_id] = draining[segment_id]
     return set(missing)
 
 
@@ -204,11 +165,11 @@ def _wait_or_grant_part(
     waited_for: dict[str, float] = {}  # job_id -> until when it is waited for
     for holder in holders:
         counts = given_up.get(holder.segment_id)
-        since = holder.leaving_since if holder.ending_since is None else holder.ending_since
+        since = holder.draining_since if holder.ending_since is None else holder.ending_since
         until = (now if since is None else since) + grace_seconds
         if counts and until > now:
             coming += counts
-            nodes_to_come += by_node((*holder.allocation.slots, *holder.leaving))
+            nodes_to_come += by_node((*holder.allocation.slots, *holder.draining))
             waited_for[holder.job_id] = until
     pool = Counter(slot.type for slot in remaining) + coming
     for asker in unserved:
@@ -231,14 +192,14 @@ def _slots_given_up(holder: Holder, target: Target | None, asks: bool) -> Counte
 
     A job whose next segment asks already gets its target as an asker; one that has yet to ask will take it back.
     """
-    held, leaving = Counter(holder.allocation.counts()), Counter(slot.type for slot in holder.leaving)
+    held, draining = Counter(holder.allocation.counts()), Counter(slot.type for slot in holder.draining)
     if asks:
-        return leaving + (held if not holder.open else Counter())
+        return draining + (held if not holder.open else Counter())
     above = held - Counter(dict(target.counts) if target is not None else {})
     if target is not None and holder.ending_since is not None and must_migrate(target, holder.allocation):
         above = Counter(slot.type for slot in slots_left(target, holder.allocation))
     stops = holder.ending_since is not None or bool(above)  # more than its target: revoked in this very round of moves
-    return leaving + (above if stops else Counter())
+    return draining + (above if stops else Counter())
 
 
 def _grant_part(asker: Asker, target: Target, remaining: set[Slot], moves: Moves) -> None:

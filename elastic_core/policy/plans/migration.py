@@ -1,35 +1,32 @@
 """Moving a job to other nodes that holds as many slots as it shall: only where its plan says so.
 
-Nodes are a wish, which places who starts or is resized anyway. With `Target.migrate` they are a demand: some policies
-make room for large jobs by moving small ones (Sia, SOSP 2023, section 3.4; Pollux, OSDI 2021, section 4.2) and have
-weighed the restart. A job is asked to move once the slots that it misses are free or are being given up, so that two
-jobs can change places and nobody stops for slots that will not come.
+Nodes are a preference, which places who starts or is resized anyway. With `Target.migrate` they are a demand: some
+policies make room for large jobs by moving small ones (Sia, SOSP 2023, section 3.4; Pollux, OSDI 2021, section 4.2)
+and have weighed the restart. A job is asked to move once the slots that it misses are free or are being given up, so
+that two jobs can change places and nobody stops for slots that will not come.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from elastic_core.domain import Allocation, Slot, Target
-
-if TYPE_CHECKING:
-    from elastic_core.policy.plans.grants import Holder
+from elastic_core.policy.plans.moves import Holder
 
 
 def by_node(slots: Iterable[Slot]) -> Counter[str]:
     return Counter(slot.node for slot in slots)
 
 
-def on_wished_nodes(target: Target, slots: Iterable[Slot]) -> bool:
-    """Whether these slots are where the target demands them; always where its nodes are a wish only."""
+def on_required_nodes(target: Target, slots: Iterable[Slot]) -> bool:
+    """Whether these slots are where the target demands them; always where its nodes are a preference only."""
     return not target.migrate or not target.nodes or by_node(slots) == Counter(target.nodes)
 
 
 def must_migrate(target: Target, held: Allocation) -> bool:
     """It holds what it shall, but not where."""
-    if on_wished_nodes(target, held.slots):  # first, since it is nearly always so and costs nothing
+    if on_required_nodes(target, held.slots):  # first, since it is nearly always so and costs nothing
         return False
     return target.wanted == held.counts() and target.layout == held.layout and target.roles == held.roles
 
@@ -53,14 +50,14 @@ def able_to_migrate(holders: Sequence[Holder], targets: Mapping[str, Target], fr
     given_up: dict[str, Counter[str]] = {}
     for holder in holders:
         target = targets.get(holder.job_id)
-        held, leaving = by_node(holder.allocation.slots), by_node(holder.leaving)
+        held, draining = by_node(holder.allocation.slots), by_node(holder.draining)
         if holder.ending_since is not None or target is None or not target.num_slots:
-            given_up[holder.segment_id] = held + leaving
+            given_up[holder.segment_id] = held + draining
         elif holder.open and holder.revoked_by is None and must_migrate(target, holder.allocation):
-            wished = Counter(target.nodes)
-            missing[holder.segment_id], given_up[holder.segment_id] = wished - held, held - wished + leaving
+            required = Counter(target.nodes)
+            missing[holder.segment_id], given_up[holder.segment_id] = required - held, held - required + draining
         else:
-            given_up[holder.segment_id] = leaving
+            given_up[holder.segment_id] = draining
     while missing:
         pool = sum(given_up.values(), by_node(free))
         stuck = [segment_id for segment_id, nodes in missing.items() if not nodes <= pool]

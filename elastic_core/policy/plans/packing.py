@@ -15,19 +15,22 @@ from elastic_core.errors import UserError
 
 
 def choose(
-    free: Collection[Slot], counts: Mapping[str, int], keep: Sequence[Slot] = (), wish: Mapping[str, int] | None = None
+    free: Collection[Slot],
+    counts: Mapping[str, int],
+    keep: Sequence[Slot] = (),
+    preferred: Mapping[str, int] | None = None,
 ) -> tuple[Slot, ...]:
     """`counts[type]` slots of each type out of `free` and `keep`, sorted by (node, index).
 
     `keep` are the job's own slots, which it may go on with (a slot may be in both). As many of them as possible
-    stay; a job that shrinks keeps those on the fewest nodes. `wish`, slots by node, goes before that where all of it
+    stay; a job that shrinks keeps those on the fewest nodes. `preferred`, slots by node, goes first where all of it
     can be had. Raises `UserError` when there are too few slots.
     """
     own = set(keep)
     others = set(free) - own
-    wished_slots = _wished(own | others, counts, wish) if wish else ()
-    if wished_slots:
-        return wished_slots
+    preferred_slots = _on_preferred(own | others, counts, preferred) if preferred else ()
+    if preferred_slots:
+        return preferred_slots
     chosen: list[Slot] = []
     for kind, count in sorted(counts.items()):
         own_slots = [slot for slot in own if slot.type == kind]
@@ -41,13 +44,13 @@ def choose(
     return tuple(sorted(chosen))
 
 
-def _wished(slots: Collection[Slot], counts: Mapping[str, int], wish: Mapping[str, int]) -> tuple[Slot, ...]:
-    """The slots wished for, () unless they are there and make up the counts."""
+def _on_preferred(slots: Collection[Slot], counts: Mapping[str, int], preferred: Mapping[str, int]) -> tuple[Slot, ...]:
+    """The preferred slots, () unless they are there and make up the counts."""
     chosen: list[Slot] = []
-    for node, number in wish.items():
+    for node, number in preferred.items():
         chosen += sorted(slot for slot in slots if slot.node == node)[:number]
     requested = Counter({kind: count for kind, count in counts.items() if count})
-    complete = len(chosen) == sum(wish.values()) and Counter(slot.type for slot in chosen) == requested
+    complete = len(chosen) == sum(preferred.values()) and Counter(slot.type for slot in chosen) == requested
     return tuple(sorted(chosen)) if complete else ()
 
 

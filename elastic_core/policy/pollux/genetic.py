@@ -123,7 +123,7 @@ def _allowed(problem: Problem, states: States, rng: np.random.Generator) -> Stat
     most = problem.allowed[rows, np.minimum(states.sum(axis=2), problem.allowed.shape[1] - 1)]
     order = np.argsort(rng.random(states.shape), axis=2)
     mixed = np.take_along_axis(states, order, axis=2)
-    cut = np.diff(np.minimum(mixed.cumsum(axis=2), most[:, :, None]), axis=2, prepend=0)
+    kept_slots = np.diff(np.minimum(mixed.cumsum(axis=2), most[:, :, None]), axis=2, prepend=0)
     result = np.empty_like(states)
-    np.put_along_axis(result, order, cut, axis=2)
+    np.put_along_axis(result, order, kept_slots, axis=2)
     return result

@@ -27,7 +27,7 @@ _Departure = tuple[str, int, float]  # type, slots (0 for none), when
 
 
 @dataclass
-class Moves:
+class RecentMoves:
     crowd: str
     last: dict[str, tuple[str, int]] = field(default_factory=dict)
     left: dict[str, list[_Departure]] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class Moves:
         return {"crowd": self.crowd, "last": {job: list(entry) for job, entry in last.items()}, "left": left}
 
 
-def recall(snapshot: Snapshot) -> Moves:
+def recall(snapshot: Snapshot) -> RecentMoves:
     stored = snapshot.policy_state.get("moves", {})
     crowd = _crowd(snapshot)
     last_stored = stored.get("last", {})
     last = {job.job_id: last_stored.get(job.job_id) or _held(job) for job in snapshot.jobs}
     held = {job.job_id: _held(job) for job in snapshot.jobs}
-    moves = Moves(crowd, {job: (kind, count) for job, (kind, count) in last.items()}, held=held)
+    moves = RecentMoves(crowd, {job: (kind, count) for job, (kind, count) in last.items()}, held=held)
     if stored.get("crowd") == crowd:
         for job, departed in stored["left"].items():
             recent = [(kind, count, at) for kind, count, at in departed if snapshot.now - at < WINDOW]
@@ -71,7 +71,7 @@ def _crowd(snapshot: Snapshot) -> str:
     return sha256(repr((names, capacity)).encode()).hexdigest()[:16]
 
 
-def without_returns(moves: Moves, context: ClaimContext) -> Floats:
+def without_returns(moves: RecentMoves, context: ClaimContext) -> Floats:
     """The values, with nothing for what a running job would only go back to."""
     values = context.values
     for row, option in _returns(moves, context):
@@ -80,7 +80,7 @@ def without_returns(moves: Moves, context: ClaimContext) -> Floats:
     return values
 
 
-def _returns(moves: Moves, context: ClaimContext) -> list[tuple[int, int]]:
+def _returns(moves: RecentMoves, context: ClaimContext) -> list[tuple[int, int]]:
     if not moves.left:
         return []
     returns = []
@@ -93,7 +93,7 @@ def _returns(moves: Moves, context: ClaimContext) -> list[tuple[int, int]]:
     return returns
 
 
-def started(moves: Moves, context: ClaimContext, now_held: Ints) -> list[int]:
+def started(moves: RecentMoves, context: ClaimContext, now_held: Ints) -> list[int]:
     """Running jobs that had nothing before, or have nothing now where `context` looks ahead."""
     return [
         row
@@ -110,7 +110,7 @@ def with_started_first(context: ClaimContext, rows: Sequence[int]) -> Floats:
     return values
 
 
-def keep_started(context: ClaimContext, division: Division, moves: Moves, now_held: Ints) -> None:
+def keep_started(context: ClaimContext, division: Division, moves: RecentMoves, now_held: Ints) -> None:
     """None of the jobs that just started is stopped. Where some were moved into each other's way, all stay as they are.
 
     Looking ahead (`policy.rules.claims.resolve`) as well: what this decision starts, the next one may not stop either.

@@ -27,7 +27,7 @@ from elastic_core.predict.speed.throughput import Floats, Ints
 
 def share_out(
     snapshot: Snapshot, context_at: Callable[[Ints], ClaimContext], held: Ints,
-    moves: flapping.Moves, turns: starvation.Turns, safety_margin: SafetyMargin,
+    moves: flapping.RecentMoves, turns: starvation.Turns, safety_margin: SafetyMargin,
 ) -> Resolution:  # fmt: skip
     """The objective's choice, within the rules. `context_at(held)`: the objective as if those options were held."""
     context = context_at(held)
@@ -46,7 +46,7 @@ def share_out(
     return resolve(context_with, partial(_choose_with_started, moves=moves, now_held=held), held, rules)
 
 
-def _choose_with_started(context: ClaimContext, moves: flapping.Moves, now_held: Ints) -> Resolution:
+def _choose_with_started(context: ClaimContext, moves: flapping.RecentMoves, now_held: Ints) -> Resolution:
     """The best choice in which whoever just started goes on: the rule only has to mend what this cannot find."""
     options, capacity = context.options, context.options.capacity
     chosen, started = _choose(context.values, capacity, options), flapping.started(moves, context, now_held)
@@ -63,7 +63,7 @@ def _choose(values: Floats, capacity: Ints, options: Options) -> Ints:
 def _rules(
     snapshot: Snapshot,
     context: ClaimContext,
-    moves: flapping.Moves,
+    moves: flapping.RecentMoves,
     turns: starvation.Turns,
     safety_margin: SafetyMargin,
 ) -> list[Rule]:

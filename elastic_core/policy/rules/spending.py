@@ -1,4 +1,4 @@
-"""Money: what options cost a job by the prices of the types, and which of them its user's wishes leave.
+"""Money: what options cost a job by the prices of the types, and which of them its user's preferences leave.
 
 `budget`: an option is banned where what was spent and what the rest of the work is expected to cost there exceed it.
 Where that bans all of them only the cheapest is left, and the reason says so: a job is not stopped for its budget.

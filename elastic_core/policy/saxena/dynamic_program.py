@@ -34,12 +34,14 @@ def best_counts(
     taken: list[Ints] = []
     for options, preferred, least in zip(values, prefer, smallest, strict=True):
         more = np.asarray(sorted(count - least for count in options if count - least <= spare), dtype=np.int64)
-        worth = np.asarray([options[least + extra] + _STAY * (least + extra == preferred) for extra in more.tolist()])
+        option_values = np.asarray(
+            [options[least + extra] + _STAY * (least + extra == preferred) for extra in more.tolist()]
+        )
         furthest = int(more[-1])
         padded = np.concatenate((np.full(furthest, -np.inf), best))
         windows = np.ndarray((spare + 1, furthest + 1), padded.dtype, padded, 0, 2 * padded.strides)
         before = windows[:, furthest - more]  # [k, g]: best[k - more[g]]
-        totals = before + worth
+        totals = before + option_values
         chosen = totals.argmax(axis=1)
         best = np.take_along_axis(totals, chosen[:, None], axis=1)[:, 0]
         taken.append(more[chosen])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_core.domain import JobView
-from elastic_core.policy.base.batch_bound import worth_in_words
+from elastic_core.policy.base.batch_bound import efficiency_in_words
 from elastic_core.policy.saxena.objective import SLOT_PRICE, Prospect
 from elastic_core.text import plural
 
@@ -29,8 +29,8 @@ def explain(
         job = prospect.job
         weighed = ", weighed by gradient noise," if job.scale_invariant and job.noise_scale is not None else ""
         why = batch_rule or f"near the best throughput{weighed} at this count"
-        worth = worth_in_words(job, batch, job.noise_scale)
-        parts.append(f"global batch {job.last_batch} -> {batch}{worth}: {why}")
+        efficiency_words = efficiency_in_words(job, batch, job.noise_scale)
+        parts.append(f"global batch {job.last_batch} -> {batch}{efficiency_words}: {why}")
     parts.append("" if exploring else _why_not_more(prospect, kind, count, idle))
     return "; ".join(part for part in parts if part)
 

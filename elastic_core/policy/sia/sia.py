@@ -39,7 +39,7 @@ _HIGHEST_COST = 3000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class JobOptions:
     """The configurations that one job could get, as parallel arrays; goodput is relative to the worst of them."""
 
     kinds: tuple[str, ...]
@@ -77,7 +77,7 @@ class Sia:
         }
         return Plan(policy=self.name, targets=targets, state={"speeds": learnt}, wake_at=snapshot.now + ROUND)
 
-    def _options(self, job: JobView, pool: Pool, learnt: Ratios) -> Options:
+    def _options(self, job: JobView, pool: Pool, learnt: Ratios) -> JobOptions:
         """Of all types, worst goodput first brought to 1; a job that was never measured knows one slot from another by
         nothing."""
         max_slots = _most_slots(job)
@@ -101,7 +101,9 @@ class Sia:
                     goodputs.append(max(float(goodput) * factor, 1e-12))
         values = np.asarray(goodputs)
         relative = values / values.min() if len(values) else values
-        return Options(tuple(kinds), np.asarray(counts, dtype=np.int64), np.asarray(batches, dtype=np.int64), relative)
+        return JobOptions(
+            tuple(kinds), np.asarray(counts, dtype=np.int64), np.asarray(batches, dtype=np.int64), relative
+        )
 
 
 def _types(job: JobView, pool: Pool) -> list[str]:
@@ -136,7 +138,7 @@ def _fewest_nodes(kind: str, count: int, pool: Pool) -> int:
 
 
 def _solve(
-    jobs: Sequence[JobView], options: Sequence[Options], snapshot: Snapshot, delays: Mapping[str, float]
+    jobs: Sequence[JobView], options: Sequence[JobOptions], snapshot: Snapshot, delays: Mapping[str, float]
 ) -> list[int | None]:
     """Which option each job gets."""
     room = snapshot.capacity()
@@ -165,14 +167,14 @@ def _restarting(job: JobView, now: float) -> bool:
     return job.allocation is not None and now < (job.allocated_since or 0.0) + job.resize_seconds
 
 
-def _in_force(job: JobView, options: Options) -> int | None:
+def _in_force(job: JobView, options: JobOptions) -> int | None:
     for at, (kind, count) in enumerate(zip(options.kinds, options.counts, strict=True)):
         if (kind, count) == (held_type(job), held_count(job)):
             return at
     return None
 
 
-def _costs(job: JobView, options: Options, now: float, delays: Mapping[str, float]) -> Floats:
+def _costs(job: JobView, options: JobOptions, now: float, delays: Mapping[str, float]) -> Floats:
     goodputs = options.goodputs.copy()
     held = _in_force(job, options)
     if held is not None:
@@ -190,7 +192,7 @@ def restart_factor(job: JobView, now: float, delay: float) -> float:
     return max(age - job.num_resizes * delay, 0.0) / (age + delay)
 
 
-def _target(job: JobView, options: Options, at: int, nodes: Mapping[str, int] | None) -> Target:
+def _target(job: JobView, options: JobOptions, at: int, nodes: Mapping[str, int] | None) -> Target:
     kind, count = options.kinds[at], int(options.counts[at])
     return Target(
         counts={kind: count},

@@ -184,8 +184,8 @@ def _name(configuration: Configuration) -> str:
 
 
 def configuration_of(point: ProfilePoint) -> Configuration:
-    cut = "" if point.layout is None or is_plain(point.layout) else name_of(point.layout)
-    return point.num_slots, point.num_nodes, point.type, point.local_batch, point.accumulation, cut
+    partition = "" if point.layout is None or is_plain(point.layout) else name_of(point.layout)
+    return point.num_slots, point.num_nodes, point.type, point.local_batch, point.accumulation, partition
 
 
 def stage_of(done: float) -> int:

@@ -125,16 +125,18 @@ def _fit(stages: Sequence[_Stage | None], kinds: Sequence[str], seed: int) -> Qu
     )  # fmt: skip
     if not completed.all():
         first = fit(examples, [kind for kind in (FIRST_KIND,) if kind in kinds], seed)
-        cut = ~completed
-        said = first.predict(features[cut], unlearned[cut])
-        imputed = np.concatenate([imputed_places(row, place) for row, place in zip(said, places[cut], strict=True)])
+        unfinished = ~completed
+        said = first.predict(features[unfinished], unlearned[unfinished])
+        imputed = np.concatenate(
+            [imputed_places(row, place) for row, place in zip(said, places[unfinished], strict=True)]
+        )
         examples = Examples(
-            features=np.vstack((features[completed], np.repeat(features[cut], IMPUTED, axis=0))),
+            features=np.vstack((features[completed], np.repeat(features[unfinished], IMPUTED, axis=0))),
             targets=np.concatenate((places[completed], imputed)),
             weights=np.concatenate((np.ones(int(completed.sum())), np.full(len(imputed), 1.0 / IMPUTED))),
-            jobs=np.concatenate((jobs[completed], np.repeat(jobs[cut], IMPUTED))),
+            jobs=np.concatenate((jobs[completed], np.repeat(jobs[unfinished], IMPUTED))),
             judging=np.concatenate((weights[completed], np.zeros(len(imputed)))),
-            unlearned=np.vstack((unlearned[completed], np.repeat(unlearned[cut], IMPUTED, axis=0))),
+            unlearned=np.vstack((unlearned[completed], np.repeat(unlearned[unfinished], IMPUTED, axis=0))),
         )
     return fit(examples, kinds, seed)
 

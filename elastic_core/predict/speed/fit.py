@@ -23,7 +23,7 @@ _models: Remembered[Profiled, ThroughputModel] = Remembered(
 
 def job_models(points: tuple[ProfilePoint, ...], limits: Limits, experience: Experience = NOTHING) -> ThroughputModel:
     """The throughput model of a job, from its measurements so far. Never raises on odd measurements."""
-    return _models.one((points, limits, experience))
+    return _models.answer((points, limits, experience))
 
 
 def models_of_jobs(jobs: Sequence[Profiled]) -> list[ThroughputModel]:

@@ -64,9 +64,9 @@ class _Point:
 
     def put(self, fits: Ints | _Mask, other: _Point, those: Ints | _Mask) -> None:
         """Take over what `other` has of `those`."""
-        for mine, theirs in ((self.theta, other.theta), (self.cost, other.cost), (self.normal, other.normal),
+        for own, taken in ((self.theta, other.theta), (self.cost, other.cost), (self.normal, other.normal),
                              (self.gradient, other.gradient)):  # fmt: skip
-            mine[fits] = theirs[those]
+            own[fits] = taken[those]
 
 
 def soften(scaled: Floats) -> tuple[Floats, Floats]:
@@ -94,9 +94,9 @@ def minimise(residuals: Residuals, hypotheses: Sequence[Hypothesis]) -> tuple[Fl
         if len(fits):
             prior = other.of(fits)
             start = np.where(prior.mean == first.mean[fits], best.theta[fits], prior.mean)
-            found = _search(residuals.of(fits), prior, start)
-            better = found.cost < best.cost[fits]
-            best.put(fits[better], found, better)
+            reached = _search(residuals.of(fits), prior, start)
+            better = reached.cost < best.cost[fits]
+            best.put(fits[better], reached, better)
     finite = np.isfinite(best.cost) & np.isfinite(best.theta).all(axis=1) & np.isfinite(best.normal).all(axis=(1, 2))
     covariance = _inverse(np.where(finite[:, None, None], best.normal, np.eye(best.theta.shape[1])))
     return best.theta, covariance, finite & np.isfinite(covariance).all(axis=(1, 2))

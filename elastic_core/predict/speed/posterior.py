@@ -51,9 +51,9 @@ def estimates(questions: Sequence[Question]) -> list[Answer]:
         alike[_size(len(question.points)), len(question.types)].append(index)
     answers: list[Answer] = [None] * len(questions)
     for (size, num_types), indices in alike.items():
-        together = max(_CELLS // (3 * size * (len(COMMON) + len(BY_TYPE) * num_types)), 1)
-        for first in range(0, len(indices), together):
-            some = indices[first : first + together]
+        at_once = max(_CELLS // (3 * size * (len(COMMON) + len(BY_TYPE) * num_types)), 1)
+        for first in range(0, len(indices), at_once):
+            some = indices[first : first + at_once]
             for index, answer in zip(some, _estimates([questions[i] for i in some], size), strict=True):
                 answers[index] = answer
     return answers
@@ -84,8 +84,8 @@ def _estimates(questions: Sequence[Question], size: int) -> list[Answer]:
     measured = _Measured.of_questions(questions, size)
     priors = [prior_of(*_typical(q.points, q.experience), q.types, q.experience) for q in questions]
     alone = Hypothesis(np.stack([mean for mean, _ in priors]), np.stack([spread for _, spread in priors]))
-    theta, covariance, found = minimise(measured, [alone, *_sharing(questions, alone)])
-    return [(theta[i], covariance[i]) if found[i] else None for i in range(len(questions))]
+    theta, covariance, converged = minimise(measured, [alone, *_sharing(questions, alone)])
+    return [(theta[i], covariance[i]) if converged[i] else None for i in range(len(questions))]
 
 
 def _sharing(questions: Sequence[Question], alone: Hypothesis) -> list[Hypothesis]:

@@ -186,8 +186,8 @@ def fit_all(jobs: Sequence[Measured]) -> list[StepTime]:
     sane = [[point for point in points if _sane(point)] for points, _, _ in jobs]
     usable = [layout_speeds.as_replicas(points, limits) for points, (_, limits, _) in zip(sane, jobs, strict=True)]
     asked = [row for row, points in enumerate(usable) if points]
-    found = estimates([Question(usable[row], _types(usable[row], *jobs[row][1:]), jobs[row][2]) for row in asked])
-    fitted = dict(zip(asked, found, strict=True))
+    parameters = estimates([Question(usable[row], _types(usable[row], *jobs[row][1:]), jobs[row][2]) for row in asked])
+    fitted = dict(zip(asked, parameters, strict=True))
     models = []
     for row, (_, limits, experience) in enumerate(jobs):
         answer = fitted.get(row)

@@ -32,6 +32,8 @@ _EVIDENCE = 0.5  # of a point
 _FLOOR_DOUBT = 3.0  # against floors near the last loss: training is seldom stopped there
 _OLDEST = 0.3  # weight of the first point relative to the last
 _AROUND = (-2.0, -0.7, 0.7, 2.0)  # of the curves' error: the loss that is taken for the target may be off by that
+_FLAT = 1e-300  # of the way to the target: a curve of that scale does not fall
+_FOREVER = 1e200  # times the steps seen: a target that takes longer is out of reach
 _DRIFT = 0.5  # spread of the model's error ahead, relative to its error so far, for each doubling of the steps
 
 
@@ -93,12 +95,17 @@ class LossCurve:
         return np.concatenate(steps), np.tile(self.weight, len(steps)) / len(steps)
 
     def _steps_of_each(self, target: float) -> Floats:
-        over = (target - self.floor) / np.maximum(self.scale, 1e-300)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            power = np.maximum(over, 1e-300) ** (-1.0 / self.shape_b) - self.shape_a
-            decay = -self.shape_a * np.log(np.maximum(over, 1e-300))
-        steps = np.where(over > 0, np.where(self.form == 0, power, decay), inf)
-        steps = np.where(self.scale > 0, steps, np.where(target >= self.floor, 0.0, inf))
+        above = target - self.floor  # of the curve's scale, at the target
+        steps = np.where(above >= 0, 0.0, inf)  # of a curve that is flat: it is there, or will never be
+        falls = self.scale > _FLAT * np.abs(above)
+        share = np.divide(above, self.scale, out=np.zeros_like(above), where=falls)
+        power = falls & (self.form == 0)
+        decay = falls & (self.form != 0)
+        in_reach = share > np.where(power, _FOREVER**-self.shape_b, _FLAT)
+        steps[falls & ~in_reach] = inf
+        power, decay = power & in_reach, decay & in_reach
+        steps[power] = share[power] ** (-1.0 / self.shape_b[power]) - self.shape_a[power]
+        steps[decay] = -self.shape_a[decay] * np.log(share[decay])
         samples: Floats = np.maximum(steps, 0.0) * self.seen
         return samples
 
@@ -195,9 +202,9 @@ def _usable(points: Sequence[tuple[float, float]]) -> Floats:
     rows = np.asarray(sorted(latest.items()), dtype=np.float64).reshape(-1, 2)
     if len(rows) < 2 * MIN_POINTS:
         return rows
-    around = median_filter(rows[:, 1], size=7, mode="nearest")
-    off = np.abs(rows[:, 1] - around)
-    limit = 8.0 * np.median(off) + 0.05 * np.abs(around)
+    neighbours = median_filter(rows[:, 1], size=7, mode="nearest")
+    off = np.abs(rows[:, 1] - neighbours)
+    limit = 8.0 * np.median(off) + 0.05 * np.abs(neighbours)
     inside = off <= limit
     inside[: MIN_POINTS - 1] = True  # the first steps fall fast
     inside_rows: Floats = rows[inside]

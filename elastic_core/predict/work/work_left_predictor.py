@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 INTERVAL = (0.1, 0.9)  # the quantiles called low and high
 REMEMBERED = 64  # of a history only the latest so many count
 _TAIL = 1.5  # power of the Lomax tail: its mean remainder is twice, its median remainder 0.59 of (done + scale)
-_DOUBTS = np.asarray([0.05, 0.15, 0.5, 1.5])  # finished jobs that the wider knowledge counts for
+_WIDER_WEIGHTS = np.asarray([0.05, 0.15, 0.5, 1.5])  # finished jobs that the wider knowledge counts for
 _WIDTHS = np.asarray([0.03, 0.06, 0.125, 0.25, 0.5, 1.0])
 _WIDTH_PRIOR = np.exp(-0.5 * np.log(_WIDTHS / 0.5) ** 2)
 _GRID = 256
@@ -174,14 +174,14 @@ class _Tail:
 
 
 class _Kernels:
-    """Finished works, smoothed by kernels of several widths, mixed with the wider knowledge by several doubts."""
+    """Finished works, smoothed by kernels of several widths, mixed with the wider knowledge by several weights."""
 
     def __init__(self, logs: Floats, wider: _Tail | _Kernels) -> None:
         self._logs, self._wider = logs, wider
         trust = self._weigh()
-        known = trust * len(logs) / (len(logs) + _DOUBTS)
+        known = trust * len(logs) / (len(logs) + _WIDER_WEIGHTS)
         self._widths = known.sum(axis=1)  # share of each width; what is left is the wider knowledge's
-        self._doubt = 1.0 - float(known.sum())
+        self._wider_share = 1.0 - float(known.sum())
 
     def survival(self, works: Floats) -> Floats:
         wider = self._wider.survival(works)
@@ -190,7 +190,7 @@ class _Kernels:
         with np.errstate(divide="ignore"):
             distance = self._logs[:, None] - np.log(works)
         each = np.asarray([ndtr(distance / width).mean(axis=0) for width in _WIDTHS])
-        mixed: Floats = self._widths @ each + self._doubt * wider
+        mixed: Floats = self._widths @ each + self._wider_share * wider
         return mixed
 
     def density(self, logs: Floats) -> Floats:
@@ -199,19 +199,19 @@ class _Kernels:
         if not len(self._logs):
             return wider
         each = np.asarray([_kernel(self._logs[:, None] - logs, width).mean(axis=0) for width in _WIDTHS])
-        mixed: Floats = self._widths @ each + self._doubt * wider
+        mixed: Floats = self._widths @ each + self._wider_share * wider
         return mixed
 
     def _weigh(self) -> Floats:
-        """Weight of each (width, doubt): the width's prior times the likelihood of every work given the others."""
+        """By (width, wider knowledge's weight): the width's prior times each work's likelihood given the others."""
         others = max(len(self._logs) - 1, 0)
         wider = self._wider.density(self._logs)
-        score = np.log(np.repeat(_WIDTH_PRIOR[:, None], len(_DOUBTS), axis=1))
+        score = np.log(np.repeat(_WIDTH_PRIOR[:, None], len(_WIDER_WEIGHTS), axis=1))
         for i, width in enumerate(_WIDTHS if others else ()):
             density = _kernel(self._logs[:, None] - self._logs, width)
             np.fill_diagonal(density, 0.0)
-            mixed = density.sum(axis=0)[:, None] + wider[:, None] * _DOUBTS
-            score[i] += np.log(mixed / (others + _DOUBTS)).sum(axis=0)
+            mixed = density.sum(axis=0)[:, None] + wider[:, None] * _WIDER_WEIGHTS
+            score[i] += np.log(mixed / (others + _WIDER_WEIGHTS)).sum(axis=0)
         weight = np.exp(score - score.max())
         shared: Floats = weight / weight.sum()
         return shared

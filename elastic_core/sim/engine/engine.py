@@ -21,7 +21,8 @@ from elastic_core.domain import CPU, Allocation, Node, Snapshot, Target
 from elastic_core.errors import UserError
 from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.base.queue import in_order
-from elastic_core.policy.plans.grants import Asker, Holder, as_held, granted, in_place, plan_moves
+from elastic_core.policy.plans.grants import as_held, granted, in_place, plan_moves
+from elastic_core.policy.plans.moves import Asker, Holder
 from elastic_core.policy.plans.plan_check import violations
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.sim.engine.result import Held, JobResult, Recorder, Result
@@ -240,11 +241,11 @@ class _Simulation:
         self.free.update(holder.allocation.slots)
         running.release(self.now)
         if slots is not None:
-            self._hold(holder.job_id, target, granted(target, slots), anew=False)
+            self._hold(holder.job_id, target, granted(target, slots), restarted=False)
 
-    def _hold(self, job_id: str, target: Target, allocation: Allocation, *, anew: bool = True) -> None:
+    def _hold(self, job_id: str, target: Target, allocation: Allocation, *, restarted: bool = True) -> None:
         self.free.difference_update(allocation.slots)
-        self.active[job_id].hold(self.now, _workers_type(target), allocation, anew=anew)
+        self.active[job_id].hold(self.now, _workers_type(target), allocation, restarted=restarted)
         self.open_since[job_id] = self.now
 
     def _close(self, running: Running, end: float) -> None:

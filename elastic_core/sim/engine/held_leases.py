@@ -48,11 +48,11 @@ class HeldLeases:
         """Of a start or a move."""
         return self._pausing is not None
 
-    def granted(self, now: float, allocation: Allocation, slots: int, *, anew: bool) -> None:
+    def granted(self, now: float, allocation: Allocation, slots: int, *, restarted: bool) -> None:
         """A lease begins that costs a pause. `slots`: those that count as used by the job."""
         moved = self._last is not None and is_move(self._last, allocation)
         kinds = [self._of_moves] if moved else []
-        if anew:
+        if restarted:
             kinds.append(self._of_the_first if self._last is None else self._of_restarts)
         if self._last is not None:
             self._num_resizes += 1

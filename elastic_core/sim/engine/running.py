@@ -101,7 +101,7 @@ class Running:
             submitted_at=job.submitted_at,
             deadline=job.deadline,
             limits=job.limits,
-            scale_invariant=job.told_noise is None,
+            scale_invariant=job.reported_noise is None,
         )
         self._wait_as_segment(0, job.submitted_at)
 
@@ -155,10 +155,10 @@ class Running:
         self.last_batch = batch
         self._refresh()
 
-    def hold(self, now: float, kind: str, allocation: Allocation, *, anew: bool = True) -> None:
+    def hold(self, now: float, kind: str, allocation: Allocation, *, restarted: bool = True) -> None:
         """Start on other slots than before: restore first, then train. `kind` is the type of the workers' slots.
 
-        `anew`: by new processes; else those that ran on the slots before go on.
+        `restarted`: by new processes; else those that ran on the slots before go on.
         """
         if self.started_at is None:
             self.started_at = now
@@ -170,9 +170,9 @@ class Running:
         self.paused_until = now + self.job.physics.rescale_seconds
         self._waiting, self._done_at_start = None, self.done
         self._train_at(allocation.global_batch)
-        self.leases.granted(now, allocation, self.num_slots, anew=anew)
+        self.leases.granted(now, allocation, self.num_slots, restarted=restarted)
         self.may_stop_at = self.paused_until + self.step[0]
-        self._run_segment(self._segment_index, started=not anew)
+        self._run_segment(self._segment_index, started=not restarted)
 
     def release(self, now: float) -> None:
         """Reach a boundary and give all slots up; the next segment asks at once."""
@@ -259,8 +259,8 @@ class Running:
         self._noise = self._reported_noise()
 
     def _reported_noise(self) -> tuple[float, float] | None:
-        if self.job.told_noise is not None:
-            return 1.0, self.job.told_noise
+        if self.job.reported_noise is not None:
+            return 1.0, self.job.reported_noise
         statistics = self.job.physics.gradient(self.split.batch, self.epoch)
         return None if statistics is None else (statistics[0], self.job.physics.base_batch * statistics[1])
 

@@ -52,8 +52,8 @@ class TrueOptimus:
 
 
 def _true_seconds(physics: Physics, kind: str, nodes: tuple[int, ...], batch: int, max_batch: int) -> float:
-    cut = split(batch, sum(nodes), physics.max_local(kind, nodes), max_batch)
-    return physics.seconds(kind, nodes, cut.local, cut.accumulation)[0]
+    share = split(batch, sum(nodes), physics.max_local(kind, nodes), max_batch)
+    return physics.seconds(kind, nodes, share.local, share.accumulation)[0]
 
 
 class TrueSpeeds:
@@ -89,8 +89,8 @@ class TrueTimes:
 
     def _seconds(self, kind: str, nodes: tuple[int, ...], batch: int) -> float:
         """Of as many samples as were asked for: what really runs may be a few more or less."""
-        cut = split(batch, sum(nodes), _max_local(self.physics, kind, nodes), self.max_batch)
-        return self.physics.seconds(kind, nodes, cut.local, cut.accumulation)[0] * batch / cut.batch
+        share = split(batch, sum(nodes), _max_local(self.physics, kind, nodes), self.max_batch)
+        return self.physics.seconds(kind, nodes, share.local, share.accumulation)[0] * batch / share.batch
 
 
 class TrueProfiles:

@@ -29,7 +29,7 @@ class SimJob:
     # A declaration or a loss-curve fit that is wrong: every policy is told the same.
     estimates: tuple[tuple[float, float], ...] = ()
     # Gradient noise scale in samples that policies are told where work is counted in samples read, as in production.
-    told_noise: float | None = None
+    reported_noise: float | None = None
     learnt: ThroughputModel | None = None  # known before it starts; None: fitted to its own measurements as it runs
     profile: tuple[ProfilePoint, ...] = ()  # measured before it came; then nothing more is learnt while it runs
     measured_before: tuple[ProfilePoint, ...] = ()  # the same, and what it measures as it runs comes to it

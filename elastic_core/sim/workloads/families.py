@@ -140,8 +140,8 @@ def _physics(family: str, model: Model) -> AnalyticPhysics:
 def _profile(physics: AnalyticPhysics) -> tuple[ProfilePoint, ...]:
     """What the paper's analyser measures: t_proc(b) on one slot, t_comm(k) at the largest batch of a slot."""
     alone = [(1, local) for local in (8, 16, 32, 64, LOCAL_LIMIT)]
-    together = [(count, LOCAL_LIMIT) for count in (2, 4, 8, MOST_SLOTS)]
-    return tuple(_point(physics, count, local) for count, local in (*alone, *together))
+    synchronised = [(count, LOCAL_LIMIT) for count in (2, 4, 8, MOST_SLOTS)]
+    return tuple(_point(physics, count, local) for count, local in (*alone, *synchronised))
 
 
 def _point(physics: AnalyticPhysics, count: int, local: int) -> ProfilePoint:

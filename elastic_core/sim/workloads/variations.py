@@ -85,9 +85,9 @@ def with_one_slot_speeds(workload: Workload, pool: Sequence[Node]) -> Workload:
 def _one_slot(job: SimJob, kind: str) -> ProfilePoint:
     cap, own = job.physics.max_local(kind, (1,)), job.limits.max_local(kind)
     local = min(cap, cap if own is None else own, job.limits.max_batch)
-    cut = split(local, 1, local, job.limits.max_batch)
-    step, sync = job.physics.seconds(kind, (1,), cut.local, cut.accumulation)
+    share = split(local, 1, local, job.limits.max_batch)
+    step, sync = job.physics.seconds(kind, (1,), share.local, share.accumulation)
     return ProfilePoint(
-        num_slots=1, num_nodes=1, type=kind, global_batch=cut.batch, local_batch=cut.local,
-        accumulation=cut.accumulation, step_seconds=step, sync_seconds=sync, count=1,
+        num_slots=1, num_nodes=1, type=kind, global_batch=share.batch, local_batch=share.local,
+        accumulation=share.accumulation, step_seconds=step, sync_seconds=sync, count=1,
     )  # fmt: skip

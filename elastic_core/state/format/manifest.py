@@ -31,7 +31,7 @@ from elastic_core.state.layout.boxes import Box, tiling_fault
 from elastic_core.state.layout.dtypes import itemsize
 from elastic_core.state.layout.layout import StateLayout, TensorMeta, layout_from_json, layout_to_json, partition
 from elastic_core.state.stores.paths import MANIFEST, CheckpointPath
-from elastic_core.state.stores.store import CheckpointStore, doubted
+from elastic_core.state.stores.store import CheckpointStore, distrusted
 
 FORMAT = "elastic-checkpoint"
 FORMAT_VERSION = 1
@@ -185,7 +185,7 @@ def read_manifest(store: CheckpointStore, uri: str, sha256: str | None = None) -
     Raises `CorruptCheckpoint` saying what is wrong, `UserError` for a format version of a later release.
     """
     content, digest = _read(store, uri)
-    if sha256 not in (None, digest) and doubted(store, f"{uri}/{MANIFEST}", f"SHA-256 {digest}, not {sha256}"):
+    if sha256 not in (None, digest) and distrusted(store, f"{uri}/{MANIFEST}", f"SHA-256 {digest}, not {sha256}"):
         content, digest = _read(store, uri)
     if sha256 is not None and digest != sha256:
         raise CorruptCheckpoint(

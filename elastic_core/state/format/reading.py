@@ -33,7 +33,7 @@ from elastic_core.state.format.read_plan import (
 )
 from elastic_core.state.layout.boxes import TILE_BYTES, Box
 from elastic_core.state.layout.dtypes import dtype_of
-from elastic_core.state.stores.store import CheckpointStore, doubted
+from elastic_core.state.stores.store import CheckpointStore, distrusted
 
 SCRATCH_BYTES = 4 << 20  # of one request: what does not go straight to its place
 SCRATCH_PARTS = TILE_BYTES // SCRATCH_BYTES
@@ -193,7 +193,7 @@ def _read_run(store: CheckpointStore, uri: str, run: Run, scratch: _Scratch) -> 
         try:
             return _read_checked(store, uri, run, memory)
         except CorruptCheckpoint as error:
-            if not doubted(store, f"{uri}/{run.file}", str(error)):
+            if not distrusted(store, f"{uri}/{run.file}", str(error)):
                 raise
             return _read_checked(store, uri, run, memory)
 

@@ -51,11 +51,11 @@ def cells_of(
     """The cells of every tensor that some rank needs; tensors placed alike are worked out once."""
     known: dict[object, list[Cell]] = {}
     for name, meta in metas.items():
-        have = tuple(tuple(device.get(name, ())) for device in held)
-        want = tuple(rank.get(name) for rank in wanted)
-        key = (meta.shape, have, want)
+        held_boxes = tuple(tuple(device.get(name, ())) for device in held)
+        wanted_boxes = tuple(rank.get(name) for rank in wanted)
+        key = (meta.shape, held_boxes, wanted_boxes)
         if key not in known:
-            known[key] = _cells(meta.shape, have, want)
+            known[key] = _cells(meta.shape, held_boxes, wanted_boxes)
         yield name, known[key]
 
 
@@ -75,11 +75,14 @@ def needs_of(
 def _cells(shape: tuple[int, ...], held: Sequence[Sequence[Box]], wanted: Sequence[Box | None]) -> list[Cell]:
     if math.prod(shape) == 0:
         return []
-    have = [(box, 1 << i) for i, boxes in enumerate(held) for box in boxes]
-    want = [(box, 1 << i) for i, box in enumerate(wanted) if box is not None]
-    edges = [sorted({e for box, _ in (*have, *want) for e in (box.start[d], box.end[d])}) for d in range(len(shape))]
+    held_boxes = [(box, 1 << i) for i, boxes in enumerate(held) for box in boxes]
+    wanted_boxes = [(box, 1 << i) for i, box in enumerate(wanted) if box is not None]
+    edges = [
+        sorted({e for box, _ in (*held_boxes, *wanted_boxes) for e in (box.start[d], box.end[d])})
+        for d in range(len(shape))
+    ]
     holders, needers = (np.zeros([max(0, len(c) - 1) for c in edges], dtype=object) for _ in range(2))
-    for grid, boxes in ((holders, have), (needers, want)):
+    for grid, boxes in ((holders, held_boxes), (needers, wanted_boxes)):
         for box, bit in boxes:
             grid[grid_index(edges, box)] |= bit
     cells = []

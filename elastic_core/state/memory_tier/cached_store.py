@@ -98,8 +98,8 @@ class MemoryTier:
             return num
         return None
 
-    def doubt(self, key: str, why: str) -> bool:
-        """As `Layered.doubt`."""
+    def distrust(self, key: str, why: str) -> bool:
+        """As `Layered.distrust`."""
         with self._lock:
             self._doubted.add(key)
             served = key in self._served
@@ -283,8 +283,8 @@ class TieredStore:
             self._memory.stored(num)
         return num
 
-    def doubt(self, key: str, why: str) -> bool:
-        return self._memory.doubt(key, why)
+    def distrust(self, key: str, why: str) -> bool:
+        return self._memory.distrust(key, why)
 
     def size(self, key: str) -> int | None:
         return self._store.size(key)

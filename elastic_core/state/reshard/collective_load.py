@@ -140,7 +140,7 @@ def _read(
     return fetched(num_bytes) if last else num_bytes, None
 
 
-def _take(theirs: Round, rank: int, parts: Mapping[str, Part], staging_buffer: Tensor) -> None:
-    for tile_part in theirs.tile_parts:
+def _take(round_: Round, rank: int, parts: Mapping[str, Part], staging_buffer: Tensor) -> None:
+    for tile_part in round_.tile_parts:
         if tile_part.staged is not None and rank in tile_part.targets:
             parts[tile_part.tensor].view(tile_part.box).copy_(tile_part.within(staging_buffer))

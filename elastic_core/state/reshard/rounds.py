@@ -227,8 +227,8 @@ def _batches(rank: int, tiles: Iterable[_Reading], limit: int, most: int) -> Ite
             needed = reading.num_shared + _SPARE_BYTES
             raise CannotShare(f"rank {rank} has room to share {limit} bytes, and needs {needed}.")
         full = batch.num_shared and batch.num_shared + reading.num_shared > most // 2
-        apart = (batch.num_aside and reading.num_shared > most) or (reading.num_aside and batch.num_shared > most)
-        if full or apart:
+        conflict = (batch.num_aside and reading.num_shared > most) or (reading.num_aside and batch.num_shared > most)
+        if full or conflict:
             yield batch
             batch = _Batch()
         batch.readings.append(reading)

@@ -30,14 +30,14 @@ class Entry:
 class Layered(Protocol):
     """A store that gives some objects from elsewhere, e.g. from memory."""
 
-    def doubt(self, key: str, why: str) -> bool:
+    def distrust(self, key: str, why: str) -> bool:
         """The object was found damaged: it is given from the store itself from now on. Whether it had not been before,
         so that reading it again may help."""
 
 
-def doubted(store: CheckpointStore, key: str, why: str) -> bool:
-    """As `Layered.doubt`; False for a store that is no more than that."""
-    return isinstance(store, Layered) and store.doubt(key, why)
+def distrusted(store: CheckpointStore, key: str, why: str) -> bool:
+    """As `Layered.distrust`; False for a store that is no more than that."""
+    return isinstance(store, Layered) and store.distrust(key, why)
 
 
 class CheckpointStore(Protocol):

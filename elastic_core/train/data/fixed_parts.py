@@ -40,14 +40,14 @@ def pieces(offset: int, length: int, batch: int, size: int) -> list[tuple[int, i
     """
     end = offset + length
     bounds = [(0, size, 0), (batch - size, batch, 1)] if size else []
-    cut: list[tuple[int, int | None]] = []
+    stretches: list[tuple[int, int | None]] = []
     at = offset
     for first, last, part in bounds:
         if offset <= first and last <= end:
-            cut += [(first - at, None)] if first > at else []
-            cut.append((last - first, part))
+            stretches += [(first - at, None)] if first > at else []
+            stretches.append((last - first, part))
             at = last
-    return cut + ([(end - at, None)] if end > at else [])
+    return stretches + ([(end - at, None)] if end > at else [])
 
 
 def _beside(batch: int, counts: Sequence[int], size: int) -> Iterator[tuple[int, int]]:

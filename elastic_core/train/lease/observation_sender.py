@@ -24,7 +24,7 @@ class ObservationSender:
 
     def __init__(self, heartbeat: LeaseHeartbeat) -> None:
         self._heartbeat = heartbeat
-        self._outbox: deque[tuple[TrainerControl, Observation]] = deque(maxlen=_QUEUE)
+        self._queue: deque[tuple[TrainerControl, Observation]] = deque(maxlen=_QUEUE)
         self._changed = threading.Condition()
         self._in_flight = False
         self._closed = threading.Event()
@@ -41,30 +41,30 @@ class ObservationSender:
     def add(self, observation: Observation) -> None:
         """Queue an observation; the oldest are dropped when a thousand wait."""
         with self._changed:
-            self._outbox.append((self._heartbeat.trainer, observation))
+            self._queue.append((self._heartbeat.trainer, observation))
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
         """Wait until everything queued was sent; False if that took too long."""
         with self._changed:
             self._changed.notify_all()
-            return self._changed.wait_for(lambda: not self._outbox and not self._in_flight, timeout=seconds)
+            return self._changed.wait_for(lambda: not self._queue and not self._in_flight, timeout=seconds)
 
     def _send(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._outbox or self._closed.is_set())
+                self._changed.wait_for(lambda: self._queue or self._closed.is_set())
                 if self._closed.is_set():
                     return
-                trainer = self._outbox[0][0]
-                batch = [observation for owner, observation in self._outbox if owner is trainer]
-                later = [item for item in self._outbox if item[0] is not trainer]
-                self._outbox = deque(later, maxlen=_QUEUE)
+                trainer = self._queue[0][0]
+                batch = [observation for owner, observation in self._queue if owner is trainer]
+                later = [item for item in self._queue if item[0] is not trainer]
+                self._queue = deque(later, maxlen=_QUEUE)
                 self._in_flight = True
             unsent = self._send_batch(trainer, batch)
             with self._changed:
                 self._in_flight = False
-                self._outbox.extendleft((trainer, observation) for observation in reversed(unsent))
+                self._queue.extendleft((trainer, observation) for observation in reversed(unsent))
                 self._changed.notify_all()
             if unsent:
                 self._closed.wait(self._heartbeat.order.heartbeat_seconds)

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import subprocess
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -81,7 +82,7 @@ def answer(output: Path | None, work: Callable[[], Any]) -> int:
         _write(output, {"code": code, "error": last})
         return exit_code(error)
     _write(output, result)
-    print(json.dumps(result["result"]))
+    sys.stdout.write(json.dumps(result["result"]) + "\n")
     return ExitCode.DONE
 
 

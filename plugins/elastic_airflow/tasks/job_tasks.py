@@ -116,16 +116,16 @@ class RegisterOperator(_AfterTraining):
         metrics = job.results.get("evaluation", {})
         holder = model_registry.champion(control, settings, name)
         version = model_registry.register_model(control, settings, job.job_id, metrics)
-        verdict = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
+        decision = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
         if metric in metrics:
             known = holder is not None and holder.manifest_sha256
             rival = self._measure_champion(settings, job, holder) if known and self.compare else None
             mode = job.facts.metric_mode
-            verdict = str(
+            decision = str(
                 model_registry.promote_if_better(control, settings, name, version, metric, mode, metrics, rival)
             )
-        self.log.info("model %s version %s: %s", name, version, verdict)
-        outcome = {"model": name, "version": str(version), "verdict": verdict}
+        self.log.info("model %s version %s: %s", name, version, decision)
+        outcome = {"model": name, "version": str(version), "verdict": decision}
         control.record_results(job.job_id, {"registration": outcome})
         return outcome
 

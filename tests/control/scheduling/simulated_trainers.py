@@ -78,11 +78,11 @@ class Trainer:
             return False
         self.order = self.plane.launch_order(self.segment_id)
         self.agent_token = self.order.agent_token
-        self._hold(now, self.order.allocation, anew=True)
+        self._hold(now, self.order.allocation, restarted=True)
         return True
 
-    def _hold(self, now: float, allocation: Allocation, *, anew: bool) -> None:
-        self.job.hold(now, allocation.slots[0].type, allocation, anew=anew)
+    def _hold(self, now: float, allocation: Allocation, *, restarted: bool) -> None:
+        self.job.hold(now, allocation.slots[0].type, allocation, restarted=restarted)
         self.told_first_step = False
 
     def go_on(self, now: float) -> None:
@@ -138,7 +138,7 @@ class Trainer:
             self.job.set_batch(allocation.global_batch)
             return
         self.job.release(now)
-        self._hold(now, allocation, anew=False)
+        self._hold(now, allocation, restarted=False)
         self.calls.release_slots([slot for slot in held.slots if slot not in allocation.slots])
 
 

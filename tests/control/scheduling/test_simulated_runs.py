@@ -81,7 +81,7 @@ def jobs(count: int) -> list[tuple[SimJob, JobSpec]]:
             (
                 SimJob(
                     job_id=spec.name, task=spec.entry_point, submitted_at=at, physics=physics, limits=spec.limits(),
-                    priority=spec.priority, told_noise=noise_scale,
+                    priority=spec.priority, reported_noise=noise_scale,
                 ),
                 spec,
             )

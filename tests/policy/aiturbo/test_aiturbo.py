@@ -174,8 +174,8 @@ def test_the_classifier_is_believed_over_the_declaration() -> None:
 
 def test_undeclared_work_is_known_from_the_loss_curve_where_the_classifier_says_so() -> None:
     told = a_job("told", total_samples=None, expected_samples=160.0, predictable=0.9)
-    doubted, unasked = replace(told, predictable=0.2), replace(told, predictable=None)
-    assert [is_predictable(view) for view in (told, doubted, unasked)] == [True, False, False]
+    distrusted, unasked = replace(told, predictable=0.2), replace(told, predictable=None)
+    assert [is_predictable(view) for view in (told, distrusted, unasked)] == [True, False, False]
     assert not is_predictable(replace(told, expected_samples=None))
     declared = a_job("long", total_samples=16_000, attained_slot_seconds=0.0)
     plan = decide(AITurbo(), snapshot(nodes(1, kind="h200"), declared, told))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.domain import JobView, Slot
-from elastic_core.policy.base.batch_bound import STEPS_LEFT, BatchBound, bounded, worth_in_words
+from elastic_core.policy.base.batch_bound import STEPS_LEFT, BatchBound, bounded, efficiency_in_words
 from elastic_core.predict.speed.efficiency import efficiency
 from tests.policy.builders import holding, job, limits, measured, point
 
@@ -80,6 +80,6 @@ def test_jobs_without_a_base_batch_are_bound_by_their_range_alone() -> None:
 
 def test_the_cost_of_a_larger_batch_is_said() -> None:
     view = trained(2190.0)
-    assert worth_in_words(view, 512, 2190.0) == ", where a sample is worth 0.83 of one at batch 64"
-    assert worth_in_words(view, 64, 2190.0) == ""
-    assert worth_in_words(view, 128, None) == ", over its base batch 64 to give every slot its samples"
+    assert efficiency_in_words(view, 512, 2190.0) == ", where a sample is worth 0.83 of one at batch 64"
+    assert efficiency_in_words(view, 64, 2190.0) == ""
+    assert efficiency_in_words(view, 128, None) == ", over its base batch 64 to give every slot its samples"

@@ -18,7 +18,7 @@ from tests.policy.builders import decide, holding, job, limits, nodes, snapshot
 from tests.policy.strategies import BUSY
 
 
-class Told:
+class Reported:
     """Step time a + b / n, a number of steps, by job."""
 
     def __init__(self, **jobs: tuple[float, float, float]) -> None:
@@ -39,7 +39,7 @@ def views(names: Sequence[str]) -> list[JobView]:
     return [job(name, at, lim=limits((1, 2, 3, 4), (16, 64))) for at, name in enumerate(names)]
 
 
-def counts_of(told: Told, *pool: int) -> dict[str, int]:
+def counts_of(told: Reported, *pool: int) -> dict[str, int]:
     plan = decide(Optimus(told), snapshot(nodes(*pool), *views(sorted(told.jobs))))
     return {name: target.num_slots for name, target in plan.targets.items()}
 
@@ -52,13 +52,13 @@ positive = st.floats(0.1, 10.0)
 def test_with_diminishing_gains_no_other_counts_leave_less_remaining_time(
     jobs: list[tuple[float, float, float]], slots: int
 ) -> None:
-    told = Told(**{f"j{i}": shape for i, shape in enumerate(jobs)})
+    told = Reported(**{f"j{i}": shape for i, shape in enumerate(jobs)})
     every = [dict(zip(told.jobs, c, strict=True)) for c in product(range(1, 5), repeat=len(jobs)) if sum(c) <= slots]
     assert told.total(counts_of(told, slots)) == pytest.approx(min(map(told.total, every)))
 
 
 def test_a_slot_that_slows_the_job_down_stays_free() -> None:
-    class Worse(Told):
+    class Worse(Reported):
         def seconds(self, job: JobView, kind: str, counts: Sequence[int], pool: Pool, batch: int) -> list[float]:
             return [1.0 if n < 3 else 2.0 for n in counts]
 
@@ -66,7 +66,7 @@ def test_a_slot_that_slows_the_job_down_stays_free() -> None:
 
 
 def test_a_large_step_competes_by_what_it_saves_for_each_slot() -> None:
-    class Steps(Told):
+    class Steps(Reported):
         def seconds(self, job: JobView, kind: str, counts: Sequence[int], pool: Pool, batch: int) -> list[float]:
             return [{1: 9.0, 4: 6.0}[n] for n in counts] if job.job_id == "a" else [9.0 - 1.5 * n for n in counts]
 
@@ -78,13 +78,13 @@ def test_a_large_step_competes_by_what_it_saves_for_each_slot() -> None:
 
 def test_never_more_slots_than_its_smallest_local_batch_allows() -> None:
     view = job("a", lim=limits((1, 2, 3, 4), (16, 64), requested_batch=32, min_local_batch=16))
-    plan = decide(Optimus(Told(a=(0.0, 1.0, 1.0))), snapshot(nodes(4), view))
+    plan = decide(Optimus(Reported(a=(0.0, 1.0, 1.0))), snapshot(nodes(4), view))
     assert plan.targets["a"].num_slots == 2
     assert plan.targets["a"].reason == "2 slots of cpu: the last step saves it 0 s of remaining time a slot"
 
 
 def test_who_keeps_its_count_keeps_its_place_and_the_others_take_the_emptiest_node() -> None:
-    told = Told(a=(1.0, 0.0, 1.0), b=(0.0, 4.0, 100.0))
+    told = Reported(a=(1.0, 0.0, 1.0), b=(0.0, 4.0, 100.0))
     first, second = views("ab")
     pool = nodes(2, 4)
     plan = decide(Optimus(told), snapshot(pool, holding(first, pool[0].slots()[0]), second))

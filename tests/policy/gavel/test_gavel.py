@@ -22,7 +22,7 @@ TYPES = ("cpu", "h200")
 CAPACITY = {"cpu": 2, "h200": 2}
 
 
-class Told:
+class Reported:
     """Step seconds by job and type."""
 
     def __init__(self, **jobs: dict[str, float]) -> None:
@@ -93,7 +93,7 @@ def rounds(policy: Gavel, views: Sequence[JobView], number: int, pool: tuple[Nod
 
 
 def test_over_the_rounds_everybody_gets_its_share_of_the_fast_type() -> None:
-    told = Told(**{name: {"cpu": 1.0, "h200": 0.1} for name in "abcd"})
+    told = Reported(**{name: {"cpu": 1.0, "h200": 0.1} for name in "abcd"})
     found = rounds(Gavel(knowledge=told), [asks(name, at) for at, name in enumerate("abcd")], 40)
     fast = [sum(given.get(name) == "h200" for given in found) for name in "abcd"]
     assert sum(fast) == 40
@@ -102,7 +102,7 @@ def test_over_the_rounds_everybody_gets_its_share_of_the_fast_type() -> None:
 
 
 def test_within_a_round_nobody_is_moved_and_a_free_slot_is_filled() -> None:
-    told = Told(a={"cpu": 1.0, "h200": 0.1}, b={"cpu": 1.0, "h200": 0.1}, c={"cpu": 1.0, "h200": 0.1})
+    told = Reported(a={"cpu": 1.0, "h200": 0.1}, b={"cpu": 1.0, "h200": 0.1}, c={"cpu": 1.0, "h200": 0.1})
     policy = Gavel(knowledge=told)
     picture = snapshot(POOL, asks("a"), asks("b", 1), asks("c", 2))
     plan = decide(policy, picture)
@@ -120,7 +120,7 @@ def test_within_a_round_nobody_is_moved_and_a_free_slot_is_filled() -> None:
 
 
 def test_time_is_counted_by_job_and_by_type_from_half_a_round_on() -> None:
-    policy = Gavel(knowledge=Told(a={"cpu": 1.0, "h200": 0.1}, b={"cpu": 1.0, "h200": 1.0}))
+    policy = Gavel(knowledge=Reported(a={"cpu": 1.0, "h200": 0.1}, b={"cpu": 1.0, "h200": 1.0}))
     picture = snapshot(POOL, asks("a"), asks("b", 1))
     plan = decide(policy, picture)
     half = ROUND / 2

@@ -23,15 +23,15 @@ def goodput(options: Options, powers: list[float], speeds: list[float] | None = 
 
 @pytest.mark.parametrize("power", [0.0, 0.3, 0.7, 1.0])
 @pytest.mark.parametrize("options", [POOL, TWO])
-def test_rent_is_the_power_that_speed_ups_are_of_the_slots(options: Options, power: float) -> None:
+def test_the_slot_price_is_the_power_that_speed_ups_are_of_the_slots(options: Options, power: float) -> None:
     assert marginal_slot_price(goodput(options, [power] * 3), options) == pytest.approx(power)
 
 
-def test_rent_is_full_when_there_are_more_jobs_than_slots() -> None:
+def test_the_slot_price_is_full_when_there_are_more_jobs_than_slots() -> None:
     assert marginal_slot_price(goodput(POOL, [0.1] * 65), POOL) == 1.0
 
 
-def test_rent_is_nothing_for_a_job_that_cannot_use_its_share() -> None:
+def test_the_slot_price_is_nothing_for_a_job_that_cannot_use_its_share() -> None:
     found = goodput(POOL, [1.0])
     found[:, POOL.counts > 4] = 0.0  # it may have four slots at most
     assert marginal_slot_price(found, POOL) == 0.0
@@ -45,7 +45,7 @@ def test_what_a_job_may_not_have_is_stepped_over() -> None:
 
 @BUSY
 @given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=8))
-def test_diminishing_returns_make_rent_grow_with_the_number_of_jobs(ceilings: list[float]) -> None:
+def test_diminishing_returns_make_the_slot_price_grow_with_the_number_of_jobs(ceilings: list[float]) -> None:
     found = np.asarray([POOL.counts / (ceiling + POOL.counts) for ceiling in ceilings])
     assert (
         0.0

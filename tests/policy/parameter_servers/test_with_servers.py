@@ -132,7 +132,7 @@ def test_how_workers_share_a_gpu_is_learnt_from_who_did() -> None:
     assert gain(badly) < gain(replace(a_job("a"), profile=(alone,))) < gain(well)  # nobody shared yet
 
 
-def test_kin_measured_over_servers_speaks_for_a_job_never_measured() -> None:
+def test_a_task_profile_measured_over_servers_speaks_for_a_job_never_measured() -> None:
     known, fresh = a_job("known", task="t"), replace(a_job("fresh", task="t"), profile=())
     profiles = TaskProfiles.of(
         TaskProfiles.of({}, [known]).to_state() and {"kin": TaskProfiles.of({}, [known]).to_state()}, []

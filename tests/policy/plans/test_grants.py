@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
-from elastic_core.policy.plans.grants import Asker, Holder, Moves, in_place, plan_moves
+from elastic_core.policy.plans.grants import in_place, plan_moves
+from elastic_core.policy.plans.moves import Asker, Holder, Moves
 
 NOW, GRACE = 1000.0, 60.0
 POOL = tuple(Slot(node, index, "cpu") for node in ("a", "b") for index in range(2))
@@ -195,11 +196,11 @@ def pools(draw: st.DrawFn) -> tuple[list[Slot], list[Holder], list[Asker], dict[
 
 
 def test_slots_that_are_being_left_in_place_are_waited_for() -> None:
-    shrunk = replace(a_holder("y", POOL[:2]), leaving=POOL[2:3], leaving_since=NOW - 1)
+    shrunk = replace(a_holder("y", POOL[:2]), draining=POOL[2:3], draining_since=NOW - 1)
     moves = moves_of(POOL[3:], [shrunk], [an_asker("x")], {"x": a_target(2), "y": a_target(2)})
     assert moves.waits["x"] == "waits for slots that are being given up by y"
     assert moves.check_at == NOW - 1 + GRACE
-    late = replace(shrunk, leaving_since=NOW - GRACE)
+    late = replace(shrunk, draining_since=NOW - GRACE)
     assert granted(moves_of(POOL[3:], [late], [an_asker("x")], {"x": a_target(2), "y": a_target(2)})) == {"x": 1}
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
-from elastic_core.policy.plans.grants import Asker, Holder, Moves, plan_moves
-from elastic_core.policy.plans.migration import by_node, on_wished_nodes
+from elastic_core.policy.plans.grants import plan_moves
+from elastic_core.policy.plans.migration import by_node, on_required_nodes
+from elastic_core.policy.plans.moves import Asker, Holder, Moves
 
 NOW, GRACE = 1000.0, 60.0
 A, B = (tuple(Slot(node, index, "t4") for index in range(2)) for node in ("a", "b"))
@@ -100,7 +101,7 @@ def test_any_arrangement_leads_to_any_other_where_processes_end_at_once(before: 
         for grant in moves.grants if not moves.revocations else ():
             holds[grant.asker.job_id] = grant.allocation.slots
             free.difference_update(grant.allocation.slots)
-    assert all(on_wished_nodes(targets[job], holds[job]) for job in jobs)
+    assert all(on_required_nodes(targets[job], holds[job]) for job in jobs)
 
 
 def test_a_job_that_migrates_and_grows_is_resized() -> None:

@@ -39,13 +39,13 @@ def test_choice(free: list[Slot], count: int, keep: list[Slot], want: list[str])
     assert names(choose(free, {"cpu": count}, keep)) == want
 
 
-def test_a_plans_wish_for_nodes_goes_before_the_jobs_own_slots() -> None:
-    assert names(choose(slots(a=2, b=2), {"cpu": 2}, slots(b=2), wish={"a": 2})) == ["a0", "a1"]
+def test_a_plans_preferred_nodes_go_before_the_jobs_own_slots() -> None:
+    assert names(choose(slots(a=2, b=2), {"cpu": 2}, slots(b=2), preferred={"a": 2})) == ["a0", "a1"]
 
 
-@pytest.mark.parametrize("wish", [{"a": 3}, {"gone": 2}, {"a": 1}, {}])
-def test_a_wish_that_cannot_be_followed_leaves_the_usual_rule(wish: dict[str, int]) -> None:
-    assert names(choose(slots(a=2, b=2), {"cpu": 2}, slots(b=2), wish=wish)) == ["b0", "b1"]
+@pytest.mark.parametrize("preferred", [{"a": 3}, {"gone": 2}, {"a": 1}, {}])
+def test_a_preference_that_cannot_be_followed_leaves_the_usual_rule(preferred: dict[str, int]) -> None:
+    assert names(choose(slots(a=2, b=2), {"cpu": 2}, slots(b=2), preferred=preferred)) == ["b0", "b1"]
 
 
 def test_too_few_slots_say_how_many_there_are() -> None:

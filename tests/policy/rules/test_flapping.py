@@ -125,7 +125,7 @@ def test_looking_ahead_who_will_have_started_is_not_stopped_either() -> None:
     case = ClaimContext(jobs, options, NOW, values, np.full((2, 1), 9.0), hold_one, np.ones(2))
     for now_held, kept in ((np.asarray([NOTHING, NOTHING]), 0), (hold_one, NOTHING)):
         division = Division(values, options, np.asarray([NOTHING, 0]))  # b, which is worth more
-        flapping.keep_started(case, division, flapping.Moves("crowd"), now_held)
+        flapping.keep_started(case, division, flapping.RecentMoves("crowd"), now_held)
         assert division.chosen[0] == kept
 
 

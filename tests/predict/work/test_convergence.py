@@ -126,3 +126,16 @@ def test_no_reports_make_it_raise_or_answer_nonsense(seen: list[tuple[float, flo
     if found is not None:
         assert all(isfinite(value) and value >= 0 for value in found.loss(10.0))
         assert 0 <= found.steps_to(1.0).reachable <= 1 + 1e-9
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("target", "median", "reachable"), [(1e10, 0.0, 1.0), (2.0, 0.0, 1.0), (0.0, inf, 0.0)], ids=["far", "at", "below"]
+)
+def test_a_loss_that_does_not_fall_is_at_its_target_or_never_gets_there(
+    target: float, median: float, reachable: float
+) -> None:
+    flat = fit([(float(step), 2.0) for step in range(1, 40)])
+    assert flat is not None
+    estimate = flat.steps_to(target)
+    assert (estimate.median, estimate.reachable) == (median, reachable)

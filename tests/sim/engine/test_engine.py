@@ -131,16 +131,16 @@ def longest_step(workload: Workload, batch: int) -> float:
     )
 
 
-def test_a_wish_for_nodes_moves_nobody_who_holds_as_many_slots_already() -> None:
-    """As the allocator does: a wish says where a job goes, not that it has to."""
+def test_a_preference_for_nodes_moves_nobody_who_holds_as_many_slots_already() -> None:
+    """As the allocator does: a preference says where a job goes, not that it has to."""
 
-    class Wishes(Scripted):
+    class OtherNodes(Scripted):
         def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
             plan = super().decide(snapshot, rng)
             node = "a-1" if len(self.seen) > 1 else "a-0"
             return replace(plan, targets={job: replace(t, nodes={node: 1}) for job, t in plan.targets.items()})
 
-    policy = Wishes(lambda now: {"a": (1, 10)}, wake=lambda now: now.now + 50.0)
+    policy = OtherNodes(lambda now: {"a": (1, 10)}, wake=lambda now: now.now + 50.0)
     result = run(of(sim_job("a")), policy, nodes(2, 2, kind="a"))
     assert [(job.finished_at, job.resizes) for job in result.jobs] == [(105.0, 0)]
     assert [dict(held.nodes) for held in result.held] == [{"a-0": 1}]

@@ -36,7 +36,7 @@ def test_only_a_thousand_observations_wait(ledger, start_link):
     link, *_ = start_link(heartbeat_seconds=30.0)
     for step in range(1500):
         link.observations.add(observation(step))
-    assert len(link.observations._outbox) <= 1000
+    assert len(link.observations._queue) <= 1000
 
 
 @pytest.mark.parametrize("error", [Conflict("no"), InfrastructureError("away")])
