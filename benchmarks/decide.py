@@ -224,7 +224,7 @@ def no_flapping(picture: Snapshot, problem: horizon.Problem) -> tuple[Floats, li
     moves = flapping.recall(picture)
     context = ClaimContext(
         problem.jobs, problem.options, picture.now, problem.values, problem.remaining_seconds, problem.held,
-        problem.restart_seconds,
+        problem.restart_seconds, problem.resize_seconds,
     )  # fmt: skip
     return flapping.without_returns(moves, context), flapping.started(moves, context, problem.held)
 

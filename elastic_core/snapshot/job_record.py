@@ -105,6 +105,8 @@ def job_view(record: JobRecord) -> JobView:
         num_resizes=past.num_resizes,
         last_resize_at=past.last_resize_at,
         resize_seconds=UNKNOWN_RESIZE_SECONDS if past.resize_seconds is None else past.resize_seconds,
+        in_place_seconds=past.in_place_seconds,
+        restart_seconds=past.restart_seconds,
         attained_slot_seconds=past.slot_seconds,
         profile=measured.profile,
         throughput=record.throughput,

@@ -315,7 +315,7 @@ def test_a_resize_in_place_costs_what_lay_between_its_steps_and_a_boundary_witho
 def test_a_resize_by_new_processes_costs_all_but_the_waiting_for_slots(
     control: LedgerControl, clock: FakeClock
 ) -> None:
-    life = a_life(control)
+    life = a_life(control, slots=(2, 4))
     order = life.start()
     control.revoke(order.segment_id, "by hand")
     last = {"last_step_at": clock()}
@@ -323,16 +323,18 @@ def test_a_resize_by_new_processes_costs_all_but_the_waiting_for_slots(
     control.trainer(order.token).commit(a_commit(order, 8, final=True, timings=last))
     clock.advance(3)  # until its processes are gone
     life.leave(order)
+    control.set_cluster(a_cluster({"node-a": 1}))
+    clock.advance(2)  # until its next run asks for slots
+    control.acquire("job-a__seg_1")
     clock.advance(100)
     control.set_cluster(a_cluster({"node-a": 2}))
-    control.acquire("job-a__seg_1")
     clock.advance(4)  # until the new ones are there
     again = control.launch_order("job-a__seg_1")
     control.trainer(again.token).heartbeat(a_beat(8))
-    assert pause(control) == 8.0
+    assert pause(control) == 10.0
     first = {"first_step_at": clock.advance(6)}
     control.trainer(again.token).commit(a_commit(again, 9, timings=first))
-    assert pause(control) == 14.0
+    assert pause(control) == 16.0
 
 
 def test_a_job_that_was_only_started_again_is_taken_to_be_resized_as_slowly_until_it_is_resized(

@@ -44,6 +44,7 @@ NOISE = text("""
 PAST = text("""
     WITH history AS (
         SELECT l.job_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage, s.start_step,
+               s.asked_at,
                l.epoch = l.origin_epoch AS restarted,
                lag(l.allocation - 'global_batch') OVER w <> l.allocation - 'global_batch' AS moved,
                lag(l.epoch) OVER w AS epoch_before,
@@ -56,7 +57,7 @@ PAST = text("""
     ), priced AS (
         SELECT h.*, CASE
             WHEN restarted THEN coalesce(next.step_at, started_at) - granted_at
-                 + greatest(gone_at - coalesce(last.step_at, ended_at), 0)
+                 + greatest(gone_at + greatest(asked_at - gone_at, 0) - coalesce(last.step_at, ended_at), 0)
             ELSE next.step_at - last.step_at END AS pause
         FROM history h
         LEFT JOIN LATERAL (
@@ -79,7 +80,10 @@ PAST = text("""
                avg(greatest(pause, 0)) FILTER (WHERE moved AND pause IS NOT NULL),
                avg(greatest(pause, 0)) FILTER (WHERE restarted AND epoch_before IS NOT NULL AND pause IS NOT NULL),
                avg(greatest(pause, 0)) FILTER (WHERE restarted AND pause IS NOT NULL)
-           ) AS resize_seconds
+           ) AS resize_seconds,
+           avg(greatest(pause, 0)) FILTER (WHERE moved AND NOT restarted AND pause IS NOT NULL) AS in_place_seconds,
+           avg(greatest(pause, 0)) FILTER (WHERE restarted AND epoch_before IS NOT NULL AND pause IS NOT NULL)
+               AS restart_seconds
     FROM priced GROUP BY job_id
 """)
 

@@ -87,7 +87,9 @@ def _modelled(job: JobView, target: Target, left: Quantiles) -> Quantiles | None
     slowest = max(step, key=lambda kind: step[kind])
     sample_efficiency = efficiency(batch, job.limits.reference_batch, job.noise_scale) if job.scale_invariant else 1.0
     error = times.relative_error(target.num_slots, num_nodes, slowest, batch, job.limits)
-    pause = 0.0 if stays else job.resize_seconds
+    in_place = held is not None and held.counts().keys() == target.wanted.keys()
+    measured = job.in_place_seconds if in_place else job.restart_seconds
+    pause = 0.0 if stays else job.resize_seconds if measured is None else measured
     return finish_seconds(left[1] * step[slowest] / (batch * sample_efficiency), left, error, pause)
 
 

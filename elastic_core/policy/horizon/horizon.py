@@ -35,8 +35,8 @@ from elastic_core.policy.horizon.gittins import inverse_index
 from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
 from elastic_core.policy.horizon.outlook import outlooks, relative_uncertainty, uncertainties_at
 from elastic_core.policy.horizon.restarts import (
+    ResizeTimes,
     expected_stays,
-    restart_seconds_of,
     seconds_to_pay_over,
     seconds_until_back,
     values_less_restarts,
@@ -85,6 +85,7 @@ class Horizon:
         state = {
             "tasks": measurements.store(memory.tasks), "types": memory.prior.to_json(),
             "moves": moves.store(targets, snapshot.now), "turns": turns, "sizes": memory.sizes,
+            "resizes": memory.resizes.to_json(),
         }  # fmt: skip
         wake_at = snapshot.now + INTERVAL if snapshot.jobs else None
         return Plan(policy=self.name, targets=with_layouts(targets, snapshot), state=state, wake_at=wake_at)
@@ -97,6 +98,7 @@ class _Memory:
     tasks: dict[str, TaskMemory]
     prior: CrossTaskPrior
     sizes: list[float]  # of jobs that are no longer there, in standard seconds, oldest first
+    resizes: ResizeTimes
 
     @property
     def history(self) -> History:
@@ -108,7 +110,8 @@ def _recall(snapshot: Snapshot) -> _Memory:
     sizes = [*snapshot.policy_state.get("sizes", ()), *measurements.learn(tasks, snapshot.jobs, snapshot.not_finished)][
         -MOST_SIZES:
     ]
-    return _Memory(tasks, CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks), sizes)
+    prior = CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks)
+    return _Memory(tasks, prior, sizes, ResizeTimes.recall(snapshot.policy_state, snapshot.jobs))
 
 
 def _options(snapshot: Snapshot) -> Options | None:
@@ -134,6 +137,7 @@ class Problem:
     num_longer: Ints  # jobs that need longer, by job
     held: Ints  # option that each job holds
     restart_seconds: Floats  # seconds of a restart of each
+    resize_seconds: Floats  # seconds until each job trains at each option: in place, or by a restart
     left: RemainingWork  # of each
     times: tuple[StepTime, ...]  # model of each job's task
     values_at: Callable[[Ints], Floats]  # the values as if other options were held
@@ -159,7 +163,8 @@ def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem
     work_rate, remaining_seconds = outlook.work_rate, outlook.remaining_seconds
     measurements.set_rates(memory.tasks, snapshot.jobs, _standard_rates(work_rate, options).tolist())
     held = np.asarray([_held(job, options) for job in snapshot.jobs])
-    restart_seconds = restart_seconds_of(snapshot.jobs)
+    restart_seconds = memory.resizes.of_restarts(snapshot.jobs)
+    resize_seconds = memory.resizes.of_options(snapshot.jobs, options)
     age = np.asarray([snapshot.now - job.submitted_at for job in snapshot.jobs])
     by_index = remaining_seconds * (inverse_index(left) / left.mean)[:, None]
     job_values = job_value(work_rate, by_index, age, options, tail)
@@ -167,12 +172,12 @@ def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem
     stay = expected_stays(snapshot)
     values_at = partial(
         values_less_restarts, job_values.price, work_rate, remaining_seconds,
-        restart_seconds=restart_seconds, stay=stay, until_back=until_back,
-        lasting=seconds_to_pay_over(left, remaining_seconds, restart_seconds, stay),
+        restart_seconds=restart_seconds, resize_seconds=resize_seconds, stay=stay, until_back=until_back,
+        lasting=seconds_to_pay_over(left, remaining_seconds, resize_seconds, stay),
     )  # fmt: skip
     shared = Problem(
         snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, outlook.noise,
-        job_values.num_longer, held, restart_seconds, left, outlook.times, values_at,
+        job_values.num_longer, held, restart_seconds, resize_seconds, left, outlook.times, values_at,
     )  # fmt: skip
     safety_margin = partial(_safety_margin, problem=shared)
     return _minding_money(shared, snapshot, work_rate, safety_margin)
@@ -182,7 +187,7 @@ def _minding_money(problem: Problem, snapshot: Snapshot, work_rate: Floats, safe
     """The options that a budget, or a preference for cost, leaves each job."""
     preference = spending(
         problem.jobs, problem.options, prices_of(snapshot.nodes, problem.options), snapshot.now, work_rate,
-        problem.remaining_seconds, problem.held, problem.restart_seconds, safety_margin,
+        problem.remaining_seconds, problem.held, problem.resize_seconds, safety_margin,
     )  # fmt: skip
     if preference is None:
         return problem
@@ -216,7 +221,14 @@ def _context(snapshot: Snapshot, problem: Problem, held: Ints) -> ClaimContext:
     """As if the jobs held those options."""
     values = problem.values if held is problem.held else problem.values_at(held)
     return ClaimContext(
-        problem.jobs, problem.options, snapshot.now, values, problem.remaining_seconds, held, problem.restart_seconds
+        problem.jobs,
+        problem.options,
+        snapshot.now,
+        values,
+        problem.remaining_seconds,
+        held,
+        problem.restart_seconds,
+        problem.resize_seconds,
     )
 
 
@@ -238,7 +250,7 @@ def _finishes(problem: Problem, chosen: Ints) -> dict[int, Quantiles | None]:
     seconds_of_mean, mean = problem.remaining_seconds[rows, chosen[rows]], problem.left.mean
     for row, seconds, error in zip(rows.tolist(), seconds_of_mean.tolist(), slower.tolist(), strict=True):
         work = problem.left.interval(row)
-        pause = 0.0 if chosen[row] == problem.held[row] else float(problem.restart_seconds[row])
+        pause = 0.0 if chosen[row] == problem.held[row] else float(problem.resize_seconds[row, chosen[row]])
         finishes[row] = finish_seconds(seconds * work[1] / float(mean[row]), work, error, pause)
     return finishes
 

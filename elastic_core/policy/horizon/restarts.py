@@ -4,16 +4,24 @@ A start or a growth pays its restart out of the time until the job ends or is ex
 slots for a shorter job wants them back when that one is done: it is charged the way back over that (short) time too,
 so that a job with a long restart is not moved for a moment's gain. How long allocations last is learnt from the job
 itself: what was moved often will be moved soon, what has lasted long will last as long again (Lindy's law).
+
+A resize in place costs less than one by new processes by an order of magnitude, so that options of the type held are
+charged the one and options of another type the other. A job that was never resized that way is taken to be as slow at
+it as other jobs were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Self
 
 import numpy as np
 
 from elastic_core.domain import JobView, Snapshot
 from elastic_core.policy.base.knapsack import NOTHING
+from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.remaining_distribution import RemainingWork
 from elastic_core.predict.speed.throughput import Floats, Ints
 
@@ -24,9 +32,56 @@ MIN_RESTART = 0.1  # seconds: no resize is free, so that of equal plans the one 
 MIN_KEPT = 0.05  # of an option's value that a start keeps, however long its restart: idle slots serve nobody
 
 
-def restart_seconds_of(jobs: Sequence[JobView]) -> Floats:
-    """Seconds that a resize of each job takes."""
-    return np.asarray([max(job.resize_seconds, MIN_RESTART) for job in jobs])
+MOST_KNOWN = 20  # jobs whose seconds are remembered
+
+
+@dataclass(frozen=True)
+class ResizeTimes:
+    """What resizes of the last jobs took, in seconds, by job: in place, and by new processes."""
+
+    in_place: dict[str, float] = field(default_factory=dict)
+    restart: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def recall(cls, state: Mapping[str, Any], jobs: Sequence[JobView]) -> Self:
+        """From the policy's state, and what these jobs have measured since."""
+        stored = state.get("resizes", {})
+        in_place, restart = dict(stored.get("in_place", {})), dict(stored.get("restart", {}))
+        for job in jobs:
+            for known, seconds in ((in_place, job.in_place_seconds), (restart, job.restart_seconds)):
+                if seconds is not None:
+                    known.pop(job.job_id, None)  # the newest come last
+                    known[job.job_id] = seconds
+        return cls(_newest(in_place), _newest(restart))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"in_place": self.in_place, "restart": self.restart}
+
+    def of_restarts(self, jobs: Sequence[JobView]) -> Floats:
+        """Seconds that each job takes to start again by new processes."""
+        typical = median(self.restart.values()) if self.restart else None
+        return np.asarray([_seconds(job, job.restart_seconds, typical) for job in jobs])
+
+    def of_options(self, jobs: Sequence[JobView], options: Options) -> Floats:
+        """Seconds that each job (rows) takes to go over to each option (columns), whichever it holds."""
+        typical = median(self.in_place.values()) if self.in_place else None
+        seconds = np.repeat(self.of_restarts(jobs)[:, None], len(options.counts), axis=1)
+        for row, job in enumerate(jobs):
+            held = set() if job.allocation is None else set(job.allocation.counts())
+            same = [kind in held for kind in options.kinds]
+            if len(held) == 1 and any(same):
+                stays = np.asarray(same)[options.kind_index]
+                seconds[row, stays] = min(_seconds(job, job.in_place_seconds, typical), seconds[row, 0])
+        return seconds
+
+
+def _newest(known: dict[str, float]) -> dict[str, float]:
+    return dict(list(known.items())[-MOST_KNOWN:])
+
+
+def _seconds(job: JobView, own: float | None, typical: float | None) -> float:
+    known = next((seconds for seconds in (own, typical) if seconds is not None), job.resize_seconds)
+    return max(known, MIN_RESTART)
 
 
 def expected_stays(snapshot: Snapshot) -> Floats:
@@ -40,19 +95,16 @@ def expected_stays(snapshot: Snapshot) -> Floats:
     return np.asarray(expected)
 
 
-def seconds_to_pay_over(
-    left: RemainingWork, remaining_seconds: Floats, restart_seconds: Floats, stay: Floats
-) -> Floats:
-    """Seconds that a new allocation is expected to last, the restart in it, by job and option: until the job ends or
+def seconds_to_pay_over(left: RemainingWork, remaining_seconds: Floats, resize_seconds: Floats, stay: Floats) -> Floats:
+    """Seconds that a new allocation is expected to last, the resize in it, by job and option: until the job ends or
     is moved. A job that may end at any moment is expected to hold it for less than until it ends on average."""
-    restart = restart_seconds[:, None]
-    lasting = np.minimum(remaining_seconds + restart, stay[:, None])
+    lasting = np.minimum(remaining_seconds + resize_seconds, stay[:, None])
     for row in np.flatnonzero(left.quantiles[:, 0] < left.quantiles[:, -1]):
         per_second = left.mean[row] / remaining_seconds[row]
         usable = np.isfinite(remaining_seconds[row]) & (per_second > 0)
-        until_moved = np.maximum(stay[row] - restart[row], 0.0)
+        until_moved = np.maximum(stay[row] - resize_seconds[row, usable], 0.0)
         trained = left.within(int(row), until_moved * per_second[usable]) / per_second[usable]
-        lasting[row, usable] = np.minimum(trained + restart[row], stay[row])
+        lasting[row, usable] = np.minimum(trained + resize_seconds[row, usable], stay[row])
     return lasting
 
 
@@ -74,20 +126,21 @@ def seconds_until_back(remaining_seconds: Floats, shares: Floats) -> Floats:
 
 def values_less_restarts(
     price: Floats, goodput: Floats, remaining_seconds: Floats, held: Ints,
-    restart_seconds: Floats, stay: Floats, until_back: Floats, lasting: Floats,
+    restart_seconds: Floats, resize_seconds: Floats, stay: Floats, until_back: Floats, lasting: Floats,
 ) -> Floats:  # fmt: skip
-    """Value of each option to each job: the rate at which completion times fall, less restarts. Above what it is worth
+    """Value of each option to each job: the rate at which completion times fall, less resizes. Above what it is worth
     to have nothing, which for a job that runs is another start (`restart_seconds`) when it has slots back.
 
-    `lasting`: of `seconds_to_pay_over`."""
+    `resize_seconds`: of `ResizeTimes.of_options`; `lasting`: of `seconds_to_pay_over`."""
     rows, runs = np.arange(len(goodput)), held != NOTHING
     now_at = np.where(runs, goodput[rows, held], 0.0)
     grows = goodput > now_at[:, None]
-    cost = restart_seconds[:, None] / np.maximum(lasting, 1e-9)
+    cost = resize_seconds / np.maximum(lasting, 1e-9)
     values = price[:, None] * goodput * np.maximum(1.0 - cost, np.where(runs, 0.0, MIN_KEPT)[:, None])
     until_back = np.minimum(until_back, stay)
     value_of_restart = (price * now_at * restart_seconds / until_back)[:, None]
     needed_back = np.minimum(remaining_seconds / until_back[:, None], 1.0)  # who is done by then needs nothing back
-    values = values - np.where(grows, 0.0, value_of_restart * needed_back)
+    value_of_way_back = (price * now_at / until_back)[:, None] * resize_seconds
+    values = values - np.where(grows, 0.0, value_of_way_back * needed_back)
     values[rows[runs], held[runs]] = (price * now_at)[runs]
     return np.where(goodput > 0, values + value_of_restart, 0.0)

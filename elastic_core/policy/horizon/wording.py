@@ -54,7 +54,7 @@ def why_nothing(
 def _why_idle(job: JobView, count: int, gains: bool) -> str:
     if gains:
         return f"waits: {plural(count, 'slot')} that it could have are kept free by a rule"
-    restart = span(job.resize_seconds)
+    restart = span(job.resize_seconds if job.restart_seconds is None else job.restart_seconds)
     return f"waits: {plural(count, 'slot')} could be had, but a restart of {restart} costs more than it gains there"
 
 

@@ -31,7 +31,7 @@ from elastic_core.policy.base.policy import Law, Policy
 from elastic_core.policy.base.queue import queue_of, usual_batch
 from elastic_core.policy.base.remaining_work import DeclaredWork, believed_remaining
 from elastic_core.policy.horizon.horizon import INTERVAL
-from elastic_core.policy.horizon.restarts import restart_seconds_of
+from elastic_core.policy.horizon.restarts import ResizeTimes
 from elastic_core.policy.parameter_servers.server_forms import Forms, forms_of, held_shape
 from elastic_core.policy.parameter_servers.with_servers import WithServers
 from elastic_core.policy.task_memory.task_profiles import TaskProfiles
@@ -82,7 +82,7 @@ def _decide(jobs: Sequence[JobView], declared: DeclaredWork, gpus: int, cores: i
     remaining_work = believed_remaining(jobs, declared, fastest)
     remaining_work = np.where(_probes(jobs), np.minimum(remaining_work, PROBE_SECONDS * fastest), remaining_work)
     held = np.asarray([_held(job, form) for job, form in zip(jobs, forms, strict=True)])
-    restart_seconds = restart_seconds_of(jobs)
+    restart_seconds = ResizeTimes().of_restarts(jobs)
     values, remaining_seconds, num_longer = _values(remaining_work, speed, pool_share, held, restart_seconds)
     chosen = best_forms(values, [form.gpus for form in forms], [form.cores for form in forms], gpus, cores)
     return {

@@ -33,6 +33,7 @@ class ClaimContext:
     remaining_seconds: Floats  # seconds of training that the job still needs at an option
     held: Ints  # the option that each job has now
     restart_seconds: Floats  # seconds that a restart of each job takes
+    resize_seconds: Floats  # seconds that each job takes to go over to each option
 
     def with_values(self, values: Floats) -> ClaimContext:
         return replace(self, values=values)

@@ -51,10 +51,10 @@ def prices_of(nodes: Sequence[Node], options: Options) -> Floats:
 
 def spending(
     jobs: Sequence[JobView], options: Options, prices: Floats, now: float, goodput: Floats, remaining_seconds: Floats,
-    held: Ints, restart_seconds: Floats, safety_margin: SafetyMargin,
+    held: Ints, resize_seconds: Floats, safety_margin: SafetyMargin,
 ) -> Spending | None:  # fmt: skip
     """None where no job minds money, or nothing costs any. Rows are jobs, columns options; seconds and goodput as in
-    `horizon`'s problem, restarts by job."""
+    `horizon`'s problem."""
     rows = [row for row, job in enumerate(jobs) if job.prefers_cost or job.budget is not None]
     if not rows or not (prices > 0).any():
         return None
@@ -62,7 +62,7 @@ def spending(
     rates = prices * options.counts / _HOUR  # money a second
     for row in rows:
         job, usable = jobs[row], goodput[row] > 0
-        restart = np.where(np.arange(len(options.counts)) == held[row], 0.0, restart_seconds[row])
+        restart = np.where(np.arange(len(options.counts)) == held[row], 0.0, resize_seconds[row])
         seconds = np.where(usable, restart + remaining_seconds[row], np.inf)
         costs = np.where(usable, rates * np.where(usable, seconds, 0.0), np.inf)
         if not usable.any():

@@ -25,7 +25,7 @@ def lateness(context: ClaimContext, row: int, safety_margin: SafetyMargin) -> Fl
     """Seconds by which each option misses the job's deadline; negative where it meets it."""
     deadline = context.jobs[row].deadline
     assert deadline is not None
-    restart = np.where(np.arange(len(context.options.counts)) == context.held[row], 0.0, context.restart_seconds[row])
+    restart = np.where(np.arange(len(context.options.counts)) == context.held[row], 0.0, context.resize_seconds[row])
     seconds: Floats = context.now + restart + context.remaining_seconds[row] * (1.0 + safety_margin(row)) - deadline
     return np.where(context.values[row] > 0, seconds, np.inf)
 

@@ -33,6 +33,7 @@ class HeldLeases:
         self._allocated_since: float | None = None
         self._pausing: tuple[float, tuple[_Pauses, ...]] | None = None  # since; the kinds that it is one of
         self._of_moves, self._of_restarts, self._of_the_first = _Pauses(), _Pauses(), _Pauses()
+        self._in_place = _Pauses()
 
     @property
     def started(self) -> bool:
@@ -54,6 +55,8 @@ class HeldLeases:
         kinds = [self._of_moves] if moved else []
         if restarted:
             kinds.append(self._of_the_first if self._last is None else self._of_restarts)
+        elif moved:
+            kinds.append(self._in_place)
         if self._last is not None:
             self._num_resizes += 1
             self._last_resize_at = now
@@ -90,4 +93,6 @@ class HeldLeases:
             self._last_resize_at,
             self._allocated_since,
             next((mean for mean in means if mean is not None), None),
+            self._in_place.mean(),
+            self._of_restarts.mean(),
         )

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import Plan, Slot, Snapshot
 from elastic_core.policy.base.knapsack import NOTHING
+from elastic_core.policy.base.options import Options
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.horizon.restarts import (
     MIN_UNTIL_BACK,
+    MOST_KNOWN,
     STAY,
+    ResizeTimes,
     expected_stays,
     seconds_until_back,
     values_less_restarts,
@@ -61,7 +64,15 @@ def test_who_stays_pays_nothing_and_a_change_pays_less_the_longer_it_lasts(
     def gains(stay: float) -> np.ndarray:
         lasting = np.minimum(need + pause, stay)
         values = values_less_restarts(
-            one(1.0), goodput, need, np.asarray([held]), one(pause), one(stay), one(STAY), lasting
+            one(1.0),
+            goodput,
+            need,
+            np.asarray([held]),
+            one(pause),
+            np.full((1, 3), pause),
+            one(stay),
+            one(STAY),
+            lasting,
         )[0]
         return values - values[held]
 
@@ -74,9 +85,46 @@ def test_who_stays_pays_nothing_and_a_change_pays_less_the_longer_it_lasts(
 def test_a_start_is_always_worth_something() -> None:
     goodput, needs, nothing = np.asarray([[0.0, 2.0]]), np.asarray([[np.inf, 5.0]]), np.asarray([NOTHING])
     lasting = np.minimum(needs + 300.0, 60.0)
-    values = values_less_restarts(one(1.0), goodput, needs, nothing, one(300.0), one(60.0), one(60.0), lasting)
+    pause = np.full((1, 2), 300.0)
+    values = values_less_restarts(one(1.0), goodput, needs, nothing, one(300.0), pause, one(60.0), one(60.0), lasting)
     assert values[0, 0] == 0.0
     assert values[0, 1] > 0.0
+
+
+def test_what_is_cheap_to_go_over_to_is_worth_more() -> None:
+    """Two options as good as each other: the one in place, the other by a restart."""
+    goodput, need = np.asarray([[1.0, 2.0, 2.0]]), np.asarray([[100.0, 50.0, 50.0]])
+    pause = np.asarray([[0.5, 0.5, 20.0]])
+    values = values_less_restarts(
+        one(1.0), goodput, need, np.asarray([0]), one(20.0), pause, one(STAY), one(STAY), np.minimum(need + pause, STAY)
+    )[0]
+    assert values[1] > values[2] > values[0]
+
+
+def test_a_resize_on_the_type_held_is_in_place_and_any_other_a_restart() -> None:
+    options = Options.of({"cpu": (4,), "t4": (4,)}, [])
+    known = {"resize_seconds": 9.0, "in_place_seconds": 0.5, "restart_seconds": 20.0}
+    runs = holding(job("runs", 0.0, WIDE, **known), Slot("cpu-0", 0, "cpu"))
+    waits = job("waits", 0.0, WIDE, **known)
+    seconds = ResizeTimes().of_options([runs, waits], options)
+    on_cpu = np.asarray(options.kinds)[options.kind_index] == "cpu"
+    assert set(seconds[0, on_cpu].tolist()) == {0.5}
+    assert set(seconds[0, ~on_cpu].tolist()) == {20.0} == set(seconds[1].tolist())
+
+
+def test_what_a_job_has_not_done_yet_takes_it_as_long_as_it_took_others() -> None:
+    others = [job(f"job-{n}", 0.0, WIDE, restart_seconds=10.0 + n, in_place_seconds=0.5) for n in range(3)]
+    state = {"resizes": ResizeTimes.recall({}, others).to_json()}
+    fresh = job("fresh", 0.0, WIDE, resize_seconds=1.5)  # what its own start took: no old processes had to end
+    assert ResizeTimes().of_restarts([fresh]).tolist() == [1.5]
+    assert ResizeTimes.recall(state, [fresh]).of_restarts([fresh]).tolist() == [11.0]
+
+
+def test_only_the_newest_jobs_are_remembered() -> None:
+    times = ResizeTimes()
+    for number in range(2 * MOST_KNOWN):
+        times = ResizeTimes.recall({"resizes": times.to_json()}, [job(f"job-{number}", 0.0, WIDE, restart_seconds=1.0)])
+    assert list(times.restart) == [f"job-{number}" for number in range(MOST_KNOWN, 2 * MOST_KNOWN)]
 
 
 def decide(picture: Snapshot) -> Plan:

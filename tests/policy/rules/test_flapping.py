@@ -122,7 +122,7 @@ def test_looking_ahead_who_will_have_started_is_not_stopped_either() -> None:
     options = Options.of({"cpu": (1, 1)}, [1], {1})
     jobs = [scales("a"), scales("b")]
     values, hold_one = np.asarray([[1.0], [2.0]]), np.asarray([0, NOTHING])
-    case = ClaimContext(jobs, options, NOW, values, np.full((2, 1), 9.0), hold_one, np.ones(2))
+    case = ClaimContext(jobs, options, NOW, values, np.full((2, 1), 9.0), hold_one, np.ones(2), np.ones((2, 1)))
     for now_held, kept in ((np.asarray([NOTHING, NOTHING]), 0), (hold_one, NOTHING)):
         division = Division(values, options, np.asarray([NOTHING, 0]))  # b, which is worth more
         flapping.keep_started(case, division, flapping.RecentMoves("crowd"), now_held)
@@ -137,7 +137,14 @@ def test_the_choice_is_the_best_in_which_all_run_who_just_started(values: Floats
     """Not what is left when they have claimed their slots back from the best choice of all."""
     options = Options.of({"cpu": (2,), "t4": (1, 1)}, [1, 2], {1, 2})
     case = ClaimContext(
-        [scales(name) for name in "abc"], options, NOW, values, np.full((3, 4), 9.0), np.full(3, NOTHING), np.ones(3)
+        [scales(name) for name in "abc"],
+        options,
+        NOW,
+        values,
+        np.full((3, 4), 9.0),
+        np.full(3, NOTHING),
+        np.ones(3),
+        np.ones((3, 4)),
     )
     raised = flapping.with_started_first(case, sorted(started))
     chosen = best_choices(raised, options.kind_index, options.counts, options.capacity)

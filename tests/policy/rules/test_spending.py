@@ -115,7 +115,8 @@ def wishes(view: JobView, prices: list[float], goodput: list[float], work: float
     with np.errstate(divide="ignore"):
         seconds = np.where(rate > 0, work / np.where(rate > 0, rate, 1.0), np.inf)
     found = spending(
-        [view], options, np.asarray(prices), NOW, rate, seconds, np.asarray([NOTHING]), np.asarray([30.0]),
+        [view], options, np.asarray(prices), NOW, rate, seconds, np.asarray([NOTHING]),
+        np.full((1, len(options.counts)), 30.0),
         lambda row: np.zeros(len(options.counts)),
     )  # fmt: skip
     assert found is not None
