@@ -7,17 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
 from elastic_airflow import triggers
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
+from elastic_airflow.outcomes import segment_summary
 from elastic_airflow.triggers import (
     GrantTrigger,
     JobEndTrigger,
     JobTrigger,
     LedgerTrigger,
     SegmentTrigger,
-    quiet_seconds,
 )
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
@@ -43,15 +45,27 @@ def job(plane: LedgerControl) -> str:
     return plane.submit("digits-1", a_spec(), FACTS).job_id
 
 
-async def _first_event(trigger: LedgerTrigger) -> str:
+async def _first_event(trigger: LedgerTrigger) -> TriggerEvent:
     async for event in trigger.run():
-        happened: str = event.payload["happened"]
-        return happened
+        return event
     raise AssertionError("the trigger ended without an event")
 
 
-def fires(trigger: LedgerTrigger, seconds: float = 10.0) -> str:
+def event_of(trigger: LedgerTrigger, seconds: float = 10.0) -> TriggerEvent:
     return asyncio.run(asyncio.wait_for(_first_event(trigger), seconds))
+
+
+def fires(trigger: LedgerTrigger, seconds: float = 10.0) -> str:
+    """The words of an event by which the task goes on in a process."""
+    happened: str = event_of(trigger, seconds).payload["happened"]
+    return happened
+
+
+def result_of(trigger: LedgerTrigger) -> Any:
+    """Of the task that the trigger ends as a success: what its process would have returned."""
+    event = event_of(trigger)
+    assert isinstance(event, TaskSuccessEvent)
+    return (event.xcoms or {})[BaseXCom.XCOM_RETURN_KEY]
 
 
 def stays_silent(trigger: LedgerTrigger, seconds: float = 0.7) -> None:
@@ -78,21 +92,56 @@ def hog(job: str, plane: LedgerControl) -> tuple[Life, LaunchOrder]:
     return life, order
 
 
-def test_a_grant_wakes_the_task_that_waits_for_it(
+def test_a_grant_ends_the_task_that_waits_for_it_alone_and_wakes_the_one_that_launches(
     job: str, plane: LedgerControl, hog: tuple[Life, LaunchOrder]
 ) -> None:
     life, order = hog
-    stays_silent(GrantTrigger(job, SEGMENT))
+    stays_silent(GrantTrigger(job, SEGMENT, ends_task=True))
     plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
     life.leave(order, kind="finished")
+    result = result_of(GrantTrigger(job, SEGMENT, ends_task=True))
+    assert result == segment_summary(plane.segment(SEGMENT))
+    assert result["slots"] > 0
     assert fires(GrantTrigger(job, SEGMENT)).startswith("granted")
 
 
-def test_an_attempt_that_goes_on_is_silent_and_its_end_is_told(job: str, plane: LedgerControl, life: Life) -> None:
+def test_a_request_that_the_ledger_has_not_heard_is_made_again(job: str, plane: LedgerControl) -> None:
+    assert plane.segment(SEGMENT).asked_at is None
+    assert result_of(GrantTrigger(job, SEGMENT, ends_task=True))["state"] == "granted"
+
+
+def test_a_segment_that_is_cancelled_while_it_waits_skips_its_task(
+    job: str, plane: LedgerControl, hog: tuple[Life, LaunchOrder]
+) -> None:
+    plane.cancel(job, "not needed any more")
+    assert isinstance(event_of(GrantTrigger(job, SEGMENT, ends_task=True)), TaskSkippedEvent)
+
+
+def test_an_attempt_that_goes_on_is_silent_and_its_commit_ends_the_task(
+    job: str, plane: LedgerControl, life: Life
+) -> None:
     order = life.start()
     stays_silent(SegmentTrigger(job, SEGMENT, order.epoch))
     plane.trainer(order.token).commit(a_commit(order, 10, final=True))
-    assert "is over; digits-1__seg_1 is next" in fires(SegmentTrigger(job, SEGMENT, order.epoch))
+    result = result_of(SegmentTrigger(job, SEGMENT, order.epoch))
+    assert result == segment_summary(plane.segment(SEGMENT))
+    assert result["end_step"] == 10
+
+
+def test_a_segment_that_is_cancelled_while_it_trains_skips_its_task(
+    job: str, plane: LedgerControl, life: Life, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = life.start()
+    plane.cancel(job, "not needed any more")
+    with caplog.at_level("INFO"):
+        assert isinstance(event_of(SegmentTrigger(job, SEGMENT, order.epoch)), TaskSkippedEvent)
+    assert "was cancelled: cancelled: not needed any more" in caplog.text
+
+
+def test_a_users_error_is_told_by_the_tasks_own_process(job: str, life: Life) -> None:
+    order = life.start()
+    life.leave(order, kind="user_error", error="KeyError: 'labels'")
+    assert "KeyError: 'labels'" in fires(SegmentTrigger(job, SEGMENT, order.epoch))
 
 
 def test_an_attempt_replaced_between_two_looks_is_told_by_its_epoch(job: str, life: Life) -> None:
@@ -103,21 +152,86 @@ def test_an_attempt_replaced_between_two_looks_is_told_by_its_epoch(job: str, li
     assert f"epoch {first.epoch} is over" in fires(SegmentTrigger(job, SEGMENT, first.epoch))
 
 
-def test_the_end_of_the_job_is_told(job: str, plane: LedgerControl) -> None:
+def test_a_failed_job_is_told_by_its_tasks_own_process(job: str, plane: LedgerControl) -> None:
     plane.fail(job, "ValueError: boom")
-    assert "not active any more" in fires(JobTrigger(job, SEGMENT))
+    assert fires(JobTrigger(job, SEGMENT)) == "job digits-1 is failed"
 
 
-def test_a_deleted_run_is_told_and_a_living_one_is_not(job: str, airflow: FakeSupervisor) -> None:
+def test_a_finished_job_ends_its_task_with_its_summary_and_links(job: str, plane: LedgerControl, life: Life) -> None:
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    event = event_of(JobTrigger(job, SEGMENT))
+    assert isinstance(event, TaskSuccessEvent)
+    stored = dict(event.xcoms or {})
+    assert stored.pop("return_value") == {"job_id": job, "step": 1000, "samples": 10_000}
+    assert stored["_link_PageLink"] == "/plugin/elastic?job=digits-1"
+    assert stored.keys() == {"_link_SegmentsLink", "_link_TrackerLink", "_link_PageLink"}
+
+
+def test_a_job_that_the_ledgers_list_did_not_have_yet_is_waited_for(
+    job: str, plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def empty(_: ActiveJobsCache) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(ActiveJobsCache, "active_jobs", empty)
+    stays_silent(JobTrigger(job, SEGMENT))
+
+
+def test_after_a_boundary_the_job_goes_on_without_its_task_and_the_next_segment_gets_its_run(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, runs: FakeJobRuns
+) -> None:
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 10, final=True))
+    airflow.runs[SEGMENT_DAG, "digits-1__seg_1"] = "running"
+    stays_silent(JobTrigger(job, SEGMENT))
+    assert runs.segments_started == ["digits-1__seg_1"]
+
+
+def test_segments_that_went_by_unseen_get_their_runs_too(
+    job: str, plane: LedgerControl, life: Life, runs: FakeJobRuns
+) -> None:
+    runs.segments[SEGMENT] = "running"
+    order = life.start()
+    for step in (10, 20):
+        answer = plane.trainer(order.token).commit(a_commit(order, step, final=True))
+        assert answer.order is not None, "the processes should go straight on"
+        order = answer.order
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    assert result_of(JobTrigger(job, SEGMENT))["step"] == 1000
+    assert runs.segments_started == ["digits-1__seg_1", "digits-1__seg_2"]
+
+
+def test_a_deleted_run_is_started_again(job: str, airflow: FakeSupervisor, runs: FakeJobRuns) -> None:
     airflow.runs[RUN] = "running"
     stays_silent(JobTrigger(job, SEGMENT))
+    assert runs.segments_started == []
     del airflow.runs[RUN]
-    assert "was deleted" in fires(JobTrigger(job, SEGMENT))
+    stays_silent(JobTrigger(job, SEGMENT))
+    assert runs.segments_started == [SEGMENT]
 
 
-def test_a_run_that_ended_while_its_segment_waits_is_told(job: str, airflow: FakeSupervisor) -> None:
-    airflow.runs[RUN] = "failed"
-    assert "still waits" in fires(JobTrigger(job, SEGMENT))
+def test_a_run_that_ended_while_its_segment_waits_is_cleared(
+    job: str, airflow: FakeSupervisor, runs: FakeJobRuns
+) -> None:
+    airflow.runs[RUN] = runs.segments[SEGMENT] = "failed"
+    stays_silent(JobTrigger(job, SEGMENT))
+    assert runs.segments_cleared == [SEGMENT]
+
+
+def test_the_link_to_a_run_in_mlflow_is_stored_once_the_run_is_there(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTIC_MLFLOW_URI", "http://mlflow")
+    airflow.runs[RUN] = "running"
+    trigger = JobTrigger(job, SEGMENT)
+    trigger.task_instance = FakeTask(JOB_DAG, job)  # type: ignore[assignment]
+    stays_silent(trigger)
+    assert airflow.stored == []
+    plane.record_results(job, {"mlflow_run_id": "abc", "mlflow_experiment_id": "7"})
+    stays_silent(trigger)
+    links = [message for message in airflow.stored if message.key == "_link_TrackerLink"]
+    assert [(link.task_id, link.value) for link in links] == [("train", "http://mlflow/#/experiments/7/runs/abc")]
 
 
 @pytest.mark.parametrize("state", ["failed", "success"])
@@ -137,14 +251,14 @@ def test_an_absent_control_api_is_waited_for(job: str, api: Api, plane: LedgerCo
     plane.fail(job, "ValueError: boom")
     api.stop()
 
-    async def story() -> str:
+    async def story() -> TriggerEvent:
         event = asyncio.create_task(_first_event(JobTrigger(job, SEGMENT)))
         await asyncio.sleep(0.5)
         assert not event.done(), "an outage must not end the wait"
         await asyncio.to_thread(api.start)
         return await asyncio.wait_for(event, 20)
 
-    assert "not active any more" in asyncio.run(story())
+    assert asyncio.run(story()).payload == {"happened": "job digits-1 is failed"}
 
 
 @pytest.mark.usefixtures("hog")
@@ -175,7 +289,7 @@ def test_in_an_outage_one_trigger_finds_out_for_all_and_all_come_back(
     monkeypatch.setattr(triggers, "MAX_BACKOFF_SECONDS", 0.2)
     api.stop()
 
-    async def story() -> list[str]:
+    async def story() -> list[TriggerEvent]:
         waiting = [asyncio.create_task(_first_event(GrantTrigger(job, SEGMENT))) for _ in range(40)]
         await asyncio.sleep(1.5)
         plane.cancel(job, "the test is over")
@@ -301,13 +415,33 @@ def test_a_triggerer_that_stops_revokes_nothing(job: str, plane: LedgerControl, 
     assert plane.segment(SEGMENT).revoke_reason is None
 
 
-def test_the_first_event_comes_later_than_two_heartbeats_of_a_lingering_supervisor(monkeypatch: Any) -> None:
-    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "3")
-    assert quiet_seconds() == 6.0
+def test_what_queues_the_task_again_comes_later_than_two_heartbeats_of_a_lingering_supervisor(
+    job: str, plane: LedgerControl, life: Life, monkeypatch: Any
+) -> None:
+    """And what ends the task does not wait: the executor's late report is passed over then."""
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "3600")
+    order = life.start()
+    stays_silent(GrantTrigger(job, SEGMENT))
+    assert result_of(GrantTrigger(job, SEGMENT, ends_task=True))["slots"] == order.allocation.num_slots
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    assert result_of(SegmentTrigger(job, SEGMENT, order.epoch))["end_step"] == 1000
+
+
+@pytest.mark.parametrize("make", [GrantTrigger, JobTrigger, lambda **a: SegmentTrigger(**a, epoch=7)])
+def test_what_an_earlier_release_stored_of_a_trigger_still_makes_one(make: Callable[..., LedgerTrigger]) -> None:
+    trigger = make(job_id="digits-1", segment_id=SEGMENT, conn_id="elastic_control")
+    assert not getattr(trigger, "ends_task", False)
 
 
 @pytest.mark.parametrize(
-    "make", [JobTrigger, GrantTrigger, lambda *a: SegmentTrigger(*a, epoch=7), lambda job, _: JobEndTrigger(job)]
+    "make",
+    [
+        JobTrigger,
+        GrantTrigger,
+        lambda *a: GrantTrigger(*a, ends_task=True),
+        lambda *a: SegmentTrigger(*a, epoch=7),
+        lambda job, _: JobEndTrigger(job),
+    ],
 )
 def test_a_trigger_survives_the_way_through_the_database(make: Callable[..., LedgerTrigger]) -> None:
     from airflow.sdk.module_loading import import_string
