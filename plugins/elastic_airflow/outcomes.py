@@ -12,6 +12,7 @@ from typing import Any
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.triggers.base import BaseTaskEndEvent, TaskSkippedEvent, TaskSuccessEvent
 
+from elastic_airflow import links
 from elastic_core.domain import SegmentState
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 
@@ -51,15 +52,15 @@ def segment_words(segment: SegmentStatus) -> str:
     return f"granted {slots} slots under epoch {segment.epoch}: {segment.grant_reason}"
 
 
-def success(result: dict[str, Any], links: dict[str, str] | None = None) -> TaskSuccessEvent:
-    """Ends the task as its process would have: with its result, and the addresses of its links by their keys."""
-    return TaskSuccessEvent(xcoms={BaseXCom.XCOM_RETURN_KEY: result, **(links or {})})
+def success(result: dict[str, Any], job: JobStatus) -> TaskSuccessEvent:
+    """Ends the task as its process would have: with its result and its links."""
+    return TaskSuccessEvent(xcoms={BaseXCom.XCOM_RETURN_KEY: result, **links.stored(job)})
 
 
-def end_of_segment_task(segment: SegmentStatus) -> BaseTaskEndEvent | None:
+def end_of_segment_task(segment: SegmentStatus, job: JobStatus) -> BaseTaskEndEvent | None:
     """What ends a task of this segment; None where the segment is open, or failed."""
     if segment.state is SegmentState.COMMITTED:
-        return success(segment_summary(segment))
+        return success(segment_summary(segment), job)
     if segment.state is SegmentState.CANCELLED:
         return TaskSkippedEvent()
     return None

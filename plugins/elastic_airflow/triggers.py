@@ -166,7 +166,7 @@ class JobTrigger(LedgerTrigger):
         if job.state is not JobState.FINISHED:
             return TriggerEvent({"happened": f"job {self.job_id} is {job.state}"})
         self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
-        return success(job_summary(job), links.stored(job))
+        return success(job_summary(job), job)
 
     async def _ensure_segment_runs(self) -> None:
         control = await self.cache.control()
@@ -264,7 +264,8 @@ class AttemptTrigger(LedgerTrigger):
             return None
         control = await self.cache.control()
         segment = await asyncio.to_thread(control.segment, self.segment_id)
-        event = end_of_segment_task(segment) or self.event_of(segment)
+        job = job or await asyncio.to_thread(control.job, self.job_id)
+        event = end_of_segment_task(segment, job) or self.event_of(segment, job)
         if isinstance(event, BaseTaskEndEvent):  # else the task's process says it
             self.log.info("%s", segment_words(segment))
         return event
@@ -274,13 +275,15 @@ class AttemptTrigger(LedgerTrigger):
         """Whether the segment itself is to be looked at. `job` is active and this segment is its open one."""
 
     @abstractmethod
-    def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
+    def event_of(self, segment: SegmentStatus, job: JobStatus) -> TriggerEvent | None:
         """For a segment that is open or failed: what its task does now."""
 
 
 class GrantTrigger(AttemptTrigger):
     """For a segment that waits for its slots. A user's mark changes nothing: it holds nothing to give back.
 
+    :param job_id: empty for a task that Airflow starts here without a process: the ledger is asked whose segment it is.
+    :param segment_id: templated for such a task.
     :param ends_task: the grant is all that the task waits for. Else the task goes on and has its processes launched.
     """
 
@@ -292,17 +295,27 @@ class GrantTrigger(AttemptTrigger):
         path, arguments = super().serialize()
         return path, {**arguments, "ends_task": self.ends_task}
 
+    async def next_event(self) -> TriggerEvent | None:
+        if not self.job_id:
+            control = await self.cache.control()
+            try:
+                segment = await asyncio.to_thread(control.acquire, self.segment_id)
+            except NotFound as error:
+                return TriggerEvent({"happened": str(error)})  # as the task itself says then, and fails
+            self.job_id = segment.job_id
+        return await super().next_event()
+
     async def look(self, job: JobStatus) -> bool:
         if job.segment_state is SegmentState.CREATED and self._check_due():
             control = await self.cache.control()
             await asyncio.to_thread(control.acquire, self.segment_id)  # the ledger has not heard its request
         return job.segment_state in (SegmentState.GRANTED, SegmentState.RUNNING)
 
-    def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
+    def event_of(self, segment: SegmentStatus, job: JobStatus) -> TriggerEvent | None:
         if segment.state.open and not segment.lease_live:
             return None
         if self.ends_task and segment.state.open:
-            return success(segment_summary(segment))
+            return success(segment_summary(segment), job)
         return TriggerEvent({"happened": segment_words(segment)})
 
 
@@ -320,7 +333,7 @@ class SegmentTrigger(AttemptTrigger):
     async def look(self, job: JobStatus) -> bool:
         return job.segment_state not in (SegmentState.GRANTED, SegmentState.RUNNING) or self._check_due()
 
-    def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
+    def event_of(self, segment: SegmentStatus, job: JobStatus) -> TriggerEvent | None:
         if segment.state.open and segment.lease_live and segment.epoch == self.epoch:
             return None
         if not segment.state.open:

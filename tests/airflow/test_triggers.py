@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.module_loading import import_string
+from airflow.serialization.serialized_objects import DagSerialization
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 from structlog.testing import CapturingLogger
 
@@ -16,6 +21,7 @@ from elastic_airflow import triggers
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
 from elastic_airflow.outcomes import segment_summary
+from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator
 from elastic_airflow.triggers import (
     GrantTrigger,
     JobEndTrigger,
@@ -120,6 +126,30 @@ def test_a_grant_ends_the_task_that_waits_for_it_alone_and_wakes_the_one_that_la
     assert result == segment_summary(plane.segment(SEGMENT))
     assert result["slots"] > 0
     assert fires(GrantTrigger(job, SEGMENT)).startswith("granted")
+
+
+def test_a_task_that_airflow_starts_in_the_triggerer_asks_for_its_slots_there(job: str, plane: LedgerControl) -> None:
+    operator = AcquireSlotsOperator(task_id="acquire")
+    arguments = {**(operator.start_trigger_args.trigger_kwargs or {}), "segment_id": SEGMENT}
+    trigger = import_string(operator.start_trigger_args.trigger_cls)(**arguments)
+    assert result_of(trigger) == segment_summary(plane.segment(SEGMENT))
+    assert plane.segment(SEGMENT).lease_live
+
+
+def test_the_segments_id_is_filled_in_there_from_the_run() -> None:
+    """As the triggerer does with a task of a stored DAG."""
+    bag = DagBag(str(Path(__file__).parents[2] / "dags" / "elastic_segment.py"))
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags["elastic_segment"]))
+    task = dag.get_task("acquire")
+    assert task.start_from_trigger
+    trigger = GrantTrigger(**task.start_trigger_args.trigger_kwargs)
+    trigger.task_instance = SimpleNamespace(task=task, task_id="acquire")  # type: ignore[assignment]
+    trigger.render_template_fields({"run_id": SEGMENT}, task.get_template_env())  # type: ignore[typeddict-item]
+    assert trigger.segment_id == SEGMENT
+
+
+def test_a_run_that_no_segment_stands_behind_is_told_to_its_task() -> None:
+    assert "digits-9__seg_0" in fires(GrantTrigger("", "digits-9__seg_0", ends_task=True))
 
 
 def test_a_request_that_the_ledger_has_not_heard_is_made_again(job: str, plane: LedgerControl) -> None:
@@ -460,7 +490,5 @@ def test_what_an_earlier_release_stored_of_a_trigger_still_makes_one(make: Calla
     ],
 )
 def test_a_trigger_survives_the_way_through_the_database(make: Callable[..., LedgerTrigger]) -> None:
-    from airflow.sdk.module_loading import import_string
-
     path, arguments = make("digits-1", SEGMENT).serialize()
     assert import_string(path)(**arguments).serialize() == (path, arguments)
