@@ -297,13 +297,21 @@ class GrantTrigger(AttemptTrigger):
 
     async def next_event(self) -> TriggerEvent | None:
         if not self.job_id:
-            control = await self.cache.control()
             try:
-                segment = await asyncio.to_thread(control.acquire, self.segment_id)
+                self.job_id = await self._first_request()
             except NotFound as error:
                 return TriggerEvent({"happened": str(error)})  # as the task itself says then, and fails
-            self.job_id = segment.job_id
         return await super().next_event()
+
+    async def _first_request(self) -> str:
+        """Ask for the segment's slots. The id of its job."""
+        control = await self.cache.control()
+        segment = await asyncio.to_thread(control.acquire, self.segment_id)
+        task: Any = self.task_instance
+        if segment.state is SegmentState.RUNNING and task is not None and task.try_number > 1:
+            # Its processes were launched after a first try of this task: somebody has cleared it since.
+            await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(None))
+        return segment.job_id
 
     async def look(self, job: JobStatus) -> bool:
         if job.segment_state is SegmentState.CREATED and self._check_due():

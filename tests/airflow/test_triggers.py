@@ -136,6 +136,17 @@ def test_a_task_that_airflow_starts_in_the_triggerer_asks_for_its_slots_there(jo
     assert plane.segment(SEGMENT).lease_live
 
 
+@pytest.mark.parametrize(("try_number", "revoked"), [(1, False), (2, True)], ids=["its first try", "cleared"])
+def test_clearing_the_task_that_has_acquired_the_slots_of_a_running_segment_ends_it(
+    job: str, plane: LedgerControl, life: Life, try_number: int, revoked: bool
+) -> None:
+    life.start()
+    trigger = GrantTrigger("", SEGMENT, ends_task=True)
+    trigger.task_instance = FakeTask(*RUN, "acquire", try_number=try_number)  # type: ignore[assignment]
+    assert result_of(trigger)["state"] == "running"
+    assert (plane.segment(SEGMENT).revoke_reason == "cleared by a user in Airflow") is revoked
+
+
 def test_the_segments_id_is_filled_in_there_from_the_run() -> None:
     """As the triggerer does with a task of a stored DAG."""
     bag = DagBag(str(Path(__file__).parents[2] / "dags" / "elastic_segment.py"))
