@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk.bases.xcom import BaseXCom
-from airflow.triggers.base import BaseTaskEndEvent, TaskSkippedEvent, TaskSuccessEvent
+from airflow.triggers.base import TaskSuccessEvent
 
 from elastic_airflow import links
 from elastic_core.domain import SegmentState
@@ -55,12 +55,3 @@ def segment_words(segment: SegmentStatus) -> str:
 def success(result: dict[str, Any], job: JobStatus) -> TaskSuccessEvent:
     """Ends the task as its process would have: with its result and its links."""
     return TaskSuccessEvent(xcoms={BaseXCom.XCOM_RETURN_KEY: result, **links.stored(job)})
-
-
-def end_of_segment_task(segment: SegmentStatus, job: JobStatus) -> BaseTaskEndEvent | None:
-    """What ends a task of this segment; None where the segment is open, or failed."""
-    if segment.state is SegmentState.COMMITTED:
-        return success(segment_summary(segment), job)
-    if segment.state is SegmentState.CANCELLED:
-        return TaskSkippedEvent()
-    return None

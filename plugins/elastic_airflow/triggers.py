@@ -18,20 +18,22 @@ from typing import Any
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.triggers.base import BaseTaskEndEvent, BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseTaskEndEvent, BaseTrigger, TaskSkippedEvent, TriggerEvent
 
 from elastic_airflow import links
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.driver import end_driver
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import CONN_ID, SEGMENT_DAG, TRAIN_TASK
-from elastic_airflow.outcomes import end_of_segment_task, job_summary, segment_summary, segment_words, success
+from elastic_airflow.outcomes import job_summary, segment_summary, segment_words, success
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import InfrastructureError, NotFound, Unauthorized
 from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
 
 AWAY = (InfrastructureError, Unauthorized, AirflowRuntimeError, OSError)  # what waiting may cure
 POLL_SECONDS = 1.0
+BOUNDARY_SECONDS = 4.0  # that processes may take to end, whose slots the next segment of their job gets
+BOUNDARY_POLL_SECONDS = 0.25
 MAX_BACKOFF_SECONDS = 15.0
 CHECK_SECONDS = 8.0  # between looks at what the cache does not tell: the run, the lease's epoch
 END_CHECK_SECONDS = 3.0  # the same for a job that starts or ends: what its run does takes seconds
@@ -263,20 +265,31 @@ class AttemptTrigger(LedgerTrigger):
         if job is not None and job.segment_id == self.segment_id and not await self.look(job):
             return None
         control = await self.cache.control()
-        segment = await asyncio.to_thread(control.segment, self.segment_id)
-        job = job or await asyncio.to_thread(control.job, self.job_id)
-        event = end_of_segment_task(segment, job) or self.event_of(segment, job)
-        if isinstance(event, BaseTaskEndEvent):  # else the task's process says it
-            self.log.info("%s", segment_words(segment))
+        return await self.conclude(await asyncio.to_thread(control.segment, self.segment_id))
+
+    async def conclude(self, segment: SegmentStatus) -> TriggerEvent | None:
+        """What this segment, as it is now, means for the task."""
+        if segment.state is SegmentState.CANCELLED:
+            event: TriggerEvent | None = TaskSkippedEvent()
+        elif segment.state is SegmentState.COMMITTED or self.is_done(segment):
+            control = await self.cache.control()
+            event = success(segment_summary(segment), await asyncio.to_thread(control.job, segment.job_id))
+        else:
+            return self.event_of(segment)
+        self.log.info("%s", segment_words(segment))
         return event
 
     @abstractmethod
     async def look(self, job: JobStatus) -> bool:
         """Whether the segment itself is to be looked at. `job` is active and this segment is its open one."""
 
+    def is_done(self, segment: SegmentStatus) -> bool:
+        """Whether the task has what it waited for, although the segment is open."""
+        return False
+
     @abstractmethod
-    def event_of(self, segment: SegmentStatus, job: JobStatus) -> TriggerEvent | None:
-        """For a segment that is open or failed: what its task does now."""
+    def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
+        """For a segment that is open or failed: whether its task goes on in a process, and why."""
 
 
 class GrantTrigger(AttemptTrigger):
@@ -296,22 +309,28 @@ class GrantTrigger(AttemptTrigger):
         return path, {**arguments, "ends_task": self.ends_task}
 
     async def next_event(self) -> TriggerEvent | None:
-        if not self.job_id:
-            try:
-                self.job_id = await self._first_request()
-            except NotFound as error:
-                return TriggerEvent({"happened": str(error)})  # as the task itself says then, and fails
-        return await super().next_event()
+        if self.job_id:
+            return await super().next_event()
+        try:
+            segment = await self._first_request()
+        except NotFound as error:
+            return TriggerEvent({"happened": str(error)})  # as the task itself says then, and fails
+        self.job_id = segment.job_id
+        return await self.conclude(segment)
 
-    async def _first_request(self) -> str:
-        """Ask for the segment's slots. The id of its job."""
+    async def _first_request(self) -> SegmentStatus:
+        """Ask for the segment's slots, and look often while the processes before it end."""
         control = await self.cache.control()
         segment = await asyncio.to_thread(control.acquire, self.segment_id)
         task: Any = self.task_instance
         if segment.state is SegmentState.RUNNING and task is not None and task.try_number > 1:
             # Its processes were launched after a first try of this task: somebody has cleared it since.
             await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(None))
-        return segment.job_id
+        until = time.monotonic() + BOUNDARY_SECONDS
+        while segment.state.open and not segment.lease_live and time.monotonic() < until:
+            await asyncio.sleep(BOUNDARY_POLL_SECONDS)
+            segment = await asyncio.to_thread(control.segment, self.segment_id)
+        return segment
 
     async def look(self, job: JobStatus) -> bool:
         if job.segment_state is SegmentState.CREATED and self._check_due():
@@ -319,11 +338,12 @@ class GrantTrigger(AttemptTrigger):
             await asyncio.to_thread(control.acquire, self.segment_id)  # the ledger has not heard its request
         return job.segment_state in (SegmentState.GRANTED, SegmentState.RUNNING)
 
-    def event_of(self, segment: SegmentStatus, job: JobStatus) -> TriggerEvent | None:
+    def is_done(self, segment: SegmentStatus) -> bool:
+        return self.ends_task and segment.state.open and segment.lease_live
+
+    def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
         if segment.state.open and not segment.lease_live:
             return None
-        if self.ends_task and segment.state.open:
-            return success(segment_summary(segment), job)
         return TriggerEvent({"happened": segment_words(segment)})
 
 
@@ -341,7 +361,7 @@ class SegmentTrigger(AttemptTrigger):
     async def look(self, job: JobStatus) -> bool:
         return job.segment_state not in (SegmentState.GRANTED, SegmentState.RUNNING) or self._check_due()
 
-    def event_of(self, segment: SegmentStatus, job: JobStatus) -> TriggerEvent | None:
+    def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
         if segment.state.open and segment.lease_live and segment.epoch == self.epoch:
             return None
         if not segment.state.open:
