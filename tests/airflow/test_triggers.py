@@ -13,7 +13,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.module_loading import import_string
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 from structlog.testing import CapturingLogger
 
@@ -153,9 +153,9 @@ def test_the_segments_id_is_filled_in_there_from_the_run() -> None:
     dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags["elastic_segment"]))
     task = dag.get_task("acquire")
     assert task.start_from_trigger
-    trigger = GrantTrigger(**task.start_trigger_args.trigger_kwargs)
+    trigger = GrantTrigger(**BaseSerialization.deserialize(task.start_trigger_args.trigger_kwargs))
     trigger.task_instance = SimpleNamespace(task=task, task_id="acquire")  # type: ignore[assignment]
-    trigger.render_template_fields({"run_id": SEGMENT}, task.get_template_env())  # type: ignore[typeddict-item]
+    trigger.render_template_fields({"run_id": SEGMENT})  # type: ignore[typeddict-item]
     assert trigger.segment_id == SEGMENT
 
 
