@@ -9,10 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk.bases.xcom import BaseXCom
-from airflow.triggers.base import TaskSuccessEvent
-
-from elastic_airflow import links
 from elastic_core.domain import SegmentState
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 
@@ -50,8 +46,3 @@ def segment_words(segment: SegmentStatus) -> str:
         return f"{name} is committed at step {segment.end_step} ({segment.end_reason}): nothing is left to do for it"
     slots = segment.allocation.num_slots if segment.allocation else 0
     return f"granted {slots} slots under epoch {segment.epoch}: {segment.grant_reason}"
-
-
-def success(result: dict[str, Any], job: JobStatus) -> TaskSuccessEvent:
-    """Ends the task as its process would have: with its result and its links."""
-    return TaskSuccessEvent(xcoms={BaseXCom.XCOM_RETURN_KEY: result, **links.stored(job)})

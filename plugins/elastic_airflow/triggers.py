@@ -12,20 +12,20 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.triggers.base import BaseTaskEndEvent, BaseTrigger, TaskSkippedEvent, TriggerEvent
+from airflow.triggers.base import BaseTaskEndEvent, BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
 from elastic_airflow import links
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.driver import end_driver
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import CONN_ID, SEGMENT_DAG, TRAIN_TASK
-from elastic_airflow.outcomes import job_summary, segment_summary, segment_words, success
+from elastic_airflow.outcomes import job_summary, segment_summary, segment_words
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import InfrastructureError, NotFound, Unauthorized
 from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
@@ -95,6 +95,22 @@ class LedgerTrigger(BaseTrigger):
                 return
             backoff = POLL_SECONDS
             await asyncio.sleep(POLL_SECONDS)
+
+    async def succeed(self, result: Mapping[str, Any], job: JobStatus) -> TaskSuccessEvent:
+        """Ends the task as its process would have: with its result and its links.
+
+        Stored from here, since Airflow stores what an event brings along as text, which no task reads as it was.
+        """
+        await self._store({BaseXCom.XCOM_RETURN_KEY: dict(result), **links.stored(job)})
+        return TaskSuccessEvent()
+
+    async def _store(self, xcoms: Mapping[str, Any]) -> None:
+        task: Any = self.task_instance
+        for key, value in xcoms.items():
+            await asyncio.to_thread(
+                BaseXCom.set, key, value, dag_id=task.dag_id, task_id=task.task_id, run_id=task.run_id,
+                map_index=task.map_index,
+            )  # fmt: skip
 
     async def handle_user_action(self, action: str | None) -> None:
         """Do what the user's act on the task means for job and segment. Nothing, unless a subclass says otherwise."""
@@ -168,7 +184,7 @@ class JobTrigger(LedgerTrigger):
         if job.state is not JobState.FINISHED:
             return TriggerEvent({"happened": f"job {self.job_id} is {job.state}"})
         self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
-        return success(job_summary(job), job)
+        return await self.succeed(job_summary(job), job)
 
     async def _ensure_segment_runs(self) -> None:
         control = await self.cache.control()
@@ -192,11 +208,7 @@ class JobTrigger(LedgerTrigger):
         tracker_run, task = job.results.get("mlflow_run_id"), self.task_instance
         if tracker_run == self._run_shown or task is None:
             return
-        for key, value in links.stored(job).items():
-            await asyncio.to_thread(
-                BaseXCom.set, key, value, dag_id=task.dag_id, task_id=task.task_id, run_id=task.run_id,
-                map_index=task.map_index,
-            )  # fmt: skip
+        await self._store(links.stored(job))
         self._run_shown = tracker_run
 
     async def handle_user_action(self, action: str | None) -> None:
@@ -273,7 +285,8 @@ class AttemptTrigger(LedgerTrigger):
             event: TriggerEvent | None = TaskSkippedEvent()
         elif segment.state is SegmentState.COMMITTED or self.is_done(segment):
             control = await self.cache.control()
-            event = success(segment_summary(segment), await asyncio.to_thread(control.job, segment.job_id))
+            job = await asyncio.to_thread(control.job, segment.job_id)
+            event = await self.succeed(segment_summary(segment), job)
         else:
             return self.event_of(segment)
         self.log.info("%s", segment_words(segment))

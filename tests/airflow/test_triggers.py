@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.execution_time import task_runner
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
@@ -71,9 +72,16 @@ def fires(trigger: LedgerTrigger, seconds: float = 10.0) -> str:
 
 def result_of(trigger: LedgerTrigger) -> Any:
     """Of the task that the trigger ends as a success: what its process would have returned."""
+    return stored_by(trigger)[BaseXCom.XCOM_RETURN_KEY]
+
+
+def stored_by(trigger: LedgerTrigger) -> dict[str, Any]:
+    """By a trigger that ends its task as a success: result and links, as Airflow's API is sent them."""
+    trigger.task_instance = trigger.task_instance or FakeTask(*RUN)  # type: ignore[assignment]
     event = event_of(trigger)
     assert isinstance(event, TaskSuccessEvent)
-    return (event.xcoms or {})[BaseXCom.XCOM_RETURN_KEY]
+    assert event.xcoms is None, "Airflow would store them as text"
+    return {message.key: message.value for message in task_runner.SUPERVISOR_COMMS.stored}  # type: ignore[attr-defined]
 
 
 def stays_silent(trigger: LedgerTrigger, seconds: float = 0.7) -> None:
@@ -220,9 +228,7 @@ def test_a_failed_job_is_told_by_its_tasks_own_process(job: str, plane: LedgerCo
 def test_a_finished_job_ends_its_task_with_its_summary_and_links(job: str, plane: LedgerControl, life: Life) -> None:
     order = life.start()
     plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
-    event = event_of(JobTrigger(job, SEGMENT))
-    assert isinstance(event, TaskSuccessEvent)
-    stored = dict(event.xcoms or {})
+    stored = stored_by(JobTrigger(job, SEGMENT))
     assert stored.pop("return_value") == {"job_id": job, "step": 1000, "samples": 10_000}
     assert stored["_link_PageLink"] == "/plugin/elastic?job=digits-1"
     assert stored.keys() == {"_link_SegmentsLink", "_link_TrackerLink", "_link_PageLink"}
