@@ -81,6 +81,9 @@ class FakeJobRuns:
     def __init__(self) -> None:
         self.runs: dict[str, JobRun] = {}
         self.tried_again: list[str] = []
+        self.segments: dict[str, str] = {}  # state of a segment's run, by its id
+        self.segments_started: list[str] = []
+        self.segments_cleared: list[str] = []
 
     def look(self, job_id: str, results: Mapping[str, Any]) -> JobRun | None:
         return self.runs.get(results.get("airflow", {}).get("run_id", job_id))
@@ -94,6 +97,14 @@ class FakeJobRuns:
     def try_again(self, job_id: str) -> None:
         self.tried_again.append(job_id)
         self.runs[job_id] = replace(self.runs[job_id], succeeded=None, refusal=None)
+
+    def ensure_segments(self, job_id: str, over: Mapping[str, bool]) -> list[str]:
+        begun = [one for one in over if one not in self.segments]
+        again = [one for one in over if self.segments.get(one) in ("success", "failed") and not over[one]]
+        self.segments_started += begun
+        self.segments_cleared += again
+        self.segments |= dict.fromkeys(begun + again, "running")
+        return [f"run {one} started" for one in begun] + [f"run {one} cleared" for one in again]
 
     def end(self, job_id: str, *, succeeded: bool, refusal: str | None = None) -> None:
         self.runs[job_id] = replace(self.runs[job_id], succeeded=succeeded, refusal=refusal)

@@ -141,6 +141,10 @@ class LedgerControl:
         self.allocator.decide_pending()
         return self.segment(segment_id)
 
+    def ensure_segment_runs(self, job_id: str, after: str | None = None) -> list[str]:
+        segments = self.segments(job_id)
+        return self._job_runs().ensure_segments(job_id, start_job.segments_to_show(segments, after))
+
     def launch_order(self, segment_id: str) -> LaunchOrder:
         return self._ledger.read(lambda tx: reads.order_of(tx, self._tokens, segment_id))
 

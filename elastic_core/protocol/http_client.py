@@ -169,6 +169,10 @@ class HttpControl:
     def acquire(self, segment_id: str) -> SegmentStatus:
         return self._segment("acquire", segment_id=segment_id)
 
+    def ensure_segment_runs(self, job_id: str, after: str | None = None) -> list[str]:
+        answer: list[str] = self._channel.call("ensure_segment_runs", job_id=job_id, after=after)
+        return answer
+
     def launch_order(self, segment_id: str) -> LaunchOrder:
         order: LaunchOrder = self._channel.call("launch_order", segment_id=segment_id)
         return order

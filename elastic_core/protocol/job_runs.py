@@ -1,4 +1,4 @@
-"""The runs that take care of jobs, as the control plane sees them: start one, look at one.
+"""The runs that take care of jobs and of their segments, as the control plane sees them: start one, look at one.
 
 A port: the control plane knows no Airflow, and Airflow's API server brings the implementation. A run inspects the
 task in a process of its own, records the job in the ledger, drives its segments, evaluates the model and registers it.
@@ -32,3 +32,10 @@ class JobRuns(Protocol):
 
     def try_again(self, job_id: str) -> None:
         """The run under the job's id, which has ended, does all of its work again."""
+
+    def ensure_segments(self, job_id: str, over: Mapping[str, bool]) -> list[str]:
+        """These segments of the job have their runs when this returns: any where `over`, else one that works.
+
+        A run that ended before its segment does its work again. Returns what was done, in words; raises
+        `InfrastructureError` where runs cannot be started now.
+        """

@@ -123,6 +123,12 @@ class SegmentControl(JobRecords, Protocol):
         A segment that holds slots, or is over, is left as it is.
         """
 
+    def ensure_segment_runs(self, job_id: str, after: str | None = None) -> list[str]:
+        """The job's open segment has a run that works for it, and those between it and `after`, if given, have one too.
+
+        Those went by while nobody looked, in the same processes: their runs show them. Returns what was done, in words.
+        """
+
     def launch_order(self, segment_id: str) -> LaunchOrder:
         """What to start under the live epoch. Raises `Conflict` when the segment holds no live lease."""
 

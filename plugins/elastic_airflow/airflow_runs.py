@@ -1,7 +1,7 @@
-"""`JobRuns` for the control plane in Airflow's API server: runs of `elastic_job`, in Airflow's own database.
+"""`JobRuns` for the control plane in Airflow's API server: runs of jobs and segments, in Airflow's own database.
 
-Only `api_server` imports it: tasks and triggers have no access to that database and ask their supervisor
-(`access.dag_runs`).
+Only `api_server` imports it: tasks and triggers have no access to that database. They ask their supervisor
+(`access.dag_runs`), which starts runs for tasks but for no trigger, or the control plane, which asks here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import select, tuple_
 from sqlalchemy.exc import IntegrityError
 
-from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SUBMIT_TASK, resumed_run_id
+from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG, SUBMIT_TASK, resumed_run_id
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.job_runs import JobRun
 
@@ -39,34 +39,59 @@ class AirflowJobRuns:
             return _job_run(session, ordered[0]) if ordered else None
 
     def start(self, job_id: str, conf: Mapping[str, Any]) -> bool:
-        from airflow.api.common.trigger_dag import trigger_dag
-        from airflow.exceptions import DagNotFound, DagRunAlreadyExists
-        from airflow.utils.types import DagRunTriggeredByType
-
-        try:
-            trigger_dag(
-                dag_id=JOB_DAG, run_id=job_id, conf=dict(conf), triggered_by=DagRunTriggeredByType.REST_API,
-                note="submitted through the platform's API",
-            )  # fmt: skip
-        except (DagRunAlreadyExists, IntegrityError):
-            return False
-        except DagNotFound as error:
-            raise InfrastructureError(
-                f"Airflow does not know the DAG {JOB_DAG!r} (yet): is its DAG processor up (`elastic status`)?"
-            ) from error
-        except ValueError as error:  # what Airflow thinks of run id and conf
-            raise UserError(f"Airflow does not take the run of job {job_id!r}: {error}") from error
-        return True
+        return _start(JOB_DAG, job_id, conf, "submitted through the platform's API")
 
     def try_again(self, job_id: str) -> None:
-        from airflow.models.dagbag import DBDagBag
+        _clear(JOB_DAG, job_id)
 
+    def ensure_segments(self, job_id: str, over: Mapping[str, bool]) -> list[str]:
         with create_session() as session:
-            run = session.scalar(select(DagRun).where(DagRun.dag_id == JOB_DAG, DagRun.run_id == job_id))
-            dag = DBDagBag().get_dag_for_run(run, session=session) if run is not None else None
-            if dag is None:
-                raise InfrastructureError(f"run {job_id!r} of {JOB_DAG!r} was deleted a moment ago: ask again")
-            dag.clear(run_id=job_id, session=session)
+            known = select(DagRun.run_id, DagRun.state).where(DagRun.dag_id == SEGMENT_DAG, DagRun.run_id.in_(over))
+            states = {run_id: state for run_id, state in session.execute(known)}
+        done = []
+        for segment_id in over:
+            conf = {"job_id": job_id, "segment_id": segment_id}
+            if segment_id not in states:
+                if _start(SEGMENT_DAG, segment_id, conf, f"segment of {job_id}", by_operator=True):
+                    done.append(f"run {segment_id} started")
+            elif states[segment_id] in ENDED and not over[segment_id]:
+                _clear(SEGMENT_DAG, segment_id)
+                done.append(f"run {segment_id} had ended before its segment: cleared it")
+        return done
+
+
+def _start(dag_id: str, run_id: str, conf: Mapping[str, Any], note: str, by_operator: bool = False) -> bool:
+    """False where a run of that id exists. `by_operator`: as the run that a task starts, not a person."""
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.exceptions import DagNotFound, DagRunAlreadyExists
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    run_type = DagRunType.OPERATOR_TRIGGERED if by_operator else DagRunType.MANUAL
+    triggered_by = DagRunTriggeredByType.OPERATOR if by_operator else DagRunTriggeredByType.REST_API
+    try:
+        trigger_dag(
+            dag_id=dag_id, run_id=run_id, conf=dict(conf), run_type=run_type, triggered_by=triggered_by, note=note
+        )
+    except (DagRunAlreadyExists, IntegrityError):
+        return False
+    except DagNotFound as error:
+        raise InfrastructureError(
+            f"Airflow does not know the DAG {dag_id!r} (yet): is its DAG processor up (`elastic status`)?"
+        ) from error
+    except ValueError as error:  # what Airflow thinks of run id and conf
+        raise UserError(f"Airflow does not take run {run_id!r} of {dag_id!r}: {error}") from error
+    return True
+
+
+def _clear(dag_id: str, run_id: str) -> None:
+    from airflow.models.dagbag import DBDagBag
+
+    with create_session() as session:
+        run = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+        dag = DBDagBag().get_dag_for_run(run, session=session) if run is not None else None
+        if dag is None:
+            raise InfrastructureError(f"run {run_id!r} of {dag_id!r} was deleted a moment ago: ask again")
+        dag.clear(run_id=run_id, session=session)
 
 
 def _job_run(session: Session, run: DagRun) -> JobRun:

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
+from airflow.sdk.configuration import conf
 
 from elastic_airflow.names import PAGE_ROUTE, SEGMENT_DAG
 from elastic_core.protocol.records import JobStatus
@@ -51,11 +52,17 @@ def tracker_url(job: JobStatus, settings: Settings) -> str | None:
     return f"{settings.tracking_uri()}/#/experiments/{experiment}/runs/{run}"
 
 
-def links_of(job: JobStatus, settings: Settings, base_url: str) -> dict[str, str]:
+def stored(job: JobStatus) -> dict[str, str]:
+    """The URL of each link by the key that Airflow looks it up under: what a task stores when it leaves its process."""
+    urls = links_of(job)
+    return {link.xcom_key: urls[link.name] for link in LINKS}
+
+
+def links_of(job: JobStatus) -> dict[str, str]:
     """The URL of each link by its name (the run in MLflow is known only once training has begun)."""
-    base = base_url.rstrip("/")
+    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
     return {
         SegmentsLink.name: base + segments_path(job.job_id),
-        TrackerLink.name: tracker_url(job, settings) or "",
+        TrackerLink.name: tracker_url(job, Settings()) or "",
         PageLink.name: base + page_path(job.job_id),
     }

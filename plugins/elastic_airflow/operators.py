@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from elastic_airflow import links
@@ -26,7 +25,6 @@ from elastic_airflow.triggers import JobEndTrigger
 from elastic_core.domain import JobState
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import JobStatus, Submission, SubmissionState
-from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import parse_job_spec
 
@@ -50,8 +48,7 @@ class ElasticOperator(BaseOperator):
         return ElasticHook(self.conn_id).get_conn()
 
     def show_links(self, job: JobStatus) -> None:
-        base_url = conf.get("api", "base_url", fallback="") or ""
-        self.links = links.links_of(job, Settings(), base_url)
+        self.links = links.links_of(job)
 
 
 class ElasticTrainingOperator(ElasticOperator):

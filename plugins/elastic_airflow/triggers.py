@@ -1,5 +1,8 @@
 """What deferred tasks wait on: the ledger's word, and the existence of the run that should bring it about.
 
+A trigger does itself what needs no process: it has the next segment's run started, asks for slots, and ends its task
+where that succeeds or is skipped. It fires for the rest: processes to launch, a failure to tell.
+
 No token is in a trigger's arguments: each reads the Airflow connection itself. A control API that is away is waited
 for. `on_kill` runs on a user's act (mark, clear) and not when a triggerer restarts; nothing is revoked in `cleanup`.
 """
@@ -9,23 +12,28 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseTaskEndEvent, BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
+from elastic_airflow import links
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.driver import end_driver
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import CONN_ID, SEGMENT_DAG, TRAIN_TASK
-from elastic_core.domain import SegmentState
+from elastic_airflow.outcomes import job_summary, segment_summary, segment_words
+from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import InfrastructureError, NotFound, Unauthorized
-from elastic_core.protocol.records import JobStatus, SubmissionState
+from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
 
 AWAY = (InfrastructureError, Unauthorized, AirflowRuntimeError, OSError)  # what waiting may cure
 POLL_SECONDS = 1.0
+BOUNDARY_SECONDS = 4.0  # that processes may take to end, whose slots the next segment of their job gets
+BOUNDARY_POLL_SECONDS = 0.25
 MAX_BACKOFF_SECONDS = 15.0
 CHECK_SECONDS = 8.0  # between looks at what the cache does not tell: the run, the lease's epoch
 END_CHECK_SECONDS = 3.0  # the same for a job that starts or ends: what its run does takes seconds
@@ -35,10 +43,11 @@ _USER_ACTIONS: set[asyncio.Task[None]] = set()  # the event loop holds tasks wea
 
 
 def quiet_seconds() -> float:
-    """No event earlier than this after a deferral.
+    """No event that queues the task again earlier than this after its deferral.
 
-    The supervisor of the deferring task lingers up to one heartbeat interval, and its late report would fail the
-    task if a trigger had already had it queued again.
+    The supervisor of the deferring task lingers up to one heartbeat interval, and then the executor reports a success.
+    Airflow 3.3 passes that over for a task that is scheduled, and fails one that is queued or runs by then
+    (`SchedulerJobRunner.process_executor_events`). A task that its trigger has ended is in neither state.
     """
     return 2.0 * conf.getint("workers", "min_heartbeat_interval")
 
@@ -49,7 +58,7 @@ def by_a_user(state: str | None) -> str:
 
 
 class LedgerTrigger(BaseTrigger):
-    """Waits until `look` has something to say about one segment of one job."""
+    """Waits on the ledger's word on one segment of one job."""
 
     def __init__(self, job_id: str, segment_id: str, conn_id: str = CONN_ID) -> None:
         super().__init__()
@@ -65,33 +74,43 @@ class LedgerTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     @abstractmethod
-    async def look(self, job: JobStatus) -> str | None:
-        """What happened, in words, or None. `job` is active and this segment is its open one."""
+    async def next_event(self) -> TriggerEvent | None:
+        """One look, and what can be done without a process. The event that ends the wait, or the task; None: go on."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        await asyncio.sleep(quiet_seconds())
+        fires_from = time.monotonic() + quiet_seconds()
         backoff = POLL_SECONDS
         while True:
             try:
-                what_happened = await self._what_happened()
+                event = await self.next_event()
             except AWAY as error:
                 self.log.warning("the control API is away (%s); asking again in %.0f s", error, backoff)
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
                 continue
-            if what_happened:
-                yield TriggerEvent({"happened": what_happened})
+            if event is not None:
+                if not isinstance(event, BaseTaskEndEvent):
+                    await asyncio.sleep(max(0.0, fires_from - time.monotonic()))
+                yield event
                 return
             backoff = POLL_SECONDS
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _what_happened(self) -> str | None:
-        job = (await self.cache.active_jobs()).get(self.job_id)
-        if job is None:
-            return f"job {self.job_id} is not active any more"
-        if job.segment_id != self.segment_id:
-            return f"segment {self.segment_id} is over; {job.segment_id} is next"
-        return await self.look(job)
+    async def succeed(self, result: Mapping[str, Any], job: JobStatus) -> TaskSuccessEvent:
+        """Ends the task as its process would have: with its result and its links.
+
+        Stored from here, since Airflow stores what an event brings along as text, which no task reads as it was.
+        """
+        await self._store({BaseXCom.XCOM_RETURN_KEY: dict(result), **links.stored(job)})
+        return TaskSuccessEvent()
+
+    async def _store(self, xcoms: Mapping[str, Any]) -> None:
+        task: Any = self.task_instance
+        for key, value in xcoms.items():
+            await asyncio.to_thread(
+                BaseXCom.set, key, value, dag_id=task.dag_id, task_id=task.task_id, run_id=task.run_id,
+                map_index=task.map_index,
+            )  # fmt: skip
 
     async def handle_user_action(self, action: str | None) -> None:
         """Do what the user's act on the task means for job and segment. Nothing, unless a subclass says otherwise."""
@@ -134,22 +153,63 @@ class LedgerTrigger(BaseTrigger):
 
 
 class JobTrigger(LedgerTrigger):
-    """For a job's own task: until the segment is over, or its run needs to be started again."""
+    """For a job's own task: until the job is over. Each of its segments gets its run from here.
 
-    async def look(self, job: JobStatus) -> str | None:
-        if not self._check_due():
+    `segment_id` is the last segment that is known to have its run; a triggerer that restarts begins again with the one
+    that the task was deferred on.
+    """
+
+    def __init__(self, job_id: str, segment_id: str, conn_id: str = CONN_ID) -> None:
+        super().__init__(job_id, segment_id, conn_id)
+        self._run_shown: Any = None  # in MLflow
+
+    async def next_event(self) -> TriggerEvent | None:
+        job = (await self.cache.active_jobs()).get(self.job_id)
+        if job is None:
+            return await self._end()
+        if job.segment_id != self.segment_id:
+            await self._ensure_segment_runs()
+            self.segment_id = job.segment_id
+        elif self._check_due():
+            await self._check_run(job)
+        await self._show_tracker(job)
+        return None
+
+    async def _end(self) -> TriggerEvent | None:
+        control = await self.cache.control()
+        job = await asyncio.to_thread(control.job, self.job_id)
+        if job.state is JobState.ACTIVE:  # submitted or revived since the cache was filled
             return None
+        await self._ensure_segment_runs()
+        if job.state is not JobState.FINISHED:
+            return TriggerEvent({"happened": f"job {self.job_id} is {job.state}"})
+        self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
+        return await self.succeed(job_summary(job), job)
+
+    async def _ensure_segment_runs(self) -> None:
+        control = await self.cache.control()
+        for what_was_done in await asyncio.to_thread(control.ensure_segment_runs, self.job_id, self.segment_id):
+            self.log.info("%s", what_was_done)
+
+    async def _check_run(self, job: JobStatus) -> None:
+        """A run that was deleted is started again; one that was ended by hand has its segment reach a boundary."""
         run = await asyncio.to_thread(dag_runs.presence, SEGMENT_DAG, self.segment_id)
-        if run is dag_runs.Presence.MISSING:
-            return f"run {self.segment_id} was deleted"
-        if run is dag_runs.Presence.FINISHED:
-            if job.segment_state in (SegmentState.CREATED, SegmentState.WAITING):
-                return f"run {self.segment_id} ended, but its segment still waits"
+        waits = job.segment_state in (SegmentState.CREATED, SegmentState.WAITING)
+        if run is dag_runs.Presence.MISSING or (run is dag_runs.Presence.FINISHED and waits):
+            await self._ensure_segment_runs()
+        elif run is dag_runs.Presence.FINISHED:
             # Marked before a triggerer had taken up its trigger, whose on_kill would have done this.
             action = await asyncio.to_thread(dag_runs.task_state, SEGMENT_DAG, self.segment_id, TRAIN_TASK)
             control = await self.cache.control()
             await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(action))
-        return None
+
+    async def _show_tracker(self, job: JobStatus) -> None:
+        """The job's run in MLflow is opened after its task was deferred: its link is stored from here."""
+        tracker_run, task = job.results.get("mlflow_run_id"), self.task_instance
+        if tracker_run == self._run_shown or task is None:
+            return
+        await self._store(links.stored(job))
+        self._run_shown = tracker_run
 
     async def handle_user_action(self, action: str | None) -> None:
         """Marked failed: cancel the job. Marked a success: commit, then stop. Cleared, deleted: a new task attaches."""
@@ -157,24 +217,29 @@ class JobTrigger(LedgerTrigger):
             self.log.info("job %s goes on: its task was %s", self.job_id, action or "cleared")
             return
         control = await self.cache.control()
-        if action == "success":
-            await self._commit_first()
+        active = (await self.cache.active_jobs()).get(self.job_id)
+        if action == "success" and active is not None:
+            await self._commit_first(active.segment_id)
         job = await asyncio.to_thread(control.cancel, self.job_id, by_a_user(action))
         await asyncio.to_thread(end_driver, control, job)
 
-    async def _commit_first(self) -> None:
+    async def _commit_first(self, segment_id: str) -> None:
         control = await self.cache.control()
-        await asyncio.to_thread(control.revoke, self.segment_id, "the job was marked as a success in Airflow")
+        await asyncio.to_thread(control.revoke, segment_id, "the job was marked as a success in Airflow")
         until = time.monotonic() + LAST_COMMIT_SECONDS
         while time.monotonic() < until:
             job = (await self.cache.active_jobs()).get(self.job_id)
-            if job is None or job.segment_id != self.segment_id or job.allocation is None:
+            if job is None or job.segment_id != segment_id or job.allocation is None:
                 return
             await asyncio.sleep(POLL_SECONDS)
 
 
 class JobEndTrigger(JobTrigger):
-    """For a task that asked for a job: until the job is over, and so is the run that evaluates and registers it."""
+    """For a task that asked for a job: until the job is over, and so is the run that evaluates and registers it.
+
+    The task is one of a user's DAG and ends in a process of its own, since Airflow runs no success callback of a task
+    that a trigger ends.
+    """
 
     def __init__(self, job_id: str, conn_id: str = CONN_ID) -> None:
         super().__init__(job_id, "", conn_id)
@@ -184,40 +249,118 @@ class JobEndTrigger(JobTrigger):
         del arguments["segment_id"]
         return path, arguments
 
-    async def _what_happened(self) -> str | None:
+    async def next_event(self) -> TriggerEvent | None:
         if self.job_id in await self.cache.active_jobs() or not self._check_due(END_CHECK_SECONDS):
             return None
         control = await self.cache.control()
         try:
             submission = await asyncio.to_thread(control.submission, self.job_id)
         except NotFound:
-            return f"job {self.job_id}: its run was deleted before it had recorded the job"
+            return TriggerEvent({"happened": f"job {self.job_id}: its run was deleted before it had recorded the job"})
         if submission.state in (SubmissionState.STARTING, SubmissionState.ACCEPTED):
             return None
-        return f"job {self.job_id}: {submission.state}"
+        return TriggerEvent({"happened": f"job {self.job_id}: {submission.state}"})
 
     async def handle_user_action(self, action: str | None) -> None:
         """As for the task that drives the job, which finds its job ended then."""
-        job = (await self.cache.active_jobs()).get(self.job_id)
-        if job is None:
+        if self.job_id not in await self.cache.active_jobs():
             self.log.info("job %s is not active: what was done to the task changes nothing for it", self.job_id)
             return
-        self.segment_id = job.segment_id
         await super().handle_user_action(action)
 
 
-class GrantTrigger(LedgerTrigger):
-    """For a segment that waits for its slots. A user's mark changes nothing: it holds nothing to give back."""
+class AttemptTrigger(LedgerTrigger):
+    """Base of what the two tasks of a segment's run wait on."""
 
-    async def look(self, job: JobStatus) -> str | None:
-        if job.segment_state in (SegmentState.GRANTED, SegmentState.RUNNING):
-            return f"granted: {job.target_reason}"
+    async def next_event(self) -> TriggerEvent | None:
+        job = (await self.cache.active_jobs()).get(self.job_id)
+        if job is not None and job.segment_id == self.segment_id and not await self.look(job):
+            return None
+        control = await self.cache.control()
+        return await self.conclude(await asyncio.to_thread(control.segment, self.segment_id))
+
+    async def conclude(self, segment: SegmentStatus) -> TriggerEvent | None:
+        """What this segment, as it is now, means for the task."""
+        if segment.state is SegmentState.CANCELLED:
+            event: TriggerEvent | None = TaskSkippedEvent()
+        elif segment.state is SegmentState.COMMITTED or self.is_done(segment):
+            control = await self.cache.control()
+            job = await asyncio.to_thread(control.job, segment.job_id)
+            event = await self.succeed(segment_summary(segment), job)
+        else:
+            return self.event_of(segment)
+        self.log.info("%s", segment_words(segment))
+        return event
+
+    @abstractmethod
+    async def look(self, job: JobStatus) -> bool:
+        """Whether the segment itself is to be looked at. `job` is active and this segment is its open one."""
+
+    def is_done(self, segment: SegmentStatus) -> bool:
+        """Whether the task has what it waited for, although the segment is open."""
+        return False
+
+    @abstractmethod
+    def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
+        """For a segment that is open or failed: whether its task goes on in a process, and why."""
+
+
+class GrantTrigger(AttemptTrigger):
+    """For a segment that waits for its slots. A user's mark changes nothing: it holds nothing to give back.
+
+    :param job_id: empty for a task that Airflow starts here without a process: the ledger is asked whose segment it is.
+    :param segment_id: templated for such a task.
+    :param ends_task: the grant is all that the task waits for. Else the task goes on and has its processes launched.
+    """
+
+    def __init__(self, job_id: str, segment_id: str, conn_id: str = CONN_ID, ends_task: bool = False) -> None:
+        super().__init__(job_id, segment_id, conn_id)
+        self.ends_task = ends_task
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        path, arguments = super().serialize()
+        return path, {**arguments, "ends_task": self.ends_task}
+
+    async def next_event(self) -> TriggerEvent | None:
+        if self.job_id:
+            return await super().next_event()
+        try:
+            segment = await self._first_request()
+        except NotFound as error:
+            return TriggerEvent({"happened": str(error)})  # as the task itself says then, and fails
+        self.job_id = segment.job_id
+        return await self.conclude(segment)
+
+    async def _first_request(self) -> SegmentStatus:
+        """Ask for the segment's slots, and look often while the processes before it end."""
+        control = await self.cache.control()
+        segment = await asyncio.to_thread(control.acquire, self.segment_id)
+        task: Any = self.task_instance
+        if segment.state is SegmentState.RUNNING and task is not None and task.try_number > 1:
+            # Its processes were launched after a first try of this task: somebody has cleared it since.
+            await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(None))
+        until = time.monotonic() + BOUNDARY_SECONDS
+        while segment.state.open and not segment.lease_live and time.monotonic() < until:
+            await asyncio.sleep(BOUNDARY_POLL_SECONDS)
+            segment = await asyncio.to_thread(control.segment, self.segment_id)
+        return segment
+
+    async def look(self, job: JobStatus) -> bool:
         if job.segment_state is SegmentState.CREATED and self._check_due():
-            return "the ledger has not heard its request"  # ask again: idempotent
-        return None
+            control = await self.cache.control()
+            await asyncio.to_thread(control.acquire, self.segment_id)  # the ledger has not heard its request
+        return job.segment_state in (SegmentState.GRANTED, SegmentState.RUNNING)
+
+    def is_done(self, segment: SegmentStatus) -> bool:
+        return self.ends_task and segment.state.open and segment.lease_live
+
+    def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
+        if segment.state.open and not segment.lease_live:
+            return None
+        return TriggerEvent({"happened": segment_words(segment)})
 
 
-class SegmentTrigger(LedgerTrigger):
+class SegmentTrigger(AttemptTrigger):
     """For a segment whose processes run: until its attempt (one lease epoch) is over."""
 
     def __init__(self, job_id: str, segment_id: str, epoch: int, conn_id: str = CONN_ID) -> None:
@@ -228,16 +371,16 @@ class SegmentTrigger(LedgerTrigger):
         path, arguments = super().serialize()
         return path, {**arguments, "epoch": self.epoch}
 
-    async def look(self, job: JobStatus) -> str | None:
-        if job.segment_state not in (SegmentState.GRANTED, SegmentState.RUNNING):
-            return f"its attempt is over; the segment is {job.segment_state}"
-        if not self._check_due():
+    async def look(self, job: JobStatus) -> bool:
+        return job.segment_state not in (SegmentState.GRANTED, SegmentState.RUNNING) or self._check_due()
+
+    def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
+        if segment.state.open and segment.lease_live and segment.epoch == self.epoch:
             return None
-        control = await self.cache.control()
-        segment = await asyncio.to_thread(control.segment, self.segment_id)
-        if segment.epoch != self.epoch or not segment.lease_live:
-            return f"its attempt under epoch {self.epoch} is over; the epoch is now {segment.epoch}"
-        return None
+        if not segment.state.open:
+            return TriggerEvent({"happened": segment_words(segment)})
+        what = f"its attempt under epoch {self.epoch} is over; the epoch is now {segment.epoch}, the segment is"
+        return TriggerEvent({"happened": f"{what} {segment.state}"})
 
     async def handle_user_action(self, action: str | None) -> None:
         """Marked or cleared: reach a boundary. Deleted: nothing, the run is started again and attaches."""

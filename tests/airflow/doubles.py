@@ -12,6 +12,7 @@ from airflow.sdk.execution_time.comms import (
     GetDRCount,
     GetTaskStates,
     OKResponse,
+    SetXCom,
     TaskStatesResult,
     TriggerDagRun,
 )
@@ -25,6 +26,7 @@ class FakeSupervisor:
         self.task_states: dict[tuple[str, str], dict[str, str | None]] = {}
         self.started: list[tuple[str, str]] = []
         self.cleared: list[tuple[str, str]] = []
+        self.stored: list[SetXCom] = []
         self.confs: dict[tuple[str, str], dict[str, Any]] = {}
         self.overtaken: set[tuple[str, str]] = set()  # runs that somebody starts between our look and our start
 
@@ -34,6 +36,9 @@ class FakeSupervisor:
             return DRCount(count=sum(state is not None and (not msg.states or state in msg.states) for state in found))
         if isinstance(msg, TriggerDagRun):
             return self._trigger(msg)
+        if isinstance(msg, SetXCom):
+            self.stored.append(msg)
+            return OKResponse(ok=True)
         if isinstance(msg, GetTaskStates):
             run_id = (msg.run_ids or [""])[0]
             return TaskStatesResult(task_states={run_id: self.task_states.get((msg.dag_id, run_id), {})})

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from airflow import settings
+from airflow.dag_processing.collection import update_dag_parsing_results_in_db
+from airflow.dag_processing.dagbag import DagBag
 from airflow.models import import_all_models
 from airflow.models.base import Base
+from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
+from airflow.utils.db import synchronize_log_template
 from airflow.utils.session import create_session
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 
 from elastic_airflow.airflow_runs import AirflowJobRuns
-from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN
+from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG
 from elastic_core.errors import InfrastructureError
 
 AT = datetime(2026, 11, 20, tzinfo=UTC)
@@ -110,6 +116,36 @@ def test_a_refusal_counts_until_its_task_is_cleared(new_run: NewRun) -> None:
 def test_a_dag_that_airflow_does_not_know_yet_is_a_fault_of_the_machine_not_of_the_user() -> None:
     with pytest.raises(InfrastructureError, match=r"does not know the DAG 'elastic_job' \(yet\)"):
         AirflowJobRuns().start("job-a", {})
+
+
+@pytest.fixture
+def segment_dag() -> None:
+    """The DAG of segments, as Airflow's DAG processor stores it."""
+    bag = DagBag(str(Path(__file__).parents[2] / "dags" / "elastic_segment.py"))
+    dag = LazyDeserializedDAG.from_dag(bag.dags[SEGMENT_DAG])
+    with create_session() as session:
+        synchronize_log_template(session=session)  # every run names the one that it was started under
+        session.add(DagBundleModel(name="dags-folder"))
+        session.flush()
+        update_dag_parsing_results_in_db("dags-folder", None, [dag], {}, None, set(), session)
+
+
+@pytest.mark.usefixtures("segment_dag")
+def test_segments_get_runs_that_are_not_started_by_hand_and_what_works_is_left_alone(new_run: NewRun) -> None:
+    new_run("job-a__seg_0", "success", SEGMENT_DAG)
+    new_run("job-a__seg_1", "running", SEGMENT_DAG)
+    wanted = {"job-a__seg_0": True, "job-a__seg_1": False, "job-a__seg_2": False}
+    assert AirflowJobRuns().ensure_segments("job-a", wanted) == ["run job-a__seg_2 started"]
+    with create_session() as session:
+        chosen = select(DagRun).where(DagRun.dag_id == SEGMENT_DAG).order_by(DagRun.run_id)
+        runs = session.scalars(chosen).all()
+        assert [(run.run_id, str(run.state)) for run in runs] == [
+            ("job-a__seg_0", "success"), ("job-a__seg_1", "running"), ("job-a__seg_2", "queued")
+        ]  # fmt: skip
+        assert (str(runs[2].run_type), runs[2].conf) == (
+            "operator_triggered", {"job_id": "job-a", "segment_id": "job-a__seg_2"}
+        )  # fmt: skip
+    assert AirflowJobRuns().ensure_segments("job-a", wanted) == []
 
 
 def test_a_run_that_is_gone_cannot_be_tried_again() -> None:

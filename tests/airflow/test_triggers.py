@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.module_loading import import_string
+from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
+from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
+from structlog.testing import CapturingLogger
 
 from elastic_airflow import triggers
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
+from elastic_airflow.outcomes import segment_summary
+from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator
 from elastic_airflow.triggers import (
     GrantTrigger,
     JobEndTrigger,
     JobTrigger,
     LedgerTrigger,
     SegmentTrigger,
-    quiet_seconds,
 )
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
@@ -43,20 +54,54 @@ def job(plane: LedgerControl) -> str:
     return plane.submit("digits-1", a_spec(), FACTS).job_id
 
 
-async def _first_event(trigger: LedgerTrigger) -> str:
+async def _first_event(trigger: LedgerTrigger) -> TriggerEvent:
     async for event in trigger.run():
-        happened: str = event.payload["happened"]
-        return happened
+        return event
     raise AssertionError("the trigger ended without an event")
 
 
-def fires(trigger: LedgerTrigger, seconds: float = 10.0) -> str:
+def event_of(trigger: LedgerTrigger, seconds: float = 10.0) -> TriggerEvent:
     return asyncio.run(asyncio.wait_for(_first_event(trigger), seconds))
+
+
+def fires(trigger: LedgerTrigger, seconds: float = 10.0) -> str:
+    """The words of an event by which the task goes on in a process."""
+    happened: str = event_of(trigger, seconds).payload["happened"]
+    return happened
+
+
+def result_of(trigger: LedgerTrigger) -> Any:
+    """Of the task that the trigger ends as a success: what its process would have returned."""
+    return stored_by(trigger)[BaseXCom.XCOM_RETURN_KEY]
+
+
+def stored_by(trigger: LedgerTrigger) -> dict[str, Any]:
+    """By a trigger that ends its task as a success: result and links, as Airflow's API is sent them."""
+    trigger.task_instance = trigger.task_instance or FakeTask(*RUN)  # type: ignore[assignment]
+    event = event_of(trigger)
+    assert isinstance(event, TaskSuccessEvent)
+    assert event.xcoms is None, "Airflow would store them as text"
+    return {message.key: message.value for message in task_runner.SUPERVISOR_COMMS.stored}  # type: ignore[attr-defined]
 
 
 def stays_silent(trigger: LedgerTrigger, seconds: float = 0.7) -> None:
     with pytest.raises(TimeoutError):
         fires(trigger, seconds)
+
+
+def does(trigger: LedgerTrigger, done: Callable[[], Any], seconds: float = 30.0) -> None:
+    """The trigger goes on waiting, and brings this about meanwhile."""
+
+    async def story() -> None:
+        waiting = asyncio.create_task(_first_event(trigger))
+        until = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < until, f"not within {seconds:g} s"
+            assert not waiting.done(), f"it fired: {waiting.result()}"
+            await asyncio.sleep(0.05)
+        waiting.cancel()
+
+    asyncio.run(story())
 
 
 def kill(trigger: LedgerTrigger, task: FakeTask) -> None:
@@ -78,21 +123,93 @@ def hog(job: str, plane: LedgerControl) -> tuple[Life, LaunchOrder]:
     return life, order
 
 
-def test_a_grant_wakes_the_task_that_waits_for_it(
+def test_a_grant_ends_the_task_that_waits_for_it_alone_and_wakes_the_one_that_launches(
     job: str, plane: LedgerControl, hog: tuple[Life, LaunchOrder]
 ) -> None:
     life, order = hog
-    stays_silent(GrantTrigger(job, SEGMENT))
+    stays_silent(GrantTrigger(job, SEGMENT, ends_task=True))
     plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
     life.leave(order, kind="finished")
+    result = result_of(GrantTrigger(job, SEGMENT, ends_task=True))
+    assert result == segment_summary(plane.segment(SEGMENT))
+    assert result["slots"] > 0
     assert fires(GrantTrigger(job, SEGMENT)).startswith("granted")
 
 
-def test_an_attempt_that_goes_on_is_silent_and_its_end_is_told(job: str, plane: LedgerControl, life: Life) -> None:
+def test_a_task_that_airflow_starts_in_the_triggerer_asks_for_its_slots_there(job: str, plane: LedgerControl) -> None:
+    operator = AcquireSlotsOperator(task_id="acquire")
+    arguments = {**(operator.start_trigger_args.trigger_kwargs or {}), "segment_id": SEGMENT}
+    trigger = import_string(operator.start_trigger_args.trigger_cls)(**arguments)
+    assert result_of(trigger) == segment_summary(plane.segment(SEGMENT))
+    assert plane.segment(SEGMENT).lease_live
+
+
+@pytest.mark.parametrize(("try_number", "revoked"), [(1, False), (2, True)], ids=["its first try", "cleared"])
+def test_clearing_the_task_that_has_acquired_the_slots_of_a_running_segment_ends_it(
+    job: str, plane: LedgerControl, life: Life, try_number: int, revoked: bool
+) -> None:
+    life.start()
+    trigger = GrantTrigger("", SEGMENT, ends_task=True)
+    trigger.task_instance = FakeTask(*RUN, "acquire", try_number=try_number)  # type: ignore[assignment]
+    assert result_of(trigger)["state"] == "running"
+    assert (plane.segment(SEGMENT).revoke_reason == "cleared by a user in Airflow") is revoked
+
+
+def test_the_segments_id_is_filled_in_there_from_the_run() -> None:
+    """As the triggerer does with a task of a stored DAG."""
+    bag = DagBag(str(Path(__file__).parents[2] / "dags" / "elastic_segment.py"))
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags["elastic_segment"]))
+    task = dag.get_task("acquire")
+    assert task.start_from_trigger
+    trigger = GrantTrigger(**BaseSerialization.deserialize(task.start_trigger_args.trigger_kwargs))
+    trigger.task_instance = SimpleNamespace(task=task, task_id="acquire")  # type: ignore[assignment]
+    trigger.render_template_fields({"run_id": SEGMENT})  # type: ignore[typeddict-item]
+    assert trigger.segment_id == SEGMENT
+
+
+def test_a_run_that_no_segment_stands_behind_is_told_to_its_task() -> None:
+    assert "digits-9__seg_0" in fires(GrantTrigger("", "digits-9__seg_0", ends_task=True))
+
+
+def test_a_request_that_the_ledger_has_not_heard_is_made_again(job: str, plane: LedgerControl) -> None:
+    assert plane.segment(SEGMENT).asked_at is None
+    assert result_of(GrantTrigger(job, SEGMENT, ends_task=True))["state"] == "granted"
+
+
+def test_a_segment_that_is_cancelled_while_it_waits_skips_its_task(
+    job: str, plane: LedgerControl, hog: tuple[Life, LaunchOrder]
+) -> None:
+    plane.cancel(job, "not needed any more")
+    assert isinstance(event_of(GrantTrigger(job, SEGMENT, ends_task=True)), TaskSkippedEvent)
+
+
+def test_an_attempt_that_goes_on_is_silent_and_its_commit_ends_the_task(
+    job: str, plane: LedgerControl, life: Life
+) -> None:
     order = life.start()
     stays_silent(SegmentTrigger(job, SEGMENT, order.epoch))
     plane.trainer(order.token).commit(a_commit(order, 10, final=True))
-    assert "is over; digits-1__seg_1 is next" in fires(SegmentTrigger(job, SEGMENT, order.epoch))
+    result = result_of(SegmentTrigger(job, SEGMENT, order.epoch))
+    assert result == segment_summary(plane.segment(SEGMENT))
+    assert result["end_step"] == 10
+
+
+def test_a_segment_that_is_cancelled_while_it_trains_skips_its_task_and_the_log_says_why(
+    job: str, plane: LedgerControl, life: Life
+) -> None:
+    order = life.start()
+    plane.cancel(job, "not needed any more")
+    trigger, log = SegmentTrigger(job, SEGMENT, order.epoch), CapturingLogger()
+    trigger._log = log
+    assert isinstance(event_of(trigger), TaskSkippedEvent)
+    assert "was cancelled: " in str(log.calls)
+    assert "not needed any more" in str(log.calls)
+
+
+def test_a_users_error_is_told_by_the_tasks_own_process(job: str, life: Life) -> None:
+    order = life.start()
+    life.leave(order, kind="user_error", error="KeyError: 'labels'")
+    assert "KeyError: 'labels'" in fires(SegmentTrigger(job, SEGMENT, order.epoch))
 
 
 def test_an_attempt_replaced_between_two_looks_is_told_by_its_epoch(job: str, life: Life) -> None:
@@ -103,21 +220,81 @@ def test_an_attempt_replaced_between_two_looks_is_told_by_its_epoch(job: str, li
     assert f"epoch {first.epoch} is over" in fires(SegmentTrigger(job, SEGMENT, first.epoch))
 
 
-def test_the_end_of_the_job_is_told(job: str, plane: LedgerControl) -> None:
+def test_a_failed_job_is_told_by_its_tasks_own_process(job: str, plane: LedgerControl) -> None:
     plane.fail(job, "ValueError: boom")
-    assert "not active any more" in fires(JobTrigger(job, SEGMENT))
+    assert fires(JobTrigger(job, SEGMENT)) == "job digits-1 is failed"
 
 
-def test_a_deleted_run_is_told_and_a_living_one_is_not(job: str, airflow: FakeSupervisor) -> None:
+def test_a_finished_job_ends_its_task_with_its_summary_and_links(job: str, plane: LedgerControl, life: Life) -> None:
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    stored = stored_by(JobTrigger(job, SEGMENT))
+    assert stored.pop("return_value") == {"job_id": job, "step": 1000, "samples": 10_000}
+    assert stored["_link_PageLink"] == "/plugin/elastic?job=digits-1"
+    assert stored.keys() == {"_link_SegmentsLink", "_link_TrackerLink", "_link_PageLink"}
+
+
+def test_a_job_that_the_ledgers_list_did_not_have_yet_is_waited_for(
+    job: str, plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def empty(_: ActiveJobsCache) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(ActiveJobsCache, "active_jobs", empty)
+    stays_silent(JobTrigger(job, SEGMENT))
+
+
+def test_after_a_boundary_the_job_goes_on_without_its_task_and_the_next_segment_gets_its_run(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, runs: FakeJobRuns
+) -> None:
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 10, final=True))
+    airflow.runs[SEGMENT_DAG, "digits-1__seg_1"] = "running"
+    does(JobTrigger(job, SEGMENT), lambda: runs.segments_started == ["digits-1__seg_1"])
+
+
+def test_segments_that_went_by_unseen_get_their_runs_too(
+    job: str, plane: LedgerControl, life: Life, runs: FakeJobRuns
+) -> None:
+    runs.segments[SEGMENT] = "running"
+    order = life.start()
+    for step in (10, 20):
+        answer = plane.trainer(order.token).commit(a_commit(order, step, final=True))
+        assert answer.order is not None, "the processes should go straight on"
+        order = answer.order
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    assert result_of(JobTrigger(job, SEGMENT))["step"] == 1000
+    assert runs.segments_started == ["digits-1__seg_1", "digits-1__seg_2"]
+
+
+def test_a_deleted_run_is_started_again(job: str, airflow: FakeSupervisor, runs: FakeJobRuns) -> None:
     airflow.runs[RUN] = "running"
     stays_silent(JobTrigger(job, SEGMENT))
+    assert runs.segments_started == []
     del airflow.runs[RUN]
-    assert "was deleted" in fires(JobTrigger(job, SEGMENT))
+    does(JobTrigger(job, SEGMENT), lambda: runs.segments_started == [SEGMENT])
 
 
-def test_a_run_that_ended_while_its_segment_waits_is_told(job: str, airflow: FakeSupervisor) -> None:
-    airflow.runs[RUN] = "failed"
-    assert "still waits" in fires(JobTrigger(job, SEGMENT))
+def test_a_run_that_ended_while_its_segment_waits_is_cleared(
+    job: str, airflow: FakeSupervisor, runs: FakeJobRuns
+) -> None:
+    airflow.runs[RUN] = runs.segments[SEGMENT] = "failed"
+    does(JobTrigger(job, SEGMENT), lambda: runs.segments_cleared == [SEGMENT])
+
+
+def test_the_link_to_a_run_in_mlflow_is_stored_once_the_run_is_there(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTIC_MLFLOW_URI", "http://mlflow")
+    airflow.runs[RUN] = "running"
+    trigger = JobTrigger(job, SEGMENT)
+    trigger.task_instance = FakeTask(JOB_DAG, job)  # type: ignore[assignment]
+    stays_silent(trigger)
+    assert airflow.stored == []
+    plane.record_results(job, {"mlflow_run_id": "abc", "mlflow_experiment_id": "7"})
+    does(trigger, lambda: len(airflow.stored) == 3)
+    links = [message for message in airflow.stored if message.key == "_link_TrackerLink"]
+    assert [(link.task_id, link.value) for link in links] == [("train", "http://mlflow/#/experiments/7/runs/abc")]
 
 
 @pytest.mark.parametrize("state", ["failed", "success"])
@@ -128,8 +305,8 @@ def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
     life.start()
     airflow.runs[RUN] = state
     airflow.task_states[RUN] = {"train": state}
-    stays_silent(JobTrigger(job, SEGMENT))
-    assert plane.segment(SEGMENT).revoke_reason == f"marked as {state} by a user in Airflow"
+    words = f"marked as {state} by a user in Airflow"
+    does(JobTrigger(job, SEGMENT), lambda: plane.segment(SEGMENT).revoke_reason == words)
 
 
 def test_an_absent_control_api_is_waited_for(job: str, api: Api, plane: LedgerControl, monkeypatch: Any) -> None:
@@ -137,14 +314,14 @@ def test_an_absent_control_api_is_waited_for(job: str, api: Api, plane: LedgerCo
     plane.fail(job, "ValueError: boom")
     api.stop()
 
-    async def story() -> str:
+    async def story() -> TriggerEvent:
         event = asyncio.create_task(_first_event(JobTrigger(job, SEGMENT)))
         await asyncio.sleep(0.5)
         assert not event.done(), "an outage must not end the wait"
         await asyncio.to_thread(api.start)
         return await asyncio.wait_for(event, 20)
 
-    assert "not active any more" in asyncio.run(story())
+    assert asyncio.run(story()).payload == {"happened": "job digits-1 is failed"}
 
 
 @pytest.mark.usefixtures("hog")
@@ -175,7 +352,7 @@ def test_in_an_outage_one_trigger_finds_out_for_all_and_all_come_back(
     monkeypatch.setattr(triggers, "MAX_BACKOFF_SECONDS", 0.2)
     api.stop()
 
-    async def story() -> list[str]:
+    async def story() -> list[TriggerEvent]:
         waiting = [asyncio.create_task(_first_event(GrantTrigger(job, SEGMENT))) for _ in range(40)]
         await asyncio.sleep(1.5)
         plane.cancel(job, "the test is over")
@@ -301,16 +478,34 @@ def test_a_triggerer_that_stops_revokes_nothing(job: str, plane: LedgerControl, 
     assert plane.segment(SEGMENT).revoke_reason is None
 
 
-def test_the_first_event_comes_later_than_two_heartbeats_of_a_lingering_supervisor(monkeypatch: Any) -> None:
-    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "3")
-    assert quiet_seconds() == 6.0
+def test_what_queues_the_task_again_comes_later_than_two_heartbeats_of_a_lingering_supervisor(
+    job: str, plane: LedgerControl, life: Life, monkeypatch: Any
+) -> None:
+    """And what ends the task does not wait: the executor's late report is passed over then."""
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "3600")
+    order = life.start()
+    stays_silent(GrantTrigger(job, SEGMENT))
+    assert result_of(GrantTrigger(job, SEGMENT, ends_task=True))["slots"] == order.allocation.num_slots
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    assert result_of(SegmentTrigger(job, SEGMENT, order.epoch))["end_step"] == 1000
+
+
+@pytest.mark.parametrize("make", [GrantTrigger, JobTrigger, lambda **a: SegmentTrigger(**a, epoch=7)])
+def test_what_an_earlier_release_stored_of_a_trigger_still_makes_one(make: Callable[..., LedgerTrigger]) -> None:
+    trigger = make(job_id="digits-1", segment_id=SEGMENT, conn_id="elastic_control")
+    assert not getattr(trigger, "ends_task", False)
 
 
 @pytest.mark.parametrize(
-    "make", [JobTrigger, GrantTrigger, lambda *a: SegmentTrigger(*a, epoch=7), lambda job, _: JobEndTrigger(job)]
+    "make",
+    [
+        JobTrigger,
+        GrantTrigger,
+        lambda *a: GrantTrigger(*a, ends_task=True),
+        lambda *a: SegmentTrigger(*a, epoch=7),
+        lambda job, _: JobEndTrigger(job),
+    ],
 )
 def test_a_trigger_survives_the_way_through_the_database(make: Callable[..., LedgerTrigger]) -> None:
-    from airflow.sdk.module_loading import import_string
-
     path, arguments = make("digits-1", SEGMENT).serialize()
     assert import_string(path)(**arguments).serialize() == (path, arguments)

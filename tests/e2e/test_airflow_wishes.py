@@ -121,10 +121,14 @@ def test_a_deleted_run_is_started_again_and_attaches_to_what_runs(platform: Plat
 def test_the_deleted_run_of_a_waiting_segment_is_started_again(platform: Platform, long_job: str) -> None:
     start(platform, a_job("patient", samples=400, slots=(4, 4)))
     run = "patient__seg_0"
-    eventually(lambda: states_of(platform, "elastic_segment", run).get("acquire") == "deferred", 120, "it waits")
+
+    def waits() -> bool:
+        deferred = states_of(platform, "elastic_segment", run).get("acquire") == "deferred"
+        return deferred and platform.control.segment(run).state is SegmentState.WAITING
+
+    eventually(waits, 120, "it has asked for its slots and waits")
     delete(platform, "elastic_segment", run)
-    eventually(lambda: states_of(platform, "elastic_segment", run).get("acquire") == "deferred", 60, "it waits again")
-    assert platform.control.segment(run).state is SegmentState.WAITING
+    eventually(waits, 60, "it waits again")
     platform.control.cancel("patient", "seen enough")
 
 

@@ -7,7 +7,7 @@ so a request without an answer can be sent again and nothing is left half done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elastic_core.control.ledger import views
@@ -17,7 +17,7 @@ from elastic_core.control.transitions import lifecycle
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import Conflict, NotFound, UserError
 from elastic_core.protocol.job_runs import JobRun, JobRuns
-from elastic_core.protocol.records import JobStatus, Submission, SubmissionState
+from elastic_core.protocol.records import JobStatus, SegmentStatus, Submission, SubmissionState
 from elastic_core.spec import JobSpec
 from elastic_core.spec.form import JOB_ID, WARM_START, WHOLE_SPEC
 from elastic_core.spec.job import parse_job_spec
@@ -52,6 +52,16 @@ def submission(ledger: Ledger, runs: JobRuns, job_id: str) -> Submission:
         run_succeeded=run.succeeded if run is not None else None,
         error=_refusal(run) if state is SubmissionState.REFUSED and run is not None else None,
     )
+
+
+def segments_to_show(segments: Sequence[SegmentStatus], after: str | None) -> dict[str, bool]:
+    """Which of a job's segments need a run, by id, and whether each is over: see `ensure_segment_runs`.
+
+    Of those that are over only what held slots counts: the others never began.
+    """
+    from_index = next((segment.index for segment in segments if segment.segment_id == after), len(segments))
+    passed = [s for s in segments if s.index > from_index and not s.state.open and s.granted_at is not None]
+    return {segment.segment_id: True for segment in passed} | {s.segment_id: False for s in segments if s.state.open}
 
 
 def _state(job: JobStatus | None, run: JobRun | None) -> SubmissionState:

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from elastic_airflow.names import JOB_DAG, SEGMENT_DAG, resumed_run_id
+from elastic_airflow.names import JOB_DAG, resumed_run_id
 from elastic_core.errors import InfrastructureError
 from elastic_core.spec.form import JOB_ID
 
@@ -55,18 +55,6 @@ def start(dag_id: str, run_id: str, conf: Mapping[str, Any], note: str, again: b
             return False
         raise InfrastructureError(f"Airflow did not start run {run_id!r} of {dag_id!r}: {answer.error} {answer.detail}")
     return True
-
-
-def ensure_segment_run(job_id: str, segment_id: str, over: bool = False) -> str:
-    """Make sure that the segment has a run: one that works for it, or any for one that is over. Says what was done."""
-    run = presence(SEGMENT_DAG, segment_id)
-    if run is Presence.OPEN or (over and run is Presence.FINISHED):
-        return f"run {segment_id} exists: attached to it"
-    again = run is Presence.FINISHED
-    conf = {"job_id": job_id, "segment_id": segment_id}
-    if not start(SEGMENT_DAG, segment_id, conf, note=f"segment of {job_id}", again=again) and not again:
-        return f"run {segment_id} was started by another: attached to it"
-    return f"run {segment_id} {'had ended before its segment: cleared it' if again else 'started'}"
 
 
 def ensure_resumed_run(job_id: str, why: str) -> str | None:

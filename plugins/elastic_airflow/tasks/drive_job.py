@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from elastic_airflow.access import dag_runs
 from elastic_airflow.access.driver import driver_of, end_driver
 from elastic_airflow.names import DRIVER, RUN
 from elastic_airflow.operators import ElasticOperator, default_job_id
+from elastic_airflow.outcomes import job_summary
 from elastic_airflow.triggers import JobTrigger
 from elastic_core.domain import JobState
 from elastic_core.errors import NotFound, UserError
-from elastic_core.protocol.records import JobStatus, SegmentStatus
+from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.job import parse_job_spec
 
@@ -63,11 +63,7 @@ class DriveJobOperator(ElasticOperator):
     def resume(self, context: Any, job_id: str, segment_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
         self.log.info("%s", event["happened"])
         control = self.control()
-        job = control.job(job_id)
-        for segment_passed in passed_since(control.segments(job_id), segment_id):
-            what_was_done = dag_runs.ensure_segment_run(job_id, segment_passed, over=True)
-            self.log.info("segment %s went by in the same processes: %s", segment_passed, what_was_done)
-        return self._drive(control, job)
+        return self._drive(control, control.job(job_id), segment_id)
 
     def _record_driver(self, control: HttpControl, job: JobStatus, ti: Any) -> JobStatus:
         """Note which task drives the job; revive a job that had ended badly, if a person asked for it by clearing."""
@@ -80,27 +76,21 @@ class DriveJobOperator(ElasticOperator):
             job = control.revive(job.job_id)
         return control.record_results(job.job_id, {DRIVER: driver})
 
-    def _drive(self, control: HttpControl, job: JobStatus) -> dict[str, Any]:
+    def _drive(self, control: HttpControl, job: JobStatus, after: str | None = None) -> dict[str, Any]:
         self.show_links(job)
         if job.state is JobState.FINISHED:
             self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
-            return {"job_id": job.job_id, "step": job.step, "samples": job.samples_read}
+            return job_summary(job)
         if job.state is not JobState.ACTIVE:
             end_driver(control, job)
             raise AirflowFailException(f"job {job.job_id} {job.state}: {job.error or 'no reason was given'}")
-        self.log.info("segment %s: %s", job.segment_id, dag_runs.ensure_segment_run(job.job_id, job.segment_id))
+        done = "; ".join(control.ensure_segment_runs(job.job_id, after)) or "attached to its run"
+        self.log.info("segment %s: %s", job.segment_id, done)
         self.log.info("step %d, %d of %d samples; %s", job.step, job.done_samples, job.total_samples, job.target_reason)
         trigger = JobTrigger(job.job_id, job.segment_id, self.conn_id)
         raise TaskDeferred(
             trigger=trigger, method_name="resume", kwargs={"job_id": job.job_id, "segment_id": job.segment_id}
         )
-
-
-def passed_since(segments: Sequence[SegmentStatus], segment_id: str) -> list[str]:
-    """Ids of segments that ran after this one and are over: each gets its run, so that the grid shows all of them."""
-    after = next((segment.index for segment in segments if segment.segment_id == segment_id), -1)
-    over = [segment for segment in segments if segment.index > after and not segment.state.open]
-    return [segment.segment_id for segment in over if segment.granted_at is not None]
 
 
 def record_job(

@@ -43,6 +43,7 @@ class SubmitJobOperator(ElasticOperator):
             context["ti"].xcom_push(key=REFUSAL, value=str(error))
             raise AirflowFailException(f"{type(error).__name__}: {error}") from error
         note_run(control, job, context["ti"])
+        control.ensure_segment_runs(job.job_id)  # it asks for its slots while the task that drives the job starts
         self.show_links(job)
         self.log.info("job %s: %d samples of work, %s", job.job_id, job.total_samples, job.target_reason)
         return job.job_id

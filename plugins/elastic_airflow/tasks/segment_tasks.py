@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.triggers.base import StartTriggerArgs
 
 from elastic_airflow.access.retries import cleared
 from elastic_airflow.operators import ElasticOperator
+from elastic_airflow.outcomes import segment_summary, segment_words
 from elastic_airflow.triggers import GrantTrigger, LedgerTrigger, SegmentTrigger
 from elastic_core.domain import SegmentState
 from elastic_core.errors import Conflict
@@ -57,23 +59,29 @@ class SegmentOperator(ElasticOperator):
     def result_if_over(self, segment: SegmentStatus) -> dict[str, Any] | None:
         """The task's result when the segment is committed; raises when it failed; None while it is open."""
         if segment.state is SegmentState.FAILED:
-            raise AirflowFailException(
-                f"segment {segment.segment_id} failed: {segment.error or segment.end_reason}. "
-                "Clear the train task of its job's run to revive the job from its last good checkpoint."
-            )
+            raise AirflowFailException(segment_words(segment))
         if segment.state is SegmentState.CANCELLED:
-            raise AirflowSkipException(f"segment {segment.segment_id} was cancelled: {segment.end_reason}")
+            raise AirflowSkipException(segment_words(segment))
         if segment.state is not SegmentState.COMMITTED:
             return None
-        self.log.info("segment %s is committed at step %s (%s): nothing is left to do for it",
-                      segment.segment_id, segment.end_step, segment.end_reason)  # fmt: skip
-        return summary(segment)
+        self.log.info("%s", segment_words(segment))
+        return segment_summary(segment)
 
 
 class AcquireSlotsOperator(SegmentOperator):
-    """Ask the ledger for the segment's slots and wait for them. Succeeds at once where the lease was handed over."""
+    """Ask the ledger for the segment's slots and wait for them. Succeeds at once where the lease was handed over.
+
+    Airflow starts it in the triggerer and ends it there; only a failure has it go on in a process.
+    """
 
     ui_color = "#f7f0dc"
+    start_from_trigger = True
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        arguments = {"job_id": "", "segment_id": self.segment_id, "conn_id": self.conn_id, "ends_task": True}
+        path = f"{GrantTrigger.__module__}.{GrantTrigger.__qualname__}"
+        self.start_trigger_args = StartTriggerArgs(path, "resume", trigger_kwargs=arguments)
 
     def work(self, control: HttpControl, segment: SegmentStatus) -> dict[str, Any]:
         if segment.state.open and not segment.lease_live:
@@ -82,10 +90,10 @@ class AcquireSlotsOperator(SegmentOperator):
         if result is not None:
             return result
         if not segment.lease_live:
-            trigger = GrantTrigger(segment.job_id, self.segment_id, self.conn_id)
+            trigger = GrantTrigger(segment.job_id, self.segment_id, self.conn_id, ends_task=True)
             raise TaskDeferred(trigger=trigger, method_name="resume")
-        self.log.info("granted %d slots under epoch %s: %s", _num_slots(segment), segment.epoch, segment.grant_reason)
-        return summary(segment)
+        self.log.info("%s", segment_words(segment))
+        return segment_summary(segment)
 
 
 class RunSegmentOperator(SegmentOperator):
@@ -121,20 +129,6 @@ class RunSegmentOperator(SegmentOperator):
         return True
 
 
-def summary(segment: SegmentStatus) -> dict[str, Any]:
-    """What the grid shows of a segment: plain JSON, nothing secret."""
-    return {
-        "segment_id": segment.segment_id,
-        "state": str(segment.state),
-        "attempt": segment.attempt,
-        "slots": _num_slots(segment),
-        "global_batch": segment.allocation.global_batch if segment.allocation else None,
-        "start_step": segment.start_step,
-        "end_step": segment.end_step,
-        "reason": segment.end_reason or segment.grant_reason,
-    }
-
-
 def _acquire_patiently(control: HttpControl, segment_id: str) -> SegmentStatus:
     """The segment after it was asked for, with a little patience."""
     until = time.monotonic() + PATIENCE_SECONDS
@@ -143,7 +137,3 @@ def _acquire_patiently(control: HttpControl, segment_id: str) -> SegmentStatus:
         time.sleep(0.25)
         segment = control.segment(segment_id)
     return segment
-
-
-def _num_slots(segment: SegmentStatus) -> int:
-    return segment.allocation.num_slots if segment.allocation else 0

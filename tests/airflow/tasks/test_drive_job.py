@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from elastic_airflow.names import DRIVER, SEGMENT_DAG
+from elastic_airflow.names import DRIVER
 from elastic_airflow.operators import default_job_id
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.errors import Conflict, UserError
 from tests.airflow.doubles import FakeSupervisor, FakeTask, a_context
-from tests.builders import FACTS, Life, a_commit, a_spec
+from tests.builders import FACTS, FakeJobRuns, Life, a_commit, a_spec
 
 pytestmark = pytest.mark.usefixtures("api")
 HAPPENED = {"happened": "a test says so"}
@@ -35,54 +35,31 @@ def an_operator(**more: Any) -> DriveJobOperator:
     return DriveJobOperator(task_id="train", **{"job_id": "digits-1", **more})
 
 
-def test_it_starts_a_run_under_the_segments_id_and_waits_for_it(job: str, airflow: FakeSupervisor) -> None:
+def test_it_starts_a_run_under_the_segments_id_and_waits_for_it(
+    job: str, airflow: FakeSupervisor, runs: FakeJobRuns
+) -> None:
     waiting = deferred(an_operator().execute, a_context())
-    assert airflow.started == [(SEGMENT_DAG, "digits-1__seg_0")]
+    assert runs.segments_started == ["digits-1__seg_0"]
     assert waiting.trigger.serialize() == (
         "elastic_airflow.triggers.JobTrigger",
         {"job_id": job, "segment_id": "digits-1__seg_0", "conn_id": "elastic_control"},
     )
 
 
-def test_a_run_that_exists_is_attached_to(job: str, airflow: FakeSupervisor) -> None:
-    airflow.runs[SEGMENT_DAG, "digits-1__seg_0"] = "running"
+def test_a_run_that_exists_is_attached_to(job: str, airflow: FakeSupervisor, runs: FakeJobRuns) -> None:
+    runs.segments["digits-1__seg_0"] = "running"
     deferred(an_operator().execute, a_context())
-    assert airflow.started == []
-    assert airflow.cleared == []
+    assert (runs.segments_started, runs.segments_cleared) == ([], [])
 
 
-def test_a_run_that_another_starts_at_the_same_moment_is_attached_to(job: str, airflow: FakeSupervisor) -> None:
-    airflow.overtaken.add((SEGMENT_DAG, "digits-1__seg_0"))
+def test_a_run_that_ended_before_its_segment_is_cleared(job: str, airflow: FakeSupervisor, runs: FakeJobRuns) -> None:
+    runs.segments["digits-1__seg_0"] = "failed"
     deferred(an_operator().execute, a_context())
-    assert airflow.started == []
+    assert runs.segments_cleared == ["digits-1__seg_0"]
 
 
-def test_a_deleted_run_is_started_again(job: str, airflow: FakeSupervisor) -> None:
-    deferred(an_operator().execute, a_context())
-    airflow.runs.clear()
-    deferred(an_operator().resume, a_context(), job, "digits-1__seg_0", HAPPENED)
-    assert airflow.started == [(SEGMENT_DAG, "digits-1__seg_0")] * 2
-
-
-def test_a_run_that_ended_before_its_segment_is_cleared(job: str, airflow: FakeSupervisor) -> None:
-    airflow.runs[SEGMENT_DAG, "digits-1__seg_0"] = "failed"
-    deferred(an_operator().execute, a_context())
-    assert airflow.cleared == [(SEGMENT_DAG, "digits-1__seg_0")]
-
-
-def test_after_a_boundary_the_next_segment_gets_its_run(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life
-) -> None:
-    deferred(an_operator().execute, a_context())
-    order = life.start()
-    plane.trainer(order.token).commit(a_commit(order, 10, final=True))
-    waiting = deferred(an_operator().resume, a_context(), job, "digits-1__seg_0", HAPPENED)
-    assert airflow.started[-1] == (SEGMENT_DAG, "digits-1__seg_1")
-    assert waiting.kwargs == {"job_id": job, "segment_id": "digits-1__seg_1"}
-
-
-def test_segments_that_went_by_unseen_get_their_runs_too(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life
+def test_a_task_that_a_trigger_of_an_earlier_release_woke_at_a_boundary_goes_on_waiting(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, runs: FakeJobRuns
 ) -> None:
     deferred(an_operator().execute, a_context())
     order = life.start()
@@ -90,9 +67,9 @@ def test_segments_that_went_by_unseen_get_their_runs_too(
         answer = plane.trainer(order.token).commit(a_commit(order, step, final=True))
         assert answer.order is not None, "the processes should go straight on"
         order = answer.order
-    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
-    assert an_operator().resume(a_context(), job, "digits-1__seg_0", HAPPENED)["step"] == 1000
-    assert airflow.started == [(SEGMENT_DAG, f"digits-1__seg_{index}") for index in range(3)]
+    waiting = deferred(an_operator().resume, a_context(), job, "digits-1__seg_0", HAPPENED)
+    assert runs.segments_started == [f"digits-1__seg_{index}" for index in range(3)]
+    assert waiting.kwargs == {"job_id": job, "segment_id": "digits-1__seg_2"}
 
 
 def test_a_finished_job_ends_the_task_with_its_summary(

@@ -12,7 +12,7 @@ from elastic_airflow.tasks.job_tasks import SubmitJobOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import UserError
 from tests.airflow.doubles import FakeTask, a_context
-from tests.builders import FACTS, a_spec
+from tests.builders import FACTS, FakeJobRuns, a_spec
 
 pytestmark = pytest.mark.usefixtures("api")
 SPEC = a_spec().model_dump(mode="json")
@@ -46,6 +46,11 @@ def test_a_warm_start_is_part_of_the_job(plane: LedgerControl) -> None:
 def test_the_job_knows_its_run_before_the_next_task_of_it_has_begun(plane: LedgerControl) -> None:
     task = FakeTask(JOB_DAG, "manual__2026-11-20T17:54:17+00:00", "submit")
     assert plane.job(submit({"preset": "digits"}, task)).results == {RUN: {"dag_id": JOB_DAG, "run_id": task.run_id}}
+
+
+def test_the_job_asks_for_its_slots_before_the_next_task_of_its_run_has_begun(runs: FakeJobRuns) -> None:
+    job_id = submit({"preset": "digits"})
+    assert runs.segments_started == [f"{job_id}__seg_0"]
 
 
 def test_tried_again_it_attaches_to_its_job(plane: LedgerControl) -> None:

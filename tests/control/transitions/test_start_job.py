@@ -117,6 +117,36 @@ def test_an_active_job_without_a_run_gets_one_that_attaches_to_it(plane: Plane, 
     assert runs.runs["job-a"].conf == {"job_id": "job-a"}
 
 
+def test_the_open_segment_gets_a_run_and_so_do_those_that_went_by_before_it(plane: Plane, runs: FakeJobRuns) -> None:
+    life = plane.life("job-a")
+    plane.service.ensure_segment_runs("job-a")
+    assert runs.segments_started == ["job-a__seg_0"]
+    order = life.start()
+    for step in (10, 20):
+        answer = plane.trainer(order.token).commit(a_commit(order, step, final=True))
+        assert answer.order is not None, "the processes should go straight on"
+        order = answer.order
+    plane.service.ensure_segment_runs("job-a")
+    assert runs.segments_started == ["job-a__seg_0", "job-a__seg_2"]
+    plane.service.ensure_segment_runs("job-a", after="job-a__seg_0")
+    assert runs.segments_started == ["job-a__seg_0", "job-a__seg_2", "job-a__seg_1"]
+    assert plane.service.ensure_segment_runs("job-a", after="job-a__seg_0") == [], "all of them are there"
+
+
+def test_a_run_that_ended_before_its_segment_works_again_and_one_of_a_segment_that_is_over_does_not(
+    plane: Plane, runs: FakeJobRuns
+) -> None:
+    life = plane.life("job-a")
+    runs.segments = {"job-a__seg_0": "failed"}
+    plane.service.ensure_segment_runs("job-a")
+    assert runs.segments_cleared == ["job-a__seg_0"]
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    runs.segments = {"job-a__seg_0": "failed"}
+    assert plane.service.ensure_segment_runs("job-a", after="job-a__seg_0") == []
+    assert runs.segments_cleared == ["job-a__seg_0"]
+
+
 def test_an_ended_job_is_not_started_again(plane: Plane, runs: FakeJobRuns) -> None:
     plane.service.submit("job-a", a_spec(), FACTS)
     plane.service.cancel("job-a", "enough")
