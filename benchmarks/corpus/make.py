@@ -1,11 +1,12 @@
-"""Trains the corpus: `python -m benchmarks.corpus.make [--runs N] [--out FILE]`, about 2 s of a core a run.
+"""Trains the corpus: `python -m benchmarks.corpus.make [--runs N] [--out FILE]`, about 1 s of a core a run.
 
 Every run is drawn from its number alone: family, parameters, batch, seed, the most it may take, and how it ends: at a
-target loss, by patience on the held-out loss, or at the most. The first `BOLD_RUNS` have learning rates and noisy
-labels of any size, the others are cautious: small learning rates, clean labels, larger batches, as who knows the task
-would submit it. Bytes, whose steps take ten times the others', has no cautious runs. It is trained for real, in the platform's data order, and
-what a job of the platform would have reported is kept: mean training losses of equal stretches, held-out losses at
-every sixteenth of the most, seconds of a step. Resumable: runs that the file holds are passed over.
+target loss, by patience on the held-out loss, or at the most. The first `BOLD_RUNS` have learning rates and noise in
+the labels of any size, the others are cautious: small learning rates, hardly any noise, larger batches, as who knows
+the task would submit it. Bytes, whose steps take ten times the others', has no cautious runs. Each run is trained for
+real, in the platform's data order, and what a job of the platform would have reported is kept: mean training losses of
+equal stretches, held-out losses at every sixteenth of the most, seconds of a step. Resumable: runs that the file holds
+are passed over.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.corpus.families import FAMILIES, Family, FamilyParams
 from elastic_core.state.order.sample_order import batch_indices
 
 BOLD_RUNS = 390
-RUNS = BOLD_RUNS + 312  # 26 cautious ones of each family but Bytes
+RUNS = BOLD_RUNS + 552  # 46 cautious ones of each family but Bytes
 OUT = Path(__file__).with_name("runs.jsonl.gz")
 REPORTS = 160  # of a run, at most
 EVALUATIONS = 16
