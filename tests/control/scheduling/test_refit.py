@@ -12,7 +12,6 @@ from elastic_core.predict.predictability.shortened import LIMITS
 from elastic_core.protocol.records import FinishedRun
 from tests.predict.forecasts.builders import MOST, a_run
 
-
 AT = [round(62.5 * k) for k in range(1, 161)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -77,5 +78,10 @@ def test_nothing_is_said_twice() -> None:
 
 
 def test_a_tree_is_told_the_task_by_its_place_and_not_by_a_column_a_task() -> None:
-    found = learnt_from_the_way_left()
-    assert found.estimator.n_features_in_ == len(found.columns)
+    runs = [a_run(i) for i in range(JOBS)]
+    runs = [
+        replace(run, description=replace(run.description, entry_point=f"tasks:T{i % 4}")) for i, run in enumerate(runs)
+    ]
+    found = _fitted([i % 2 == 1 for i in range(JOBS)], runs, shares=[0.0] * JOBS)
+    assert found.names.index("task") in found.columns
+    assert found.estimator[-1].n_features_in_ == len(found.columns)
