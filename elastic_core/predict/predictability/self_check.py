@@ -33,6 +33,7 @@ CHECK_NAMES = (
 _LEAST = 8  # stretches, so that half of them have a curve
 _FACTOR = 20.0  # ends farther off than this are one
 _ERRORS = 50.0
+_MOST = 1e12  # larger losses are no more wrong
 _MIDDLE_OF_TAIL = 1.0 - LAST / 2  # of the run: where its last losses are, in the mean
 
 Points = Sequence[tuple[float, float]]
@@ -40,7 +41,10 @@ Points = Sequence[tuple[float, float]]
 
 def check_table(jobs: Sequence[JobDescription], progress: Sequence[Progress]) -> Floats:
     """One row a job, one column a name of `CHECK_NAMES`; NaN of a run that has reported too little."""
-    rows = [_row(averaged(so_far.losses), float(job.most_samples)) for job, so_far in zip(jobs, progress, strict=True)]
+    rows = [
+        _row([(at, min(max(loss, 0.0), _MOST)) for at, loss in averaged(so_far.losses)], float(job.most_samples))
+        for job, so_far in zip(jobs, progress, strict=True)
+    ]
     return np.asarray(rows, dtype=np.float64).reshape(-1, len(CHECK_NAMES))
 
 
