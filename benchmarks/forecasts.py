@@ -1,6 +1,6 @@
 """How good are forecasts of jobs whose end nobody knows? Judged on real short trainings that were held out.
 
-The corpus (`benchmarks/corpus`) is 390 trainings of 13 families. Everything is learnt from the other runs by what
+The corpus (`benchmarks/corpus`) is 942 trainings of 13 families. Everything is learnt from the other runs by what
 `elastic_reconcile` runs (`control.scheduling.refit`) and asked as a decision asks it. Two ways to hold out: *by
 submission*, a fifth of the runs of known families at a time, and *by family*, a task that nobody has submitted before.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from random import Random
@@ -94,13 +94,17 @@ def splits(
         )
 
 
-def judge(runs: Sequence[FinishedRun], how: str, only: int | None, only_classes: bool = False) -> Held:
+def judge(
+    runs: Sequence[FinishedRun], lessons: Mapping[str, refit.Lesson], how: str, only: int | None,
+    only_classes: bool = False,
+) -> Held:  # fmt: skip
+    """`lessons`: of the runs that can be labelled, by job; what each teaches depends on itself alone."""
     held = Held()
     for number, (train, test) in enumerate(splits(runs, how)):
         if only is not None and number >= only:
             break
         started = time.process_time()
-        classifier = refit.fit_classifier(train)
+        classifier = refit.fit_lessons([lessons[run.job_id] for run in train if run.job_id in lessons])
         classes(held, classifier, test)
         if only_classes:
             held.kinds.append(classifier.kind)
@@ -306,10 +310,11 @@ def main() -> int:
     report.figure("labels", labels)
     report.bar("labels: share of the smaller class", want=">= 20 %", got=f"{smaller:.1%} of {len(labels)}",
                ok=smaller >= 0.20)  # fmt: skip
+    lessons = {run.job_id: lesson for run in runs if (lesson := refit.lesson_of(run)) is not None}
     for how in ("submission", "family") if args.how is None else (args.how,):
         if args.quick and how == "family":
             continue
-        show(report, how, judge(runs, how, 1 if args.quick else None, args.classes), args.quick)
+        show(report, how, judge(runs, lessons, how, 1 if args.quick else None, args.classes), args.quick)
     if not args.classes:
         decision_cost(report, runs)
     return report.finish()

@@ -1,9 +1,12 @@
-"""Trains the corpus: `python -m benchmarks.corpus.make [--runs N] [--out FILE]`, about 2 s of a core a run.
+"""Trains the corpus: `python -m benchmarks.corpus.make [--runs N] [--out FILE]`, about 1 s of a core a run.
 
 Every run is drawn from its number alone: family, parameters, batch, seed, the most it may take, and how it ends: at a
-target loss, by patience on the held-out loss, or at the most. It is trained for real, in the platform's data order, and
-what a job of the platform would have reported is kept: mean training losses of equal stretches, held-out losses at
-every sixteenth of the most, seconds of a step. Resumable: runs that the file holds are passed over.
+target loss, by patience on the held-out loss, or at the most. The first `BOLD_RUNS` have learning rates and noise in
+the labels of any size, the others are cautious: small learning rates, hardly any noise, larger batches, as who knows
+the task would submit it. Bytes, whose steps take ten times the others', has no cautious runs. Each run is trained for
+real, in the platform's data order, and what a job of the platform would have reported is kept: mean training losses of
+equal stretches, held-out losses at every sixteenth of the most, seconds of a step. Resumable: runs that the file holds
+are passed over.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import torch
 from benchmarks.corpus.families import FAMILIES, Family, FamilyParams
 from elastic_core.state.order.sample_order import batch_indices
 
-RUNS = 390
+BOLD_RUNS = 390
+RUNS = BOLD_RUNS + 552  # 46 cautious ones of each family but Bytes
 OUT = Path(__file__).with_name("runs.jsonl.gz")
 REPORTS = 160  # of a run, at most
 EVALUATIONS = 16
@@ -41,6 +45,10 @@ TARGETS = {  # what users of each family would call good enough, or hope for
 
 def drawn(number: int) -> dict[str, Any]:
     """What run `number` is: the same on every machine."""
+    return _bold(number) if number < BOLD_RUNS else _cautious(number)
+
+
+def _bold(number: int) -> dict[str, Any]:
     rng = Random(f"corpus/{number}")
     names = sorted(FAMILIES)
     name = names[number % len(names)]
@@ -56,6 +64,27 @@ def drawn(number: int) -> dict[str, Any]:
         "number": number, "family": name, "entry_point": f"benchmarks.corpus.families:{name}",
         "params": params.model_dump(), "batch": rng.choice((16, 32, 64, 128)), "seed": rng.randrange(1000),
         "most_steps": round(math.exp(rng.uniform(math.log(400), math.log(MOST_STEPS)))), "ends": ends,
+        "target_loss": rng.choice(TARGETS[name]) if ends == "target" else None,
+        "patience": rng.choice((2, 3)) if ends == "patience" else None,
+    }  # fmt: skip
+
+
+def _cautious(number: int) -> dict[str, Any]:
+    rng = Random(f"corpus/cautious/{number}")
+    names = sorted(name for name in FAMILIES if name != "Bytes")
+    name = names[(number - BOLD_RUNS) % len(names)]
+    optimizer = rng.choice(("sgd", "momentum", "adam", "adam"))
+    rate = math.exp(rng.uniform(math.log(3e-5), math.log(1e-3)))
+    params = FamilyParams(
+        width=rng.choice((16, 32, 64)), depth=rng.choice((0, 1, 1, 2)),
+        learning_rate=float(f"{rate * FACTORS[optimizer]:.2g}"), optimizer=optimizer,
+        weight_decay=rng.choice((0.0, 0.0, 0.01)), noise=rng.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.1)),
+    )  # fmt: skip
+    ends = rng.choice(("target", "patience", "most"))
+    return {
+        "number": number, "family": name, "entry_point": f"benchmarks.corpus.families:{name}",
+        "params": params.model_dump(), "batch": rng.choice((64, 128, 256)), "seed": rng.randrange(1000),
+        "most_steps": round(math.exp(rng.uniform(math.log(200), math.log(800)))), "ends": ends,
         "target_loss": rng.choice(TARGETS[name]) if ends == "target" else None,
         "patience": rng.choice((2, 3)) if ends == "patience" else None,
     }  # fmt: skip

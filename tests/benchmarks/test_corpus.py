@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.corpus.families import FAMILIES, Digits, FamilyParams
-from benchmarks.corpus.make import REPORTS, drawn, train
+from benchmarks.corpus.make import BOLD_RUNS, FACTORS, REPORTS, RUNS, drawn, train
 from elastic_core.spec.entry_points import load
 from elastic_core.train.task import Task
 
@@ -37,6 +37,16 @@ def test_a_run_is_drawn_from_its_number_alone() -> None:
     assert drawn(17) == drawn(17)
     assert len({str(drawn(number)) for number in range(100)}) == 100
     assert {drawn(number)["family"] for number in range(len(FAMILIES))} == set(FAMILIES)
+
+
+def test_cautious_runs_learn_slowly_from_larger_batches_of_nearly_clean_labels() -> None:
+    cautious = [drawn(number) for number in range(BOLD_RUNS, RUNS)]
+    assert len({run["family"] for run in cautious}) == len(FAMILIES) - 1
+    for run in cautious:
+        params = run["params"]
+        assert 3e-5 * 0.9 <= params["learning_rate"] / FACTORS[params["optimizer"]] <= 1e-3 * 1.1
+        assert run["batch"] >= 64
+        assert params["noise"] <= 0.1
 
 
 def test_the_same_run_has_the_same_losses() -> None:

@@ -10,6 +10,7 @@ too few jobs there is no such model: a class stays unknown, and the stated prior
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +21,9 @@ from elastic_core.protocol.service import JobRecords
 from elastic_core.settings import Settings
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from elastic_core.predict.forecasts.forecast_files import Forecasters
     from elastic_core.predict.predictability.predictability import Classifier
 
@@ -76,26 +80,57 @@ def refit(runs: Sequence[FinishedRun], path: Path) -> str:
 
 def fit_classifier(runs: Sequence[FinishedRun]) -> Classifier:
     """Learnt from the completed ones of these runs. Raises `UserError` where they are too few, or all of a class."""
-    labelled = [(run, label) for run in runs if (label := label_of(run)) is not None]
-    if not labelled:
+    return fit_lessons([lesson for run in runs if (lesson := lesson_of(run)) is not None])
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one completed run teaches: itself first, then as if it had been shorter (`predictability.shortened`)."""
+
+    runs: Sequence[FinishedRun]  # one for each row, at its share of `SHARES`
+    predictable: Sequence[bool]
+    seen: NDArray[np.float64]  # rows of `predictability.described.seen_table`
+
+
+def lesson_of(run: FinishedRun) -> Lesson | None:
+    """None of a run that cannot be labelled. All that a fit needs of it and that no other run has a say in."""
+    label = label_of(run)
+    if label is None:
+        return None
+    from elastic_core.predict.forecasts.run_features import Progress
+    from elastic_core.predict.predictability.described import seen_table
+    from elastic_core.predict.predictability.shortened import shortened
+
+    shorter = [(short, said) for short in shortened(run) if (said := label_of(short)) is not None]
+    rows = [
+        (each, said, Progress.until(share * each.work_done, each.losses, each.metrics))
+        for each, said in ((run, label), *shorter)
+        for share in SHARES
+        if share > 0.0 or each is run  # one job was submitted, however short it might have been
+    ]
+    seen = seen_table([each.description for each, _, _ in rows], [so_far for *_, so_far in rows])
+    return Lesson([each for each, _, _ in rows], [said for _, said, _ in rows], seen)
+
+
+def fit_lessons(lessons: Sequence[Lesson]) -> Classifier:
+    """Raises `UserError` where they are too few, or all of a class."""
+    if not lessons:
         raise UserError("too few to learn from: no finished job can be labelled yet")
+    import numpy as np
+
     from elastic_core.predict.forecasts.job_features import learn_vocabulary
-    from elastic_core.predict.forecasts.run_features import Progress, averaged_losses
     from elastic_core.predict.predictability import predictability  # scikit-learn: seconds to import
     from elastic_core.predict.predictability.described import Described
 
-    rows = [
-        (owner, run, not label, Progress.until(share * run.work_done, run.losses, run.metrics))
-        for owner, (run, label) in enumerate(labelled)
-        for share in SHARES
-    ]
-    progress, vocabulary = [so_far for *_, so_far in rows], learn_vocabulary([run for run, _ in labelled])
+    runs = [run for lesson in lessons for run in lesson.runs]
+    vocabulary = learn_vocabulary([lesson.runs[0] for lesson in lessons])
     classifier, _ = predictability.fit(
-        [submission_of(run.description, resubmitted=run.resubmitted) for _, run, *_ in rows],
-        [unpredictable for _, _, unpredictable, _ in rows],
-        runs=[averaged_losses(so_far) for so_far in progress],
-        described=Described(vocabulary, [run.description for _, run, *_ in rows], progress),
-        jobs=[owner for owner, *_ in rows],
+        [submission_of(run.description, resubmitted=run.resubmitted) for run in runs],
+        [not said for lesson in lessons for said in lesson.predictable],
+        described=Described(
+            vocabulary, [run.description for run in runs], np.vstack([lesson.seen for lesson in lessons])
+        ),
+        jobs=[owner for owner, lesson in enumerate(lessons) for _ in lesson.runs],
         seed=SEED,
         kinds=KINDS,
         folds=FOLDS,

@@ -3,7 +3,7 @@ how far off they are from what will end it.
 
 Seven kinds of estimator are compared by cross-validation with folds grouped by submission, since a user submits the
 same job again and again and a plain fold would be asked what it was told (an installation that submits hardly anything
-else has its folds made of jobs). Jobs of this platform are known by all of their columns (`Described`); of others there
+else has its folds made of jobs). Jobs of this platform are known by all columns of `Described`; of others there
 are the figures of `submission` and `run_so_far`, of which some are chosen anew in each fold, as AITurbo does. The kind
 with the largest area under the ROC curve is fitted to all jobs; its out-of-fold answers calibrate its probabilities
 (isotonic regression). A stored classifier is plain data and scikit-learn objects (`predict.predictability.stored`),
@@ -35,7 +35,7 @@ from threadpoolctl import threadpool_limits
 from elastic_core.errors import UserError
 from elastic_core.predict.forecasts.job_features import Vocabulary
 from elastic_core.predict.forecasts.run_features import Progress
-from elastic_core.predict.predictability.described import Described, names_of
+from elastic_core.predict.predictability.described import Described, names_of, seen_table
 from elastic_core.predict.predictability.feature_choice import choose
 from elastic_core.predict.predictability.submission import NAMES, Floats, Submission, table, tasks_of
 from elastic_core.predict.work.run_so_far import table as run_table
@@ -47,6 +47,7 @@ MIN_JOBS = 50
 LEAST_OF_A_CLASS = 10
 SUBMISSIONS_A_FOLD = 3  # that differ, else folds are made of jobs
 _TASK = 0  # column of the category
+_TREES = ("random forest", "extremely randomised trees")
 Run = Sequence[float]  # the losses that a job has reported so far
 Calibration = tuple[tuple[float, ...], tuple[float, ...]]  # scores, ascending, and the probability at each
 Make = Callable[[bool, int], Any]  # (is the first column the task's category, seed) -> an unfitted estimator
@@ -153,12 +154,13 @@ class Classifier:
 
     def describe(self, jobs: Sequence[JobDescription], progress: Sequence[Progress]) -> Described | None:
         """What `probability` has to be given of these jobs; None where nothing of the kind was learnt."""
-        return None if self.vocabulary is None else Described(self.vocabulary, jobs, progress)
+        return None if self.vocabulary is None else Described(self.vocabulary, jobs, seen_table(jobs, progress))
 
     def probability(
         self, submissions: Sequence[Submission], runs: Sequence[Run] | None = None, described: Described | None = None
     ) -> Floats:
-        """Of each: how probable it is that its progress can be predicted; `runs` are the losses so far."""
+        """Of each: how probable it is that its progress can be predicted; `runs` are the losses so far, which of
+        described jobs are in the description."""
         assert (described is None) == (self.vocabulary is None), "as it was fitted, so it is asked: see `describe`"
         if not submissions:
             return np.empty(0)
@@ -190,13 +192,13 @@ def fit(
         )
     tasks = tasks_of(submissions)
     features = features_of(submissions, tasks, runs, described)
-    splits = _folds(features, labels, owner, seed, folds)
+    splits = _folds(table(submissions, tasks), labels, owner, seed, folds)
     keep = KEPT_FEATURES if described is None else None
     compared = [cross_validate(name, features, labels, splits, seed, keep) for name in kinds]
     best = max(compared, key=lambda result: result.auc)
     columns = _columns(features, labels, keep, seed)
     with threadpool_limits(limits=1):
-        estimator = CANDIDATES[best.name](_TASK in columns, seed).fit(features[:, columns], labels)
+        estimator = _make(best.name, columns, keep, seed).fit(features[:, columns], labels)
     return (
         Classifier(
             best.name,
@@ -219,9 +221,16 @@ def features_of(
     described: Described | None = None,
 ) -> Floats:
     """One row a job, one column a name of `names_of`."""
+    if described is not None:
+        return described.table()
     losses = run_table(runs if runs is not None else [()] * len(submissions))[:, 1:]
-    known = np.hstack((table(submissions, tasks), losses))
-    return known if described is None else np.hstack((known, described.table()))
+    return np.hstack((table(submissions, tasks), losses))
+
+
+def _make(name: str, columns: Sequence[int], keep: int | None, seed: int) -> Any:
+    """Where all columns are kept, trees are told the task by its place: a column for each would crowd out the others
+    among those that a split is drawn from."""
+    return CANDIDATES[name](_TASK in columns and not (keep is None and name in _TREES), seed)
 
 
 def _columns(features: Floats, labels: Ints, keep: int | None, seed: int) -> list[int]:
@@ -280,7 +289,7 @@ def _cross_validated(
     aucs = []
     for train, test in splits:
         columns = _columns(features[train], labels[train], keep, seed)
-        estimator = CANDIDATES[name](_TASK in columns, seed).fit(features[train][:, columns], labels[train])
+        estimator = _make(name, columns, keep, seed).fit(features[train][:, columns], labels[train])
         scores[test] = _scores(estimator, features[test][:, columns])
         if np.ptp(labels[test]):
             aucs.append(float(roc_auc_score(labels[test], scores[test])))

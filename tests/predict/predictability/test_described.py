@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from elastic_core.predict.forecasts.job_features import learn_vocabulary
 from elastic_core.predict.forecasts.run_features import END_NAMES, Progress
 from elastic_core.predict.predictability import stored
-from elastic_core.predict.predictability.described import Described
+from elastic_core.predict.predictability.described import Described, seen_table
 from elastic_core.predict.predictability.predictability import Classifier, fit
 from elastic_core.predict.predictability.submission import Submission
 from elastic_core.protocol.records import FinishedRun
@@ -36,7 +37,8 @@ def learnt_from_the_way_left() -> Classifier:
 
 def _fitted(unpredictable: Sequence[bool], runs: Sequence[FinishedRun], shares: Sequence[float]) -> Classifier:
     progress = [Progress.until(share * MOST, run.losses) for run, share in zip(runs, shares, strict=True)]
-    described = Described(learn_vocabulary(runs), [run.description for run in runs], progress)
+    jobs = [run.description for run in runs]
+    described = Described(learn_vocabulary(runs), jobs, seen_table(jobs, progress))
     return fit([SAME] * JOBS, unpredictable, described=described, kinds=["extremely randomised trees"], folds=3)[0]
 
 
@@ -67,3 +69,19 @@ def test_it_is_stored_with_its_vocabulary(tmp_path: Path) -> None:
     again = stored.load(tmp_path / "one.skops")
     assert again.vocabulary == learnt_from_parameters().vocabulary
     assert asked(again, "sgd") == asked(learnt_from_parameters(), "sgd")
+
+
+def test_nothing_is_said_twice() -> None:
+    names = learnt_from_parameters().names
+    assert len(set(names)) == len(names)
+    assert not {"learning_rate", "batch", "log_batch_a_worker"} & set(names)  # the description says them
+
+
+def test_a_tree_is_told_the_task_by_its_place_and_not_by_a_column_a_task() -> None:
+    runs = [a_run(i) for i in range(JOBS)]
+    runs = [
+        replace(run, description=replace(run.description, entry_point=f"tasks:T{i % 4}")) for i, run in enumerate(runs)
+    ]
+    found = _fitted([i % 2 == 1 for i in range(JOBS)], runs, shares=[0.0] * JOBS)
+    assert found.names.index("task") in found.columns
+    assert found.estimator[-1].n_features_in_ == len(found.columns)
