@@ -27,8 +27,8 @@ SELECT json_build_object(
     'segments', (SELECT json_agg(json_build_object('id', id, 'job', job_id, 'index', index, 'state', state, 'epoch',
         epoch, 'end', end_checkpoint_id, 'follows', follows) ORDER BY job_id, index) FROM segments),
     'leases', (SELECT json_agg(json_build_object('epoch', epoch, 'origin', origin_epoch, 'job', job_id, 'segment',
-        segment_id, 'expires', expires_at, 'fenced', fenced_at, 'released', released_at, 'slots',
-        allocation -> 'slots') ORDER BY epoch) FROM leases),
+        segment_id, 'expires', expires_at, 'fenced', fenced_at, 'released', released_at, 'why',
+        coalesce(release_reason, fence_reason), 'slots', allocation -> 'slots') ORDER BY epoch) FROM leases),
     'held', (SELECT json_agg(json_build_object('epoch', epoch, 'slot', slot) ORDER BY slot, epoch)
         FROM lease_slots WHERE released_at IS NULL),
     'checkpoints', (SELECT json_agg(json_build_object('id', id, 'job', job_id, 'lineage', lineage, 'step', step,

@@ -16,13 +16,15 @@ from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Conflict, ElasticError, InfrastructureError, NotFound, UserError
 from elastic_core.launch.host_reconcile import reconcile_host, sweep_store
 from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.spec.form import JOB_ID, WARM_START, WHOLE_SPEC
 from elastic_core.spec.job import parse_job_spec
 from elastic_core.state.stores.store import CheckpointStore
 from tests.builders import FACTS, FakeJobRuns
 
-POLL_SECONDS, RECONCILE_SECONDS = 6.0, 60.0
-SWEEP_EVERY = 4  # reconciliations
+POLL_SECONDS, RECONCILE_SECONDS = 8.0, 30.0
+SWEEP_EVERY = 3  # reconciliations
+MOST_WAITS = 3  # looks at a segment that does not run, before its task asks again
 
 
 class SimulatedAirflow(FakeJobRuns):
@@ -36,6 +38,7 @@ class SimulatedAirflow(FakeJobRuns):
         self._hub, self._network, self._service, self._launcher = hub, network, service, launcher
         self._store, self._clock = store, clock
         self.segment_runs: dict[str, bool] = {}  # segment -> whether its run is over
+        self._jobs: dict[str, JobStatus] = {}  # as the triggerer has seen them last: one question for all that wait
         self.reconciled = 0
         self.to_be_swept: set[int] = set()  # checkpoints that the ledger has given up
         self.unexpected: list[str] = []
@@ -60,6 +63,12 @@ class SimulatedAirflow(FakeJobRuns):
             if not over:
                 self._task(lambda segment_id=segment_id: self._run_segment(segment_id))
         self._task(self._reconcile)
+        self._task(self._look_around)
+
+    def _look_around(self) -> None:
+        while True:
+            self._jobs = {job.job_id: job for job in self._service.jobs(active_only=False)}
+            self._hub.sleep(POLL_SECONDS)
 
     def _task(self, work: Callable[[], Any]) -> None:
         """Tried again until it ends; a fault of the infrastructure is no end."""
@@ -118,10 +127,12 @@ class SimulatedAirflow(FakeJobRuns):
             except (Conflict, UserError) as refusal:
                 self.end(job_id, succeeded=False, refusal=str(refusal))
                 return
-        while (job := self._service.job(job_id)).state is JobState.ACTIVE:
+        job = self._service.job(job_id)
+        while job.state is JobState.ACTIVE:
             if job.segment_id not in self.segment_runs:
                 self._ensure_run(job.segment_id)
             self._hub.sleep(POLL_SECONDS)
+            job = self._jobs.get(job_id, job)
         if job.state is JobState.FINISHED:
             self._service.record_results(job_id, {"registered_version": 1})
         self.end(job_id, succeeded=job.state is JobState.FINISHED)
@@ -141,8 +152,21 @@ class SimulatedAirflow(FakeJobRuns):
                     self._launcher.start(self._service.launch_order(segment_id))
                 except Conflict:
                     pass  # the lease was lost meanwhile
-            self._hub.sleep(POLL_SECONDS)
+            self._wait_for_news(segment)
         self.segment_runs[segment_id] = True
+
+    def _wait_for_news(self, segment: SegmentStatus) -> None:
+        """Deferred until the segment is no longer as it was, or, as long as nothing runs, for a while."""
+        waited = 0
+        while waited < MOST_WAITS:
+            self._hub.sleep(POLL_SECONDS)
+            job = self._jobs.get(segment.job_id)
+            runs = segment.state is SegmentState.RUNNING
+            started = segment.state is SegmentState.GRANTED and job is not None and job.segment_state == "running"
+            same = job is not None and job.segment_id == segment.segment_id
+            if not same or (job is not None and job.segment_state != segment.state and not started):
+                return
+            waited += not (runs or started)
 
     def _reconcile(self) -> None:
         while True:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.simulated_faults.world import World
 
 FEWEST, MOST = 6, 10  # of other kinds, beside two crash points
-FIRST, LAST = 10.0, 185.0  # seconds
+FIRST, LAST = 5.0, 95.0  # seconds
 POINTS = tuple(CONTROL_POINTS)
 JUMPS = (-3600.0, -40.0, -5.0, 5.0, 40.0, 3600.0)
 
@@ -57,7 +57,7 @@ class Faults:
             world.hub.at(rng.uniform(FIRST, LAST), lambda kind=kind: self._make(kind))
         for offset in (0, len(POINTS) // 2):
             point = POINTS[(world.seed + offset) % len(POINTS)]
-            world.hub.at(rng.uniform(0.0, 100.0), lambda point=point: self._arm(point))
+            world.hub.at(rng.uniform(0.0, 50.0), lambda point=point: self._arm(point))
 
     def note(self, what: str) -> None:
         self.log.append((self._world.hub.now, what))

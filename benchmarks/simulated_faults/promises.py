@@ -53,7 +53,9 @@ class Promises:
                 on[name] = group.origin
                 if holders.get(name) != group.origin and name not in group.excused:
                     holder = f"held by {holders[name]}" if name in holders else "free"
-                    yield Violation(1, f"slot {name} is {holder} while a process of epoch {group.origin} is on it")
+                    why = [(n, lease["why"]) for n, lease in picture.leases.items() if lease["origin"] == group.origin]
+                    what = f"slot {name} is {holder} while a process of epoch {group.origin} is on it: {why}"
+                    yield Violation(1, what)
 
     def _store(self, picture: Picture) -> Iterator[Violation]:
         """4: what the ledger shows is in the store, complete and as it was committed."""
@@ -105,7 +107,8 @@ class Promises:
         """9: what ledger, processes, Airflow and MLflow do not agree on; nothing once all is put right."""
         self._history.check()
         picture = self.picture
-        return [*self._undecided(picture), *self._chains(picture), *self._runs(picture), *self._tracked()]
+        found = [*self._undecided(picture), *self._chains(picture), *self._runs(picture)]
+        return found or [*self._tracked()]
 
     def _undecided(self, picture: Picture) -> Iterator[Violation]:
         if picture.version != picture.decided:

@@ -13,7 +13,7 @@ from tests.builders import a_spec
 if TYPE_CHECKING:
     from benchmarks.simulated_faults.world import World
 
-MOST_ACTS = 4
+MOST_ACTS = 3
 
 
 class Users:
@@ -22,19 +22,19 @@ class Users:
         self._service = world.service("users")
         self._process = world.hub.process("users", "users")
         self.still_to_come = 0
-        for number in range(rng.randint(3, 5)):
+        for number in range(rng.randint(3, 4)):
             spec = self._spec()
             self.still_to_come += 1
-            at = rng.uniform(0.0, 60.0) if number else 0.0
+            at = rng.uniform(0.0, 30.0) if number else 0.0
             world.hub.spawn(self._process, lambda job=f"job-{number}", spec=spec: self._submit(job, spec), at)
         for _ in range(rng.randint(0, MOST_ACTS)):
-            world.hub.spawn(self._process, self._act, rng.uniform(30.0, 190.0))
+            world.hub.spawn(self._process, self._act, rng.uniform(15.0, 95.0))
 
     def _spec(self) -> JobSpec:
         low = self._rng.choice([1, 1, 2])
         return a_spec(
             slots=(low, self._rng.choice([2, 3, 4])), batch=(16, 64), seed=self._rng.randrange(1000),
-            work={"samples": self._rng.randrange(400, 2600)}, priority=self._rng.choice([0, 0, 1]),
+            work={"samples": self._rng.randrange(300, 1200)}, priority=self._rng.choice([0, 0, 1]),
             segment={"steps": self._rng.choice([6, 12, 25])}, checkpoints={"keep_last": 2, "keep_best": 1},
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from random import Random
 from sqlalchemy import text
 
 from benchmarks.common.ledger_history import Violation
-from benchmarks.simulated_faults.airflow_side import SimulatedAirflow
+from benchmarks.simulated_faults.airflow_side import RECONCILE_SECONDS, SimulatedAirflow
 from benchmarks.simulated_faults.disk import Disk, SimulatedStore
 from benchmarks.simulated_faults.faults import Faults
 from benchmarks.simulated_faults.faulty_policy import FaultyPolicy, fails
@@ -33,8 +33,8 @@ from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec
 
 STARTS_AT = 1_700_000_000.0  # Unix seconds
-FAULT_SECONDS, QUIET_SECONDS = 200.0, 5.0
-LEASE_SECONDS, GRACE_SECONDS, RECONCILE_SECONDS = 60.0, 20.0, 60.0
+FAULT_SECONDS, QUIET_SECONDS = 100.0, 10.0
+LEASE_SECONDS, GRACE_SECONDS = 40.0, 15.0
 # From the end of the faults: leases run out, and two reconciliations put right what is left.
 AGREE_SECONDS = LEASE_SECONDS + GRACE_SECONDS + 2 * RECONCILE_SECONDS + 30.0
 END_SECONDS = 3600.0
