@@ -13,7 +13,7 @@ from benchmarks.simulated_faults.host import SimulatedLauncher
 from benchmarks.simulated_faults.hub import Crashed, Hub
 from benchmarks.simulated_faults.network import Network
 from elastic_core.domain import JobState, SegmentState
-from elastic_core.errors import Conflict, ElasticError, InfrastructureError, NotFound, UserError
+from elastic_core.errors import Conflict, ElasticError, InfrastructureError, NotFound, Unauthorized, UserError
 from elastic_core.launch.host_reconcile import reconcile_host, sweep_store
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobStatus, SegmentStatus
@@ -77,7 +77,7 @@ class SimulatedAirflow(FakeJobRuns):
             while True:
                 try:
                     return work()
-                except InfrastructureError:
+                except (InfrastructureError, Unauthorized):  # the latter where clocks are far apart
                     self._hub.sleep(POLL_SECONDS)
                 except ElasticError as error:
                     self.unexpected.append(f"a task of Airflow's failed: {type(error).__name__}: {error}")
@@ -173,8 +173,8 @@ class SimulatedAirflow(FakeJobRuns):
             self._hub.sleep(RECONCILE_SECONDS)
             try:
                 self._reconcile_once()
-            except InfrastructureError:
-                continue  # the next minute is the retry
+            except (InfrastructureError, Unauthorized):
+                continue  # the next time is the retry
             except Crashed:
                 raise
             self.reconciled += 1

@@ -14,11 +14,13 @@ from benchmarks.simulated_faults.hub import TIMED_OUT, Hub, Reply
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol import calls
 from elastic_core.protocol.http_client import HttpControl, HttpTrainer
+from elastic_core.protocol.tokens import ServiceSigner
 
 if TYPE_CHECKING:
     from benchmarks.simulated_faults.servers import ApiServer
 
 TIMEOUT_SECONDS = 30.0  # as the real client's
+SIGNER = ServiceSigner(b"control-secret-of-simulated-faults-0123")
 PARTS = ("users", "airflow", "trainers", "agents", "api-0", "api-1", "ledger", "store", "mlflow", "tracker")
 
 
@@ -72,8 +74,9 @@ class Channel:
 
     def __init__(
         self, hub: Hub, network: Network, servers: list[ApiServer], part: str, methods: Mapping[str, calls.Method],
-        token: Callable[[], str] | None, patience_seconds: float, rng: Random,
+        token: Callable[[], str] | None, patience_seconds: float, rng: Random, clock: Callable[[], float],
     ) -> None:  # fmt: skip
+        self._clock = clock
         self._hub, self._network, self._servers, self._part = hub, network, servers, part
         self._methods, self._token, self._patience, self._rng = methods, token, patience_seconds, rng
 
@@ -98,9 +101,12 @@ class Channel:
             for delay in self._network.delays(server.part, self._part)[:1]:
                 self._hub.after(delay, lambda: reply.give((status, content)))
 
-        token = None if self._token is None else self._token()
+        if self._token is None:
+            proof: str | Mapping[str, str] = SIGNER.headers("POST", f"/service/{name}", body, self._clock())
+        else:
+            proof = self._token()
         for delay in self._network.delays(self._part, server.part):
-            self._hub.after(delay, lambda: server.receive(name, token, body, answer))
+            self._hub.after(delay, lambda: server.receive(name, proof, body, answer))
         got = reply.wait(TIMEOUT_SECONDS)
         if got is TIMED_OUT:
             raise InfrastructureError(f"{server.part} gave no answer to {name!r}")

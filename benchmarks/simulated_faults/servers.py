@@ -7,7 +7,7 @@ database are PostgreSQL's own: raised in the transaction that is about to commit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from benchmarks.simulated_faults.hub import Crashed, Hub, Process
-from benchmarks.simulated_faults.network import Network
+from benchmarks.simulated_faults.network import SIGNER, Network
 from elastic_core.control.ledger.database import Clock, Ledger, Tx
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import ElasticError, InfrastructureError
@@ -158,21 +158,26 @@ class ApiServer(ControlProcess):
 
     def __init__(self, *args: Any) -> None:
         self.unexpected = []
-        self.answered = 0
         super().__init__(*args)
 
-    def receive(self, name: str, token: str | None, body: bytes, answer: Callable[[int, bytes], None]) -> None:
+    def receive(
+        self, name: str, proof: str | Mapping[str, str], body: bytes, answer: Callable[[int, bytes], None]
+    ) -> None:
+        """`proof`: a trainer's token, or the headers of a signed request."""
         if not self.process.alive:
             answer(502, b"nobody listens")
             return
-        self._hub.spawn(self.process, lambda: answer(*self._handle(name, token, body)))
+        self._hub.spawn(self.process, lambda: answer(*self._handle(name, proof, body)))
 
-    def _handle(self, name: str, token: str | None, body: bytes) -> tuple[int, bytes]:
-        methods = calls.service_methods() if token is None else calls.trainer_methods()
+    def _handle(self, name: str, proof: str | Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        methods = calls.trainer_methods() if isinstance(proof, str) else calls.service_methods()
         method = methods[name]
-        self.answered += 1
         try:
-            target: Any = self.control if token is None else self.control.trainer(token)
+            if isinstance(proof, str):
+                target: Any = self.control.trainer(proof)
+            else:
+                SIGNER.check("POST", f"/service/{name}", body, proof, self._clock())
+                target = self.control
             return 200, method.encode_result(getattr(target, name)(**method.decode_arguments(body)))
         except ElasticError as error:
             return error.http_status, calls.encode_error(error)

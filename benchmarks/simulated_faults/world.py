@@ -120,7 +120,7 @@ class World:
 
     def _channel(self, part: str, methods: object, token: Callable[[], str] | None, patience: float) -> Channel:
         rng = self.rng(f"channel/{part}/{self.hub.events}")
-        return Channel(self.hub, self.network, self.servers, part, methods, token, patience, rng)  # type: ignore[arg-type]
+        return Channel(self.hub, self.network, self.servers, part, methods, token, patience, rng, self.clock("host"))  # type: ignore[arg-type]
 
     def _connect(self, part: str) -> Callable[[str], SimulatedTrainerClient]:
         def channel(token: Callable[[], str]) -> Channel:

@@ -157,8 +157,10 @@ class LedgerControl:
         self._ledger.change(lambda tx: pool.set_cluster(tx, cluster))
         self.allocator.decide_pending()
 
-    def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
-        reconciled = self.allocator.change(lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at))
+    def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
+        reconciled = self.allocator.change(
+            lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at, listed_at)
+        )
         self.allocator.predictors.refresh()
         self.allocator.predictors.renew()
         self.allocator.wake()

@@ -30,6 +30,7 @@ def reconcile_host(
     The answer says what is left to do elsewhere: segments' runs, and the store (`sweep_store`). Dead groups are
     reported each time until they are forgotten: the ledger has heard it before, or needs to.
     """
+    listed_at = clock()
     groups = launcher.groups()
     for group in groups:
         if not group.alive:
@@ -38,7 +39,7 @@ def reconcile_host(
             report = report or ExitReport(kind=ExitKind.INFRASTRUCTURE, error="vanished")
             control.process_group_gone(group.origin_epoch, report)
     crash_here("reconcile.reported")
-    answer = control.reconcile(groups)
+    answer = control.reconcile(groups, listed_at)
     for origin_epoch in answer.stop:
         launcher.stop(origin_epoch, STOP_GRACE_SECONDS)
     for group in groups:
