@@ -64,5 +64,3 @@ def missing(mlflow: SimulatedMlflow, events: Callable[[int], Sequence[Event]]) -
         positions += [event.position for event in page if event.position not in mlflow.held]
         after = page[-1].position
     return positions
-
-

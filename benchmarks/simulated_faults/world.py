@@ -27,6 +27,7 @@ from benchmarks.simulated_faults.tracking import SimulatedMlflow, TrackerProcess
 from benchmarks.simulated_faults.trainers import Trainer
 from benchmarks.simulated_faults.users import Users
 from elastic_core import crashing
+from elastic_core.control.transitions.ledger_reconcile import START_SECONDS
 from elastic_core.domain import Snapshot
 from elastic_core.protocol import calls
 from elastic_core.settings import Settings
@@ -35,8 +36,9 @@ from elastic_core.spec import ClusterSpec
 STARTS_AT = 1_700_000_000.0  # Unix seconds
 FAULT_SECONDS, QUIET_SECONDS = 100.0, 10.0
 LEASE_SECONDS, GRACE_SECONDS = 40.0, 15.0
-# From the end of the faults: leases run out, and two reconciliations put right what is left.
-AGREE_SECONDS = LEASE_SECONDS + GRACE_SECONDS + 2 * RECONCILE_SECONDS + 30.0
+# From the end of the faults: leases run out, orders that may be under way arrive, and two reconciliations put right
+# what is left; each call may be made anew once.
+AGREE_SECONDS = LEASE_SECONDS + GRACE_SECONDS + START_SECONDS + 2 * RECONCILE_SECONDS + 30.0
 END_SECONDS = 3600.0
 POLICIES = ("fair_share", "fair_share", "fair_share", "horizon", "elastic_batch", FaultyPolicy.name)
 
@@ -63,6 +65,8 @@ class Outcome:
     groups: int = 0
     decisions: int = 0
     agreed_after: float | None = None  # seconds from the end of the faults
+    ended_at: float = 0.0  # simulated seconds
+    log: list[tuple[float, str]] = field(default_factory=list)  # faults and what users did
     violations: list[str] = field(default_factory=list)
 
 
@@ -89,9 +93,7 @@ class World:
             self.hub, self.network, self.service("airflow"), self.launcher, store, self.clock("host")
         )
         for part in ("api-0", "api-1"):
-            self.servers.append(
-                ApiServer(part, self.hub, self.database, self.settings, self.clock(part), self.airflow)
-            )
+            self.servers.append(ApiServer(part, self.hub, self.database, self.settings, self.clock(part), self.airflow))
         self.operator = ControlProcess("host", self.hub, self.database, self.settings, self.clock("host"), None)
         self.judge = self.operator.control
         self.mlflow = SimulatedMlflow(self.hub, self.network, self.rng("mlflow"))
@@ -171,7 +173,8 @@ class World:
         outcome.events, outcome.changes, outcome.checks = self.hub.events, self.database.writes, self.promises.checks
         outcome.jobs, outcome.groups = len(self.promises.picture.jobs), self.launcher.started
         outcome.finished = sum(job["state"] == "finished" for job in self.promises.picture.jobs.values())
-        outcome.decisions = self.promises.picture.last_decision
+        outcome.decisions, outcome.ended_at = self.promises.picture.last_decision, self.hub.now
+        outcome.log = self.faults.log
         return outcome
 
     def _live(self, outcome: Outcome) -> None:
@@ -219,5 +222,3 @@ class World:
 def run(seed: int, url: str) -> Outcome:
     """The same outcome for the same seed, whatever machine and load."""
     return World(seed, url).run()
-
-

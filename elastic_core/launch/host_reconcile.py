@@ -22,9 +22,7 @@ KEEP_SECONDS = 600.0  # that a dead group stays visible
 LITTER_SECONDS = 3600.0  # since the last write of a directory that nobody has committed, before it is litter
 
 
-def reconcile_host(
-    control: PoolControl, launcher: Launcher, clock: Callable[[], float] = time.time
-) -> ReconcileAnswer:
+def reconcile_host(control: PoolControl, launcher: Launcher, clock: Callable[[], float] = time.time) -> ReconcileAnswer:
     """Report dead groups, end those that nobody owns, forget old ones.
 
     The answer says what is left to do elsewhere: segments' runs, and the store (`sweep_store`). Dead groups are
