@@ -132,6 +132,13 @@ def _known(code: str) -> dict[int, Outcome]:
     return known
 
 
+def _sum(outcomes: list[Outcome], name: str) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        counts += getattr(outcome, name)
+    return counts
+
+
 def _judge(report: Report, outcomes: list[Outcome], seconds: float) -> int:
     faults, points, passed = (
         sum((getattr(o, of) for o in outcomes), Counter()) for of in ("faults", "points", "passed")

@@ -1,12 +1,14 @@
 """The simulated Airflow: runs of jobs and segments with tasks that drive them, and the reconciliation of every minute.
 
 Its database outlives its tasks: a task that was killed begins anew when Airflow is back. What tasks say to the control
-plane is what the real operators say (`plugins/elastic_airflow/tasks`); the host's part of reconciliation is the real one.
+plane is what the real operators say (`plugins/elastic_airflow/tasks`); the host's part of reconciliation is the real
+code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from benchmarks.simulated_faults.host import SimulatedLauncher
@@ -148,10 +150,8 @@ class SimulatedAirflow(FakeJobRuns):
             if not segment.lease_live:
                 segment = self._service.acquire(segment_id)
             if segment.state in (SegmentState.GRANTED, SegmentState.RUNNING) and segment.lease_live:
-                try:
+                with suppress(Conflict):  # the lease was lost meanwhile
                     self._launcher.start(self._service.launch_order(segment_id))
-                except Conflict:
-                    pass  # the lease was lost meanwhile
             self._wait_for_news(segment)
         self.segment_runs[segment_id] = True
 

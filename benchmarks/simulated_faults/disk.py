@@ -73,7 +73,7 @@ class SimulatedStore:
             if prefix in ("", key) or key.startswith(f"{prefix}/")
         ]
 
-    def unfinished(self, prefix: str) -> Iterable[Entry]:
+    def unfinished(self, prefix: str) -> Iterable[Entry]:  # noqa: ARG002 - objects are whole or not there
         return []
 
     def delete(self, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong in a seed: kinds, instants and victims are drawn from it. Crash points are taken in turn over seeds."""
+"""What goes wrong in a seed: kinds, instants and victims are drawn from it. Crash points are taken in turn."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from benchmarks.simulated_faults.hub import Crashed
 from benchmarks.simulated_faults.network import PARTS
 from benchmarks.simulated_faults.servers import DATABASE_ERRORS
 from elastic_core.crashing import CONTROL_POINTS
+from elastic_core.errors import InfrastructureError
 
 if TYPE_CHECKING:
     from benchmarks.simulated_faults.world import World
@@ -166,8 +167,6 @@ class Faults:
         return node
 
     def _operate(self, work: Callable[[], None]) -> None:
-        from elastic_core.errors import InfrastructureError
-
         while not self.over:
             try:
                 return work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from benchmarks.simulated_faults.hub import Hub, Process
@@ -17,7 +18,7 @@ AGENT_SECONDS = 0.5  # until the agent has seen that its workers are gone
 
 @dataclass(eq=False)
 class Group:
-    """A chain of processes. `occupied`: slots on which a worker of it is alive; the truth that the ledger is held to."""
+    """A chain of processes. `occupied`: slots on which a worker is alive, the truth that the ledger is held to."""
 
     order: LaunchOrder
     workers: Process
@@ -116,7 +117,5 @@ class SimulatedLauncher:
         while group.alive:
             self._hub.sleep(AGENT_SECONDS)
         group.exit = ExitReport(kind=group.ended or ExitKind.INFRASTRUCTURE, error=group.error)
-        try:
+        with suppress(ElasticError):  # reconciliation reports what is in the run folder
             self._agent_client(group.order.agent_token).exited(group.exit)
-        except ElasticError:
-            pass  # reconciliation reports what is in the run folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 
 from benchmarks.simulated_faults.hub import Hub
@@ -50,10 +51,8 @@ class TrackerProcess(ControlProcess):
     def _follow(self) -> None:
         follower = Follower(self.control.feed, self._mlflow, page=7)
         while True:
-            try:
+            with suppress(InfrastructureError):  # asked again later, as the service does
                 follower.catch_up()
-            except InfrastructureError:
-                pass  # asked again later, as the service does
             self._hub.sleep(POLL_SECONDS)
 
 

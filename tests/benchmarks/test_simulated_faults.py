@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -68,7 +69,7 @@ def test_a_seed_is_the_same_each_time(outcomes: list[Outcome], url: str) -> None
 
 
 @pytest.fixture
-def control(ledger_url: str, tmp_path) -> Iterator[LedgerControl]:
+def control(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
     plane = a_control(ledger_url, tmp_path, FakeClock())
     plane.set_cluster(a_cluster())
     yield plane
