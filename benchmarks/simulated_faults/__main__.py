@@ -104,7 +104,7 @@ def _run(given: argparse.Namespace, seeds: range, url: str) -> int:
     known = _known(code) if given.resume else {}
     outcomes: list[Outcome] = []
     OUT.mkdir(exist_ok=True)
-    with KEPT.open("a") as kept:
+    with Path("/dev/null" if given.until_broken else KEPT).open("a") as kept:
         for seed in seeds:
             outcome = known.get(seed)
             if outcome is None:
@@ -140,9 +140,7 @@ def _sum(outcomes: list[Outcome], name: str) -> Counter[str]:
 
 
 def _judge(report: Report, outcomes: list[Outcome], seconds: float) -> int:
-    faults, points, passed = (
-        sum((getattr(o, of) for o in outcomes), Counter()) for of in ("faults", "points", "passed")
-    )
+    faults, points, passed = (_sum(outcomes, name) for name in ("faults", "points", "passed"))
     broken = [outcome.seed for outcome in outcomes if outcome.violations]
     report.table("Faults", ("kind", "times"), sorted(faults.items()))
     report.table(
