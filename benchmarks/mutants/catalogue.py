@@ -4,6 +4,7 @@ An edit is (file, text that is there once, text in its place). `tests`: what cat
 since another layer keeps the same promise (the database behind the code, the code before the database). Numbers are
 those of docs/design/invariants.md.
 """
+# ruff: noqa: E501 - code is quoted as it stands
 
 from __future__ import annotations
 

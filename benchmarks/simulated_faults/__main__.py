@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.common.report import OUT, Report
@@ -109,7 +108,7 @@ def _run(given: argparse.Namespace, seeds: range, url: str) -> int:
             outcome = known.get(seed)
             if outcome is None:
                 outcome = run(seed, url)
-                kept.write(json.dumps({"tree": code, **asdict(outcome), "log": []}) + "\n")
+                kept.write(json.dumps({"tree": code, **vars(outcome), "log": []}) + "\n")
                 kept.flush()
             outcomes.append(outcome)
             if outcome.violations:

@@ -45,6 +45,9 @@ def test_a_mutant_is_planted_in_a_copy_and_taken_out_again(tmp_path: Path) -> No
 
 def test_a_mutant_whose_text_is_gone_is_told(tmp_path: Path) -> None:
     gone = Mutant("gone", 1, (("elastic_core/errors.py", "no such line", ""),))
-    with pytest.raises(SystemExit, match=r"elastic_core/errors\.py has 'no such line' 0 times, not once"):
-        with Tree(tmp_path, seeds=1).planted(gone):
-            pass
+    tree = Tree(tmp_path, seeds=1)
+    with (
+        pytest.raises(SystemExit, match=r"elastic_core/errors\.py has 'no such line' 0 times, not once"),
+        tree.planted(gone),
+    ):
+        pass
