@@ -98,14 +98,12 @@ def look(engine: Engine) -> Picture:
 class LedgerHistory:
     engine: Engine
     last: Picture | None = None
-    looks: int = 0
     _read_right: set[int] = field(default_factory=set)
 
     def check(self) -> list[Violation]:
         """What is wrong now, or came about since the last look in a way that it must not."""
         now = look(self.engine)
         before, self.last = self.last, now
-        self.looks += 1
         found = [*_slots(now), *_jobs(now), *self._data(now)]
         if before is not None:
             found += [*_writers(before, now), *_fences(before, now), *_progress(before, now)]

@@ -172,7 +172,6 @@ class World:
         outcome.faults, outcome.points, outcome.passed = self.faults.made, self.faults.points, self.passed
         outcome.events, outcome.changes, outcome.checks = self.hub.events, self.database.writes, self.promises.checks
         outcome.jobs, outcome.groups = len(self.promises.picture.jobs), self.launcher.started
-        outcome.finished = sum(job["state"] == "finished" for job in self.promises.picture.jobs.values())
         outcome.decisions, outcome.ended_at = self.promises.picture.last_decision, self.hub.now
         outcome.log = self.faults.log
         return outcome
