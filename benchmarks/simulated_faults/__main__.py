@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import json
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -39,6 +40,7 @@ FEWEST_CHANGES, FEWEST_FAULTS, FEWEST_JOBS = 100, 5, 3
 def main() -> int:
     given = _arguments()
     logging.disable(logging.CRITICAL)  # faults on purpose; what matters is in the outcome
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the database ends with us
     with _database() as url:
         if given.seed is not None:
             return _replay(given.seed, url)

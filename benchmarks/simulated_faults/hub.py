@@ -71,7 +71,7 @@ class Hub:
         self._main = greenlet.getcurrent()
         self._current: Task | None = None
         self.processes: list[Process] = []
-        self.failures: list[tuple[str, BaseException]] = []  # what tasks raised that nobody expected
+        self.failures: list[tuple[str, Exception]] = []  # what tasks raised that nobody expected
 
     @property
     def current(self) -> Process | None:
@@ -96,7 +96,7 @@ class Hub:
                 work()
             except Crashed:
                 pass
-            except BaseException as error:  # noqa: BLE001 - collected, and shown as a violation
+            except Exception as error:  # noqa: BLE001 - collected, and shown as a violation
                 self.failures.append((process.name, error))
 
         task = Task(process, greenlet.greenlet(run, parent=self._main))

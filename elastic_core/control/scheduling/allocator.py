@@ -218,6 +218,10 @@ def _write(tx: Tx, snapshot: Snapshot, decided: Decision) -> bool:
     row = tx.scheduling()
     if row.version != snapshot.version:
         return False
+    if row.decided_version == snapshot.version:
+        return (
+            True  # by another process, after this one saw that it was to be decided and before it claimed the right to
+        )
     plan = decided.plan
     decision = DecisionRow(
         version=snapshot.version,
