@@ -129,11 +129,9 @@ class ControlProcess:
         self._runs = runs
         self.control: LedgerControl
         self.process: Process
-        self.starts = 0
         self.start()
 
     def start(self) -> None:
-        self.starts += 1
         self.process = self._hub.process(self.part, self.part)
         ledger = TurnTakingLedger(self._database, self.part, self._settings, self._clock)
         self.control = LedgerControl(ledger, self._settings, SECRET, self._runs)
