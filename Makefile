@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Installed means: installed from these very files. A second `make setup` does nothing.
 STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c1-16)
 
-.PHONY: setup demo up down test e2e check
+.PHONY: setup demo up down test e2e check nightly
 
 setup: $(STAMP)
 
@@ -30,6 +30,11 @@ test: setup
 
 e2e: setup
 	$(BIN)/pytest -m e2e
+
+# What is too long for every change: a thousand seeds of faults, and every mutant. Interrupted, it goes on where it was.
+nightly: setup
+	$(BIN)/python -m benchmarks.simulated_faults --resume
+	$(BIN)/python -m benchmarks.mutants --resume
 
 check: setup
 	$(BIN)/ruff check .

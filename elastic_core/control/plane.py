@@ -20,6 +20,7 @@ from elastic_core.control.transitions import endings, ledger_reconcile, lifecycl
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.commits import commit as make_commit
 from elastic_core.control.transitions.handover import is_planned
+from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.logs import get_logger
@@ -163,8 +164,10 @@ class LedgerControl:
         self._ledger.change(lambda tx: pool.set_cluster(tx, cluster))
         self.allocator.decide_pending()
 
-    def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
-        reconciled = self.allocator.change(lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at))
+    def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
+        reconciled = self.allocator.change(
+            lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at, listed_at)
+        )
         self.allocator.predictors.refresh()
         self.allocator.predictors.renew()
         self.allocator.wake()
@@ -269,6 +272,7 @@ class LedgerTrainer:
             # boundary that the plan asked for, or waited for, carries it out; else the plan would be made again at
             # every one of its own steps, from a picture in which it is half carried out.
             self._try_to_decide(lambda: self._control.decide(f"boundary of {self._claims.segment_id}"))
+            crash_here("boundary.decided")
         answer = self._ledger.change(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
         self._try_to_decide(self._control.allocator.decide_pending)
         return answer

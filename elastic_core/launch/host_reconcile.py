@@ -7,7 +7,9 @@ may be run at any time, twice or too late. It decides nothing: the ledger's answ
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from elastic_core.crashing import crash_here
 from elastic_core.launch.launcher import Launcher
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ReconcileAnswer
 from elastic_core.protocol.records import CheckpointRecord
@@ -20,12 +22,13 @@ KEEP_SECONDS = 600.0  # that a dead group stays visible
 LITTER_SECONDS = 3600.0  # since the last write of a directory that nobody has committed, before it is litter
 
 
-def reconcile_host(control: PoolControl, launcher: Launcher) -> ReconcileAnswer:
+def reconcile_host(control: PoolControl, launcher: Launcher, clock: Callable[[], float] = time.time) -> ReconcileAnswer:
     """Report dead groups, end those that nobody owns, forget old ones.
 
     The answer says what is left to do elsewhere: segments' runs, and the store (`sweep_store`). Dead groups are
     reported each time until they are forgotten: the ledger has heard it before, or needs to.
     """
+    listed_at = clock()
     groups = launcher.groups()
     for group in groups:
         if not group.alive:
@@ -33,17 +36,20 @@ def reconcile_host(control: PoolControl, launcher: Launcher) -> ReconcileAnswer:
             report = status.exit if status else None
             report = report or ExitReport(kind=ExitKind.INFRASTRUCTURE, error="vanished")
             control.process_group_gone(group.origin_epoch, report)
-    answer = control.reconcile(groups)
+    crash_here("reconcile.reported")
+    answer = control.reconcile(groups, listed_at)
     for origin_epoch in answer.stop:
         launcher.stop(origin_epoch, STOP_GRACE_SECONDS)
     for group in groups:
         status = launcher.poll(group.origin_epoch)
-        if status and status.ended_at and time.time() - status.ended_at > KEEP_SECONDS:
+        if status and status.ended_at and clock() - status.ended_at > KEEP_SECONDS:
             launcher.forget(group.origin_epoch)
     return answer
 
 
-def sweep_store(control: ServiceControl, store: CheckpointStore, answer: ReconcileAnswer) -> None:
+def sweep_store(
+    control: ServiceControl, store: CheckpointStore, answer: ReconcileAnswer, clock: Callable[[], float] = time.time
+) -> None:
     """Delete what the ledger has given up, and the litter of active jobs. Raises `InfrastructureError`: try again."""
     removable = {record.checkpoint_id for record in answer.removable_checkpoints}
     jobs = {*answer.active_jobs, *(record.job_id for record in answer.removable_checkpoints)}
@@ -57,9 +63,10 @@ def sweep_store(control: ServiceControl, store: CheckpointStore, answer: Reconci
         store,
         answer.removable_checkpoints,
         {record.uri for record in checkpoints if record.checkpoint_id not in removable},
-        time.time(),
+        clock(),
         LITTER_SECONDS,
         jobs=jobs,
         live_epochs=epochs,
     )
+    crash_here("sweep.deleted")
     control.swept(swept.checkpoint_ids)

@@ -201,8 +201,8 @@ class HttpControl:
     def set_cluster(self, cluster: ClusterSpec) -> None:
         self._channel.call("set_cluster", cluster=cluster)
 
-    def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
-        answer: ReconcileAnswer = self._channel.call("reconcile", groups=groups)
+    def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
+        answer: ReconcileAnswer = self._channel.call("reconcile", groups=groups, listed_at=listed_at)
         return answer
 
     def swept(self, checkpoint_ids: Sequence[int]) -> None:

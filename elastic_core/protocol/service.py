@@ -149,8 +149,11 @@ class PoolControl(Protocol):
         holds nothing (any more) is passed over.
         """
 
-    def reconcile(self, groups: Sequence[ProcessGroup]) -> ReconcileAnswer:
+    def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
         """The ledger agrees with what one host says of its process groups; leases that were not renewed are fenced.
+
+        `listed_at`: when the host listed them, Unix seconds; None: just now. That a group is not on the list says
+        nothing of one that was started since.
 
         The answer is what is left for others: groups to stop, segments and jobs that should have runs, checkpoints
         that may be deleted.

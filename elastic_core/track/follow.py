@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elastic_core.crashing import crash_here
 from elastic_core.protocol.events import Feed
 from elastic_core.track.tracker import Tracker
 
@@ -41,6 +42,7 @@ class Follower:
         events = self.feed.events(self.feed.position(self.reader), self.page)
         if events:
             self.tracker.record(events)
+            crash_here("page.recorded")
             self.feed.acknowledge(self.reader, events[-1].position)
         return len(events)
 

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from elastic_core.control.ledger import migrations
 from elastic_core.control.ledger.tables import JobRow, LeaseRow, SchedulingRow, SegmentRow
+from elastic_core.crashing import crash_here
 from elastic_core.errors import Conflict, Fenced, InfrastructureError, NotFound
 from elastic_core.protocol.encoding import dumps
 from elastic_core.settings import Settings
@@ -109,7 +110,10 @@ class Ledger:
 
         def once() -> T:
             with Session(self._engine, expire_on_commit=False) as session, session.begin():
-                return work(Tx(session, self.clock(), self._settings))
+                result = work(Tx(session, self.clock(), self._settings))
+                crash_here("transaction.uncommitted")
+            crash_here("transaction.unheard")
+            return result
 
         return _with_retries(once)
 

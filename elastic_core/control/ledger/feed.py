@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import EventRow, ReaderRow
+from elastic_core.crashing import crash_here
 from elastic_core.protocol.events import Event, EventKind
 
 PLACE = text("""
@@ -47,6 +48,7 @@ class LedgerFeed:
     def events(self, after: int, limit: int = 500, segment_id: str | None = None) -> Sequence[Event]:
         if self._ledger.read(_any_unplaced):
             self._ledger.write(_place)
+            crash_here("feed.placed")
         return self._ledger.read(lambda tx: _after(tx, after, limit, segment_id))
 
     def position(self, reader: str) -> int:

@@ -26,6 +26,7 @@ from elastic_core.control.ledger.tables import DecisionRow
 from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
 from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyProcess
 from elastic_core.control.scheduling.predictors import STALE_SECONDS, Predictors
+from elastic_core.crashing import crash_here
 from elastic_core.domain import Plan, Snapshot, Target, from_json, to_json
 from elastic_core.errors import ElasticError, NotFound
 from elastic_core.logs import get_logger
@@ -106,11 +107,13 @@ class Allocator:
 
     def decide_pending(self) -> None:
         """Decide until no scheduling event is left undecided, or leave it to the process that is at it."""
+        crash_here("change.undecided")
         rounds = 0
         while rounds < MAX_ROUNDS and self._ledger.read(_is_undecided):
             with self._ledger.deciding() as acquired:
                 if not acquired:
                     return  # whoever is at it looks for what came meanwhile, once more after it has let go
+                crash_here("decision.claimed")
                 while not self._decide_once() and rounds < MAX_ROUNDS:
                     rounds += 1
             rounds += 1
@@ -127,7 +130,10 @@ class Allocator:
         started = time.perf_counter()
         plan, failure = self._plan(policy, snapshot)
         decided = Decision(plan, policy, failure, time.perf_counter() - started)
-        return self._ledger.change(lambda tx: _write(tx, snapshot, decided))
+        crash_here("decision.unwritten")
+        written = self._ledger.change(lambda tx: _write(tx, snapshot, decided))
+        crash_here("decision.written")
+        return written
 
     def close(self) -> None:
         self._policy_process.close()
@@ -212,6 +218,10 @@ def _write(tx: Tx, snapshot: Snapshot, decided: Decision) -> bool:
     row = tx.scheduling()
     if row.version != snapshot.version:
         return False
+    if row.decided_version == snapshot.version:
+        return (
+            True  # by another process, after this one saw that it was to be decided and before it claimed the right to
+        )
     plan = decided.plan
     decision = DecisionRow(
         version=snapshot.version,

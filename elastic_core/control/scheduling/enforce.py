@@ -11,6 +11,7 @@ from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import DecisionRow, JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.control.scheduling.snapshots import between_until, submission
+from elastic_core.crashing import crash_here
 from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, Target, from_json, to_json
 from elastic_core.policy.base.queue import in_order
 from elastic_core.policy.plans.grants import plan_moves
@@ -86,6 +87,7 @@ def _holder(lease: LeaseRow, segment: SegmentRow, draining: tuple[Slot, ...]) ->
 def _apply(tx: Tx, moves: Moves) -> list[str]:
     actions = []
     for grant in moves.grants:
+        crash_here("decision.granting")
         segment = tx.segment(grant.asker.segment_id)
         job = tx.job(segment.job_id, lock=True)
         segment.start_step = lineage.head_step(tx, job)

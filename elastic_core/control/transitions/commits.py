@@ -20,6 +20,7 @@ from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.handover import Handover, plan_handover
 from elastic_core.control.transitions.lifecycle import add_note, add_segment
 from elastic_core.control.transitions.progress import guard
+from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, SegmentState, to_json
 from elastic_core.errors import Conflict, Fenced, UserError
 from elastic_core.protocol.events import EventKind
@@ -45,9 +46,11 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
     for text in commit.notes:
         if text not in job.notes:  # said once, with whichever checkpoint it was first true of
             add_note(tx, job, text)
+    crash_here("commit.added")
     if not commit.final:
         return CommitAnswer(checkpoint_id=row.id, directive=Directive.GO_ON, reason="")
     _close_segment(tx, segment, row)
+    crash_here("commit.closed")
     if commit.finished:
         segment.end_reason = "finished"
         emit_segment_ended(tx, segment)
@@ -161,6 +164,7 @@ def _close_segment(tx: Tx, segment: SegmentRow, row: CheckpointRow) -> None:
 def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, handover: Handover) -> LeaseRow:
     granted, reason, held = handover.allocation, handover.target.reason, leases.held(tx, lease)
     leases.release(tx, lease, f"handed over to {successor.id}")
+    crash_here("handover.released")
     successor.asked_at = tx.now
     return leases.open_lease(tx, job, successor, granted, reason, origin_epoch=lease.origin_epoch, beside=held)
 

@@ -9,6 +9,7 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.control.ledger.views import last_segments
+from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
@@ -53,6 +54,7 @@ def group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
     assert lease is not None, "leases are only released under the scheduling lock, which we hold"
     segment = tx.segment(lease.segment_id)
     leases.release(tx, lease, f"{report.kind}: {report.error}" if report.error else report.kind)
+    crash_here("ending.released")
     if job.state != JobState.ACTIVE or segment.epoch != lease.epoch or not SegmentState(segment.state).open:
         tx.carries_out = True  # it ended in the ledger before; only its slots were still held
         return

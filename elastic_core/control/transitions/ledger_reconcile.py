@@ -1,7 +1,8 @@
 """The safety net: what a crash left between ledger and processes is repaired, with nobody's help.
 
 `groups` is what one host knows of its process groups. A group is gone when its host says so, or when it was fenced
-and its host has never heard of it.
+and its host has never heard of it. That counts only of a list that was made some time after the fence: an older one
+may have lain in a server that was stopped, while the processes were started by an order from before the fence.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from elastic_core.domain import JobState, SegmentState
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup
 
 REPORT_SECONDS = 20.0  # that the agent of a dead group has for its own report, which knows more than we do
+START_SECONDS = 30.0  # that an order from before a fence may take until its processes are on their host's list
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +29,21 @@ class Reconciled:
     actions: tuple[str, ...]
 
 
-def reconcile_ledger(tx: Tx, groups: Sequence[ProcessGroup], serving_since: float) -> Reconciled:
-    """Under the scheduling lock."""
+def reconcile_ledger(
+    tx: Tx, groups: Sequence[ProcessGroup], serving_since: float, listed_at: float | None = None
+) -> Reconciled:
+    """Under the scheduling lock. `listed_at`: when the host made the list, Unix seconds; None: now."""
+    as_of = tx.now if listed_at is None else listed_at
     actions = expire(tx, serving_since)
     known = {group.origin_epoch: group for group in groups}
     live = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
     for lease in tx.session.scalars(live).all():
-        action = _reconcile_lease(tx, lease, known.get(lease.origin_epoch))
+        action = _reconcile_lease(tx, lease, known.get(lease.origin_epoch), as_of)
         actions += [action] if action else []
     return Reconciled(stop=_without_lease(tx, groups), actions=tuple(actions))
 
 
-def _reconcile_lease(tx: Tx, lease: LeaseRow, group: ProcessGroup | None) -> str | None:
+def _reconcile_lease(tx: Tx, lease: LeaseRow, group: ProcessGroup | None, as_of: float) -> str | None:
     if group is not None and group.alive:
         return None
     segment_id, origin = lease.segment_id, lease.origin_epoch
@@ -47,8 +52,10 @@ def _reconcile_lease(tx: Tx, lease: LeaseRow, group: ProcessGroup | None) -> str
             return None
         group_gone(tx, origin, ExitReport(kind=ExitKind.INFRASTRUCTURE, error="its processes were found dead"))
         return f"{segment_id}: its processes were found dead, the slots of epoch {lease.epoch} are free"
-    if lease.fenced_at is None or tx.now - lease.granted_at < tx.settings.lease_seconds:
-        return None  # its processes may be about to start
+    if lease.fenced_at is None or as_of - lease.fenced_at < START_SECONDS:
+        return None  # its processes may be about to start, or have started since the list was made
+    if tx.now - lease.granted_at < tx.settings.lease_seconds:
+        return None
     if lease.started_at is None:
         return _never_started(tx, lease)
     if tx.now - _last_sign_of_life(tx, lease) < tx.settings.lease_seconds:

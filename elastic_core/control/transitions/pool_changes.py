@@ -9,6 +9,7 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.nodes import nodes, queues
 from elastic_core.control.ledger.tables import LeaseRow, LeaseSlotRow, NodeRow, QueueRow, SegmentRow, SlotRow
 from elastic_core.control.transitions.endings import lose_attempt
+from elastic_core.crashing import crash_here
 from elastic_core.domain import Node, Queue
 from elastic_core.errors import UserError
 from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec, QueueSpec
@@ -27,6 +28,7 @@ def set_cluster(tx: Tx, cluster: ClusterSpec) -> None:
     tx.session.flush()
     if nodes(tx) != before:
         tx.trigger = "the cluster changed"
+        crash_here("cluster.unfenced")
         _end_leases_on_missing_slots(tx)
 
 

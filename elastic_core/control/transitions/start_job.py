@@ -14,6 +14,7 @@ from elastic_core.control.ledger import views
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import JobRow
 from elastic_core.control.transitions import lifecycle
+from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import Conflict, NotFound, UserError
 from elastic_core.protocol.job_runs import JobRun, JobRuns
@@ -35,6 +36,7 @@ def start_job(ledger: Ledger, runs: JobRuns, job_id: str, spec: JobSpec, warm_st
             _check_same_request(run, spec, warm_start)
             if run.succeeded is False:
                 runs.try_again(job_id)
+        crash_here("run.started")
     return submission(ledger, runs, job_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import ClassVar
@@ -253,6 +253,26 @@ def test_an_event_left_undecided_by_a_crash_is_decided_with_the_next_heartbeat(
     engine.dispose()
     control.trainer(order.token).heartbeat(a_beat(1))
     assert control.segment("job-b__seg_0").state is SegmentState.GRANTED
+
+
+def test_what_another_process_has_decided_meanwhile_is_not_decided_again(
+    control: LedgerControl, clock: FakeClock, ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between seeing that something is undecided and claiming the right to decide it."""
+    other = a_control(ledger_url, tmp_path, clock)
+    deciding = control._ledger.deciding
+
+    @contextmanager
+    def after_the_other() -> Iterator[bool]:
+        other.allocator.decide_pending()
+        with deciding() as acquired:
+            yield acquired
+
+    before = len(decisions(ledger_url, "version"))
+    monkeypatch.setattr(control._ledger, "deciding", after_the_other)
+    control.decide("test")
+    assert len(decisions(ledger_url, "version")) == before + 1
+    other.close()
 
 
 def test_a_decision_in_flight_is_left_alone(control: LedgerControl, clock: FakeClock, ledger_url: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.transitions.ledger_reconcile import START_SECONDS
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Fenced
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
@@ -70,6 +71,9 @@ def test_nothing_expires_within_a_lease_life_after_the_control_plane_starts(
 def test_a_group_that_has_vanished_with_its_host_is_gone(control: LedgerControl, life: Life, clock: FakeClock) -> None:
     order = life.start()
     clock.advance(LEASE + 1)
+    (action,) = control.reconcile([]).actions
+    assert action == "job-a__seg_0: the lease of epoch 1 expired (no heartbeat for 91 s)"
+    clock.advance(START_SECONDS)
     actions = control.reconcile([]).actions
     assert actions[-1] == "job-a__seg_0: its processes have vanished, the slots of epoch 1 are free"
     assert control.segment(order.segment_id).attempt == 1
@@ -95,10 +99,33 @@ def test_a_segment_whose_processes_never_start_asks_again_and_loses_no_attempt(
         clock.advance(LEASE - 1)
         assert control.reconcile([]).actions == ()
         clock.advance(2)
+        (action,) = control.reconcile([]).actions
+        assert "expired (its processes never started for" in action
+        clock.advance(START_SECONDS)
         actions = control.reconcile([]).actions
         assert "its processes never started, the slots of epoch" in actions[-1]
     assert control.job("job-a").state is JobState.ACTIVE
     assert control.segment("job-a__seg_0").state is SegmentState.GRANTED
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_list_from_before_the_fence_does_not_tell_that_processes_are_gone(
+    control: LedgerControl, life: Life, clock: FakeClock, started: bool
+) -> None:
+    """It lay in a server that was stopped; meanwhile they were started, by an order from before the fence."""
+    listed_at = clock.now
+    order = life.start() if started else None
+    control.acquire("job-a__seg_0")
+    clock.advance(LEASE + 1)
+    control.reconcile([], listed_at)  # fences
+    clock.advance(LEASE + 1)
+    assert control.reconcile([], listed_at).actions == ()
+    fenced_at = clock.now - LEASE - 1
+    assert control.reconcile([], fenced_at + START_SECONDS - 1).actions == (), "an order may still be under way"
+    assert control.segment("job-a__seg_0").lease_live
+    assert order is None or control.reconcile([group(order)]).stop == (order.origin_epoch,)
+    assert len(control.reconcile([], fenced_at + START_SECONDS).actions) == 1
+    assert control.segment("job-a__seg_0").attempt == 1
 
 
 def test_a_granted_segment_about_to_start_is_left_alone(control: LedgerControl, life: Life) -> None:
@@ -126,7 +153,7 @@ def test_a_cancelled_job_that_never_started_frees_its_slots(
     assert control.segment("job-a__seg_0").lease_live
     clock.advance(LEASE + 1)
     control.reconcile([])
-    assert not control.segment("job-a__seg_0").lease_live
+    assert not control.segment("job-a__seg_0").lease_live, "it was fenced when it was cancelled"
     assert control.segment("job-a__seg_0").state is SegmentState.CANCELLED
 
 

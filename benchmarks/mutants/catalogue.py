@@ -1,0 +1,261 @@
+"""The mutants: what is broken, where, of which invariant, and what has to notice.
+
+An edit is (file, text that is there once, text in its place). `tests`: what catches it where no simulated fault can,
+since another layer keeps the same promise (the database behind the code, the code before the database). Numbers are
+those of docs/design/invariants.md.
+"""
+# ruff: noqa: E501 - code is quoted as it stands
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Edit = tuple[str, str, str]
+
+SQL = "elastic_core/control/ledger/migrations/versions/0001_ledger.sql"
+LEASES = "elastic_core/control/ledger/leases.py"
+LINEAGE = "elastic_core/control/ledger/lineage.py"
+DATABASE = "elastic_core/control/ledger/database.py"
+FEED = "elastic_core/control/ledger/feed.py"
+ALLOCATOR = "elastic_core/control/scheduling/allocator.py"
+ENFORCE = "elastic_core/control/scheduling/enforce.py"
+COMMITS = "elastic_core/control/transitions/commits.py"
+ENDINGS = "elastic_core/control/transitions/endings.py"
+LIFECYCLE = "elastic_core/control/transitions/lifecycle.py"
+POOL = "elastic_core/control/transitions/pool_changes.py"
+PROGRESS = "elastic_core/control/transitions/progress.py"
+RECONCILE = "elastic_core/control/transitions/ledger_reconcile.py"
+REMOVABLE = "elastic_core/control/transitions/removable.py"
+TOKENS = "elastic_core/protocol/tokens.py"
+FOLLOW = "elastic_core/track/follow.py"
+
+RAW_SQL = "tests/control/test_invariants.py"
+BOUNDARIES = "tests/control/test_boundaries.py"
+OF_RECONCILE = "tests/control/transitions/test_ledger_reconcile.py"
+OF_ALLOCATOR = "tests/control/scheduling/test_allocator.py"
+OF_TOKENS = "tests/protocol/test_tokens.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    invariant: int
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...] = ()  # tried after the simulated faults
+    simulated: bool = True  # False: only the tests can see it
+
+
+def _one(name: str, invariant: int, file: str, old: str, new: str, *tests: str, simulated: bool = True) -> Mutant:
+    return Mutant(name, invariant, ((file, old, new),), tests, simulated)
+
+
+MUTANTS = (
+    # 1. no double spend
+    _one(
+        "held slots are not unique in the database", 1, SQL,
+        "CREATE UNIQUE INDEX uq_lease_slots_held", "CREATE INDEX uq_lease_slots_held",
+        f"{RAW_SQL}::TestNoDoubleSpend", simulated=False,
+    ),
+    _one(
+        "fencing frees the slots", 1, LEASES,
+        "        lease.fence_reason = reason\n", "        lease.fence_reason = reason\n        release(tx, lease, reason)\n",
+        f"{OF_RECONCILE}::test_expired_is_fenced_but_not_free",
+    ),
+    _one(
+        "a held slot counts as free", 1, LEASES,
+        "      AND NOT EXISTS (SELECT 1 FROM lease_slots l WHERE l.slot = s.id AND l.released_at IS NULL)\n", "",
+        "tests/control/test_life.py",
+    ),
+    _one(
+        "a resize in place frees at once what its processes have yet to leave", 1, COMMITS,
+        "origin_epoch=lease.origin_epoch, beside=held)", "origin_epoch=lease.origin_epoch)",
+        f"{BOUNDARIES}::test_slots_still_being_left_stay_held_over_the_next_boundary",
+    ),
+    _one(
+        "slots given back may be those in use", 1, LEASES,
+        "& held(tx, lease) - set(map(slot_id, allocation(lease).slots))", "& held(tx, lease)",
+        "tests/control/test_contract.py",
+    ),
+    _one(
+        "a list from before the fence tells that processes are gone", 1, RECONCILE,
+        "as_of - lease.fenced_at < START_SECONDS", "as_of < 0",
+        f"{OF_RECONCILE}::test_a_list_from_before_the_fence_does_not_tell_that_processes_are_gone",
+    ),
+    _one(
+        "a live group is taken to be gone when its lease has ended", 1, RECONCILE,
+        "    if group is not None and group.alive:\n        return None\n",
+        "    if group is not None and group.alive and lease.fenced_at is None:\n        return None\n",
+        f"{OF_RECONCILE}::test_expired_is_fenced_but_not_free",
+    ),
+    _one(
+        "a trainer may say that its processes are gone", 1, TOKENS,
+        "    if not claims.agent:\n        raise", "    if False:\n        raise",
+        f"{OF_TOKENS}::test_an_agent_reports_the_end_and_does_nothing_else", simulated=False,
+    ),
+    # 2. single writer
+    _one(
+        "the database takes checkpoints of any epoch", 2, SQL,
+        "    IF NOT FOUND THEN\n        RAISE EXCEPTION 'stale epoch", "    IF FALSE THEN\n        RAISE EXCEPTION 'stale epoch",
+        f"{RAW_SQL}::TestSingleWriter", simulated=False,
+    ),
+    Mutant(
+        "neither code nor database asks whether the epoch is in force", 2,
+        (
+            (SQL, "    IF NOT FOUND THEN\n        RAISE EXCEPTION 'stale epoch", "    IF FALSE THEN\n        RAISE EXCEPTION 'stale epoch"),
+            (PROGRESS, "        LeaseRow.released_at.is_(None),\n        LeaseRow.fenced_at.is_(None),\n    )\n    if", "    )\n    if"),
+        ),
+        (f"{OF_RECONCILE}::test_expired_is_fenced_but_not_free",),
+    ),
+    _one(
+        "a heartbeat renews a lease that was fenced", 2, PROGRESS,
+        "    if lease is None or lease.fenced_at is not None:\n", "    if lease is None:\n",
+        f"{OF_RECONCILE}::test_expired_is_fenced_but_not_free",
+    ),
+    _one(
+        "rolling back leaves the old epoch in force", 2, LIFECYCLE,
+        "        leases.fence(tx, lease, reason)\n", "        pass\n",
+        "tests/control/test_contract.py",
+    ),
+    _one(
+        "a job may have several open segments", 2, SQL,
+        "CREATE UNIQUE INDEX uq_segments_open", "CREATE INDEX uq_segments_open",
+        f"{RAW_SQL}::TestNoDoubleSpend::test_a_job_has_one_open_segment", simulated=False,
+    ),
+    _one(
+        "a trainer's token never expires", 2, TOKENS,
+        "    if now >= claims.expires_at:\n", "    if False:\n", "tests/security/test_trainer_tokens.py", simulated=False,
+    ),
+    # 3. monotone progress
+    _one(
+        "the database lets steps go back", 3, SQL,
+        "    RAISE EXCEPTION 'regress: step", "    RETURN NEW; RAISE EXCEPTION 'regress: step",
+        f"{RAW_SQL}::TestMonotoneProgress", simulated=False,
+    ),
+    _one(
+        "rolling back opens no new lineage", 3, LIFECYCLE, "    job.lineage += 1\n", "",
+        f"{RAW_SQL}::TestMonotoneProgress::test_a_new_lineage_starts_where_it_was_opened",
+    ),
+    _one(
+        "a late heartbeat takes the steps back", 3, PROGRESS,
+        "set_=values, where=HeartbeatRow.step <= beat.step", "set_=values", "tests/control/test_progress.py",
+    ),
+    # 4. all or nothing
+    _one(
+        "what is committed may be rewritten", 4, SQL,
+        "IS DISTINCT FROM\n       (OLD", "IS NOT DISTINCT FROM\n       (OLD",
+        f"{RAW_SQL}::TestMonotoneProgress::test_what_is_committed_is_not_rewritten", simulated=False,
+    ),
+    _one(
+        "a corrupt checkpoint stays the head", 4, PROGRESS,
+        "    if job.head_id != bad.id:\n", "    if True:\n", "tests/control/test_contract.py",
+    ),
+    _one(
+        "an interval checkpoint ends its segment", 4, COMMITS,
+        "    if not commit.final:\n        return CommitAnswer(checkpoint_id=row.id, directive",
+        "    if False:\n        return CommitAnswer(checkpoint_id=row.id, directive", "tests/control/test_life.py",
+    ),
+    # 5. exactly once
+    _one(
+        "a job is restored from the checkpoint before the last", 5, LINEAGE,
+        "for row in good[:MAX_CANDIDATES])", "for row in good[1:MAX_CANDIDATES])",
+        "tests/control/test_life.py",
+    ),
+    _one(
+        "a checkpoint does not say what it goes on from", 5, COMMITS,
+        "        previous_id=job.head_id,\n", "        previous_id=None,\n", RAW_SQL,
+    ),
+    _one(
+        "a job that is revived forgets its head", 5, LIFECYCLE,
+        "    job.state = JobState.ACTIVE\n    job.error", "    job.state, job.head_id = JobState.ACTIVE, None\n    job.error",
+        "tests/control/test_contract.py",
+    ),
+    # 6. pure decisions
+    _one(
+        "a decision is recorded with another snapshot", 6, ALLOCATOR,
+        "snapshot=to_json(snapshot),", "snapshot=to_json(replace(snapshot, jobs=snapshot.jobs[:-1])),",
+        f"{OF_ALLOCATOR}::test_every_decision_can_be_made_again_from_its_record",
+    ),
+    _one(
+        "a plan made from an old snapshot comes into force", 6, ALLOCATOR,
+        "    if row.version != snapshot.version:\n        return False\n", "",
+        f"{OF_ALLOCATOR}::test_a_plan_made_from_an_old_snapshot_is_dropped",
+    ),
+    _one(
+        "what another process has decided is decided again",
+        6,
+        ALLOCATOR,
+        "    if row.decided_version == snapshot.version:\n",
+        "    if False:\n",
+        f"{OF_ALLOCATOR}::test_what_another_process_has_decided_meanwhile_is_not_decided_again",
+    ),
+    # 7. liveness
+    _one(
+        "an event that a crash left undecided stays so", 7, ALLOCATOR,
+        "    return row.version != row.decided_version or (row.wake_at is not None and row.wake_at <= tx.now)\n",
+        "    return row.wake_at is not None and row.wake_at <= tx.now\n",
+        f"{OF_ALLOCATOR}::test_an_event_left_undecided_by_a_crash_is_decided_with_the_next_heartbeat",
+    ),
+    _one(
+        "an attempt that was lost does not ask again", 7, ENDINGS,
+        "    segment.state = SegmentState.WAITING\n    segment.asked_at = tx.now\n    segment.end_reason", "    segment.end_reason",
+        "tests/control/test_life.py",
+    ),
+    _one(
+        "attempts are counted over commits", 7, COMMITS, "    segment.failures = 0\n", "",
+        f"{BOUNDARIES}::test_crashes_are_counted_anew_after_a_commit", simulated=False,
+    ),
+    _one(
+        "what carries a plan out does not let it go on", 7, ALLOCATOR,
+        "            if tx.carries_out and tx.trigger is None:\n", "            if False:\n", "tests/control/test_life.py",
+    ),
+    # 8. safe degradation
+    _one(
+        "a policy that fails is not replaced", 8, ALLOCATOR,
+        "            return last_plan or ask(registry.get(FALL_BACK), snapshot), failure\n", "            raise\n",
+        f"{OF_ALLOCATOR}::test_a_policy_that_fails_is_replaced_by_a_fair_share_and_it_is_recorded",
+    ),
+    _one(
+        "plans are not checked", 8, ALLOCATOR, "    if wrong:\n        raise InvalidPlan", "    if False:\n        raise InvalidPlan",
+        OF_ALLOCATOR,
+    ),
+    _one(
+        "an observation that comes twice is an error", 8, PROGRESS, "insert(ObservationRow).on_conflict_do_nothing()",
+        "insert(ObservationRow)", "tests/control/test_contract.py",
+    ),
+    _one(
+        "events are acknowledged before MLflow has taken them", 8, FOLLOW,
+        '            self.tracker.record(events)\n            crash_here("page.recorded")\n            self.feed.acknowledge(self.reader, events[-1].position)\n',
+        '            self.feed.acknowledge(self.reader, events[-1].position)\n            crash_here("page.recorded")\n            self.tracker.record(events)\n',
+        "tests/track/test_follow.py",
+    ),
+    # 9. reconciliation
+    _one(
+        "groups that nobody owns are left alone", 9, RECONCILE, "            stop.append(group.origin_epoch)\n", "            pass\n",
+        f"{OF_RECONCILE}::test_a_group_that_outlived_its_lease_is_nobodys",
+    ),
+    _one(
+        "leases never expire", 9, ENDINGS, "    if tx.now - serving_since < tx.settings.lease_seconds:\n", "    if True:\n",
+        f"{OF_RECONCILE}::test_expired_is_fenced_but_not_free",
+    ),
+    _one(
+        "a dead group keeps its slots until somebody reports it", 9, RECONCILE,
+        "        if tx.now - _last_sign_of_life(tx, lease) < REPORT_SECONDS:\n            return None\n", "        return None\n",
+        f"{OF_RECONCILE}::test_a_dead_group_is_freed_once_its_agent_had_time_to_report", simulated=False,
+    ),
+    _one(
+        "a node that leaves keeps its leases", 9, POOL, "        _end_leases_on_missing_slots(tx)\n", "        pass\n",
+        "tests/control/test_contract.py",
+    ),
+    _one(
+        "a commit whose answer was lost is refused", 9, COMMITS,
+        "    if existing is not None and _was_committed_before(segment, existing, claims, commit):\n", "    if False:\n",
+        "tests/control/test_contract.py",
+    ),
+)  # fmt: skip
+
+
+def by_name(name: str) -> Mutant:
+    found = [mutant for mutant in MUTANTS if mutant.name == name]
+    if not found:
+        raise SystemExit(f"there is no mutant {name!r}. There are: {'; '.join(mutant.name for mutant in MUTANTS)}")
+    return found[0]

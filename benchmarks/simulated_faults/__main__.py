@@ -1,0 +1,173 @@
+"""The control plane under faults drawn from a seed: `python -m benchmarks.simulated_faults [--quick] [--seeds N]`.
+
+Simulated: processes, network, launcher, trainers, store, Airflow, MLflow and clocks. Real: everything that decides and
+writes, on a PostgreSQL. After each event that changed something the invariants of docs/design/invariants.md are checked
+from the ledger's history and against what is true of the processes. A seed that breaks one prints the command that
+replays it: `--seed N` runs that one and tells what went wrong in it. 1,000 seeds by default, 50 with `--quick`.
+Outcomes are kept in benchmarks/out/simulated_faults.jsonl: with `--resume` seeds that this very tree has passed are not
+run again. `--until-broken` stops at the first violation.
+
+Bars: no violation; in each seed at least 100 changes, 5 faults and 3 jobs; a process ended at each crash point of the
+control plane; with `--quick` at most 60 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.common.report import OUT, Report
+from benchmarks.simulated_faults.world import Outcome, run
+from elastic_core.crashing import CONTROL_POINTS
+from tests.conftest import TestServer
+
+ROOT = Path(__file__).parents[2]
+KEPT = OUT / "simulated_faults.jsonl"
+SEEDS, QUICK_SEEDS, QUICK_SECONDS = 1000, 50, 60.0
+FEWEST_CHANGES, FEWEST_FAULTS, FEWEST_JOBS = 100, 5, 3
+
+
+def main() -> int:
+    given = _arguments()
+    logging.disable(logging.CRITICAL)  # faults on purpose; what matters is in the outcome
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the database ends with us
+    with _database() as url:
+        if given.seed is not None:
+            return _replay(given.seed, url)
+        count = QUICK_SEEDS if given.quick else given.seeds
+        return _run(given, range(given.first, given.first + count), url)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, help="replay this one, and say what happened")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many (default {SEEDS})")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds, and how long they take is judged")
+    parser.add_argument("--resume", action="store_true", help="leave out what this very tree has passed")
+    parser.add_argument("--until-broken", action="store_true", help="stop at the first violation")
+    return parser.parse_args()
+
+
+@contextmanager
+def _database() -> Iterator[str]:
+    server = TestServer(Path(tempfile.mkdtemp(prefix="elastic-pg-")))
+    try:
+        yield server.create_ledger("simulated").render_as_string(hide_password=False)
+    finally:
+        server.close()
+
+
+def _replay(seed: int, url: str) -> int:
+    outcome = run(seed, url)
+    for at, what in outcome.log:
+        print(f"{at:9.2f} s  {what}")
+    for violation in outcome.violations:
+        print(f"VIOLATION {violation}")
+    print(f"seed {seed}: {summary(outcome)}")
+    return 1 if outcome.violations else 0
+
+
+def summary(outcome: Outcome) -> str:
+    return (
+        f"{outcome.policy}, {outcome.jobs} jobs, {outcome.groups} process groups, {outcome.changes} changes, "
+        f"{outcome.decisions} decisions, {sum(outcome.faults.values())} faults, {len(outcome.violations)} violations"
+    )
+
+
+def replay_command(seed: int) -> str:
+    return f"python -m benchmarks.simulated_faults --seed {seed}"
+
+
+def tree() -> str:
+    """A digest of the code that the outcomes are of."""
+    digest = hashlib.sha256()
+    for folder in ("elastic_core", "benchmarks/simulated_faults", "benchmarks/common"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".sql"):
+                digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _run(given: argparse.Namespace, seeds: range, url: str) -> int:
+    report = Report("simulated_faults", quick=given.quick)
+    code, started = tree(), time.monotonic()
+    known = _known(code) if given.resume else {}
+    outcomes: list[Outcome] = []
+    OUT.mkdir(exist_ok=True)
+    with Path("/dev/null" if given.until_broken else KEPT).open("a") as kept:
+        for seed in seeds:
+            outcome = known.get(seed)
+            if outcome is None:
+                outcome = run(seed, url)
+                kept.write(json.dumps({"tree": code, **vars(outcome), "log": []}) + "\n")
+                kept.flush()
+            outcomes.append(outcome)
+            if outcome.violations:
+                print(f"BROKEN {outcome.violations[0]}\n  replay it: {replay_command(seed)}", flush=True)
+                if given.until_broken:
+                    return 1
+    if given.until_broken:
+        return 0
+    return _judge(report, outcomes, time.monotonic() - started)
+
+
+def _known(code: str) -> dict[int, Outcome]:
+    """Seeds that this very code has passed."""
+    known = {}
+    for line in KEPT.read_text().splitlines() if KEPT.exists() else ():
+        kept = json.loads(line)
+        if kept.pop("tree") == code and not kept["violations"]:
+            counts = {name: Counter(kept.pop(name)) for name in ("faults", "points", "passed")}
+            known[kept["seed"]] = Outcome(**kept, **counts)
+    return known
+
+
+def _sum(outcomes: list[Outcome], name: str) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        counts += getattr(outcome, name)
+    return counts
+
+
+def _judge(report: Report, outcomes: list[Outcome], seconds: float) -> int:
+    faults, points, passed = (_sum(outcomes, name) for name in ("faults", "points", "passed"))
+    broken = [outcome.seed for outcome in outcomes if outcome.violations]
+    report.table("Faults", ("kind", "times"), sorted(faults.items()))
+    report.table(
+        "Crash points", ("point", "come to", "processes ended"), [(p, passed[p], points[p]) for p in CONTROL_POINTS]
+    )
+    totals = {
+        name: sum(getattr(o, name) for o in outcomes) for name in ("jobs", "groups", "changes", "checks", "decisions")
+    }
+    report.table("All seeds together", tuple(totals), [tuple(totals.values())])
+    report.figure("seeds", len(outcomes))
+    report.figure("simulated_seconds", [outcome.ended_at for outcome in outcomes])
+    report.figure("agreed_after_seconds", [outcome.agreed_after for outcome in outcomes])
+    report.figure("replay", [replay_command(seed) for seed in broken])
+    report.bar("seeds that break an invariant", want="0", got=len(broken), ok=not broken)
+    for name, fewest, least in (
+        ("changes", FEWEST_CHANGES, min(o.changes for o in outcomes)),
+        ("faults", FEWEST_FAULTS, min(sum(o.faults.values()) for o in outcomes)),
+        ("jobs", FEWEST_JOBS, min(o.jobs for o in outcomes)),
+    ):
+        report.bar(f"fewest {name} of a seed", want=f">= {fewest}", got=least, ok=least >= fewest)
+    never = [point for point in CONTROL_POINTS if not points[point]]
+    report.bar("crash points at which no process ended", want="none", got=never or "none", ok=not never)
+    if report.quick:
+        report.bar("seconds", want=f"<= {QUICK_SECONDS:.0f}", got=round(seconds, 1), ok=seconds <= QUICK_SECONDS)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The control plane keeps its invariants under faults drawn from a seed; and what judges that sees what is wrong."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from benchmarks.common.ledger_history import LedgerHistory
+from benchmarks.simulated_faults.__main__ import replay_command
+from benchmarks.simulated_faults.hub import Crashed, Hub
+from benchmarks.simulated_faults.world import Outcome, run
+from elastic_core.control.plane import LedgerControl
+from elastic_core.crashing import CONTROL_POINTS
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec
+from tests.conftest import TestServer
+
+SEEDS = int(os.environ.get("ELASTIC_TEST_SEEDS", "50"))
+
+
+@pytest.fixture(scope="module")
+def url(postgres_server: TestServer) -> Iterator[str]:
+    yield postgres_server.create_ledger("simulated_faults").render_as_string(hide_password=False)
+    postgres_server.drop("simulated_faults")
+
+
+@pytest.fixture(scope="module")
+def outcomes(url: str) -> list[Outcome]:
+    logging.disable(logging.CRITICAL)  # of faults that are made on purpose
+    try:
+        return [run(seed, url) for seed in range(SEEDS)]
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(1200)
+def test_no_seed_breaks_an_invariant(outcomes: list[Outcome]) -> None:
+    broken = [(replay_command(outcome.seed), outcome.violations) for outcome in outcomes if outcome.violations]
+    assert broken == []
+
+
+def test_each_seed_is_worth_its_name(outcomes: list[Outcome]) -> None:
+    assert min(outcome.changes for outcome in outcomes) >= 100
+    assert min(sum(outcome.faults.values()) for outcome in outcomes) >= 5
+    assert min(outcome.jobs for outcome in outcomes) >= 3
+
+
+@pytest.mark.skipif(SEEDS < 50, reason="fewer seeds than it takes to come to all of them")
+def test_a_process_ends_at_every_crash_point_of_the_control_plane(outcomes: list[Outcome]) -> None:
+    ended = {point for outcome in outcomes for point in outcome.points}
+    assert sorted(CONTROL_POINTS.keys() - ended) == []
+
+
+def test_a_seed_is_the_same_each_time(outcomes: list[Outcome], url: str) -> None:
+    first = outcomes[1]
+    logging.disable(logging.CRITICAL)
+    try:
+        again = run(first.seed, url)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert (again.log, again.events, again.changes) == (first.log, first.events, first.changes)
+
+
+# the judge
+
+
+@pytest.fixture
+def control(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
+    plane = a_control(ledger_url, tmp_path, FakeClock())
+    plane.set_cluster(a_cluster())
+    yield plane
+    plane.close()
+
+
+@pytest.fixture
+def engine(ledger_url: str) -> Iterator[Engine]:
+    made = create_engine(ledger_url, isolation_level="AUTOCOMMIT")
+    yield made
+    made.dispose()
+
+
+TRIGGERS_OFF = "SET session_replication_role = replica"
+
+# What was done to the ledger behind the platform's back -> the words that must be said of it.
+BROKEN = {
+    "UPDATE lease_slots SET released_at = 1 WHERE epoch = 1": "invariant 1: epoch 1 is in force without its slots",
+    "UPDATE leases SET released_at = 1 WHERE epoch = 1": "invariant 1: epoch 1 is released, and holds",
+    "UPDATE checkpoints SET step = 99": "invariant 4: checkpoint 1 of job-a was rewritten",
+    "UPDATE checkpoints SET bad = true": "invariant 4: the head of job-a, checkpoint 1, is corrupt or swept",
+    "UPDATE jobs SET head_id = NULL": "invariant 3: the head of job-a went back from step 3",
+    "UPDATE heartbeats SET step = -1": "invariant 3: the heartbeats of epoch 1 went back",
+    "UPDATE segments SET state = 'committed'": "invariant 4: job-a__seg_0 is committed without a final checkpoint",
+    "UPDATE jobs SET state = 'finished'": "invariant 5: job-a is finished at 30 of 10000 samples",
+    "UPDATE segments SET state = 'failed'": "invariant 7: job-a is active, and its open segments are []",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", BROKEN)
+def test_the_judge_sees_a_ledger_that_was_tampered_with(statement: str, control: LedgerControl, engine: Engine) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    control.trainer(order.token).commit(a_commit(order, 3))
+    history = LedgerHistory(engine)
+    history.check()  # the commits of these builders tell no reads: that much is wrong from the beginning
+    assert history.check() == []
+    with engine.connect() as connection:
+        connection.execute(text(TRIGGERS_OFF))
+        connection.execute(text(statement))
+    assert BROKEN[statement] in "; ".join(map(str, history.check()))
+
+
+def test_the_judge_knows_which_samples_lie_between_two_checkpoints(control: LedgerControl, engine: Engine) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    control.trainer(order.token).commit(a_commit(order, 3))
+    (wrong,) = LedgerHistory(engine).check()
+    assert str(wrong).startswith(
+        "invariant 5: checkpoint 1 of job-a at sample 30, after one at 0, has read [], and not"
+    )
+
+
+# the hub
+
+
+def test_a_killed_process_runs_no_further_line() -> None:
+    hub, said = Hub(), []
+    process = hub.process("one", "here")
+
+    def work() -> None:
+        try:
+            hub.sleep(5.0)
+            said.append("slept")
+        finally:
+            said.append("connections are closed")
+
+    hub.spawn(process, work)
+    hub.after(2.0, lambda: hub.kill(process))
+    while hub.step():
+        pass
+    assert said == ["connections are closed"]
+    assert hub.failures == []
+
+
+def test_a_process_that_ends_itself_takes_its_other_tasks_along() -> None:
+    hub, said = Hub(), []
+    process = hub.process("one", "here")
+
+    def crash() -> None:
+        hub.sleep(1.0)
+        hub.ended(process)
+        raise Crashed
+
+    def other() -> None:
+        hub.sleep(9.0)
+        said.append("alive")
+
+    hub.spawn(process, crash)
+    hub.spawn(process, other)
+    while hub.step():
+        pass
+    assert said == []
+
+
+def test_a_frozen_process_goes_on_where_it_was() -> None:
+    hub, woken = Hub(), []
+    process = hub.process("one", "here")
+    hub.spawn(process, lambda: (hub.sleep(1.0), woken.append(hub.now)))
+    hub.freeze(process, 30.0)
+    while hub.step():
+        pass
+    assert woken == [31.0]
