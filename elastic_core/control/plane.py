@@ -6,16 +6,16 @@ event. Use `open_control(settings)`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elastic_core.control.ledger import finished, forecast_rows, history, reads, views
-from elastic_core.control.ledger.database import Clock, Ledger, Tx
+from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
+from elastic_core.control.steady_clock import SteadyClock
 from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable, start_job
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.commits import commit as make_commit
@@ -59,6 +59,10 @@ class LedgerControl:
         self.settings = settings
         self.allocator = Allocator(ledger, settings)
         self.feed = LedgerFeed(ledger)
+
+    def now(self) -> float:
+        """The ledger's time."""
+        return self._ledger.clock()
 
     def close(self) -> None:
         self.allocator.close()
@@ -296,9 +300,9 @@ def ledger_url(settings: Settings) -> str:
     return settings.ledger_url or read_secret(settings.secret_file("ledger_url")).decode()
 
 
-def open_control(settings: Settings, clock: Clock = time.time, runs: JobRuns | None = None) -> LedgerControl:
+def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerControl:
     """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet)."""
-    ledger = Ledger(ledger_url(settings), settings, clock)
+    ledger = Ledger(ledger_url(settings), settings, SteadyClock(settings.home.absolute()))
     try:
         ledger.check()
         return LedgerControl(ledger, settings, read_secret(settings.secret_file("trainer")), runs)

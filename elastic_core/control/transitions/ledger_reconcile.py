@@ -29,6 +29,7 @@ class Reconciled:
 
 def reconcile_ledger(tx: Tx, groups: Sequence[ProcessGroup], serving_since: float) -> Reconciled:
     """Under the scheduling lock."""
+    leases.bring_back(tx)
     actions = expire(tx, serving_since)
     known = {group.origin_epoch: group for group in groups}
     live = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
