@@ -101,9 +101,9 @@ def close_to_others(home: Path) -> None:
     """
     home.mkdir(parents=True, exist_ok=True)
     for path in (home, *home.iterdir()):
-        if not path.is_symlink():
-            mode = stat.S_IMODE(path.stat().st_mode)
-            os.chmod(path, mode & (0o711 if path == home else 0o700))
+        known = path.lstat()
+        if not path.is_symlink() and known.st_uid == os.getuid():
+            os.chmod(path, stat.S_IMODE(known.st_mode) & (0o711 if path == home else 0o700))
 
 
 def _migrate_ledger(settings: Settings) -> None:

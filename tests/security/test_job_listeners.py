@@ -23,7 +23,11 @@ def processes_of(running: Platform, job_id: str) -> list[int]:
     """The agent, the workers, whatever they have started, and the cache servers."""
     order = running.control.launch_order(running.running(job_id).segment_id)
     run_dir = RunDir.of(running.home, order.origin_epoch)
-    pids = {running.agent_pid(job_id), *(process.pid for process in marked(RUN_DIR, str(run_dir.path)))}
+    pids = {
+        running.agent_pid(job_id),
+        *running.worker_pids(job_id),
+        *(process.pid for process in marked(RUN_DIR, str(run_dir.path))),
+    }
     servers = RunDir(cache_servers.folder_of(running.settings)).read_each(CacheServerAddress)
     return sorted(pids | {server.pid for server in servers})
 
