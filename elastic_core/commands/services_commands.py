@@ -45,6 +45,7 @@ def up(
 ) -> None:
     """Start the services. Harmless when they run already."""
     settings, began = service_settings(Settings()), time.monotonic()
+    os.umask(0o077)  # as the services have it: what is made here is the installation's
     prepare_home(settings)
     environment = service_environment(settings, os.environ)
     stack = platform_stack(settings, environment)

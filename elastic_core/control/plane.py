@@ -6,12 +6,11 @@ event. Use `open_control(settings)`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elastic_core.control.ledger import finished, forecast_rows, history, reads, views
-from elastic_core.control.ledger.database import Clock, Ledger, Tx
+from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.scheduling import chosen_policy
@@ -23,6 +22,7 @@ from elastic_core.control.transitions.handover import is_planned
 from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.job_runs import JobRuns
@@ -60,6 +60,10 @@ class LedgerControl:
         self.settings = settings
         self.allocator = Allocator(ledger, settings)
         self.feed = LedgerFeed(ledger)
+
+    def now(self) -> float:
+        """The ledger's time."""
+        return self._ledger.clock()
 
     def close(self) -> None:
         self.allocator.close()
@@ -307,9 +311,9 @@ def ledger_url(settings: Settings) -> str:
     return settings.ledger_url or read_secret(settings.secret_file("ledger_url")).decode()
 
 
-def open_control(settings: Settings, clock: Clock = time.time, runs: JobRuns | None = None) -> LedgerControl:
+def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerControl:
     """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet)."""
-    ledger = Ledger(ledger_url(settings), settings, clock)
+    ledger = Ledger(ledger_url(settings), settings, SteadyClock(settings.home.absolute()))
     try:
         ledger.check()
         return LedgerControl(ledger, settings, read_secret(settings.secret_file("trainer")), runs)

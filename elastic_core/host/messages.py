@@ -161,11 +161,11 @@ class WorkerError(Message):
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous(Message):
-    """The address of the TCPStore that rank 0 opened on a free port, for the group of this generation."""
+    """The way to the store by which the ranks of this generation's group find each other. Written by rank 0."""
 
     FILE = "rendezvous.json"
-    host: str
-    port: int
+    socket: str  # name of a Unix socket in the run dir
+    token: bytes  # of this group alone: `train.parallel.group_store`
     generation: int
 
 

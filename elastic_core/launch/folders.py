@@ -81,7 +81,7 @@ class GroupFolders:
             return
         folder = RunDir.of(self.home, origin_epoch)
         for path in sorted(folder.path.iterdir(), key=lambda path: path.name != ORDER):
-            if path.is_file() and path.name != EXIT:
+            if not path.is_dir() and path.name != EXIT:  # a killed rank 0 leaves its socket
                 path.unlink(missing_ok=True)
 
     def _origin_epochs(self) -> list[int]:

@@ -23,7 +23,7 @@ LITTER_SECONDS = 3600.0  # since the last write of a directory that nobody has c
 
 
 def reconcile_host(control: PoolControl, launcher: Launcher, clock: Callable[[], float] = time.time) -> ReconcileAnswer:
-    """Report dead groups, end those that nobody owns, forget old ones.
+    """Report dead groups, end those that nobody owns, forget old ones. `clock`: the ledger's, of this host.
 
     The answer says what is left to do elsewhere: segments' runs, and the store (`sweep_store`). Dead groups are
     reported each time until they are forgotten: the ledger has heard it before, or needs to.

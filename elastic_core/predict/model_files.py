@@ -7,6 +7,7 @@ file with anything else in it is refused with the names of what it holds. What t
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import skops.io
 
 from elastic_core.errors import UserError
+
+MOST_BYTES = 64 << 20  # of a file, and of what is in it when unpacked
 
 
 def write(content: dict[str, Any], path: Path) -> None:
@@ -25,9 +28,13 @@ def write(content: dict[str, Any], path: Path) -> None:
 
 
 def read(path: Path, trusted: Collection[str]) -> Any:
-    """Raises `UserError` for what is no skops file, is damaged, or holds types beyond skops's own and `trusted`."""
+    """Raises `UserError` for what is no skops file, is damaged or too large, or holds types beyond skops's own and
+    `trusted`."""
     try:
+        _check_size(path)
         unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(trusted))
+    except UserError:
+        raise
     except Exception as error:  # zip, JSON and key errors alike: it is no skops file
         raise UserError(f"{path} cannot be read as a skops file: {error}") from error
     if unknown:
@@ -36,3 +43,12 @@ def read(path: Path, trusted: Collection[str]) -> Any:
         return skops.io.load(path, trusted=list(trusted))
     except Exception as error:  # a damaged member of an intact zip
         raise UserError(f"{path} cannot be loaded: {error}") from error
+
+
+def _check_size(path: Path) -> None:
+    """By what the file says of itself, before anything of it is unpacked."""
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    largest = max(path.stat().st_size, unpacked)
+    if largest > MOST_BYTES:
+        raise UserError(f"{path} has {largest} bytes, packed or unpacked, and was not loaded: {MOST_BYTES} are allowed")

@@ -4,14 +4,17 @@ A trainer token is a capability for one segment and epoch: the ledger decides on
 still counts, so a leaked old token can read nothing and write nothing. An agent's token is one for a chain of
 processes, and good for one thing: to report that they are gone. Workers never see it, since slots become free by that
 report. A service request is signed over method,
-path with query, time and body; a captured one is worth nothing after `SKEW_SECONDS`, and before that it can
-only repeat an idempotent call.
+path with query, time, a nonce and body; a captured one is worth nothing after `SKEW_SECONDS`, and before that whoever
+has answered it once does not do so again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+import secrets
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +27,13 @@ TOKEN_SECONDS = 3600.0
 RENEW_BELOW = 0.5  # a heartbeat's answer carries a new token once less than this part of its life is left
 SKEW_SECONDS = 120.0
 TIME_HEADER = "x-elastic-time"
+NONCE_HEADER = "x-elastic-nonce"
 SIGNATURE_HEADER = "x-elastic-signature"
+NONCE_BYTES = 16
+PRUNE_NONCES = 1024
 MIN_SECRET_BYTES = 32
+MIN_DIFFERENT_BYTES = 8  # of a secret, besides words that stand for one; 32 random hexadecimal digits have 14
+_STANDS_FOR_ONE = re.compile(rb"change[-_ ]?(me|this)|secret|password|placeholder|example|default", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,21 +106,30 @@ def near_end(claims: Claims, now: float) -> bool:
 
 
 class ServiceSigner:
-    """Signs and checks requests of operators, triggers and the CLI."""
+    """Signs and checks requests of operators, triggers and the CLI. Safe to use from many threads.
+
+    It remembers the nonces of what it has let pass, while the time of a request alone would let it pass again. So a
+    replay is refused by the process that took the request, until that is started anew.
+    """
 
     def __init__(self, secret: bytes) -> None:
         _check_secret(secret, "control")
         self._secret = secret
+        self._seen: dict[str, float] = {}  # by nonce: until when it counts
+        self._prune_at = PRUNE_NONCES
+        self._lock = threading.Lock()
 
     def headers(self, method: str, target: str, body: bytes, now: float) -> dict[str, str]:
         """`target` is the path below the API's base URL, with its query: a proxy may add a prefix."""
-        time = f"{now:.3f}"
-        return {TIME_HEADER: time, SIGNATURE_HEADER: self._signature(method, target, time, body)}
+        time, nonce = f"{now:.3f}", secrets.token_hex(NONCE_BYTES)
+        signature = self._signature(method, target, time, nonce, body)
+        return {TIME_HEADER: time, NONCE_HEADER: nonce, SIGNATURE_HEADER: signature}
 
     def check(self, method: str, target: str, body: bytes, headers: Mapping[str, str], now: float) -> None:
-        """Raises `Unauthorized` unless the request carries a right and recent signature."""
-        time, signature = headers.get(TIME_HEADER, ""), headers.get(SIGNATURE_HEADER, "")
-        expected = self._signature(method, target, time, body)
+        """Raises `Unauthorized` unless the request carries a right and recent signature, for the first time."""
+        time, nonce = headers.get(TIME_HEADER, ""), headers.get(NONCE_HEADER, "")
+        signature = headers.get(SIGNATURE_HEADER, "")
+        expected = self._signature(method, target, time, nonce, body)
         if not hmac.compare_digest(expected.encode(), signature.encode()):
             raise Unauthorized(
                 "the request carries no valid service signature. Sign it with the secret file 'control' "
@@ -124,9 +141,24 @@ class ServiceSigner:
                 f"the request was signed {skew:.0f} s away from this server's time, allowed are {SKEW_SECONDS:.0f} s. "
                 "Set both clocks (NTP)."
             )
+        if not self._is_new(nonce, float(time) + SKEW_SECONDS, now):
+            raise Unauthorized(
+                "the request was answered before: a copy of it is refused. To ask again, sign again "
+                "(elastic_core.protocol.http_client.HttpControl does, at each try)."
+            )
 
-    def _signature(self, method: str, target: str, time: str, body: bytes) -> str:
-        message = "\n".join((method.upper(), target, time, hashlib.sha256(body).hexdigest()))
+    def _is_new(self, nonce: str, counts_until: float, now: float) -> bool:
+        with self._lock:
+            if nonce in self._seen:
+                return False
+            self._seen[nonce] = counts_until
+            if len(self._seen) >= self._prune_at:
+                self._seen = {nonce: until for nonce, until in self._seen.items() if until >= now}
+                self._prune_at = 2 * len(self._seen) + PRUNE_NONCES
+            return True
+
+    def _signature(self, method: str, target: str, time: str, nonce: str, body: bytes) -> str:
+        message = "\n".join((method.upper(), target, time, nonce, hashlib.sha256(body).hexdigest()))
         return hmac.new(self._secret, message.encode(), hashlib.sha256).hexdigest()
 
 
@@ -136,6 +168,16 @@ def _check_secret(secret: bytes, name: str) -> None:
             f"the secret {name!r} has {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed; "
             "`elastic up` makes one"
         )
+    if is_placeholder(secret):
+        raise ValueError(
+            f"the secret {name!r} is a placeholder: besides words like 'changeme' or 'secret' it has fewer than "
+            f"{MIN_DIFFERENT_BYTES} different bytes. Remove its file; `elastic up` makes a random one"
+        )
+
+
+def is_placeholder(secret: bytes) -> bool:
+    """Whether this is what an example has in the place of a secret: such words, or a few bytes again and again."""
+    return len(set(_STANDS_FOR_ONE.sub(b"", secret))) < MIN_DIFFERENT_BYTES
 
 
 def read_secret(path: Path) -> bytes:

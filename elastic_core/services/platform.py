@@ -7,9 +7,11 @@ processes are asked to reach a boundary, while the API server is still there to 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from elastic_core.errors import UserError
 from elastic_core.host import fork_client, mlflow_access
@@ -92,8 +94,21 @@ def prepare_home(settings: Settings) -> None:
     """Make folder and secrets. Raises `UserError` for settings under which MLflow would be a way in."""
     if not settings.mlflow_uri:
         mlflow_access.require_safe(settings)
-    settings.home.mkdir(parents=True, exist_ok=True)
+    close_to_others(settings.home)
     ensure_secrets(settings)
+
+
+def close_to_others(home: Path) -> None:
+    """Let nobody but this user read anything below the installation's folder, what is there already included.
+
+    Folders that others may still pass (not read) stay so: the embedded PostgreSQL of root runs as another user. What
+    the folder lies in is not ours, and stays as it is.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    for path in (home, *home.iterdir()):
+        known = path.lstat()
+        if not path.is_symlink() and known.st_uid == os.getuid():
+            os.chmod(path, stat.S_IMODE(known.st_mode) & (0o711 if path == home else 0o700))
 
 
 def _migrate_ledger(settings: Settings) -> None:

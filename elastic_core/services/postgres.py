@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 import tempfile
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.services.program import Program
 from elastic_core.services.secrets import POSTGRES_ROLES, read_secret, write_secret
 from elastic_core.services.supervise import short_folder
@@ -180,13 +181,20 @@ def _run_as_system_user(command: list[str]) -> None:
 
 
 def _let_system_user_in(folder: Path) -> None:
-    """Make the system user if there is none, and let it pass (not read) the folders down to its data."""
+    """Make the system user if there is none, and let it pass (not read) the folder of its data.
+
+    Raises `UserError` where a folder above, which is not ours to open, does not let it through.
+    """
     try:
         pwd.getpwnam(SYSTEM_USER)
     except KeyError:
         subprocess.run(["useradd", "--system", "--no-create-home", SYSTEM_USER], check=True, capture_output=True)
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (folder, *folder.parents):
-        mode = path.stat().st_mode
-        if not mode & 0o001:
-            os.chmod(path, mode & 0o7777 | 0o001)
+    os.chmod(folder, stat.S_IMODE(folder.stat().st_mode) | 0o001)
+    closed = [str(path) for path in folder.parents if not path.stat().st_mode & 0o001]
+    if closed:
+        raise UserError(
+            f"PostgreSQL does not run as root, and the user {SYSTEM_USER} that it runs as cannot pass "
+            f"{', '.join(closed)} on the way to {folder}. Set ELASTIC_HOME to a folder that every user can pass to, "
+            f"or let them pass: chmod o+x {' '.join(closed)}"
+        )

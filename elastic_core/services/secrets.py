@@ -13,7 +13,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from elastic_core.errors import UserError
 from elastic_core.host.mlflow_access import ADMIN, PASSWORDS, SECRET
+from elastic_core.protocol.tokens import is_placeholder
 from elastic_core.settings import Settings
 
 POSTGRES_ROLES = ("airflow", "ledger", "mlflow")
@@ -24,7 +26,10 @@ _RANDOM = (
 
 
 def ensure_secrets(settings: Settings) -> None:
-    """Make whatever secret is missing; those that exist are left alone, but their modes are put right."""
+    """Make whatever secret is missing; those that exist are left alone, but their modes are put right.
+
+    Raises `UserError` for one that is a placeholder.
+    """
     folder = settings.secret_file("").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
@@ -35,6 +40,12 @@ def ensure_secrets(settings: Settings) -> None:
     _ensure(settings.secret_file(PASSWORDS), lambda: json.dumps({ADMIN: secrets.token_urlsafe(12)}))
     for path in folder.iterdir():
         os.chmod(path, 0o600)
+    placeholders = [name for name in (*_RANDOM, "fernet") if is_placeholder(settings.secret_file(name).read_bytes())]
+    if placeholders:
+        raise UserError(
+            f"placeholders stand where secrets should be: {', '.join(placeholders)} in {folder}. Remove these files; "
+            "`elastic up` makes random ones. Those of databases that exist (postgres...) are set anew as well"
+        )
 
 
 def write_secret(path: Path, value: str) -> None:

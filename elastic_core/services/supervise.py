@@ -40,6 +40,7 @@ logfile_maxbytes=10MB
 logfile_backups=1
 pidfile={folder}/supervisord.pid
 directory={folder}
+umask=077
 {user}
 
 [rpcinterface:supervisor]

@@ -64,10 +64,10 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
     (GroupStop(5.0, 99.5), None, "stop.json", {"grace_seconds": 5.0, "kill_at": 99.5}),
     (WorkerError("ValueError: x", "..."), 4, "error-rank4.json", {"error": "ValueError: x", "traceback": "..."}),
     (
-        Rendezvous("127.0.0.1", 80, 6),
+        Rendezvous("rendezvous-6.sock", b"\x01\xff", 6),
         None,
         "rendezvous.json",
-        {"host": "127.0.0.1", "port": 80, "generation": 6},
+        {"socket": "rendezvous-6.sock", "token": "01ff", "generation": 6},
     ),
     (
         WorkerSettings(Path("/p"), "/s", "examples.*", "http://c", "http://s3"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import stat
 from pathlib import Path
 
@@ -8,6 +10,9 @@ import pytest
 
 from elastic_core.errors import InfrastructureError, Unauthorized
 from elastic_core.protocol.tokens import (
+    NONCE_HEADER,
+    PRUNE_NONCES,
+    SKEW_SECONDS,
     TOKEN_SECONDS,
     Claims,
     ServiceSigner,
@@ -68,6 +73,65 @@ def test_a_signature_is_of_one_request() -> None:
             signer.check(method, target, body, headers, 1000.0)
     with pytest.raises(Unauthorized, match="121 s away"):
         signer.check("POST", "/service/job", b"body", headers, 1121.0)
+
+
+def test_a_signed_request_is_let_pass_once() -> None:
+    signer = ServiceSigner(SECRET)
+    headers = signer.headers("POST", "/service/cancel", b"body", 1000.0)
+    signer.check("POST", "/service/cancel", b"body", headers, 1000.0)
+    for later in (1000.0, 1119.0):
+        with pytest.raises(Unauthorized, match="was answered before"):
+            signer.check("POST", "/service/cancel", b"body", headers, later)
+    again = signer.headers("POST", "/service/cancel", b"body", 1000.0)
+    signer.check("POST", "/service/cancel", b"body", again, 1000.0)
+
+
+def test_another_nonce_makes_the_signature_wrong() -> None:
+    signer = ServiceSigner(SECRET)
+    headers = signer.headers("POST", "/service/cancel", b"body", 1000.0)
+    for nonce in ({NONCE_HEADER: "0" * 32}, {NONCE_HEADER: ""}):
+        with pytest.raises(Unauthorized, match="no valid service signature"):
+            signer.check("POST", "/service/cancel", b"body", headers | nonce, 1000.0)
+
+
+def test_a_refused_request_takes_no_nonce() -> None:
+    """Else who replays with another body could keep the right one out."""
+    signer = ServiceSigner(SECRET)
+    headers = signer.headers("POST", "/service/cancel", b"body", 1000.0)
+    with pytest.raises(Unauthorized):
+        signer.check("POST", "/service/cancel", b"another", headers, 1000.0)
+    signer.check("POST", "/service/cancel", b"body", headers, 1000.0)
+
+
+def test_nonces_are_remembered_as_long_as_they_count_and_no_longer() -> None:
+    signer = ServiceSigner(SECRET)
+    first = signer.headers("POST", "/x", b"", 1000.0)
+    signer.check("POST", "/x", b"", first, 1000.0)
+    for second in range(2 * PRUNE_NONCES):
+        at = 1000.0 + second / 100
+        signer.check("POST", "/x", b"", signer.headers("POST", "/x", b"", at), at)
+    with pytest.raises(Unauthorized, match="was answered before"):
+        signer.check("POST", "/x", b"", first, 1000.0 + SKEW_SECONDS)
+    later = 1e6
+    for second in range(3 * len(signer._seen)):
+        at = later + second
+        signer.check("POST", "/x", b"", signer.headers("POST", "/x", b"", at), at)
+    assert len(signer._seen) < 3 * PRUNE_NONCES
+
+
+@pytest.mark.parametrize("make", [TrainerTokens, ServiceSigner])
+@pytest.mark.parametrize(
+    "secret", [b"x" * 40, b"changeme" * 5, b"CHANGE_ME-change-me-change_this-secret", b"secret" * 7, b"abcabc" * 8]
+)
+def test_a_placeholder_is_no_secret(make: type, secret: bytes) -> None:
+    with pytest.raises(ValueError, match="is a placeholder"):
+        make(secret)
+
+
+@pytest.mark.parametrize("bits", [bytes(range(16)), hashlib.sha256(b"one").digest()])
+def test_a_random_secret_is_taken_however_it_is_written(bits: bytes) -> None:
+    for written in (bits.hex().encode(), base64.b64encode(bits * 2)):
+        TrainerTokens(written)
 
 
 @pytest.mark.parametrize("make", [TrainerTokens, ServiceSigner])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_core.errors import UserError
 from elastic_core.services.secrets import admin_password, ensure_secrets, read_secret, write_secret
 from elastic_core.settings import Settings
 
@@ -52,3 +53,14 @@ def test_a_secret_is_replaced_whole_and_stays_private(tmp_path: Path) -> None:
 def test_there_is_no_password_before_the_first_up(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         admin_password(Settings(home=tmp_path))
+
+
+@pytest.mark.parametrize("placeholder", ["changeme", "secret", "xxxxxxxx" * 8, "change-me-" * 4])
+def test_a_placeholder_is_refused_with_the_file_to_remove(tmp_path: Path, placeholder: str) -> None:
+    settings = Settings(home=tmp_path)
+    ensure_secrets(settings)
+    write_secret(settings.secret_file("jwt"), placeholder)
+    with pytest.raises(UserError, match=rf"placeholders stand where secrets should be: jwt in {tmp_path}/secrets"):
+        ensure_secrets(settings)
+    settings.secret_file("jwt").unlink()
+    ensure_secrets(settings)

@@ -14,10 +14,11 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
-from elastic_core.control.ledger.tables import JobRow, LeaseRow, LeaseSlotRow, SegmentRow
+from elastic_core.control.ledger.tables import HeartbeatRow, JobRow, LeaseRow, LeaseSlotRow, SegmentRow
 from elastic_core.domain import Allocation, SegmentState, Slot, from_json, to_json
 from elastic_core.protocol.events import EventKind
 
+AHEAD_SECONDS = 10.0  # that clocks of several hosts may differ by
 EPOCHS = DatabaseSequence("lease_epoch")
 
 FREE = text("""
@@ -144,6 +145,20 @@ def release(tx: Tx, lease: LeaseRow, reason: str) -> None:
     held = update(LeaseSlotRow).where(LeaseSlotRow.epoch == lease.epoch, LeaseSlotRow.released_at.is_(None))
     tx.session.execute(held.values(released_at=tx.now))
     tx.session.flush()
+
+
+def bring_back(tx: Tx) -> None:
+    """Let no live lease have times that are still to come, as after a start of the host with its clock set back.
+
+    Until then nobody would see that it is renewed no more. It gets a whole life from now on.
+    """
+    latest = tx.now + tx.settings.lease_seconds + AHEAD_SECONDS
+    live = update(LeaseRow).where(LeaseRow.released_at.is_(None))
+    tx.session.execute(live.where(LeaseRow.expires_at > latest).values(expires_at=tx.now + tx.settings.lease_seconds))
+    tx.session.execute(live.where(LeaseRow.granted_at > tx.now + AHEAD_SECONDS).values(granted_at=tx.now))
+    tx.session.execute(live.where(LeaseRow.fenced_at > tx.now + AHEAD_SECONDS).values(fenced_at=tx.now))
+    ahead = update(HeartbeatRow).where(HeartbeatRow.received_at > tx.now + AHEAD_SECONDS)
+    tx.session.execute(ahead.values(received_at=tx.now))
 
 
 def fence(tx: Tx, lease: LeaseRow, reason: str) -> None:

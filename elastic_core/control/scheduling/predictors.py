@@ -116,6 +116,8 @@ class _Loaded(Generic[T]):
                 self._content = self._load(self._path)
             except UserError as error:
                 log.error(f"{self._without}: {error}")
+            except (KeyError, TypeError, ValueError, AttributeError) as error:  # of our format, but not of our making
+                log.error(f"{self._without}: {self._path} is damaged: {error!r}")
         return self._content
 
 

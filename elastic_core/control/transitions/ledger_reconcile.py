@@ -33,6 +33,7 @@ def reconcile_ledger(
     tx: Tx, groups: Sequence[ProcessGroup], serving_since: float, listed_at: float | None = None
 ) -> Reconciled:
     """Under the scheduling lock. `listed_at`: when the host made the list, Unix seconds; None: now."""
+    leases.bring_back(tx)
     as_of = tx.now if listed_at is None else listed_at
     actions = expire(tx, serving_since)
     known = {group.origin_epoch: group for group in groups}

@@ -35,6 +35,7 @@ from elastic_core.state.stores.store import CheckpointStore, distrusted
 
 FORMAT = "elastic-checkpoint"
 FORMAT_VERSION = 1
+MOST_BYTES = 64 << 20  # of a manifest: some 300,000 tiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +209,13 @@ def read_manifest(store: CheckpointStore, uri: str, sha256: str | None = None) -
 def _read(store: CheckpointStore, uri: str) -> tuple[bytes, str]:
     """The manifest's bytes and their SHA-256."""
     try:
-        content = store.get(f"{uri}/{MANIFEST}")
+        content = store.get(f"{uri}/{MANIFEST}", 0, MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise CorruptCheckpoint(
             f"Checkpoint {uri} has no {MANIFEST}: it was never completed, or it was deleted."
         ) from error
+    if len(content) > MOST_BYTES:
+        raise CorruptCheckpoint(f"Checkpoint {uri}: {MANIFEST} has more than {MOST_BYTES} bytes: it is none of ours.")
     return content, hashlib.sha256(content).hexdigest()
 
 
@@ -250,7 +253,7 @@ def _intact(body: dict[str, Any], content: bytes) -> bool:
     rest = {key: value for key, value in body.items() if key != "crc32c"}
     try:
         return _encode(rest) == content
-    except ValueError:  # NaN or infinity, which no writer of ours puts there
+    except (ValueError, RecursionError):  # NaN, infinity, or nesting that no writer of ours puts there
         return False
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from operator import add, sub
 
 import numpy as np
+from numpy.typing import NDArray
 
 TILE_BYTES = 16 << 20
+MOST_CELLS, CELLS_PER_TILE = 1 << 20, 64  # that tiles' edges may cut a tensor into, before anything is allocated
 _MAX_COLUMNS = 8  # column blocks of a tensor: as many as one node's tensor-parallel ranks
 
 
@@ -103,10 +105,11 @@ def tiling_fault(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
     edges = [
         sorted({0, size} | {b.start[d] for b in boxes} | {b.end[d] for b in boxes}) for d, size in enumerate(shape)
     ]
-    count = np.zeros([len(c) - 1 for c in edges], dtype=np.int32)
-    for box in boxes:
-        count[grid_index(edges, box)] += 1
-    wrong = np.argwhere(count != 1)
+    num_cells = math.prod(len(c) - 1 for c in edges)
+    if num_cells > max(MOST_CELLS, CELLS_PER_TILE * len(boxes)):
+        return f"its {len(boxes)} tiles have edges for {num_cells} parts, which no layout cuts"
+    count = _holders_of_cells(edges, boxes)
+    wrong = np.argwhere(count > 1) if count.max() > 1 else np.argwhere(count == 0)
     if len(wrong) == 0:
         return None
     index = tuple(int(i) for i in wrong[0])
@@ -116,6 +119,17 @@ def tiling_fault(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
         return f"part {cell} is missing: no tile holds it"
     holders = [str(box) for box in boxes if box.intersect(cell)]
     return f"part {cell} is held {count[index]} times, by tiles " + " and ".join(holders)
+
+
+def _holders_of_cells(edges: Sequence[list[int]], boxes: Sequence[Box]) -> NDArray[np.int32]:
+    """How many boxes hold each cell; counted until one is held twice, so that it costs no more than the cells do."""
+    count = np.zeros([len(c) - 1 for c in edges], dtype=np.int32)
+    for box in boxes:
+        cells = grid_index(edges, box)
+        count[cells] += 1
+        if np.any(count[cells] > 1):
+            break
+    return count
 
 
 def grid_index(edges: Sequence[list[int]], box: Box) -> tuple[slice, ...]:

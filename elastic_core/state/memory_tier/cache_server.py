@@ -36,6 +36,7 @@ from elastic_core.state.memory_tier.channel import Channel
 log = logging.getLogger("elastic_core.state.memory_tier.cache_server")  # in its own process `__name__` is "__main__"
 
 ADMIN = ""  # the name under which the installation itself, not a job, speaks
+HANDSHAKE_SECONDS = 10.0  # that whoever connects may rest before it has shown its key
 SILENCE_SECONDS = 600.0  # that a connection may rest: a slow store lets its writer wait
 JOB_SECONDS = 3600.0  # before the entries of a job that nobody has spoken of are dropped
 IDLE_SECONDS = 600.0  # with nothing held and nobody connected, before it ends: workers may take long to start
@@ -105,8 +106,9 @@ class CacheServer:
             self._num_connections += 1
         try:
             with connection, suppress(OSError, EOFError, ValueError, KeyError, TypeError):  # gone, or no peer of ours
-                connection.settimeout(SILENCE_SECONDS)
+                connection.settimeout(HANDSHAKE_SECONDS)
                 peer = self._authenticate(connection)
+                connection.settimeout(SILENCE_SECONDS)
                 while peer is not None:
                     self._handle(peer, json.loads(peer.channel.receive_request()))
         finally:

@@ -32,6 +32,7 @@ log = get_logger(__name__)
 CACHE_SERVER = (sys.executable, "-m", "elastic_core.state.memory_tier.cache_server")
 START_SECONDS = 20.0
 END_SECONDS = 5.0
+HOST = "127.0.0.1"  # of every node, which are all this host; what `ELASTIC_HOST` opens is the services', not this
 FEW_NODES = 8  # of a larger cluster a job has cache servers on its own nodes, and on as many others as hold copies
 
 
@@ -140,7 +141,7 @@ def _spawn(settings: Settings, folder: Path, node: str) -> subprocess.Popen[byte
         "--node": node,
         "--secret": str(settings.secret_file("memory")),
         "--limit": str(settings.node_memory_mb << 20),
-        "--host": settings.host,
+        "--host": HOST,
     }
     with (folder / f"{node}.log").open("ab") as output:
         return subprocess.Popen(

@@ -1,14 +1,16 @@
 """The process group of a segment: who takes part, on which device, and the few small messages they exchange.
 
-Rank 0 opens a TCPStore on a free port and leaves its address in the run dir; every forming of a group has a
-generation, the epoch under which it forms, so that nobody joins an earlier one. What goes
-between ranks is bytes (JSON) and float64 vectors: nothing is pickled.
+Rank 0 serves the keys by which the ranks find each other (`group_store`) and leaves the way to them in the run dir;
+every forming of a group has a generation, the epoch under which it forms, and a token, so that nobody joins an earlier
+one. All of it stays on this host, since all nodes of a cluster are this host so far, and no stranger takes part
+(`strangers`). What goes between ranks is bytes (JSON) and float64 vectors: nothing is pickled.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,41 +18,66 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore  # torch.distributed does not export the types
+from torch._C._distributed_c10d import PrefixStore  # torch.distributed does not export the type
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import Rendezvous
 from elastic_core.host.rundir import RunDir
+from elastic_core.train.parallel.group_store import GroupStoreServer, PeerStore
+from elastic_core.train.parallel.strangers import closed_afterwards, prove_peers
 
 RENDEZVOUS_SECONDS = 120.0
 _LENGTH_BYTES, _SHORT_BYTES = 8, 4088  # of a message's head
 COLLECTIVE_SECONDS = 600.0  # a commit may be retried for a lease's life while the others wait
+TOKEN_BYTES = 32
+# Without a name gloo resolves the host's, which may lead anywhere, and NCCL takes what it finds; NCCL's monitoring
+# (RAS) answers whoever asks at its port.
+ON_THIS_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_RAS_ENABLE": "0"}
 _log = logging.getLogger(__name__)
 
 
 class Group:
     """One rank's membership. A group of one has no process group behind it and exchanges nothing."""
 
-    def __init__(self, rank: int = 0, world: int = 1, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | None = None,
+        store: GroupStoreServer | PeerStore | None = None,
+        token: bytes = b"",
+    ) -> None:
         self.rank = rank
         self.world = world
         self.device = device or torch.device("cpu")
+        self._store, self._token = store, token
 
     @staticmethod
     def form(run_dir: RunDir, rank: int, world: int, device: torch.device, generation: int = 0) -> Group:
-        """Meet the other ranks. Raises `InfrastructureError` when they do not come in time."""
-        if world > 1:
-            with communicating("the rendezvous"):
-                store = _open_store(run_dir, rank, generation)
-                backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        """Meet the other ranks. Raises `InfrastructureError` when they do not come in time, or a stranger comes."""
+        if world == 1:
+            return Group(rank, world, device)
+        _stay_on_this_host()
+        with communicating("the rendezvous"):
+            store, token = _open_store(run_dir, rank, generation)
+            group = Group(rank, world, device, store, token)
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            with closed_afterwards():
                 dist.init_process_group(
                     backend,
-                    store=PrefixStore(f"generation-{generation}", store),
+                    store=PrefixStore(
+                        f"generation-{generation}", store.store if isinstance(store, GroupStoreServer) else store
+                    ),
                     rank=rank,
                     world_size=world,
                     timeout=timedelta(seconds=COLLECTIVE_SECONDS),
                 )
-        return Group(rank, world, device)
+                group.prove("the group")
+        return group
+
+    def prove(self, what: str, among: dist.ProcessGroup | None = None) -> None:
+        """As `strangers.prove_peers`, for a group that was formed among ranks of this one."""
+        prove_peers(self._token, what, among)
 
     def gather_vectors(self, values: Sequence[float]) -> list[list[float]]:
         """Every rank's vector (all of one length), by rank, on every rank."""
@@ -106,6 +133,8 @@ class Group:
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+        if self._store is not None:
+            self._store.close()
 
 
 @contextmanager
@@ -133,19 +162,26 @@ def lost_peer(error: BaseException) -> bool:
     return error.__cause__ is not None and lost_peer(error.__cause__)
 
 
-def _open_store(run_dir: RunDir, rank: int, generation: int) -> TCPStore:
-    # Everything is on one host: without this gloo resolves the host's name, which may lead anywhere.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    timeout = timedelta(seconds=RENDEZVOUS_SECONDS)
+def _stay_on_this_host() -> None:
+    for name, value in ON_THIS_HOST.items():
+        if os.environ.get(name, value) != value:
+            _log.warning("%s=%s is passed over: all ranks are on this host, so it is %s", name, os.environ[name], value)
+        os.environ[name] = value
+
+
+def _open_store(run_dir: RunDir, rank: int, generation: int) -> tuple[GroupStoreServer | PeerStore, bytes]:
+    """The group's store, and its token."""
     if rank == 0:
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timeout)
-        run_dir.write(Rendezvous("127.0.0.1", store.port, generation))
-        return store
+        token = secrets.token_bytes(TOKEN_BYTES)
+        name = f"rendezvous-{generation}.sock"
+        server = GroupStoreServer(run_dir.path / name, token, RENDEZVOUS_SECONDS)
+        run_dir.write(Rendezvous(socket=name, token=token, generation=generation))
+        return server, token
     deadline = time.monotonic() + RENDEZVOUS_SECONDS
     while True:
-        address = run_dir.read(Rendezvous)
-        if address is not None and address.generation == generation:
-            return TCPStore(address.host, address.port, is_master=False, timeout=timeout)
+        message = run_dir.read(Rendezvous)
+        if message is not None and message.generation == generation:
+            return PeerStore(run_dir.path / message.socket, message.token, RENDEZVOUS_SECONDS), message.token
         if time.monotonic() > deadline:
             raise InfrastructureError(
                 f"Rank {rank} waited {RENDEZVOUS_SECONDS:g} s for rank 0 to write {run_dir.path}/rendezvous.json."

@@ -14,6 +14,7 @@ from elastic_core.domain import Layout
 from elastic_core.errors import InfrastructureError
 from elastic_core.state.layout.layout import AXES, DATA, PIPELINE, TENSOR, Mesh
 from elastic_core.train.parallel.group import Group, communicating
+from elastic_core.train.parallel.strangers import closed_afterwards
 
 
 class Places:
@@ -29,9 +30,11 @@ class Places:
         self.stage, self.data, self.tensor = where[PIPELINE], where[DATA], where[TENSOR]
         self.mesh: DeviceMesh | None = None
         if not self.replicated:
-            with communicating("the forming of the device mesh"):
+            with communicating("the forming of the device mesh"), closed_afterwards():
                 sizes = (layout.pipeline, layout.data, layout.tensor)
                 self.mesh = init_device_mesh(group.device.type, sizes, mesh_dim_names=AXES)
+                for axis in AXES:
+                    group.prove(f"the ranks along {axis}", self.mesh.get_group(axis))
 
     @property
     def sharded(self) -> bool:

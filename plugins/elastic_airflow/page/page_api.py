@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 
 from fastapi import APIRouter, Query
@@ -32,12 +31,12 @@ class OverviewReader:
     def read(self, minutes: int) -> Overview:
         with self._lock:
             cached = self._cached.get(minutes)
-            if cached is None or time.time() - cached.now > KEEP_SECONDS:
+            if cached is None or not 0 <= self._control.now() - cached.now <= KEEP_SECONDS:
                 cached = self._cached[minutes] = self._read(minutes)
             return cached
 
     def _read(self, minutes: int) -> Overview:
-        control, now = self._control, time.time()
+        control, now = self._control, self._control.now()
         since = now - 60.0 * minutes
         jobs = jobs_to_show(control.jobs(), since)
         active = [job.job_id for job in jobs if job.state is JobState.ACTIVE]

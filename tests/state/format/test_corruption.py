@@ -143,6 +143,9 @@ def rewritten(folder: Path, change: Callable[[dict], None]) -> None:
     (folder / "manifest.json").write_bytes(manifest._encode(body))
 
 
+NESTED = b'{"crc32c":"00000000","a":' + b"[" * 900 + b"]" * 900 + b"}"
+
+
 def weight(body: dict) -> dict:
     return next(tensor for tensor in body["tensors"] if tensor["name"] == "model.weight")
 
@@ -172,12 +175,35 @@ def test_a_manifest_that_makes_no_sense_is_refused_in_words(
         read_manifest(folder_store, URI)
 
 
-@pytest.mark.parametrize("content", [b"", b"null", b"[]", b'"text"', b"3", b"{}", b"\xff\xfe", b"[" * 200_000])
+@pytest.mark.parametrize("content", [b"", b"null", b"[]", b'"text"', b"3", b"{}", b"\xff\xfe", b"[" * 200_000, NESTED])
 def test_a_manifest_that_is_something_else_is_corrupt(
     folder_store: CheckpointStore, folder: Path, sha256: str, content: bytes
 ) -> None:
     (folder / "manifest.json").write_bytes(content)
     with pytest.raises(CorruptCheckpoint, match=r"manifest\.json"):
+        read_manifest(folder_store, URI)
+
+
+def test_a_manifest_of_any_length_is_refused_without_reading_it_all(
+    folder_store: CheckpointStore, folder: Path, sha256: str
+) -> None:
+    with (folder / "manifest.json").open("wb") as file:
+        file.truncate(1 << 40)  # a hole: a terabyte that takes no room
+    with pytest.raises(CorruptCheckpoint, match="has more than 67108864 bytes"):
+        read_manifest(folder_store, URI)
+
+
+def test_tiles_whose_edges_make_a_grid_that_fits_no_memory_are_refused(
+    folder_store: CheckpointStore, folder: Path, sha256: str
+) -> None:
+    def crossing(body: dict) -> None:
+        """200 tiles of one element each in four dims: some 400 edges a dim, 2.6e10 parts."""
+        tile = weight(body)["tiles"][0] | {"length": 4}
+        boxes = [{"start": [2 * i] * 4, "shape": [1] * 4} for i in range(200)]
+        weight(body).update(shape=[1000] * 4, tiles=[tile | {"box": box} for box in boxes])
+
+    rewritten(folder, crossing)
+    with pytest.raises(CorruptCheckpoint, match=r"its 200 tiles have edges for \d{11} parts, which no layout cuts"):
         read_manifest(folder_store, URI)
 
 

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.launch.conftest import home
+
+__all__ = ["home"]

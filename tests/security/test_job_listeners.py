@@ -1,0 +1,79 @@
+"""A job of two ranks, real from end to end: what its processes listen on, and that strangers change nothing of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from elastic_core.host.environment import RUN_DIR
+from elastic_core.host.messages import CacheServerAddress, Rendezvous
+from elastic_core.host.process import marked
+from elastic_core.host.rundir import RunDir
+from elastic_core.state.memory_tier import cache_servers
+from elastic_core.state.memory_tier.channel import NONCE
+from tests.launch.airflowless import Platform, platform
+from tests.security.listeners import knock_as_nobody, listeners
+
+pytestmark = pytest.mark.e2e
+
+
+def processes_of(running: Platform, job_id: str) -> list[int]:
+    """The agent, the workers, whatever they have started, and the cache servers."""
+    order = running.control.launch_order(running.running(job_id).segment_id)
+    run_dir = RunDir.of(running.home, order.origin_epoch)
+    pids = {
+        running.agent_pid(job_id),
+        *running.worker_pids(job_id),
+        *(process.pid for process in marked(RUN_DIR, str(run_dir.path))),
+    }
+    servers = RunDir(cache_servers.folder_of(running.settings)).read_each(CacheServerAddress)
+    return sorted(pids | {server.pid for server in servers})
+
+
+def test_every_listener_of_a_two_rank_job_is_of_this_host_and_refuses_strangers(
+    tmp_path: Path, home: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")  # as the services may have it
+    with platform(home, ledger_url, node_memory_mb=64, host="0.0.0.0") as running:
+        running.submit("job", slots=(2, 2), samples=80_000, checkpoints={"interval_steps": 10})
+        running.until_step("job", 20)
+        pids = processes_of(running, "job")
+        found = listeners(pids)
+        workers = running.worker_pids("job")
+        answers = knock_as_nobody(found, tmp_path)
+        running.until_step("job", max(running.curve("job")) + 20)
+        (segment,) = running.control.segments("job")
+        running.control.cancel("job", "seen enough")
+        running.until(running.launcher.groups, lambda groups: not any(group.alive for group in groups))
+        cache_servers.stop(running.settings)
+    assert segment.attempt == 0
+    assert len(workers) == 2
+    assert set(workers) < set(pids)
+    assert [listener for listener in found if not listener.of_this_host_alone] == []
+    assert {listener.kind for listener in found} == {"tcp", "unix"}
+    gloo = [listener for listener in found if listener.pid in workers and listener.kind == "tcp"]
+    assert {listener.pid for listener in gloo} == set(workers)
+    assert {answers[listener] for listener in gloo} == {None}
+    store = [listener for listener in found if listener.pid in workers and listener.kind == "unix"]
+    assert [os.path.basename(listener.host).split("-")[0] for listener in store] == ["rendezvous"]
+    assert os.getuid() != 0 or answers[store[0]] is None
+    heard = [answer for answer in answers.values() if answer is not None]
+    assert {len(answer) for answer in heard} <= {0, NONCE}  # the cache server's: a nonce, and then no more
+
+
+def test_the_token_of_a_group_is_readable_by_its_user_alone(home: Path, ledger_url: str) -> None:
+    with platform(home, ledger_url) as running:
+        running.submit("job", slots=(2, 2), samples=80_000)
+        running.until_step("job", 5)
+        order = running.control.launch_order(running.running("job").segment_id)
+        path = RunDir.of(home, order.origin_epoch).path
+        modes = {name: (path / name).stat().st_mode & 0o777 for name in (Rendezvous.FILE, "")}
+        first = RunDir(path).require(Rendezvous)
+        running.control.cancel("job", "seen enough")
+        running.until(running.launcher.groups, lambda groups: not any(group.alive for group in groups))
+        running.launcher.forget(order.origin_epoch)
+        assert modes == {Rendezvous.FILE: 0o600, "": 0o700}
+        assert len(first.token) == 32
+        assert not list(path.glob("rendezvous*"))
