@@ -26,7 +26,7 @@ from elastic_core.state.reshard.peers import Address, RangeServer
 from elastic_core.state.stores.litter import sweep
 from elastic_core.state.stores.store_urls import open_store
 from tests.state.changing_ranks import METAS, SECRET, STATE, change, laid, places
-from tests.state.reshard.test_transform import memories, save
+from tests.state.loading_ranks import memories, save
 from tests.train import forked
 from tests.train.job import Job
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
-from elastic_core.state.reshard.transform import Memory, find
+from elastic_core.state.reshard.memories import Memory, find
 
 Address = tuple[str, int]
 

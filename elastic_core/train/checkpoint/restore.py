@@ -22,7 +22,7 @@ from elastic_core.state.format.checkpoint_format import Box, Manifest, read_mani
 from elastic_core.state.layout.layout import of_one_rank
 from elastic_core.state.reshard import shared
 from elastic_core.state.reshard.collective_load import READING, LoadGroup, load_collectively
-from elastic_core.state.reshard.collective_reshard import run_on_all_ranks
+from elastic_core.state.reshard.exchange import run_on_all_ranks
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.training_state import MODEL
 from elastic_core.train.parallel.group import Group
@@ -122,9 +122,9 @@ def _read(
     wanted = [_boxes_of_rank(manifest, plan["boxes"], rank, concerns) for rank, plan in enumerate(plans)]
     room = [plan["room"] for plan in plans]
     load_group = LoadGroup(rank=group.rank, slots=slots, exchange=group.gather_bytes, room=room)
-    tensors, num_bytes = load_collectively(store, manifest, wanted, load_group, group.log)
+    loaded = load_collectively(store, manifest, wanted, load_group, group.log)
     crash_here("restore.read")
-    return tensors, manifest.scalars, num_bytes
+    return loaded.tensors, manifest.scalars, loaded.received.store_bytes
 
 
 def _boxes_of_rank(

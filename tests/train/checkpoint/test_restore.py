@@ -25,8 +25,8 @@ from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.restore import Restored, restore
 from elastic_core.train.parallel.group import Group
 from tests.state.builders import HEADER, same_bits
+from tests.state.loading_ranks import Threads
 from tests.state.reshard.test_collective_load import Silent
-from tests.state.reshard.test_collective_reshard import Threads
 
 SLOTS = tuple(Slot("n", index, "cpu") for index in range(2))
 
