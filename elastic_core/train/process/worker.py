@@ -42,6 +42,8 @@ from elastic_core.train.lease.stop_requests import StopRequest, StopRequests
 if TYPE_CHECKING:
     import torch
 
+    from elastic_core.train.checkpoint.kept_state import KeptState
+
 _STARTED = time.perf_counter()
 _PATIENCE_SECONDS = 5.0  # of the client; the heartbeat goes on asking by itself
 _log = logging.getLogger("elastic_core.train.process.worker")  # by name: the module runs as __main__
@@ -138,15 +140,20 @@ class _Trainer:
         """Under this order, and restart under each that resizes the group, as long as it names our slot."""
         device = _device(self.slot.type)
         next_order: LaunchOrder | None = order
+        kept: KeptState | None = None
         while next_order is not None and self.slot in next_order.allocation.slots:
             if next_order is not order:
                 crash_here("resize.left")
                 gc.collect()  # model and process group hold each other: free their memory before the next ones
-            next_order = self._session(next_order, device, started)
+            next_order, kept = self._session(next_order, device, started, kept)
             started = time.perf_counter()
+        if kept is not None and next_order is not None:
+            kept.serve(next_order.allocation.slots)
 
-    def _session(self, order: LaunchOrder, device: torch.device, started: float) -> LaunchOrder | None:
-        """Restore, train, commit. Gives the order to restart under, if there is one."""
+    def _session(
+        self, order: LaunchOrder, device: torch.device, started: float, kept: KeptState | None
+    ) -> tuple[LaunchOrder | None, KeptState | None]:
+        """Restore, train, commit. Gives the order to restart under, if there is one, and what is kept for it."""
         from elastic_core.state.memory_tier.cache_client import Access
         from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore
         from elastic_core.state.stores.store_urls import open_store
@@ -173,14 +180,16 @@ class _Trainer:
                 stop_requests=self.stop_requests,
                 control_link=self.control_link,
                 started_at=started,
+                kept=kept,
             )
         )
         run(self.entry, session, order.spec)
+        keeps = session.keep()
         session.close()
         group.close()
         if memory is not None:
             memory.close()
-        return session.next_order
+        return session.next_order, keeps
 
 
 def _device(slot_type: str) -> torch.device:
