@@ -227,7 +227,8 @@ class _Load:
     ) -> None:
         self._group, self._checkpoint, self._say, self._pool = group, checkpoint, say, pool
         self._staging_buffers, self._metas = staging_buffers, metas
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()
+        self._gone: set[Slot] = set()  # memories that have failed to give something are not asked again
         kept = {name: _as_wanted(own.get(name, ()), box) for name, box in wanted.items()}
         self._kept = {name for name, part in kept.items() if part is not None}
         self.parts = {
@@ -262,17 +263,26 @@ class _Load:
         if pull.link is not Link.LOCAL or pull.tensor not in self._kept:
             assert pull.source is not None
             try:
-                self._source(pull, sources).read(pull.tensor, pull.box, self._place_of(pull))
+                if pull.source not in self._gone:
+                    self._source(pull, sources).read(pull.tensor, pull.box, self._place_of(pull))
             except InfrastructureError as error:
                 if self._checkpoint is None:
                     raise
-                self._say(f"{pull.box} of {pull.tensor} is read from the store instead: {error}")
+                self._give_up(pull.source, error)
+            if pull.source in self._gone:
                 return replace(pull, source=None, link=Link.STORE)
         if pull.link is not Link.LOCAL:
             crash_here("transfer.piece-fetched")
-        with self._counting:
+        with self._lock:
             self.received.count(pull.link, self._num_bytes(pull), len(pull.targets))
         return None
+
+    def _give_up(self, source: Slot, error: InfrastructureError) -> None:
+        with self._lock:
+            first = source not in self._gone
+            self._gone.add(source)
+        if first:
+            self._say(f"what {source} holds is read from the store instead: {error}")
 
     @staticmethod
     def _source(pull: TilePart, sources: Mapping[Slot, Source]) -> Source:

@@ -111,12 +111,14 @@ class KeptState:
         metas = {name: TensorMeta("uint8", box.end) for name, box in held.items()}  # large enough: only boxes matter
         return any(not cell.holders for _, cells in cells_of(metas, near, [held]) for cell in cells)
 
-    def serve(self, slots: Sequence[Slot]) -> None:
-        """This process is none of the new group on `slots`: wait until that has what it needs from here, if it may need
-        anything, or `SERVE_SECONDS`. Closes this."""
-        if self._server is not None and self._own_slot in self._boxes and self._needed(self._own_slot, slots):
+    def needed(self, slots: Sequence[Slot]) -> bool:
+        """Whether the new group on `slots`, of which this process is none, may need something that it holds."""
+        return self._own_slot in self._boxes and self._needed(self._own_slot, slots)
+
+    def wait_until_taken(self) -> None:
+        """Until the new group says that it has its state, or `SERVE_SECONDS`."""
+        if self._server is not None:
             self._server.wait_until_done(SERVE_SECONDS)
-        self.close()
 
     def loaded(self, slots: Sequence[Slot]) -> None:
         """The new group, on `slots`, has its state: let those go who left. Close this."""

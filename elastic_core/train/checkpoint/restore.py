@@ -189,7 +189,7 @@ def _read(
         kept.memory if kept is not None else {},
     )
     agreed = time.perf_counter()
-    loaded = load_collectively(source.store, manifest, wanted, load_group, group.log, old)
+    loaded = load_collectively(source.store, manifest, wanted, load_group, _log.warning, old)
     crash_here("restore.read")
     return Restored(
         tensors=loaded.tensors,

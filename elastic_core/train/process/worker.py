@@ -30,7 +30,8 @@ from elastic_core import logs
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.host.exits import ExitCode, exit_code
-from elastic_core.host.messages import WorkerError, WorkerSettings
+from elastic_core.host.messages import ServingState, WorkerError, WorkerSettings
+from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import TrainerControl
@@ -97,7 +98,9 @@ def _train(
         link.start()
     try:
         entry = _load(order, settings, standalone)
-        _Trainer(run_dir, order.allocation.slots[rank], entry, settings, stop_requests, link).train(order, started)
+        _Trainer(run_dir, rank, order.allocation.slots[rank], entry, settings, stop_requests, link).train(
+            order, started
+        )
     finally:
         if link is not None:
             link.stop()
@@ -110,7 +113,7 @@ def _join(run_dir: RunDir, number: int, place: str, stop_requests: StopRequests)
     joined = wait_for_order(run_dir, number, place, stop_requests)
     if joined is not None:
         order, slot = joined
-        _Trainer(run_dir, slot, entry, settings, stop_requests, None).train(order, time.perf_counter())
+        _Trainer(run_dir, number, slot, entry, settings, stop_requests, None).train(order, time.perf_counter())
 
 
 def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any:
@@ -127,9 +130,10 @@ def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any
 
 @dataclass(frozen=True, slots=True)
 class _Trainer:
-    """This process's part in its group. `control_link` is rank 0's."""
+    """This process's part in its group; `number` names its files. `control_link` is rank 0's."""
 
     run_dir: RunDir
+    number: int
     slot: Slot
     entry: Any
     settings: WorkerSettings
@@ -148,7 +152,16 @@ class _Trainer:
             next_order, kept = self._session(next_order, device, started, kept)
             started = time.perf_counter()
         if kept is not None and next_order is not None:
-            kept.serve(next_order.allocation.slots)
+            self._serve(kept, next_order.allocation.slots)
+
+    def _serve(self, kept: KeptState, slots: Sequence[Slot]) -> None:
+        """Stay until the others have what only this process holds; the agent is told why it does not end."""
+        crash_here("resize.serving")
+        if kept.needed(slots):
+            self.run_dir.write(ServingState(*ProcessId.current(), f"{self.slot.node}:{self.slot.index}"), self.number)
+            kept.wait_until_taken()
+            self.run_dir.delete(ServingState, self.number)
+        kept.close()
 
     def _session(
         self, order: LaunchOrder, device: torch.device, started: float, kept: KeptState | None

@@ -166,8 +166,8 @@ def test_what_a_memory_does_not_give_after_all_comes_from_the_store(
     assert received.by_link[Link.STORE] == of_the_gone > 0
     assert received.by_link[Link.HOST] == plan.num_bytes[Link.HOST] - of_the_gone
     texts = [text for texts in said for text in texts]
-    assert texts
-    assert all(" is read from the store instead: " in text and "does not hold" in text for text in texts)
+    assert 1 <= len(texts) <= 3  # once a rank
+    assert all(" holds is read from the store instead: " in text and "does not hold" in text for text in texts)
 
 
 def test_a_memory_that_nobody_gave_is_named(memory_folder: Path) -> None:
