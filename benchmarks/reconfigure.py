@@ -4,7 +4,7 @@
 
 Figure 14: a transformer's weights and Adam's moments go from one (tensor, pipeline, data) layout to another, between
 up to 16 processes, one a device, four devices on each of up to four hosts. THE HOSTS ARE EMULATED: all processes run on
-this machine, and those of different hosts share no memory. Ours (`state.reshard.collective_reshard`) against one
+this machine, and those of different hosts share no memory. Ours (`state.reshard.collective_load`) against one
 process that takes in everything and hands it out (`state.reshard.tenplex_central`). Every new tensor is compared with
 the original, bit for bit.
 

@@ -44,6 +44,16 @@ def figure_of_time(seconds: float) -> str:
     return f"{seconds / 3600:.2f} h" if seconds < 4 * 86400.0 else f"{seconds / 86400:.2f} d"
 
 
+def size_text(num_bytes: int) -> str:
+    """E.g. "12.0 MiB"."""
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
 def plural(count: int, noun: str, several: str = "") -> str:
     """ "1 job", "2 jobs"; `several` where that is not the noun with an s."""
     return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"

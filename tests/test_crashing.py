@@ -26,14 +26,15 @@ from elastic_core.state.reshard.peers import Address, RangeServer
 from elastic_core.state.stores.litter import sweep
 from elastic_core.state.stores.store_urls import open_store
 from tests.state.changing_ranks import METAS, SECRET, STATE, change, laid, places
-from tests.state.reshard.test_transform import memories, save
+from tests.state.loading_ranks import memories, save
 from tests.train import forked
 from tests.train.job import Job
 
 CODE = Path(crashing.__file__).parent
 CHANGES = [point for point in POINTS if point.startswith(("plan.", "transfer."))]
-WITHIN_CHANGES = ("transfer.piece-fetched",)  # from the memory of others, which no restore of a job does
-OF_RANK_0 = ("save.manifest", "commit.", "resize.")  # what only rank 0 does; else the other one is killed
+WITHIN_CHANGES = ("transfer.piece-fetched",)  # from the memory of others: `tests/train/runs/test_resizes_move_least.py`
+RESIZES = ("resize.left", "resize.serving")  # rank 0 goes on alone, rank 1 leaves
+OF_RANK_0 = ("save.manifest", "commit.", "resize.left")  # what only rank 0 does; else the other one is killed
 BATCH, INTERVAL, SEGMENT = 16, 2, 4  # samples; steps between checkpoints and of the first segment
 
 
@@ -81,7 +82,7 @@ def undisturbed(begun: Job, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.mark.parametrize(
     ("point", "at_a_boundary"),
     [
-        *((point, point == "resize.left") for point in POINTS if point not in WITHIN_CHANGES),
+        *((point, point in RESIZES) for point in POINTS if point not in WITHIN_CHANGES),
         *((point, True) for point in ("save.manifest-written", "commit.unsent", "commit.unheard")),
     ],
 )
@@ -92,7 +93,7 @@ def test_training_killed_there_goes_on_from_the_checkpoint_before(
     last = job.ledger.commits()[-1]
     victim = 0 if point.startswith(OF_RANK_0) else 1
     job.crash = (victim, point)
-    resized = point == "resize.left"
+    resized = point in RESIZES
     if resized:
         job.ledger.set(next_slots=[[0]])  # rank 1 leaves, rank 0 begins anew alone
     if at_a_boundary:

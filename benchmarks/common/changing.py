@@ -23,11 +23,12 @@ from torch import Tensor
 
 from elastic_core.domain import Slot
 from elastic_core.state.layout.layout import StateLayout, TensorMeta, partition
+from elastic_core.state.reshard import collective_load, shared
 from elastic_core.state.reshard.change_plan import Plan
-from elastic_core.state.reshard.collective_reshard import ReshardGroup, prepare, reshard_collectively
+from elastic_core.state.reshard.collective_load import LoadGroup, OldMemories
+from elastic_core.state.reshard.memories import Memory, Part, Received
 from elastic_core.state.reshard.peers import Address, RangeServer
 from elastic_core.state.reshard.pieces import Link
-from elastic_core.state.reshard.transform import Memory, Part, Received
 
 EVERYONE, NEW = "everyone", "new"
 SECRET = b"benchmark"
@@ -163,10 +164,10 @@ def _device(slot: Slot, change: Change, pipe: Connection) -> None:
         answer: Sequence[bytes] = pipe.recv()
         return answer
 
-    pipe.send(("outcome", _take_part(slot, change, exchange)))
+    pipe.send(("outcome", _change(slot, change, exchange)))
 
 
-def _take_part(slot: Slot, change: Change, exchange: Callable[[str, bytes], Sequence[bytes]]) -> _DeviceOutcome:
+def _change(slot: Slot, change: Change, exchange: Callable[[str, bytes], Sequence[bytes]]) -> _DeviceOutcome:
     """This device's part: its old memory stays served until all have theirs."""
     outcome = _DeviceOutcome()
     memory = change.memory_before(slot)
@@ -180,20 +181,23 @@ def _take_part(slot: Slot, change: Change, exchange: Callable[[str, bytes], Sequ
             if number == 0:
                 exchange(EVERYONE, b"")
                 outcome.started, outcome.cpu = time.perf_counter(), -time.process_time()
-            new: Mapping[int, Memory] = {}
+            new: Memory = {}
             if slot in plan.target.slots:
-                rank = plan.target.slots.index(slot)
+                rank, slots = plan.target.slots.index(slot), plan.target.slots
                 meet = (lambda data: [data]) if alone and not final else partial(exchange, NEW)
-                group = ReshardGroup(secret=SECRET, exchange=meet)
-                new = prepare(plan.target, rank, change.metas, group)
-                received = reshard_collectively(plan, rank, new, servers, group, own=memory or None)
-                outcome.filled.append(received.by_link)
-                _require_all(received, plan, rank)
+                room = [shared.room(shared.FOLDER)] * len(slots)
+                group = LoadGroup(rank=rank, slots=slots, exchange=meet, room=room)
+                wanted = partition(plan.target, change.metas)
+                old = OldMemories(addresses=servers, own=memory, secret=SECRET)
+                loaded = collective_load.carry_out(plan.pieces, change.metas, wanted, group, old, None, print)
+                new = {name: (Part(wanted[rank][name], tensor),) for name, tensor in loaded.tensors.items()}
+                outcome.filled.append(loaded.received.by_link)
+                _require_all(loaded.received, plan, rank)
             if final:
                 outcome.ended, outcome.cpu = time.perf_counter(), outcome.cpu + time.process_time()
             exchange(EVERYONE, b"")  # the servers outlive the fetching
             outcome.taken.append(Counter.reset())
-        memory = new[plan.target.slots.index(slot)] if new else {}
+        memory = new
     _check(slot, change, memory)
     return outcome
 

@@ -12,12 +12,13 @@ import typer
 from rich.console import Console
 
 from elastic_core.commands.opening import Store, open_checkpoint
-from elastic_core.commands.printing import Json, print_json, print_table, size_text
+from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import Slot, to_json
 from elastic_core.errors import UserError
 from elastic_core.settings import Settings
 from elastic_core.state.layout.resizing import parse_sizes
 from elastic_core.state.stores.store_urls import open_store
+from elastic_core.text import size_text
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
     from elastic_core.state.format.manifest import Manifest

@@ -18,12 +18,13 @@ from rich.console import Console
 from elastic_core.commands.changing import plan, reshard
 from elastic_core.commands.exporting import export
 from elastic_core.commands.opening import Sha256, Store, locate, open_checkpoint
-from elastic_core.commands.printing import Json, print_json, print_table, size_text
+from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.settings import Settings
 from elastic_core.state.stores.store_urls import open_store
+from elastic_core.text import size_text
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
     from elastic_core.state.format.manifest import Manifest

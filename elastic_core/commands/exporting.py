@@ -9,10 +9,11 @@ import typer
 from rich.console import Console
 
 from elastic_core.commands.opening import Sha256, Store, open_api, open_checkpoint, read_json
-from elastic_core.commands.printing import Json, print_json, size_text
+from elastic_core.commands.printing import Json, print_json
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points, parse_job_spec
+from elastic_core.text import size_text
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
     from elastic_core.state.format.manifest import Manifest

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from elastic_core.commands.printing import Json, print_json, print_table, size_text
+from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.errors import NotFound
+from elastic_core.text import size_text
 
 app = typer.Typer()
 

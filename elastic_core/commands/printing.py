@@ -26,12 +26,3 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Non
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     Console(highlight=False, width=Console(width=10_000).measure(table).maximum).print(table)
-
-
-def size_text(num_bytes: int) -> str:
-    size = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

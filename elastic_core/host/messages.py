@@ -91,6 +91,13 @@ class StandbyReady(WorkerProcess):
 
 
 @dataclass(frozen=True, slots=True)
+class ServingState(WorkerProcess):
+    """A worker that has left the group, which takes from it what it holds. Written by itself; {} is its number."""
+
+    FILE = "serving-{}.json"
+
+
+@dataclass(frozen=True, slots=True)
 class StandbyRequest(Message):
     """Slots for which the agent shall start standby workers (`train.lease.standby_workers`). Written by rank 0."""
 

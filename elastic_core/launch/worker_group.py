@@ -27,6 +27,7 @@ from elastic_core.host.exits import ExitCode
 from elastic_core.host.messages import (
     GroupStop,
     OrderInForce,
+    ServingState,
     SlotId,
     SpawnPlan,
     StandbyRequest,
@@ -40,6 +41,7 @@ from elastic_core.launch import fork_server
 
 log = logging.getLogger(__name__)
 
+SERVING_SECONDS = 60.0  # more, that those have who leave and still give the others what they hold
 PEER_SECONDS = 5.0  # that the others have to end by themselves after one has failed: they may sit in a collective
 AUTOGROUP_TRIES = 50
 TICK_SECONDS = 1.0  # between looks at the run dir
@@ -71,6 +73,7 @@ class Group:
         self.processes: dict[int, ProcessId] = {}  # the same
         self.standby: set[int] = set()  # living workers that wait for their slot to be the group's
         self.dead_standby: dict[int, int] = {}  # workers that died while they waited: number -> code
+        self.serving: set[int] = set()  # of those that leave, those from which the group takes what they hold
         self.draining: dict[int, float] = {}  # workers whose slot is the group's no more: number -> when to kill them
         self.sessions: dict[int, ProcessId] = {}  # of ended workers, while something of them may be left: by number
         self.standby_request: int | None = None  # the last one that was fulfilled
@@ -141,6 +144,11 @@ class Group:
                 self._end_by(time.monotonic() + PEER_SECONDS)
         for pid, number in self.pids.items():
             if self.draining.get(number, inf) <= time.monotonic():
+                if number not in self.serving and self.run_dir.read(ServingState, number) is not None:
+                    self.serving.add(number)
+                    self.draining[number] += SERVING_SECONDS
+                    log.info(f"rank {number} (pid {pid}) has left the group, which still takes from it what it holds")
+                    continue
                 log.warning(f"killing rank {number} (pid {pid}), which has left the group but does not end")
                 process.send(pid, signal.SIGKILL)
                 self.draining[number] = inf

@@ -78,6 +78,7 @@ class JobStatus:
     predicted_samples: int | None = None  # that will have been read at the end, if the last step's gain stays
     gain: float | None = None  # base-batch steps that the last step counted for, where progress is the measure
     spent: float = 0.0  # in the currency of the nodes' prices
+    last_restore: Mapping[str, float] = field(default_factory=dict)  # `restore_...` seconds, `restored_from_..._bytes`
     forecast: Forecast | None = None  # of an active job: the last that was kept
     hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out
 

@@ -31,8 +31,9 @@ from elastic_core.protocol.trainer import Commit
 from elastic_core.state.order.sample_order import rank_share
 from elastic_core.train.blocks import BlockDataset
 from elastic_core.train.checkpoint.committing import Committer
+from elastic_core.train.checkpoint.kept_state import KeptState
 from elastic_core.train.checkpoint.pipeline import CheckpointPipeline
-from elastic_core.train.checkpoint.restore import Restored, restore, warm_start
+from elastic_core.train.checkpoint.restore import Restored, restore, timings_of, warm_start
 from elastic_core.train.checkpoint.training_state import TrainingState, restore_rank, seed_everything
 from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.data.batches import Collate, DataPlan, MicroBatch, Reader, plan_step
@@ -248,6 +249,16 @@ class Session:
             if micro.last:
                 self._finish(ready, current)
 
+    def keep(self) -> KeptState | None:
+        """What this process keeps of the checkpoint that training restarts from with other ranks; None where it does
+        not. Collective."""
+        order, ready = self.next_order, self._prepared
+        saved = ready.segments.saved if ready is not None else None
+        if order is None or saved is None:
+            return None
+        context = self._context
+        return KeptState.of(saved, order.restore.candidates[0], context.store, self._group, self.allocation.slots)
+
     def close(self) -> None:
         if self._prepared is not None:
             self._prepared.gradients.close()
@@ -343,7 +354,13 @@ class Session:
         link, store, order = self._context.control_link, self._context.store, self._progress.order
         mark_bad = link.heartbeat.trainer.mark_bad if link is not None else None
         slots = order.allocation.slots
-        restored = restore(order.restore.candidates, store, self._group, slots, mark_bad, state.boxes)
+        kept, memory = self._context.kept, self._context.memory
+        restored = restore(
+            order.restore.candidates, store, self._group, slots, self._places.layout, mark_bad, state.boxes, kept
+        )
+        if kept is not None:
+            kept.loaded(slots)
+        started = time.perf_counter()
         if restored.record is not None:
             state.load(restored.tensors, restored.scalars)
             self._progress.start_at(restored.record.step, restored.record.samples, restored.scalars)
@@ -351,17 +368,8 @@ class Session:
             sha256 = order.warm_start_sha256
             restored = warm_start(store, order.warm_start, sha256, self._group, slots, state.boxes)
             state.load_weights(restored.tensors)
-        self._report_sources(restored.num_bytes)
+        self._progress.timings.update(timings_of(restored, time.perf_counter() - started, kept, self._group, memory))
         return restored
-
-    def _report_sources(self, num_bytes: int) -> None:
-        """How many bytes all ranks together have read from where, with the next checkpoint."""
-        memory = self._context.memory
-        by_source = memory.taken() if memory is not None else {"store": num_bytes}
-        totals = [sum(ranks) for ranks in zip(*self._group.gather_vectors(list(by_source.values())), strict=True)]
-        if any(totals):  # a new job has read nothing
-            for source, total in zip(by_source, totals, strict=True):
-                self._progress.time(f"restored_from_{source}_bytes", total)
 
     def _remember(self, commit: Commit) -> None:
         """Rank 0's: what was just committed is the latest that the nodes' memory should hold."""
@@ -374,12 +382,7 @@ class Session:
     def _restore_randomness(self, ready: Prepared) -> None:
         """At the last moment, so that nothing between `prepare` and the loop can shift it."""
         restored, comm, places = ready.restored, ready.gradients.comm, self._places
-        same = (
-            restored.record is not None
-            and restored.record.layout == places.layout
-            and restored.scalars["world"] == self.world_size
-        )
-        if not restore_rank(restored.tensors, same, self.rank, comm):
+        if not restore_rank(restored.tensors, restored.same_ranks, self.rank, comm):
             # Ranks that share layers draw alike, replicas and stages do not.
             stage = () if places.first_stage else (places.stage,)
             seed_everything(self._spec.seed, self._progress.samples, places.data, *stage)

@@ -356,6 +356,19 @@ def test_a_job_that_was_only_started_again_is_taken_to_be_resized_as_slowly_unti
     assert pause(control) == pytest.approx(2.0)
 
 
+def test_a_job_tells_where_its_state_came_from_at_its_last_restore(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    assert control.job("job-a").last_restore == {}
+    trainer = control.trainer(order.token)
+    for step, moved in (
+        (1, {"restore_fetch": 2.0, "restored_from_store_bytes": 7.0}),
+        (2, {"restore_fetch": 0.5}),
+        (3, {}),
+    ):
+        trainer.commit(a_commit(order, step, timings={"save": 1.0, **moved}))
+    assert control.job("job-a").last_restore == {"restore_fetch": 0.5}
+
+
 def test_slots_of_a_job_at_its_boundary_are_not_counted_as_its_own(control: LedgerControl) -> None:
     order = a_life(control).start()
     control.revoke(order.segment_id, "by hand")

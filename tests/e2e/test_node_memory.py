@@ -23,9 +23,9 @@ def test_a_resize_in_place_reads_from_memory_alone(home: Path, ledger_url: str) 
         segments = running.control.segments("long")
         assert [segment.handed_over for segment in segments] == [False, True]
         (sources,) = restored(running, "long")
-        assert sources["own_node"] > 0
-        assert sources["other_nodes"] > 0  # what n1 had nothing of
-        assert sources["store"] == 0
+        assert sources["other_hosts"] == sources["own_memory"] > 0  # n1's replica is n0's, which kept its own
+        assert sources["other_nodes"] > 0  # the manifest, of which n1 had nothing
+        assert (sources["same_host"], sources["store"]) == (0, 0)
         assert "the cache server of node n1 does not answer" in running.logs()
 
 

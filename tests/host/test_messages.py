@@ -18,6 +18,7 @@ from elastic_core.host.messages import (
     OrderAllocation,
     OrderInForce,
     Rendezvous,
+    ServingState,
     SlotId,
     SpawnPlan,
     StandbyReady,
@@ -42,6 +43,7 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
         "workers.json",
         [{"pid": 7, "start_time": 9, "slot": "n0:1"}],
     ),
+    (ServingState(7, 9, "n0:1"), 3, "serving-3.json", {"pid": 7, "start_time": 9, "slot": "n0:1"}),
     (StandbyReady(7, 9, "n0:1"), 3, "waiting-3.json", {"pid": 7, "start_time": 9, "slot": "n0:1"}),
     (
         StandbyRequest(2, (SLOT,)),

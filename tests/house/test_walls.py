@@ -38,7 +38,7 @@ PLANTS: dict[str, list[tuple[str, str]]] = {
     ],
     "predict": [("elastic_core/predict/work/run_so_far.py", "elastic_core.predict.predictability.hindsight")],
     "state": [
-        ("elastic_core/state/format/manifest.py", "elastic_core.state.reshard.transform"),
+        ("elastic_core/state/format/manifest.py", "elastic_core.state.reshard.memories"),
         ("elastic_core/state/stores/keys.py", "elastic_core.state.format.manifest"),
     ],
     "control": [

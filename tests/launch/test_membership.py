@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.domain import Layout, Slot
-from elastic_core.host.messages import SlotId, StandbyRequest, WorkerProcesses
+from elastic_core.host.messages import ServingState, SlotId, StandbyRequest, WorkerProcesses
 from elastic_core.host.process import ProcessId, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.launch.local import LocalLauncher
@@ -63,6 +63,19 @@ def test_a_worker_that_leaves_is_no_death_even_if_it_fails_or_hangs(home: Path) 
     launcher.stop(7, grace_seconds=20)
     report = wait_until_dead(launcher).exit
     assert (report.kind, report.exit_codes) == ("boundary", (0,))
+
+
+def test_a_worker_from_which_the_group_still_takes_its_state_is_given_time(home: Path) -> None:
+    launcher = scripted(home, "boundary,stubborn")
+    folder, (_, second) = started(launcher)
+    folder.write(ServingState(second.pid, second.start_time, "n0:1"), 1)
+    resize(folder, 0)
+    wait_for(lambda: "rank 1 (pid" in folder.agent_log.read_text(), PEER_SECONDS + 15)
+    assert "has left the group, which still takes from it what it holds" in folder.agent_log.read_text()
+    assert second.alive()
+    launcher.stop(7, grace_seconds=0.1)
+    wait_until_dead(launcher)
+    assert not second.alive()
 
 
 def started_standby(launcher: LocalLauncher, slot: int) -> tuple[RunDir, ProcessId]:

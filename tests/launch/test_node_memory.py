@@ -24,7 +24,7 @@ from tests.launch.builders import order
 
 pytestmark = pytest.mark.e2e
 
-SOURCES = ("own_node", "other_nodes", "store")
+SOURCES = ("own_memory", "same_host", "other_hosts", "own_node", "other_nodes", "store")
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def restored(running: Platform, job: str) -> list[dict[str, float]]:
     events = [event for event in running.api.events() if event.job_id == job and event.kind == "committed"]
     timings: list[Mapping[str, float]] = [event.payload["timings"] for event in events]
     names = {source: f"restored_from_{source}_bytes" for source in SOURCES}
-    return [{source: of[name] for source, name in names.items()} for of in timings if names["store"] in of]
+    return [{source: of.get(name, 0.0) for source, name in names.items()} for of in timings if names["store"] in of]
 
 
 def break_store(running: Platform, uri: str) -> None:

@@ -14,11 +14,21 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.host.exits import ExitCode
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.format.manifest import read_manifest
-from elastic_core.state.format.reading import fill
 from elastic_core.state.layout.dtypes import dtype_of
-from elastic_core.state.layout.layout import AXES, DATA, TENSOR, Mesh, Placement, Split, StateLayout, TensorMeta
-from elastic_core.state.reshard.change_plan import holdings, plan_change
-from elastic_core.state.reshard.collective_reshard import ReshardGroup, prepare, reshard_collectively
+from elastic_core.state.layout.layout import (
+    AXES,
+    DATA,
+    TENSOR,
+    Mesh,
+    Placement,
+    Split,
+    StateLayout,
+    TensorMeta,
+    partition,
+)
+from elastic_core.state.reshard import shared
+from elastic_core.state.reshard.change_plan import holdings
+from elastic_core.state.reshard.collective_load import LoadGroup, OldMemories, load_collectively
 from elastic_core.state.reshard.peers import Address
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.train.parallel.group import Group
@@ -69,19 +79,19 @@ def change(
     manifest = read_manifest(store, uri)
     group = Group.form(RunDir(Path(folder) / "run"), rank, 3, torch.device("cpu"), generation)
     held = {slot: held for slot, held in holdings(old, METAS).items() if slot in servers}
-    tiles = {name: [tile.box for tile in entry.tiles] for name, entry in manifest.tensors.items()}
-    reshard_group = ReshardGroup(secret=SECRET, exchange=group.gather_bytes, folder=Path(memory))
+    new = laid(3, 1, places(5, 6, 7))
+    room = [shared.room(Path(memory))] * 3
+    load_group = LoadGroup(rank=rank, slots=new.slots, exchange=group.gather_bytes, room=room, folder=Path(memory))
     try:
-        plan = plan_change(METAS, held, laid(3, 1, places(5, 6, 7)), tiles=tiles)
-        new = prepare(plan.target, rank, METAS, reshard_group)
-        reshard_collectively(
-            plan, rank, new, servers, reshard_group, None, lambda wanted: fill(store, manifest, wanted)
-        )
+        loaded = load_collectively(
+            store, manifest, partition(new, METAS), load_group, print,
+            OldMemories(boxes=held, addresses=servers, secret=SECRET),
+        )  # fmt: skip
     except InfrastructureError:
         return ExitCode.INFRASTRUCTURE
-    for name, (part,) in new[rank].items():
+    for name, box in partition(new, METAS)[rank].items():
         found, wanted = (
-            one.contiguous().reshape(-1).view(torch.uint8) for one in (part.tensor, STATE[name][part.box.slices()])
+            one.contiguous().reshape(-1).view(torch.uint8) for one in (loaded.tensors[name], STATE[name][box.slices()])
         )
         assert torch.equal(found, wanted), name
     group.close()

@@ -34,8 +34,9 @@ class FolderLedger:
 
     def set(self, **values: Any) -> None:
         """directive, reason, away, lease_seconds, epoch, token; next_batches (hand the lease over with them),
-        next_slots (hand it over to these slots, by index), to_come (slots in a heartbeat's answer, by index),
-        steady (says a heartbeat's answer), held_from (commits of this step and later ones are not answered)."""
+        next_slots (hand it over to these slots, by index), next_layouts (in these layouts, as JSON), to_come (slots in
+        a heartbeat's answer, by index), steady (says a heartbeat's answer), held_from (commits of this step and later
+        ones are not answered)."""
         with self._state() as state:
             state.update(values)
 
@@ -90,7 +91,9 @@ class FolderLedger:
                 batch = state["next_batches"].pop(0)
                 order = _next_order(from_json(LaunchOrder, state["order"]), batch, state["commits"])
             elif commit.final and not commit.finished and state["next_slots"]:
-                order = _resized(from_json(LaunchOrder, state["order"]), state["next_slots"].pop(0), state["commits"])
+                layout = from_json(Layout, state["next_layouts"].pop(0)) if state["next_layouts"] else None
+                slots = state["next_slots"].pop(0)
+                order = _resized(from_json(LaunchOrder, state["order"]), slots, layout, state["commits"])
             if order is not None:
                 state["order"], state["epoch"], state["directive"] = to_json(order), order.epoch, "go_on"
             going = order is not None or not commit.final
@@ -145,7 +148,7 @@ def new_state() -> dict[str, Any]:
     return {
         "directive": "go_on", "reason": "", "away": False, "lease_seconds": 60.0, "next_batches": [], "epoch": None,
         "token": None, "commits": [], "observations": [], "beats": [], "bad": [], "lose_answers": 0, "order": None,
-        "next_slots": [], "to_come": [], "released": [], "steady": False, "held_from": None,
+        "next_slots": [], "next_layouts": [], "to_come": [], "released": [], "steady": False, "held_from": None,
     }  # fmt: skip
 
 
@@ -182,11 +185,11 @@ def _slot(index: int) -> Slot:
     return Slot("n", index, "cpu")
 
 
-def _resized(order: LaunchOrder, slots: list[int], commits: list[Any]) -> LaunchOrder:
+def _resized(order: LaunchOrder, slots: list[int], layout: Layout | None, commits: list[Any]) -> LaunchOrder:
     """The next segment's order on these slots, as a ledger would give it to new processes."""
     following, old = _next_order(order, order.allocation.global_batch, commits), order.allocation.layout
     allocation = replace(
-        following.allocation, slots=tuple(map(_slot, slots)), layout=old.over(len(slots) // old.model_size)
+        following.allocation, slots=tuple(map(_slot, slots)), layout=layout or old.over(len(slots) // old.model_size)
     )
     return replace(following, allocation=allocation)
 

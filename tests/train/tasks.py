@@ -103,6 +103,8 @@ def recorded(session: Session) -> None:
     """Writes `<step> <loss in hex>` a line from every rank; does what the parameters ask at a step."""
     params = session.params
     model = network(params.get("dropout", 0.2), params.get("batch_norm", False))
+    if params.get("same_model"):
+        model = _same_model_again(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20) if params.get("scheduler") else None
     model, optimizer = session.prepare(model, optimizer, data(params["rows"]), scheduler)
@@ -117,6 +119,25 @@ def recorded(session: Session) -> None:
                 act(params)
     buffers = [buffer.tolist() for buffer in model.buffers()]
     (folder / f"buffers-rank{session.rank}").write_text(json.dumps(buffers))
+    if params.get("spoils_weights"):
+        _zero(model)
+
+
+_models: list[nn.Module] = []
+
+
+def _same_model_again(model: nn.Module) -> nn.Module:
+    """The one that this process had first, all zeros."""
+    _models.append(model)
+    if len(_models) > 1:
+        _zero(_models[0])
+    return _models[0]
+
+
+def _zero(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
 
 
 @session_task(dataset_samples=lambda params: params["rows"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger import forecast_rows
@@ -82,6 +82,29 @@ def segment_statuses(tx: Tx, rows: Sequence[SegmentRow]) -> list[SegmentStatus]:
     return [segment_status(row, leases.get(row.epoch) if row.epoch is not None else None) for row in rows]
 
 
+_RESTORES = text("""
+    SELECT wanted.id, told.timings
+    FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
+    CROSS JOIN LATERAL (
+        SELECT timings FROM (
+            SELECT timings, lineage, step FROM checkpoints WHERE job_id = wanted.id
+            ORDER BY lineage DESC, step DESC LIMIT :recent
+        ) AS newest
+        WHERE timings ->> 'restore_fetch' IS NOT NULL ORDER BY lineage DESC, step DESC LIMIT 1
+    ) AS told
+""")
+_RECENT = 50  # checkpoints that are looked at: a long job costs no more than a short one
+
+
+def last_restores(tx: Tx, job_ids: Sequence[str]) -> dict[str, dict[str, float]]:
+    """What each job's newest checkpoints tell of its last restore: `restore_...` seconds and bytes."""
+    rows = tx.session.execute(_RESTORES, {"jobs": list(job_ids), "recent": _RECENT})
+    return {
+        job_id: {name: float(value) for name, value in timings.items() if name.startswith("restore")}
+        for job_id, timings in rows
+    }
+
+
 def last_segments(tx: Tx, job_ids: Iterable[str]) -> dict[str, SegmentRow]:
     """The open segment of each job, or its last one."""
     query = select(SegmentRow).where(SegmentRow.job_id.in_(list(job_ids)))
@@ -107,7 +130,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
         _speeds(tx, epochs),
         forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
     )
-    paid = spent(tx, ids)
+    paid, restores = spent(tx, ids), last_restores(tx, ids)
     statuses = []
     for job in jobs:
         lease = leases.get(job.id)
@@ -124,6 +147,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
                 speeds.get(epoch),
                 forecasts.get(job.id),
                 paid.get(job.id, 0.0),
+                restores.get(job.id, {}),
                 tx.now,
             )
         )
@@ -137,7 +161,7 @@ def job_status(tx: Tx, job: JobRow) -> JobStatus:
 def _job_status(
     job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
     beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, paid: float,
-    now: float,
+    restore: Mapping[str, float], now: float,
 ) -> JobStatus:  # fmt: skip
     # Of the live lease, what is not committed yet is shown, too.
     last = beat if beat is not None and (head is None or beat.step > head.step) else head
@@ -175,6 +199,7 @@ def _job_status(
         seconds_left=_seconds_left(left, speed, forecast, now) if active and lease is not None else None,
         results=job.results,
         spent=paid,
+        last_restore=restore,
         forecast=forecast,
         hindsight=forecast_rows.hindsight(job),
     )

@@ -93,7 +93,7 @@ def write_shard(
     planned = sorted(_plan_tiles(tensors, boxes or {}, shapes or {}), key=lambda tile: tile.order)
     header = _safetensors_header(planned)
     written: list[Tile] = []
-    staging_buffer = _StagingBuffer()
+    staging_buffer = StagingBuffer()
 
     def stream() -> Iterator[memoryview]:
         crash_here("save.begun")
@@ -180,7 +180,7 @@ def _safetensors_header(planned: Sequence[_PlannedTile]) -> bytes:
     return len(body).to_bytes(8, "little") + body
 
 
-class _StagingBuffer:
+class StagingBuffer:
     """Where tiles go that are not one run of CPU memory: one place for all of them, since fresh memory for each costs
     more than the copying. Pinned for CUDA."""
 
@@ -188,7 +188,7 @@ class _StagingBuffer:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def bytes_of(self, tensor: Tensor) -> _Bytes:
-        """The tensor's bytes in row-major order, valid until the next call."""
+        """The tensor's bytes in row-major order, on any device, valid until the next call."""
         plain = tensor.detach().resolve_conj().resolve_neg()
         num_bytes = plain.numel() * plain.element_size()
         if plain.device.type == "cpu" and plain.is_contiguous():

@@ -4,7 +4,7 @@ Ranks of the new layout go to devices by `state.reshard.assignment`. Each cell o
 from its own host's memory, else from the least loaded replica on another host, else from the store. What several ranks
 of a host miss is fetched once, by one of them; what several hosts miss of the store is read once and passed on
 (`relay`). So the bytes that move are the lower bound of the rank map: by device, by host and from the store.
-`plan_reading` is the plan of ranks that hold nothing yet (a restore): all comes from the store, each host for itself.
+`plan_load` is the plan of ranks whose places are given, a restore's: what no memory holds each host reads for itself.
 """
 
 from __future__ import annotations
@@ -108,12 +108,18 @@ def plan_change(
     )
 
 
-def plan_reading(
-    metas: Mapping[str, TensorMeta], wanted: Sequence[WantedBoxes], slots: Sequence[Slot], tiles: Tiles, runs: Runs
+def plan_load(
+    metas: Mapping[str, TensorMeta],
+    held: Mapping[Slot, HeldBoxes],
+    wanted: Sequence[WantedBoxes],
+    slots: Sequence[Slot],
+    tiles: Tiles,
+    runs: Runs,
 ) -> tuple[Piece, ...]:
-    """From the store to ranks on slots, by rank what each wants: each host reads what its ranks want, once."""
-    routing = _Routing(metas, slots, range(len(slots)), runs, relays=False)
-    for name, cells in cells_of(metas, (), wanted):
+    """From what devices hold, and else the store, to ranks on slots, by rank what each wants."""
+    devices = [*slots, *sorted(set(held) - set(slots))]
+    routing = _Routing(metas, devices, range(len(slots)), runs, relays=False)
+    for name, cells in cells_of(metas, [held.get(slot, {}) for slot in devices], wanted):
         routing.add(name, cells, tiles[name])
     return routing.pieces()
 

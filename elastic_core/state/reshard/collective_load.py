@@ -1,40 +1,52 @@
-"""Collective load: the ranks of a host read one checkpoint together, each part of the store read by one of them.
+"""Collective load: ranks take a state together, from memories that still hold it and else from the store.
 
-All compute the same plan (`change_plan.plan_reading`) and schedule (`state.reshard.rounds`). What a rank alone needs it
-reads into its own tensors; what others of its host need too goes into its staging buffer, shared memory that they have
-mapped. When all have read a round and every checksum held, each rank copies its parts out of the staging buffers and
+One way for a restore, a resize in place and a change of layout. All ranks compute the same plan
+(`change_plan.plan_load`) and schedule (`state.reshard.rounds`); each fetches its own pieces, with no coordinator
+(Tenplex, section 5). A tensor that a rank holds already as it is needed stays where it is. What a rank alone needs goes
+straight to its own tensors; what others of its host need too goes into its staging buffer, shared memory that they have
+mapped. When all have fetched a round and every checksum held, each rank copies its parts out of the staging buffers and
 fills another part of its own. So one exchange a round is enough, and memory holds a rank's tensors and one tile,
-however large the checkpoint. Ranks that cannot share memory read for themselves.
+however large the state. Ranks that cannot share memory fetch for themselves; what a memory does not give after all
+comes from the store. Pieces that are passed on between hosts (`relay`) are fetched when all else is there, from the new
+memory of the rank that read them.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
+from elastic_core.errors import InfrastructureError
 from elastic_core.state.format.manifest import Manifest
 from elastic_core.state.format.read_plan import Destination
 from elastic_core.state.format.reading import fill
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.dtypes import dtype_of, itemsize
 from elastic_core.state.layout.layout import TensorMeta, of_one_rank
-from elastic_core.state.layout.overlap import WantedBoxes
+from elastic_core.state.layout.overlap import HeldBoxes, WantedBoxes
 from elastic_core.state.reshard import shared
-from elastic_core.state.reshard.change_plan import plan_reading
-from elastic_core.state.reshard.collective_reshard import Exchange, fetched, map_collectively, run_on_all_ranks
+from elastic_core.state.reshard.change_plan import plan_load
+from elastic_core.state.reshard.exchange import Exchange, map_collectively, run_on_all_ranks
+from elastic_core.state.reshard.memories import Memory, MemorySource, Part, Received, Source
+from elastic_core.state.reshard.peers import Address, PeerSource, RangeServer
 from elastic_core.state.reshard.pieces import Link, Piece
-from elastic_core.state.reshard.rounds import Round, Rounds, rounds_of, runs_of
-from elastic_core.state.reshard.transform import Part
+from elastic_core.state.reshard.rounds import PULLS, Round, Rounds, TilePart, rounds_of, runs_of
 from elastic_core.state.stores.store import CheckpointStore
 
 READING = "Reading the checkpoint"  # that failed
 _STAGING = "staging"
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,58 +65,118 @@ class LoadGroup:
         return [rank for rank, slot in enumerate(self.slots) if slot.node == self.slots[self.rank].node]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldMemories:
+    """Memories that hold parts of the state, by slot. They do not change, and outlive the load on every rank.
+
+    `boxes` is the same on every rank. `own` is what this process holds itself, on its own slot; the others are served
+    (`state.reshard.peers`) at `addresses`, to those who know the `secret`. `host`: where this rank serves what it
+    passes on.
+    """
+
+    boxes: Mapping[Slot, HeldBoxes] = field(default_factory=dict)
+    addresses: Mapping[Slot, Address] = field(default_factory=dict)
+    own: Memory = field(default_factory=dict)
+    secret: bytes = b""
+    host: str = "127.0.0.1"
+
+
+NOTHING_HELD = OldMemories()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where what no memory holds is read. Raises as `fill`."""
+
+    store: CheckpointStore
+    manifest: Manifest
+
+    def fill(self, places: Sequence[Destination], heads: frozenset[str], scratch: Tensor | None) -> int:
+        """The bytes read. `heads` and `scratch` as in `state.format.reading.fill`."""
+        return fill(self.store, self.manifest, places, heads, scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A rank's tensors by name, on the CPU or where they were; what of them came over which link."""
+
+    tensors: dict[str, Tensor]
+    received: Received
+
+
 def load_collectively(
     store: CheckpointStore,
     manifest: Manifest,
     wanted: Sequence[WantedBoxes],
     group: LoadGroup,
-    say: Callable[[str], None],
-) -> tuple[dict[str, Tensor], int]:
-    """This rank's tensors, on the CPU, and the bytes that it read. Collective.
+    say: Say,
+    old: OldMemories = NOTHING_HELD,
+) -> Loaded:
+    """What this rank wants of a checkpoint. Collective.
 
-    `wanted`: the boxes of every rank, by rank. Ranks that cannot share memory read for themselves, and that is said.
-    Raises on every rank alike: `CorruptCheckpoint`, or `InfrastructureError` where the store does not answer.
+    `wanted`: the boxes of every rank, by rank. `old` holds parts of the very same state. Ranks that cannot share memory
+    fetch for themselves, and that is said. Raises on every rank alike: `CorruptCheckpoint`, or `InfrastructureError`
+    where the store does not answer.
     """
-    rounds, staging_buffers = _prepared(manifest, wanted, group, say)
-    parts = {
-        name: Part(box, torch.empty(box.shape, dtype=dtype_of(manifest.tensors[name].dtype)))
-        for name, box in wanted[group.rank].items()
-    }
-    num_bytes, num_rounds = 0, max(len(of_rank) for of_rank in rounds)
-    for number in range(num_rounds):
-        own, last = _round(rounds, group.rank, number), number == num_rounds - 1
-        work = partial(_read, store, manifest, own, parts, staging_buffers.get(group.rank), last)
-        num_bytes += run_on_all_ranks(group.exchange, work, READING)[0]
-        for other, staging_buffer in staging_buffers.items():
-            _take(_round(rounds, other, number), group.rank, parts, staging_buffer)
-    return {name: part.tensor for name, part in parts.items()}, num_bytes
-
-
-def _prepared(
-    manifest: Manifest, wanted: Sequence[WantedBoxes], group: LoadGroup, say: Callable[[str], None]
-) -> tuple[Rounds, dict[int, Tensor]]:
     names = {name for boxes in wanted for name in boxes}
-    metas = {name: TensorMeta(manifest.tensors[name].dtype, manifest.tensors[name].shape) for name in sorted(names)}
+    metas = {name: manifest.metas[name] for name in sorted(names)}
     tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in metas}
+    runs = runs_of(manifest, [name for name in metas if not of_one_rank(name)])  # each rank reads its own itself
+    checkpoint = Checkpoint(store, manifest)
     try:
-        runs = runs_of(manifest, [name for name in metas if not of_one_rank(name)])  # each rank reads its own itself
-        pieces = plan_reading(metas, wanted, group.slots, tiles, runs)
-        rounds = rounds_of(pieces, manifest, wanted, group.slots, group.room)
-        return rounds, _staging_buffers(rounds, group)
+        pieces = plan_load(metas, old.boxes, wanted, group.slots, tiles, runs)
+        return carry_out(pieces, metas, wanted, group, old, checkpoint, say)
     except shared.CannotShare as error:
         say(f"each rank reads the checkpoint for itself: {error}")
-    unshared = [
-        Piece(name, box, box.volume * itemsize(metas[name].dtype), Link.STORE, None, rank, (rank,))
-        for rank, boxes in enumerate(wanted)
-        for name, box in boxes.items()
-    ]
-    hosts_of_one = [Slot(f"rank-{rank}", 0, slot.type) for rank, slot in enumerate(group.slots)]
-    return rounds_of(unshared, manifest, wanted, hosts_of_one, group.room), {}
+    alone = {slot: Slot(f"rank-{rank}", 0, slot.type) for rank, slot in enumerate(group.slots)}
+    apart = OldMemories(
+        boxes={alone.get(slot, slot): boxes for slot, boxes in old.boxes.items()},
+        addresses={alone.get(slot, slot): address for slot, address in old.addresses.items()},
+        own=old.own, secret=old.secret, host=old.host,
+    )  # fmt: skip
+    hosts_of_one = LoadGroup(
+        rank=group.rank, slots=list(alone.values()), exchange=group.exchange, room=group.room, folder=group.folder
+    )
+    pieces = plan_load(metas, apart.boxes, wanted, hosts_of_one.slots, tiles, {})
+    return carry_out(pieces, metas, wanted, hosts_of_one, apart, checkpoint, say)
 
 
-def _staging_buffers(rounds: Rounds, group: LoadGroup) -> dict[int, Tensor]:
+def carry_out(
+    pieces: Sequence[Piece],
+    metas: Mapping[str, TensorMeta],
+    wanted: Sequence[WantedBoxes],
+    group: LoadGroup,
+    old: OldMemories,
+    checkpoint: Checkpoint | None,
+    say: Say,
+) -> Loaded:
+    """The same by a plan that is made already; without `checkpoint` none of its pieces is of the store. Collective.
+
+    Raises `shared.CannotShare` before anything is fetched, on every rank alike.
+    """
+    manifest = checkpoint.manifest if checkpoint is not None else None
+    kinds = [[piece for piece in pieces if piece.relay == relay] for relay in (False, True)]
+    phases = [rounds_of(kinds[0], metas, manifest, wanted, group.slots, group.room)]
+    if kinds[1]:
+        phases.append(rounds_of(kinds[1], metas, manifest, wanted, group.slots, group.room))
+    staging_buffers = _staging_buffers(phases, group)
+    with ExitStack() as stack:
+        sources: dict[Slot, Source] = {group.slots[group.rank]: MemorySource(old.own)} if old.own else {}
+        for slot, address in old.addresses.items():
+            sources.setdefault(slot, _peer(address, old.secret, stack))
+        pool = stack.enter_context(ThreadPoolExecutor(PULLS, thread_name_prefix="pull"))
+        load = _Load(group, wanted[group.rank], metas, old.own, checkpoint, staging_buffers, pool, say)
+        for phase in phases:
+            if phase is not phases[0]:
+                sources = _new_memories(kinds[1], load.parts, group, old, stack)
+            load.run(phase, sources, last=phase is phases[-1])
+    return Loaded({name: part.tensor for name, part in load.parts.items()}, load.received)
+
+
+def _staging_buffers(phases: Sequence[Rounds], group: LoadGroup) -> dict[int, Tensor]:
     """Those of this rank's host, by rank; none if nobody on any host shares anything."""
-    sizes = [max(read.end for read in of_rank) for of_rank in rounds]
+    ranks = range(len(group.slots))
+    sizes = [max(planned.end for rounds in phases for planned in rounds[rank]) for rank in ranks]
     if not any(sizes):
         return {}
     metas = {f"{_STAGING}-{rank}": TensorMeta("uint8", (size,)) for rank, size in enumerate(sizes)}
@@ -113,34 +185,147 @@ def _staging_buffers(rounds: Rounds, group: LoadGroup) -> dict[int, Tensor]:
     return {other: memory[f"{_STAGING}-{other}"][0].tensor for other, memory in memories.items()}
 
 
+def _peer(address: Address, secret: bytes, stack: ExitStack) -> PeerSource:
+    peer = PeerSource(address, secret)
+    stack.callback(peer.close)
+    return peer
+
+
+def _new_memories(
+    pieces: Sequence[Piece], parts: Mapping[str, Part], group: LoadGroup, old: OldMemories, stack: ExitStack
+) -> dict[Slot, Source]:
+    """What ranks have fetched and pass on to other hosts, served until the end of `stack`. Collective."""
+    passing_on = {piece.source for piece in pieces}
+
+    def serve() -> tuple[None, Address | None]:
+        if group.slots[group.rank] not in passing_on:
+            return None, None
+        memory = {name: (part,) for name, part in parts.items()}
+        return None, stack.enter_context(RangeServer(memory, old.secret, old.host)).address
+
+    _, addresses = run_on_all_ranks(group.exchange, serve, READING)
+    return {
+        slot: _peer((address[0], address[1]), old.secret, stack)
+        for slot, address in zip(group.slots, addresses, strict=True)
+        if address is not None
+    }
+
+
+class _Load:
+    """One rank's tensors as they fill, round by round."""
+
+    def __init__(
+        self,
+        group: LoadGroup,
+        wanted: WantedBoxes,
+        metas: Mapping[str, TensorMeta],
+        own: Memory,
+        checkpoint: Checkpoint | None,
+        staging_buffers: Mapping[int, Tensor],
+        pool: ThreadPoolExecutor,
+        say: Say,
+    ) -> None:
+        self._group, self._checkpoint, self._say, self._pool = group, checkpoint, say, pool
+        self._staging_buffers, self._metas = staging_buffers, metas
+        self._lock = threading.Lock()
+        self._gone: set[Slot] = set()  # memories that have failed to give something are not asked again
+        kept = {name: _as_wanted(own.get(name, ()), box) for name, box in wanted.items()}
+        self._kept = {name for name, part in kept.items() if part is not None}
+        self.parts = {
+            name: kept[name] or Part(box, torch.empty(box.shape, dtype=dtype_of(metas[name].dtype)))
+            for name, box in wanted.items()
+        }
+        self.received = Received()
+
+    def run(self, rounds: Rounds, sources: Mapping[Slot, Source], last: bool) -> None:
+        """Ends with an exchange: then no rank reads from the sources any more. `last`: nothing is fetched after it."""
+        num_rounds = max(len(of_rank) for of_rank in rounds)
+        for number in range(num_rounds):
+            own = _round(rounds, self._group.rank, number)
+            work = partial(self._fetch, own, sources, last and number == num_rounds - 1)
+            run_on_all_ranks(self._group.exchange, work, READING)
+            for other, staging_buffer in self._staging_buffers.items():
+                self._take(_round(rounds, other, number), staging_buffer)
+
+    def _fetch(self, own: Round, sources: Mapping[Slot, Source], last: bool) -> tuple[None, None]:
+        """Of a round; nothing to tell of it."""
+        pulls = [tile_part for tile_part in own.tile_parts if tile_part.link is not Link.STORE]
+        missing = [part for part in self._pool.map(lambda pull: self._pull(pull, sources), pulls) if part is not None]
+        read = [*(tile_part for tile_part in own.tile_parts if tile_part.link is Link.STORE), *missing]
+        if read:
+            self._read(read, own)
+        if last:
+            crash_here("transfer.fetched")
+        return None, None
+
+    def _pull(self, pull: TilePart, sources: Mapping[Slot, Source]) -> TilePart | None:
+        """Take a part from the memory that has it; gives the part back where it is to come from the store after all."""
+        if pull.link is not Link.LOCAL or pull.tensor not in self._kept:
+            assert pull.source is not None
+            try:
+                if pull.source not in self._gone:
+                    self._source(pull, sources).read(pull.tensor, pull.box, self._place_of(pull))
+            except InfrastructureError as error:
+                if self._checkpoint is None:
+                    raise
+                self._give_up(pull.source, error)
+            if pull.source in self._gone:
+                return replace(pull, source=None, link=Link.STORE)
+        if pull.link is not Link.LOCAL:
+            crash_here("transfer.piece-fetched")
+        with self._lock:
+            self.received.count(pull.link, self._num_bytes(pull), len(pull.targets))
+        return None
+
+    def _give_up(self, source: Slot, error: InfrastructureError) -> None:
+        with self._lock:
+            first = source not in self._gone
+            self._gone.add(source)
+        if first:
+            self._say(f"what {source} holds is read from the store instead: {error}")
+
+    @staticmethod
+    def _source(pull: TilePart, sources: Mapping[Slot, Source]) -> Source:
+        source = sources.get(pull.source) if pull.source is not None else None
+        if source is None:
+            raise InfrastructureError(
+                f"Nobody gave the memory of {pull.source}, which holds {pull.box} of {pull.tensor}."
+            )
+        return source
+
+    def _read(self, tile_parts: Sequence[TilePart], own: Round) -> None:
+        assert self._checkpoint is not None, "without one no piece is of the store"
+        places = [
+            Destination(part.tensor, part.box, self._place_of(part)) for part in tile_parts if part.staged is None
+        ]
+        scratch = None
+        staging_buffer = self._staging_buffers.get(self._group.rank)
+        if staging_buffer is not None and own.end:
+            staged = dict.fromkeys(part.staged for part in tile_parts if part.staged is not None)
+            places += [Destination(part.tensor, part.box, part.within(staging_buffer)) for part in staged]
+            scratch = staging_buffer[own.scratch.start : own.scratch.stop]
+        self.received.store_bytes += self._checkpoint.fill(places, own.heads, scratch)
+        for part in tile_parts:
+            self.received.count(Link.STORE, self._num_bytes(part), len(part.targets))
+
+    def _place_of(self, part: TilePart) -> Tensor:
+        """Where a rank puts what it fetches."""
+        if part.staged is None:
+            return self.parts[part.tensor].view(part.box)
+        return part.within(self._staging_buffers[self._group.rank])
+
+    def _num_bytes(self, part: TilePart) -> int:
+        return part.box.volume * itemsize(self._metas[part.tensor].dtype)
+
+    def _take(self, theirs: Round, staging_buffer: Tensor) -> None:
+        for part in theirs.tile_parts:
+            if part.staged is not None and self._group.rank in part.targets:
+                self.parts[part.tensor].view(part.box).copy_(part.within(staging_buffer))
+
+
+def _as_wanted(parts: Sequence[Part], box: Box) -> Part | None:
+    return next((part for part in parts if part.box == box), None)
+
+
 def _round(rounds: Rounds, rank: int, number: int) -> Round:
     return rounds[rank][number] if number < len(rounds[rank]) else Round()
-
-
-def _read(
-    store: CheckpointStore,
-    manifest: Manifest,
-    own: Round,
-    parts: Mapping[str, Part],
-    staging_buffer: Tensor | None,
-    last: bool,
-) -> tuple[int, None]:
-    """The bytes of a round read; nothing to tell of it."""
-    places = [
-        Destination(tile_part.tensor, tile_part.box, parts[tile_part.tensor].view(tile_part.box))
-        for tile_part in own.tile_parts
-        if tile_part.staged is None
-    ]
-    scratch = None
-    if staging_buffer is not None and own.end:
-        staged = dict.fromkeys(tile_part.staged for tile_part in own.tile_parts if tile_part.staged is not None)
-        places += [Destination(part.tensor, part.box, part.within(staging_buffer)) for part in staged]
-        scratch = staging_buffer[own.scratch.start : own.scratch.stop]
-    num_bytes = fill(store, manifest, places, own.heads, scratch)
-    return fetched(num_bytes) if last else num_bytes, None
-
-
-def _take(round_: Round, rank: int, parts: Mapping[str, Part], staging_buffer: Tensor) -> None:
-    for tile_part in round_.tile_parts:
-        if tile_part.staged is not None and rank in tile_part.targets:
-            parts[tile_part.tensor].view(tile_part.box).copy_(tile_part.within(staging_buffer))

@@ -21,7 +21,7 @@ from torch import Tensor
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
-from elastic_core.state.reshard.transform import Memory, find
+from elastic_core.state.reshard.memories import Memory, find
 
 Address = tuple[str, int]
 
@@ -38,6 +38,7 @@ class RangeServer:
         self.address: Address = self._socket.getsockname()[:2]
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._done = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="range-server", daemon=True)
         self._thread.start()
 
@@ -50,6 +51,10 @@ class RangeServer:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+
+    def wait_until_done(self, seconds: float) -> bool:
+        """Wait until a peer says that nobody needs this memory any more (`PeerSource.tell_done`); whether one did."""
+        return self._done.wait(seconds)
 
     def __enter__(self) -> RangeServer:
         return self
@@ -77,9 +82,13 @@ class RangeServer:
             self._open.discard(connection)
 
     def _answer(self, channel: Channel, request: dict[str, object]) -> None:
+        if request.get("done"):
+            channel.send_answer(b"")
+            self._done.set()
+            return
         try:
             box = Box(tuple(request["start"]), tuple(request["shape"]))  # type: ignore[arg-type]
-            data = _bytes_of(find(self._memory, str(request["name"]), box).contiguous())
+            data = _bytes_of(find(self._memory, str(request["name"]), box).cpu().contiguous())
         except ElasticError as error:
             channel.send_fault(str(error))
         else:
@@ -109,6 +118,15 @@ class PeerSource:
         self._idle.put(channel)
         if place is not out:
             out.copy_(place)
+
+    def tell_done(self) -> None:
+        """Tell the server that nobody needs its memory any more. One that is gone needs not be told."""
+        with suppress(OSError, EOFError, ValueError):
+            channel = self._connected()
+            with closing_on_error(channel):
+                channel.send_request(json.dumps({"done": True}).encode())
+                channel.receive_answer([], "the answer")
+            channel.close()
 
     def close(self) -> None:
         with suppress(queue.Empty):

@@ -1,7 +1,8 @@
-"""The schedule of a collective load: who reads which tiles of a checkpoint in which round, and where they are staged.
+"""The schedule of a collective load: who fetches what in which round, and where it is staged.
 
-A rank reads the tiles of its pieces in the order of their files, each tile once. A tile that other ranks of its host
-need parts of is read into the reader's staging buffer, shared memory of one tile, and all copy their parts from there.
+A rank reads the tiles of its pieces in the order of their files, each tile once, and takes what some device's memory
+holds in pieces of at most `PULL_BYTES`. What other ranks of its host need too goes into the fetcher's staging buffer,
+shared memory of one tile, and all copy their parts from there.
 A round is what is read between two exchanges of the ranks. While one round is read, the one before is still being
 copied out, so the two lie apart in the staging buffer; what is left of it is scratch memory for bytes that cannot go
 straight to the reader's own tensors. Every rank computes the same schedule; nothing is read or sent here.
@@ -10,24 +11,28 @@ straight to the reader's own tensors. Every rank computes the same schedule; not
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from torch import Tensor
 
 from elastic_core.domain import Slot
+from elastic_core.errors import InfrastructureError
 from elastic_core.state.buffers import aligned
 from elastic_core.state.format.manifest import Manifest, Tile
 from elastic_core.state.format.read_plan import GAP_BYTES, RUN_BYTES
 from elastic_core.state.format.reading import SCRATCH_BYTES, SCRATCH_PARTS
-from elastic_core.state.layout.boxes import TILE_BYTES, Box
+from elastic_core.state.layout.boxes import TILE_BYTES, Box, tiles
 from elastic_core.state.layout.dtypes import dtype_of, itemsize
+from elastic_core.state.layout.layout import TensorMeta
 from elastic_core.state.layout.overlap import WantedBoxes
 from elastic_core.state.reshard.change_plan import Runs
-from elastic_core.state.reshard.pieces import Piece
+from elastic_core.state.reshard.pieces import Link, Piece
 from elastic_core.state.reshard.shared import CannotShare
 
+PULLS = 4  # at once, from memories, that make up one tile
+PULL_BYTES = TILE_BYTES // PULLS
 _SPARE_BYTES = 64 << 10  # always left of a staging buffer, for headers and what lies between tiles
 _STAGING_BYTES = TILE_BYTES + _SPARE_BYTES + (64 << 10)  # at most; the rest are paddings of a tile's parts
 
@@ -52,12 +57,17 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class TilePart:
-    """A part of one tile, for `targets`, which find it in `staged`; without that it is for its reader alone."""
+    """A part of one tile, for `targets`, which find it in `staged`; without that it is for its reader alone.
+
+    source: whose memory it is taken from, over `link`; None for the store.
+    """
 
     tensor: str
     box: Box
     targets: tuple[int, ...]
     staged: StagedPart | None = None
+    source: Slot | None = None
+    link: Link = Link.STORE
 
     def within(self, staging_buffer: Tensor) -> Tensor:
         """Its memory in the staging buffer."""
@@ -96,9 +106,9 @@ def runs_of(manifest: Manifest, names: Collection[str]) -> Runs:
             in_file[tile.file].append((tile.offset, name, tile))
     runs: dict[tuple[str, Box], int] = {}
     number = -1
-    for tiles in in_file.values():
+    for in_order in in_file.values():
         begin = end = -1
-        for offset, name, tile in sorted(tiles, key=lambda entry: entry[:2]):
+        for offset, name, tile in sorted(in_order, key=lambda entry: entry[:2]):
             if begin < 0 or offset - end > GAP_BYTES or offset + tile.length - begin > RUN_BYTES:
                 number, begin = number + 1, offset
             end = offset + tile.length
@@ -108,41 +118,50 @@ def runs_of(manifest: Manifest, names: Collection[str]) -> Runs:
 
 def rounds_of(
     pieces: Iterable[Piece],
-    manifest: Manifest,
+    metas: Mapping[str, TensorMeta],
+    manifest: Manifest | None,
     wanted: Sequence[WantedBoxes],
     slots: Sequence[Slot],
     room: Sequence[int],
 ) -> Rounds:
-    """`wanted`, and `room`, free bytes of memory to share: by rank. Raises `CannotShare` where that does not hold a
-    tile for each."""
-    tiles: list[dict[tuple[str, int], tuple[Tile, list[TilePart]]]] = [{} for _ in slots]
+    """`manifest`: of the checkpoint that pieces of the store are from. `wanted`, and `room`, free bytes of memory to
+    share: by rank. Raises `CannotShare` where that does not hold a tile for each, `InfrastructureError` for a piece of
+    the store without a manifest."""
+    from_store: list[dict[tuple[str, int], tuple[Tile, list[TilePart]]]] = [{} for _ in slots]
+    from_memory: list[list[_Reading]] = [[] for _ in slots]
     for piece in pieces:
+        if piece.link is not Link.STORE:
+            from_memory[piece.fetcher] += _readings_of(piece, metas[piece.tensor].dtype)
+            continue
+        if manifest is None:
+            raise InfrastructureError(f"{piece.box} of {piece.tensor} is in no memory, and there is no store.")
         for tile in manifest.tensors[piece.tensor].tiles:
             part = tile.box.intersect(piece.box)
             if part is not None:
-                _, tile_parts = tiles[piece.fetcher].setdefault((tile.file, tile.offset), (tile, []))
+                _, tile_parts = from_store[piece.fetcher].setdefault((tile.file, tile.offset), (tile, []))
                 tile_parts.append(TilePart(piece.tensor, part, piece.targets))
     rounds_by_rank = []
     for rank, slot in enumerate(slots):
         host_ranks = [other for other, its in enumerate(slots) if its.node == slot.node]
         limit = min(_STAGING_BYTES, min(room[other] for other in host_ranks) // (2 * len(host_ranks)))
         readings = []
-        for _, (tile, tile_parts) in sorted(tiles[rank].items(), key=itemgetter(0)):
+        for _, (tile, tile_parts) in sorted(from_store[rank].items(), key=itemgetter(0)):
             tensor = tile_parts[0].tensor
-            readings.append(_reading(rank, tile, manifest.tensors[tensor].dtype, tile_parts, wanted[rank].get(tensor)))
-        rounds_by_rank.append(_rounds(rank, readings, limit))
+            readings.append(_reading(rank, tile, metas[tensor].dtype, tile_parts, wanted[rank].get(tensor)))
+        rounds_by_rank.append(_rounds(rank, [*readings, *from_memory[rank]], limit))
     return _with_heads(rounds_by_rank, slots)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A tile that a rank reads.
+    """What a rank fetches as one: a tile of the store, or a piece of a memory.
 
-    shared: what of it goes into the staging buffer. num_shared: bytes of that. num_aside: bytes that can go neither
-    there nor straight to the reader's own tensors.
+    box: all of it. place: file and offset of a tile. shared: what of it goes into the staging buffer. num_shared:
+    bytes of that. num_aside: bytes that can go neither there nor straight to the reader's own tensors.
     """
 
-    tile: Tile
+    box: Box
+    place: tuple[str, int] | None
     dtype: str
     tile_parts: Sequence[TilePart]
     shared: Sequence[Box]
@@ -156,8 +175,8 @@ class _Reading:
             places[box] = StagedPart(self.tile_parts[0].tensor, box, self.dtype, begin)
             begin += aligned(_num_bytes(box, self.dtype))
         for tile_part in self.tile_parts:
-            staged = places.get(self.tile.box, places.get(tile_part.box))
-            yield tile_part if staged is None else TilePart(tile_part.tensor, tile_part.box, tile_part.targets, staged)
+            staged = places.get(self.box, places.get(tile_part.box))
+            yield tile_part if staged is None else replace(tile_part, staged=staged)
 
 
 def _reading(rank: int, tile: Tile, dtype: str, tile_parts: Sequence[TilePart], own: Box | None) -> _Reading:
@@ -173,7 +192,15 @@ def _reading(rank: int, tile: Tile, dtype: str, tile_parts: Sequence[TilePart], 
     num_shared = sum(aligned(_num_bytes(box, dtype)) for box in shared)
     placed = sum(_num_bytes(tile_part.box, dtype) for tile_part in tile_parts) if by_rows else 0
     num_aside = 0 if tile.box in shared else tile.length - placed
-    return _Reading(tile, dtype, tile_parts, shared, num_shared, num_aside)
+    return _Reading(tile.box, (tile.file, tile.offset), dtype, tile_parts, shared, num_shared, num_aside)
+
+
+def _readings_of(piece: Piece, dtype: str) -> Iterator[_Reading]:
+    for box in tiles(piece.box, itemsize(dtype), PULL_BYTES):
+        part = TilePart(piece.tensor, box, piece.targets, None, piece.source, piece.link)
+        shared = [] if piece.targets == (piece.fetcher,) else [box]
+        num_shared = sum(aligned(_num_bytes(box, dtype)) for box in shared)
+        yield _Reading(box, None, dtype, (part,), shared, num_shared, 0)
 
 
 @dataclass(slots=True)
@@ -185,13 +212,13 @@ class _Batch:
     num_aside: int = 0
 
 
-def _rounds(rank: int, tiles: Sequence[_Reading], limit: int) -> list[Round]:
-    some_aside = any(reading.num_aside for reading in tiles)
+def _rounds(rank: int, readings: Sequence[_Reading], limit: int) -> list[Round]:
+    some_aside = any(reading.num_aside for reading in readings)
     reserved = min(SCRATCH_BYTES, limit // 4) if some_aside else _SPARE_BYTES
     most = max(0, limit - reserved)  # for two rounds in a row, unless a tile is larger
     rounds: list[Round] = []
     before = range(0)  # of the staging buffer, what the last round takes
-    for batch in _batches(rank, tiles, limit, most):
+    for batch in _batches(rank, readings, limit, most):
         begin = before.stop
         if begin + batch.num_shared > most:
             begin = 0
@@ -215,14 +242,14 @@ def _round(batch: _Batch, taken: range, scratch: range) -> Round:
     for reading in batch.readings:
         tile_parts += reading.placed(begin)
         begin += reading.num_shared
-    tiles = tuple((reading.tile.file, reading.tile.offset) for reading in batch.readings)
-    return Round(tuple(tile_parts), taken, scratch, tiles)
+    places = tuple(reading.place for reading in batch.readings if reading.place is not None)
+    return Round(tuple(tile_parts), taken, scratch, places)
 
 
-def _batches(rank: int, tiles: Iterable[_Reading], limit: int, most: int) -> Iterator[_Batch]:
+def _batches(rank: int, readings: Iterable[_Reading], limit: int, most: int) -> Iterator[_Batch]:
     """What to read at a time: of `most` half, so that two fit, or one tile that is larger. One at least."""
     batch = _Batch()
-    for reading in tiles:
+    for reading in readings:
         if reading.num_shared and reading.num_shared + _SPARE_BYTES > limit:
             needed = reading.num_shared + _SPARE_BYTES
             raise CannotShare(f"rank {rank} has room to share {limit} bytes, and needs {needed}.")

@@ -19,7 +19,7 @@ from elastic_core.state.buffers import aligned
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.dtypes import dtype_of, itemsize
 from elastic_core.state.layout.layout import TensorMeta
-from elastic_core.state.reshard.transform import Part
+from elastic_core.state.reshard.memories import Part
 
 FOLDER = Path("/dev/shm")
 

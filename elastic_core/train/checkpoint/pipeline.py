@@ -16,7 +16,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,10 +29,12 @@ from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import Commit, CommitAnswer
 from elastic_core.state.format.checkpoint_format import CheckpointHeader, Written, write_manifest
 from elastic_core.state.format.manifest import checkpoint_uri
+from elastic_core.state.reshard.memories import Memory
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.background import BackgroundTask, NoTask, Staging
 from elastic_core.train.checkpoint.committing import Answered, Committer
-from elastic_core.train.checkpoint.rank_part import Content, RankPart, tensors_to_write, write_part
+from elastic_core.train.checkpoint.kept_state import SavedState
+from elastic_core.train.checkpoint.rank_part import Content, RankPart, held_parts, tensors_to_write, write_part
 from elastic_core.train.data.audit import Indices, ReadLog, Reads, to_fingerprints
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
@@ -83,6 +85,7 @@ class _Checkpoint:
     indices: Mapping[int, Indices]
     collection: Collection | None  # None: every rank holds the whole state
     started: float  # perf_counter
+    held: Memory = field(default_factory=dict)  # what this rank holds of it that does not change while it is pending
     stage: Stage = Stage.COPYING
     task: BackgroundTask[Any] | NoTask
     parts: Sequence[RankPart] = ()  # of all ranks, once they are written
@@ -120,6 +123,7 @@ class CheckpointPipeline:
         self._nonce = group.from_first(uuid.uuid4().hex[:8].encode()).decode()
         self._count = 0
         self._staging = Staging()
+        self.saved: SavedState | None = None  # the last that ended a segment, for those who restart from it in place
         self._under_way: _Checkpoint | None = None
 
     @property
@@ -140,7 +144,9 @@ class CheckpointPipeline:
     def save_async(self, order: LaunchOrder, content: Content, ending: Ending = INTERVAL) -> None:
         """Begin a checkpoint and return as soon as its content is copied aside. None may be pending."""
         checkpoint = self._begin(order, content, ending)
-        self._start_parts(checkpoint, self._staging.copy(self._tensors_to_write(checkpoint)))
+        tensors = self._staging.copy(self._tensors_to_write(checkpoint))
+        checkpoint.held = held_parts(tensors, checkpoint.collection, self._places.rank)
+        self._start_parts(checkpoint, tensors)
 
     def save(self, order: LaunchOrder, content: Content, ending: Ending) -> Answered:
         """Save, end the segment with it and wait for the answer: for when there is nothing to go on with meanwhile.
@@ -148,6 +154,8 @@ class CheckpointPipeline:
         Raises `SaveFailed`, or what the commit raised (`Stopped`, `Fenced`, ...), on every rank alike.
         """
         checkpoint = self._begin(order, content, ending)
+        shared = content.shared if checkpoint.collection is None else checkpoint.collection.parts
+        checkpoint.held = held_parts({**shared, **content.own}, checkpoint.collection, self._places.rank)
         self._start_parts(checkpoint, self._tensors_to_write(checkpoint))
         while (answered := self.advance()) is None:
             pass
@@ -258,6 +266,7 @@ class CheckpointPipeline:
             self._give_up(checkpoint, [outcome.error])
         if outcome.answer is None:
             raise {**BY_CODE, Stopped.code: Stopped}.get(outcome.code, InfrastructureError)(outcome.error)
+        self.saved = SavedState(checkpoint.uri, checkpoint.held)
         checkpoint.stage = Stage.ANSWERED
         checkpoint.answered = own or Answered(outcome.answer, time.monotonic())
 

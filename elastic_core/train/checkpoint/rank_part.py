@@ -14,6 +14,7 @@ from torch import Tensor
 
 from elastic_core.errors import ElasticError
 from elastic_core.state.format.checkpoint_format import Box, ShardInfo, plan_writers, write_shard
+from elastic_core.state.reshard.memories import Memory, Part
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.data.audit import Indices, Reads, dump_indices
 from elastic_core.train.parallel.group import Group
@@ -61,6 +62,19 @@ def tensors_to_write(content: Content, collection: Collection | None, group: Gro
     sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in content.shared.items()}
     names = plan_writers(sizes, group.world)[group.rank]
     return {**{name: content.shared[name] for name in names}, **content.own}
+
+
+def held_parts(tensors: Mapping[str, Tensor], collection: Collection | None, rank: int) -> Memory:
+    """A rank's tensors as parts of the whole ones; what belongs to the rank alone, and all without a `collection`, is
+    whole."""
+    parts: dict[str, tuple[Part]] = {}
+    for name, tensor in tensors.items():
+        box: Box | None = Box.whole(tensor.shape)
+        if collection is not None and name in collection.parts:
+            box = collection.layout.box(name, collection.metas[name].shape, rank)
+        if box is not None:  # else it holds no element of it
+            parts[name] = (Part(box, tensor.detach()),)
+    return parts
 
 
 def write_part(

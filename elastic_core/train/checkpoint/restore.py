@@ -1,6 +1,7 @@
 """Where training starts from: the newest checkpoint that every rank can read unharmed.
 
-Ranks read together (`state.reshard.collective_load`): what several of a host need is read once. If one finds a
+Ranks read together (`state.reshard.collective_load`): what several of a host need is read once, and what processes of
+the group before have kept (`kept_state`) is taken from their memory. If one finds a
 checkpoint corrupt, none uses it, the ledger is told, and the next older one is tried. When none is left that is an
 error: a job with history never starts at step 0.
 """
@@ -8,22 +9,27 @@ error: a job with history never starts at step 0.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from elastic_core.crashing import crash_here
-from elastic_core.domain import Slot
+from elastic_core.domain import Layout, Slot
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.state.format.checkpoint_format import Box, Manifest, read_manifest, read_tensors
 from elastic_core.state.layout.layout import of_one_rank
+from elastic_core.state.memory_tier.cached_store import MemoryTier
 from elastic_core.state.reshard import shared
 from elastic_core.state.reshard.collective_load import READING, LoadGroup, load_collectively
-from elastic_core.state.reshard.collective_reshard import run_on_all_ranks
+from elastic_core.state.reshard.exchange import run_on_all_ranks
+from elastic_core.state.reshard.memories import Received
+from elastic_core.state.reshard.pieces import Link
 from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.train.checkpoint.kept_state import KeptState, old_memories
 from elastic_core.train.checkpoint.training_state import MODEL
 from elastic_core.train.parallel.group import Group
 
@@ -37,12 +43,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """`record` is None for a new job. `num_bytes`: what this rank read of tensors, wherever it came from."""
+    """`record` is None for a new job. `same_ranks`: as many ranks in the same layout wrote it, so that what belongs to
+    single ranks is among the tensors. `received`: over which link this rank's bytes came; `seconds` by phase."""
 
     record: CheckpointRecord | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     scalars: Mapping[str, Any] = field(default_factory=dict)
-    num_bytes: int = 0
+    same_ranks: bool = False
+    received: Received = field(default_factory=Received)
+    from_memories: bool = False  # the memories of processes took part in it
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def restore(
@@ -50,25 +60,29 @@ def restore(
     store: CheckpointStore,
     group: Group,
     slots: Sequence[Slot],
+    layout: Layout,
     mark_bad: MarkBad | None,
     boxes: Boxes | None = None,
+    kept: KeptState | None = None,
 ) -> Restored:
     """Read the newest good candidate, the same on every rank. `mark_bad` is rank 0's, `slots` are those of the ranks.
 
     `boxes`: the parts of the model's and the optimizer's tensors that this rank needs; whole ones, if that is None.
+    `kept`: what this process kept of a checkpoint; as far as peers have kept it, nothing of it is read from the store.
 
     Raises `InfrastructureError` when there are candidates and all are corrupt, or the store does not answer.
     """
     faults = []
     for record in candidates:
+
+        def of_same_ranks(manifest: Manifest, record: CheckpointRecord = record) -> bool:
+            return record.layout == layout and manifest.scalars.get("world") == group.world
+
+        source = _Source(store, record.uri, record.manifest_sha256, kept if kept and kept.uri == record.uri else None)
         try:
-            tensors, scalars, num_bytes = _read(
-                store, record.uri, record.manifest_sha256, group, slots, boxes, _of_rank
-            )
+            return replace(_read(source, group, slots, boxes, of_same_ranks, _of_rank), record=record)
         except CorruptCheckpoint as error:
             fault = str(error)
-        else:
-            return Restored(record, tensors, scalars, num_bytes)
         _log.warning("checkpoint %s is passed over: %s", record.uri, fault)
         faults.append(fault)
         if mark_bad is not None:
@@ -88,8 +102,35 @@ def warm_start(
 
     `sha256`: what its manifest must have, if that is known. Raises `CorruptCheckpoint`.
     """
-    tensors, _, num_bytes = _read(store, uri, sha256, group, slots, boxes, lambda name, _: name.startswith(MODEL))
-    return Restored(None, tensors, {}, num_bytes)
+    source = _Source(store, uri, sha256, None)
+    return replace(
+        _read(source, group, slots, boxes, lambda _: False, lambda name, _: name.startswith(MODEL)), scalars={}
+    )
+
+
+def timings_of(
+    restored: Restored, load_seconds: float, kept: KeptState | None, group: Group, memory: MemoryTier | None
+) -> dict[str, float]:
+    """What a checkpoint's timings say of a restore; empty where nothing was restored. Collective.
+
+    Seconds of this rank: `restore_keep` (before the old group parted), `restore_agree` on who needs and has what,
+    `restore_fetch`, `restore_load` into model and optimizer. Bytes that all ranks together took, `restored_from_...`:
+    `own_memory`, `same_host` and `other_hosts` from what processes had kept; `own_node` and `other_nodes` from cache
+    servers; `store` from the store itself.
+    """
+    links, found = restored.received.by_link, {}
+    if restored.from_memories:
+        found = {"own_memory": links[Link.LOCAL], "same_host": links[Link.HOST], "other_hosts": links[Link.NETWORK]}
+    read = memory.taken() if memory is not None else {"store": restored.received.store_bytes}
+    by_source = {**found, **read}
+    totals = [sum(ranks) for ranks in zip(*group.gather_vectors(list(by_source.values())), strict=True)]
+    if not any(totals):
+        return {}
+    seconds = {**({} if kept is None else {"keep": kept.seconds}), **restored.seconds, "load": load_seconds}
+    return {
+        **{f"restore_{phase}": span for phase, span in seconds.items()},
+        **{f"restored_from_{source}_bytes": total for source, total in zip(by_source, totals, strict=True)},
+    }
 
 
 def read_weights(store: CheckpointStore, uri: str, sha256: str | None = None) -> dict[str, Tensor]:
@@ -98,41 +139,79 @@ def read_weights(store: CheckpointStore, uri: str, sha256: str | None = None) ->
     return read_tensors(store, manifest, [name for name in manifest.tensors if name.startswith(MODEL)])
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A checkpoint. `kept`: what this process has kept of it."""
+
+    store: CheckpointStore
+    uri: str
+    sha256: str | None
+    kept: KeptState | None
+
+    def manifest(self) -> Manifest:
+        if self.kept is not None and self.kept.manifest is not None:
+            return self.kept.manifest
+        return read_manifest(self.store, self.uri, self.sha256)
+
+
 def _read(
-    store: CheckpointStore,
-    uri: str,
-    sha256: str | None,
+    source: _Source,
     group: Group,
     slots: Sequence[Slot],
     boxes: Boxes | None,
+    of_same_ranks: Callable[[Manifest], bool],
     concerns: Concerns,
-) -> tuple[dict[str, Tensor], Mapping[str, Any], int]:
-    """(tensors, scalars, bytes read). Raises on every rank alike."""
+) -> Restored:
+    """Without its record. Raises on every rank alike."""
+    started = time.perf_counter()
+    kept = source.kept
 
-    def plan_reading() -> tuple[Manifest, dict[str, Any]]:
+    def needs() -> tuple[Manifest, dict[str, Any]]:
         crash_here("restore.begun")
-        manifest = read_manifest(store, uri, sha256)
+        manifest = source.manifest()
         needed = boxes(manifest) if boxes is not None else None
         listed = None
         if needed is not None:
             listed = [(name, box.start, box.shape) for name, box in needed.items() if concerns(name, group.rank)]
-        return manifest, {"boxes": listed, "room": shared.room(shared.FOLDER)}
+        told, sound = (kept.message(slots), kept.unchanged) if kept is not None else (None, False)
+        return manifest, {"boxes": listed, "room": shared.room(shared.FOLDER), "kept": told, "sound": sound}
 
-    manifest, plans = run_on_all_ranks(group.gather_bytes, plan_reading, READING)
-    wanted = [_boxes_of_rank(manifest, plan["boxes"], rank, concerns) for rank, plan in enumerate(plans)]
-    room = [plan["room"] for plan in plans]
-    load_group = LoadGroup(rank=group.rank, slots=slots, exchange=group.gather_bytes, room=room)
-    tensors, num_bytes = load_collectively(store, manifest, wanted, load_group, group.log)
+    manifest, answers = run_on_all_ranks(group.gather_bytes, needs, READING)
+    same_ranks = of_same_ranks(manifest)
+    names = [name for name in manifest.tensors if same_ranks or not of_one_rank(name)]
+    wanted = [_boxes_of_rank(manifest, names, answer["boxes"], rank, concerns) for rank, answer in enumerate(answers)]
+    load_group = LoadGroup(
+        rank=group.rank, slots=slots, exchange=group.gather_bytes, room=[answer["room"] for answer in answers]
+    )
+    old = old_memories(
+        [answer["kept"] for answer in answers],
+        [slot for slot, answer in zip(slots, answers, strict=True) if not answer["sound"]],
+        kept.memory if kept is not None else {},
+    )
+    agreed = time.perf_counter()
+    loaded = load_collectively(source.store, manifest, wanted, load_group, _log.warning, old)
     crash_here("restore.read")
-    return tensors, manifest.scalars, num_bytes
+    return Restored(
+        tensors=loaded.tensors,
+        scalars=manifest.scalars,
+        same_ranks=same_ranks,
+        received=loaded.received,
+        from_memories=bool(old.boxes),
+        seconds={"agree": agreed - started, "fetch": time.perf_counter() - agreed},
+    )
 
 
 def _boxes_of_rank(
-    manifest: Manifest, listed: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None, rank: int, concerns: Concerns
+    manifest: Manifest,
+    names: Sequence[str],
+    listed: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None,
+    rank: int,
+    concerns: Concerns,
 ) -> dict[str, Box]:
-    """A rank's parts of what ranks share, as it listed them or else whole, and whole what belongs to it alone."""
-    names = [name for name in manifest.tensors if concerns(name, rank)]
-    whole = {name: Box.whole(manifest.tensors[name].shape) for name in names if listed is None or of_one_rank(name)}
+    """Of the tensors of these names a rank's parts of what ranks share, as it listed them or else whole, and whole what
+    belongs to it alone."""
+    mine = [name for name in names if concerns(name, rank)]
+    whole = {name: Box.whole(manifest.tensors[name].shape) for name in mine if listed is None or of_one_rank(name)}
     return whole | {name: Box(tuple(start), tuple(shape)) for name, start, shape in listed or ()}
 
 

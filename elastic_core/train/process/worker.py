@@ -30,7 +30,8 @@ from elastic_core import logs
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.host.exits import ExitCode, exit_code
-from elastic_core.host.messages import WorkerError, WorkerSettings
+from elastic_core.host.messages import ServingState, WorkerError, WorkerSettings
+from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import TrainerControl
@@ -41,6 +42,8 @@ from elastic_core.train.lease.stop_requests import StopRequest, StopRequests
 
 if TYPE_CHECKING:
     import torch
+
+    from elastic_core.train.checkpoint.kept_state import KeptState
 
 _STARTED = time.perf_counter()
 _PATIENCE_SECONDS = 5.0  # of the client; the heartbeat goes on asking by itself
@@ -103,7 +106,9 @@ def _train(
         link.start()
     try:
         entry = _load(order, settings, standalone)
-        _Trainer(run_dir, order.allocation.slots[rank], entry, settings, stop_requests, link).train(order, started)
+        _Trainer(run_dir, rank, order.allocation.slots[rank], entry, settings, stop_requests, link).train(
+            order, started
+        )
     finally:
         if link is not None:
             link.stop()
@@ -116,7 +121,7 @@ def _join(run_dir: RunDir, number: int, place: str, stop_requests: StopRequests)
     joined = wait_for_order(run_dir, number, place, stop_requests)
     if joined is not None:
         order, slot = joined
-        _Trainer(run_dir, slot, entry, settings, stop_requests, None).train(order, time.perf_counter())
+        _Trainer(run_dir, number, slot, entry, settings, stop_requests, None).train(order, time.perf_counter())
 
 
 def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any:
@@ -133,9 +138,10 @@ def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any
 
 @dataclass(frozen=True, slots=True)
 class _Trainer:
-    """This process's part in its group. `control_link` is rank 0's."""
+    """This process's part in its group; `number` names its files. `control_link` is rank 0's."""
 
     run_dir: RunDir
+    number: int
     slot: Slot
     entry: Any
     settings: WorkerSettings
@@ -146,15 +152,29 @@ class _Trainer:
         """Under this order, and restart under each that resizes the group, as long as it names our slot."""
         device = _device(self.slot.type)
         next_order: LaunchOrder | None = order
+        kept: KeptState | None = None
         while next_order is not None and self.slot in next_order.allocation.slots:
             if next_order is not order:
                 crash_here("resize.left")
                 gc.collect()  # model and process group hold each other: free their memory before the next ones
-            next_order = self._session(next_order, device, started)
+            next_order, kept = self._session(next_order, device, started, kept)
             started = time.perf_counter()
+        if kept is not None and next_order is not None:
+            self._serve(kept, next_order.allocation.slots)
 
-    def _session(self, order: LaunchOrder, device: torch.device, started: float) -> LaunchOrder | None:
-        """Restore, train, commit. Gives the order to restart under, if there is one."""
+    def _serve(self, kept: KeptState, slots: Sequence[Slot]) -> None:
+        """Stay until the others have what only this process holds; the agent is told why it does not end."""
+        crash_here("resize.serving")
+        if kept.needed(slots):
+            self.run_dir.write(ServingState(*ProcessId.current(), f"{self.slot.node}:{self.slot.index}"), self.number)
+            kept.wait_until_taken()
+            self.run_dir.delete(ServingState, self.number)
+        kept.close()
+
+    def _session(
+        self, order: LaunchOrder, device: torch.device, started: float, kept: KeptState | None
+    ) -> tuple[LaunchOrder | None, KeptState | None]:
+        """Restore, train, commit. Gives the order to restart under, if there is one, and what is kept for it."""
         from elastic_core.state.memory_tier.cache_client import Access
         from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore
         from elastic_core.state.stores.store_urls import open_store
@@ -181,14 +201,16 @@ class _Trainer:
                 stop_requests=self.stop_requests,
                 control_link=self.control_link,
                 started_at=started,
+                kept=kept,
             )
         )
         run(self.entry, session, order.spec)
+        keeps = session.keep()
         session.close()
         group.close()
         if memory is not None:
             memory.close()
-        return session.next_order
+        return session.next_order, keeps
 
 
 def _device(slot_type: str) -> torch.device:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.state.memory_tier.cached_store import MemoryTier
 from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.train.checkpoint.kept_state import KeptState
 from elastic_core.train.lease.control_link import ControlLink
 from elastic_core.train.lease.stop_requests import StopRequests
 from elastic_core.train.parallel.group import Group
@@ -15,7 +16,8 @@ from elastic_core.train.parallel.group import Group
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeContext:
     """`control_link` is rank 0's, None on the others. `started_at`: `time.perf_counter` when the process, or its
-    restart in place, began. `memory`: the hosts' memory in front of the store, if there is some.
+    restart in place, began. `memory`: the hosts' memory in front of the store, if there is some. `kept`: what this
+    process kept of its last checkpoint, at a restart in place.
     """
 
     order: LaunchOrder
@@ -25,3 +27,4 @@ class RuntimeContext:
     control_link: ControlLink | None
     started_at: float
     memory: MemoryTier | None = None
+    kept: KeptState | None = None

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from elastic_core.host.exits import Stopped
 from elastic_core.train.checkpoint.committing import Answered
+from elastic_core.train.checkpoint.kept_state import SavedState
 from elastic_core.train.checkpoint.pipeline import CheckpointPipeline, Ending, SaveFailed
 from elastic_core.train.checkpoint.rank_part import Content
 from elastic_core.train.lease.stop_requests import StopRequest
@@ -58,6 +59,11 @@ class Segments:
         A job whose batch changes at each boundary would have to restart from its checkpoint at each.
         """
         return self._control_link is not None and self._control_link.heartbeat.steady and self._batch_stays
+
+    @property
+    def saved(self) -> SavedState | None:
+        """The last checkpoint that ended a segment, as this rank holds it until the next step."""
+        return self._pipeline.saved
 
     def begin(self) -> None:
         """The first step is about to start."""

@@ -15,6 +15,7 @@ from elastic_core.domain import JobState, JobView, SegmentState, Snapshot
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.records import Explanation, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
+from elastic_core.text import size_text
 
 MAX_ENDED_JOBS = 30
 
@@ -64,6 +65,7 @@ class JobShown(Shown):
     forecast: ForecastShown | None  # of an active job
     hindsight: tuple[GradeShown, ...]  # of one that is over
     num_resizes: int
+    restored: str  # where its state came from at the last start or resize, and what that took
     reason: str
     error: str | None
     notes: tuple[str, ...]
@@ -191,6 +193,7 @@ def job_shown(
         forecast=forecast_shown(job, now),
         hindsight=hindsight_shown(job),
         num_resizes=view.num_resizes if view else _resizes(segments),
+        restored=restored_words(job.last_restore),
         reason=job.target_reason,
         error=job.error,
         notes=job.notes,
@@ -226,6 +229,24 @@ def _reading(job: JobStatus) -> str:
     return (
         f"{read:.1f} passes read, {predicted:.1f} predicted for {declared:.1f} at batch {batch.base or batch.min}{gain}"
     )
+
+
+SOURCES = {
+    "own_memory": "kept in place",
+    "same_host": "from processes of the same host",
+    "other_hosts": "from processes of other hosts",
+    "own_node": "from the node's cache",
+    "other_nodes": "from other nodes' caches",
+    "store": "from the store",
+}
+
+
+def restored_words(timings: Mapping[str, float]) -> str:
+    """E.g. "12.0 MiB kept in place, 6.0 MiB from processes of the same host, in 0.31 s"; empty before any restore."""
+    moved = {source: timings.get(f"restored_from_{source}_bytes", 0.0) for source in SOURCES}
+    parts = [f"{size_text(int(size))} {SOURCES[source]}" for source, size in moved.items() if size]
+    seconds = sum(value for name, value in timings.items() if name.startswith("restore_"))
+    return f"{', '.join(parts)}, in {seconds:.2g} s" if parts else ""
 
 
 def _layout(job: JobStatus) -> str:

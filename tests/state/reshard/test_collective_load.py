@@ -40,9 +40,8 @@ from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store import CheckpointStore
 from tests.state.builders import same_bits
 from tests.state.changing_ranks import state_of
+from tests.state.loading_ranks import State, Threads, save
 from tests.state.random_layouts import layouts_of, models, slots
-from tests.state.reshard.test_collective_reshard import Threads
-from tests.state.reshard.test_transform import State, save
 
 OnRank = Callable[[int, CheckpointStore], CheckpointStore]
 
@@ -91,8 +90,9 @@ def read(
         free = [shared.room(folder) if room is None else room] * world
         group = LoadGroup(rank=number, slots=places, exchange=threads.of(number), room=free, folder=folder)
         try:
-            result.found[number], told = load_collectively(counted, manifest, wanted, group, result.said[number].append)
-            assert told == counted.num_bytes
+            loaded = load_collectively(counted, manifest, wanted, group, result.said[number].append)
+            result.found[number] = loaded.tensors
+            assert loaded.received.store_bytes == counted.num_bytes
         except InfrastructureError as error:
             result.faults[number] = error
         result.num_bytes[number] = counted.num_bytes

@@ -11,8 +11,8 @@ import torch
 from elastic_core.errors import InfrastructureError
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.memory_tier import channel
+from elastic_core.state.reshard.memories import Memory, Part
 from elastic_core.state.reshard.peers import PeerSource, RangeServer
-from elastic_core.state.reshard.transform import Memory, Part
 
 SECRET = b"of this change"
 WHOLE = torch.arange(600, dtype=torch.float32).reshape(20, 30)

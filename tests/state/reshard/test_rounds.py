@@ -24,12 +24,12 @@ from elastic_core.state.layout.layout import (
     partition,
 )
 from elastic_core.state.reshard import rounds
-from elastic_core.state.reshard.change_plan import plan_reading
+from elastic_core.state.reshard.change_plan import plan_load
 from elastic_core.state.reshard.rounds import Round, rounds_of, runs_of
 from elastic_core.state.stores.local_store import LocalStore
 from tests.state.changing_ranks import state_of
+from tests.state.loading_ranks import save
 from tests.state.random_layouts import layouts_of, models, slots
-from tests.state.reshard.test_transform import save
 
 TILE = 64
 
@@ -62,8 +62,8 @@ def test_rounds_hold_everything_once_and_what_is_used_at_the_same_time_lies_apar
         manifest = save(LocalStore(tmp_path_factory.mktemp("store")), old, metas, state_of(metas, 3))
         wanted = partition(new, metas)
         tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in metas}
-        pieces = plan_reading(metas, wanted, places, tiles, runs_of(manifest, metas))
-        found = rounds_of(pieces, manifest, wanted, places, [1 << 20] * new.world)
+        pieces = plan_load(metas, {}, wanted, places, tiles, runs_of(manifest, metas))
+        found = rounds_of(pieces, metas, manifest, wanted, places, [1 << 20] * new.world)
     for rank, its in enumerate(found):
         assert all(one.end <= staging_buffer and taken(one) <= set(one.taken) for one in its)
         for before, one in pairwise([Round(), *its]):
@@ -94,6 +94,6 @@ def test_all_memory_beside_a_ranks_own_is_a_tile(tmp_path: Path, layout: StateLa
     manifest = save(LocalStore(tmp_path), WHOLE, METAS, state_of(METAS, 1))
     tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in METAS}
     wanted = partition(layout, METAS)
-    pieces = plan_reading(METAS, wanted, layout.slots, tiles, runs_of(manifest, METAS))
-    found = rounds_of(pieces, manifest, wanted, layout.slots, [1 << 40] * layout.world)
+    pieces = plan_load(METAS, {}, wanted, layout.slots, tiles, runs_of(manifest, METAS))
+    found = rounds_of(pieces, METAS, manifest, wanted, layout.slots, [1 << 40] * layout.world)
     assert at_least <= max(one.end for its in found for one in its) < 1.01 * TILE_BYTES

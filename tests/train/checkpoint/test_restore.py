@@ -25,8 +25,8 @@ from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.restore import Restored, restore
 from elastic_core.train.parallel.group import Group
 from tests.state.builders import HEADER, same_bits
+from tests.state.loading_ranks import Threads
 from tests.state.reshard.test_collective_load import Silent
-from tests.state.reshard.test_collective_reshard import Threads
 
 SLOTS = tuple(Slot("n", index, "cpu") for index in range(2))
 
@@ -53,7 +53,7 @@ def save(store: CheckpointStore, step: int) -> CheckpointRecord:
     uri = checkpoint_uri(header, "x")
     shares = plan_writers({name: 1 for name in tensors}, 2)
     infos = [write_shard(store, uri, rank, {n: tensors[n] for n in names}) for rank, names in enumerate(shares)]
-    written = write_manifest(store, uri, infos, header, {"step": step})
+    written = write_manifest(store, uri, infos, header, {"step": step, "world": 2})
     return CheckpointRecord(
         checkpoint_id=step, job_id="job-1", lineage=2, step=step, samples=step, epoch=7, segment_id="", uri=uri,
         manifest_sha256=written.sha256, size_bytes=written.size_bytes, layout=Layout(data=2), metrics={},
@@ -66,6 +66,7 @@ def on_two(
     records: Sequence[CheckpointRecord],
     of_rank_1: Callable[[CheckpointStore], CheckpointStore] = lambda store: store,
     boxes_of_rank_1: Callable[[object], None] = lambda _: None,
+    layout: Layout = Layout(data=2),  # noqa: B008 - frozen
 ) -> tuple[list[Restored | Exception], list[tuple[int, str]]]:
     threads, bad = Threads(2), []
 
@@ -74,7 +75,7 @@ def on_two(
         mark_bad = (lambda *told: bad.append(told)) if number == 0 else None
         boxes = boxes_of_rank_1 if number == 1 else None
         try:
-            return restore(tuple(records), mine, ThreadGroup(number, threads), SLOTS, mark_bad, boxes)
+            return restore(tuple(records), mine, ThreadGroup(number, threads), SLOTS, layout, mark_bad, boxes)
         except (InfrastructureError, UserError) as error:
             return error
 
@@ -95,7 +96,15 @@ def test_each_rank_gets_what_all_share_and_its_own(store: LocalStore) -> None:
         wanted = {n: t for n, t in tensors_of(3).items() if not n.startswith("rng/") or n == f"rng/cpu/{rank}"}
         assert found.tensors.keys() == wanted.keys()
         assert all(same_bits(found.tensors[name], tensor) for name, tensor in wanted.items())
-        assert found.scalars == {"step": 3}
+        assert found.scalars == {"step": 3, "world": 2}
+
+
+def test_what_belongs_to_one_rank_is_not_read_in_another_layout(store: LocalStore) -> None:
+    results, _ = on_two(store, [save(store, 3)], layout=Layout(tensor=2))
+    for found in results:
+        assert isinstance(found, Restored)
+        assert found.tensors.keys() == {name for name in tensors_of(3) if name.startswith("model/")}
+        assert not found.same_ranks
 
 
 @pytest.mark.parametrize("name", ["model/0", "model/3", "rng/cpu/0", "rng/cpu/1"])

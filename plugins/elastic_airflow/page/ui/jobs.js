@@ -88,6 +88,7 @@ function facts(job, now) {
   add("Reads", job.reading);
   add("Segment", `${job.segment_index + 1}${job.lineage ? `, lineage ${job.lineage}` : ""}`);
   add("Resizes", count(job.num_resizes));
+  add("State came", job.restored);
   if (job.spent || job.budget) add("Spent", job.spent.toFixed(2) + (job.budget ? ` of ${job.budget.toFixed(2)}` : ""), job.budget && job.spent > job.budget ? "late" : "");
   if (job.priority) add("Priority", String(job.priority));
   if (job.deadline) add("Deadline", deadline(job, now), job.late ? "late" : "");
