@@ -22,6 +22,8 @@ FIRST, LAST = 5.0, 95.0  # seconds
 POINTS = tuple(CONTROL_POINTS)
 JUMPS = (-3600.0, -40.0, -5.0, 5.0, 40.0, 3600.0)
 
+OPERATORS_POINT = "cluster.unfenced"  # in the command by which an operator changes the cluster
+
 
 class Faults:
     def __init__(self, world: World, rng: Random) -> None:
@@ -58,7 +60,10 @@ class Faults:
             world.hub.at(rng.uniform(FIRST, LAST), lambda kind=kind: self._make(kind))
         for offset in (0, len(POINTS) // 2):
             point = POINTS[(world.seed + offset) % len(POINTS)]
-            world.hub.at(rng.uniform(0.0, 50.0), lambda point=point: self._arm(point))
+            armed_at = rng.uniform(0.0, 50.0)
+            world.hub.at(armed_at, lambda point=point: self._arm(point))
+            if point == OPERATORS_POINT:  # which nothing else leads to
+                world.hub.at(armed_at + 1.0, lambda: self._make("node lost"))
 
     def note(self, what: str) -> None:
         self.log.append((self._world.hub.now, what))
@@ -78,6 +83,12 @@ class Faults:
             return
         process = self._world.hub.current
         assert process is not None
+        if process is self._world.operator.process and point == OPERATORS_POINT:
+            self._armed.remove(point)
+            self.points[point] += 1
+            self.made["crash point"] += 1
+            self.note(f"the operator's command ends at {point}")
+            raise Crashed
         victim = next((p for p in self._crashable() if p.process is process), None)
         if victim is None or (point.startswith("transaction.") and self._rng.random() < 0.9):
             return
@@ -170,7 +181,7 @@ class Faults:
         while not self.over:
             try:
                 return work()
-            except InfrastructureError:
+            except (InfrastructureError, Crashed):  # of the command, which they give once more
                 self._world.hub.sleep(3.0)
         return None
 

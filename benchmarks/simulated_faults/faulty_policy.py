@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 from typing import ClassVar
@@ -29,4 +31,11 @@ def fails(snapshot: Snapshot) -> bool:
     return bool(snapshot.jobs) and snapshot.version % 5 in (1, 3)
 
 
-registry._POLICIES[FaultyPolicy.name] = FaultyPolicy
+@contextmanager
+def registered() -> Iterator[None]:
+    """The registry knows it meanwhile."""
+    registry._POLICIES[FaultyPolicy.name] = FaultyPolicy
+    try:
+        yield
+    finally:
+        del registry._POLICIES[FaultyPolicy.name]

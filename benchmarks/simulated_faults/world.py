@@ -17,7 +17,7 @@ from benchmarks.common.ledger_history import Violation
 from benchmarks.simulated_faults.airflow_side import RECONCILE_SECONDS, SimulatedAirflow
 from benchmarks.simulated_faults.disk import Disk, SimulatedStore
 from benchmarks.simulated_faults.faults import Faults
-from benchmarks.simulated_faults.faulty_policy import FaultyPolicy, fails
+from benchmarks.simulated_faults.faulty_policy import FaultyPolicy, fails, registered
 from benchmarks.simulated_faults.host import Group, SimulatedLauncher
 from benchmarks.simulated_faults.hub import Hub
 from benchmarks.simulated_faults.network import Channel, Network, SimulatedService, SimulatedTrainerClient
@@ -220,4 +220,5 @@ class World:
 
 def run(seed: int, url: str) -> Outcome:
     """The same outcome for the same seed, whatever machine and load."""
-    return World(seed, url).run()
+    with registered():
+        return World(seed, url).run()

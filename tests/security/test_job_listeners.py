@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.host.environment import RUN_DIR
 from elastic_core.host.messages import CacheServerAddress, Rendezvous
 from elastic_core.host.process import marked
-from elastic_core.host.rundir import RunDir
+from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.state.memory_tier import cache_servers
 from elastic_core.state.memory_tier.channel import NONCE
 from tests.launch.airflowless import Platform, platform
