@@ -19,7 +19,7 @@ from elastic_core.crashing import CONTROL_POINTS
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec
 from tests.conftest import TestServer
 
-SEEDS = int(os.environ.get("ELASTIC_TEST_SEEDS", "50"))
+SEEDS = int(os.environ.get("ELASTIC_TEST_SEEDS", "10"))
 
 
 @pytest.fixture(scope="module")
