@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, text
 
 from elastic_core.services.secrets import read_secret
 from tests.e2e.platform import Platform, eventually
-from tests.e2e.test_airflow_wishes import page
 from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, start, trains
+from tests.e2e.test_user_actions import page
 
 JOBS = ("steady", "changing")
 

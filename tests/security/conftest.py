@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.launch.conftest import home
+from tests.launch.conftest import executing_home
 
-__all__ = ["home"]
+home = executing_home

@@ -1,0 +1,1 @@
+"""Real processes killed, stopped and cut off on a real platform."""
