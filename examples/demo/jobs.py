@@ -1,7 +1,7 @@
 """The demo's jobs: the example specs, with an amount of work that this machine does in the time there is.
 
 A machine that is twice as fast gets twice the epochs, so that jobs overlap and resizes are worth while anywhere. The
-next job comes soon: Airflow's `submit` task takes some seconds on busy cores.
+next job comes when the one before has trained for a while on what it got.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Plan:
 # The first two share the pool. The last has the most to do and would wait for shorter ones: its priority takes a slot
 # from one of them, and it grows when they are done.
 PLANS = (
-    Plan("digits", {"width": 128}, 20.0, 0.0, 0.9),
-    Plan("tabular", {"width": 1024, "depth": 5, "learning_rate": 5e-6}, 22.0, 0.0, 65.0),
-    Plan("bytes-lm", {"train_bytes": 250_000}, 60.0, 1.0, 4.5, priority=20),
+    Plan("digits", {"width": 128}, 20.0, 0.1, 0.9),
+    Plan("tabular", {"width": 1024, "depth": 5, "learning_rate": 5e-6}, 22.0, 0.15, 65.0),
+    Plan("bytes-lm", {"train_bytes": 250_000}, 80.0, 1.0, 4.5, priority=20),
 )
 
 
