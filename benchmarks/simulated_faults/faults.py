@@ -83,20 +83,16 @@ class Faults:
             return
         process = self._world.hub.current
         assert process is not None
-        if process is self._world.operator.process and point == OPERATORS_POINT:
-            self._armed.remove(point)
-            self.points[point] += 1
-            self.made["crash point"] += 1
-            self.note(f"the operator's command ends at {point}")
-            raise Crashed
         victim = next((p for p in self._crashable() if p.process is process), None)
-        if victim is None or (point.startswith("transaction.") and self._rng.random() < 0.9):
+        is_command = process is self._world.operator.process and point == OPERATORS_POINT
+        if (victim is None and not is_command) or (point.startswith("transaction.") and self._rng.random() < 0.9):
             return
         self._armed.remove(point)
         self.points[point] += 1
         self.made["crash point"] += 1
         self.note(f"{process.name} ends at {point}")
-        victim.crashed(self._rng.uniform(2.0, 25.0))
+        if victim is not None:
+            victim.crashed(self._rng.uniform(2.0, 25.0))
         raise Crashed
 
     def _crashable(self) -> list:  # type: ignore[type-arg]

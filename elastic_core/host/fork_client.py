@@ -26,6 +26,7 @@ from typing import Any
 from elastic_core.host.messages import ForkServerProcess
 from elastic_core.host.process import FORKED_FROM, ProcessId, end_processes
 from elastic_core.host.rundir import RunDir
+from elastic_core.host.unix_sockets import reachable
 
 FORK_SERVER = (sys.executable, "-m", "elastic_core.launch.fork_server")
 SOCKET = "socket"
@@ -129,7 +130,7 @@ def run_module(
         request = Request(
             module=module, argv=tuple(argv), env=dict(env), cwd=str(cwd), numbers=(0, 1, 2, *pass_fds)
         )  # fmt: skip
-        code = run(home, request, [*files, *pass_fds], environ=env, timeout=timeout)
+        code = run(home, request, [*files, *pass_fds], timeout)
         if code is not None:
             return code
         stdin, stdout, stderr = files
@@ -140,29 +141,27 @@ def run_module(
         return done.returncode
 
 
-def run(
-    home: Path, request: Request, files: Sequence[int], *, environ: Mapping[str, str], timeout: float
-) -> int | None:
+def run(home: Path, request: Request, files: Sequence[int], timeout: float) -> int | None:
     """The exit code of the module, run by the fork server; None where a new interpreter must do it.
 
     `files` are the open files of `request.numbers`. Raises `subprocess.TimeoutExpired` after so many seconds, when
-    the process has been killed. A fork server that has died is started again, with `environ`, for the next.
+    the process has been killed. A fork server that has died is started again, in this environment, for the next.
     """
-    folder = folder_of(home)
+    folder, data = folder_of(home), json.dumps(asdict(request)).encode()
     if _process(folder) is None:
+        return None
+    if len(data) > MAX_REQUEST:
+        log.info(f"started without the fork server: {len(data)} bytes of arguments and environment")
         return None
     try:
         connection = _connect(folder)
     except OSError:
-        start(home, Path(request.cwd), environ)
+        start(home, Path(request.cwd), request.env)
         return None
     with connection:
         connection.settimeout(timeout)
         try:
-            connection.sendmsg(
-                [json.dumps(asdict(request)).encode()],
-                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))],
-            )
+            connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
         except OSError as error:
             log.info(f"started without the fork server: {error}")
             return None
@@ -184,16 +183,13 @@ def _exit_code(connection: socket.socket, request: Request, timeout: float) -> i
 
 
 def _connect(folder: Path) -> socket.socket:
-    """By way of a folder's descriptor, since a socket's path may have 107 bytes."""
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.connect(f"/proc/self/fd/{fd}/{SOCKET}")
+        with reachable(folder / SOCKET) as address:
+            connection.connect(address)
     except OSError:
         connection.close()
         raise
-    finally:
-        os.close(fd)
     return connection
 
 

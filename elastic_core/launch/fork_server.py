@@ -37,6 +37,7 @@ from elastic_core.host.fork_client import MAX_REQUEST, SOCKET, Request, fixed_en
 from elastic_core.host.messages import ForkServerProcess
 from elastic_core.host.process import ProcessId, die_with_parent, mark_memory
 from elastic_core.host.rundir import RunDir
+from elastic_core.host.unix_sockets import reachable
 
 # What may be run, and the function of each that does what `python -m` of it does.
 ENTRIES: Mapping[str, str] = {
@@ -133,8 +134,8 @@ class ForkServer:
         path = self._folder / SOCKET
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        os.chdir(self._folder)  # a path of a socket may have 107 bytes
-        listener.bind(SOCKET)
+        with reachable(path) as address:
+            listener.bind(address)
         os.chmod(path, 0o600)
         listener.listen(128)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)

@@ -109,11 +109,17 @@ def test_where_a_fork_could_not_have_the_environment_python_is_executed(
     assert "differ from what the fork server was started with" in caplog.text
 
 
+def test_what_is_too_large_for_a_request_is_executed(forking: Path) -> None:
+    half = fork_client.MAX_REQUEST // 2
+    assert facts(forking, LARGE="x" * (half - 2_000), TOO="y" * (half - 2_000))["forked"]
+    assert not facts(forking, LARGE="x" * half, TOO="y" * half)["forked"]  # and not taken for a client that hung up
+
+
 def test_only_the_platforms_own_modules_are_run(forking: Path) -> None:
     request = fork_client.Request(module="this", argv=(), env={}, cwd="/", numbers=(0, 1, 2))
     with open(os.devnull, "r+b") as null:
         files = [null.fileno()] * 3
-        assert fork_client.run(forking, request, files, environ={}, timeout=20.0) is None
+        assert fork_client.run(forking, request, files, 20.0) is None
 
 
 def test_a_request_that_cannot_be_understood_harms_nobody(forking: Path) -> None:

@@ -9,12 +9,11 @@ and asks nobody who they are. A process of the same Unix user can read the token
 from __future__ import annotations
 
 import json
-import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store  # torch.distributed does not export the types
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.unix_sockets import reachable
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
 
 HANDSHAKE_SECONDS = 10.0  # that a peer may take to show the token
@@ -39,7 +39,7 @@ class GroupStoreServer:
         self.store.set_timeout(timedelta(seconds=wait_seconds))
         self._path, self._token = path, token
         self._socket = socket.socket(socket.AF_UNIX)
-        with closing_on_error(self._socket), _reachable(path) as address:
+        with closing_on_error(self._socket), reachable(path) as address:
             path.unlink(missing_ok=True)
             self._socket.bind(address)
             path.chmod(0o600)
@@ -151,7 +151,7 @@ class PeerStore(Store):
     def _connect(self) -> tuple[socket.socket, Channel]:
         connection = socket.socket(socket.AF_UNIX)
         try:
-            with closing_on_error(connection), _reachable(self._path) as address:
+            with closing_on_error(connection), reachable(self._path) as address:
                 connection.settimeout(HANDSHAKE_SECONDS)
                 connection.connect(address)
                 return connection, Channel.connect(connection, self._token)
@@ -203,13 +203,3 @@ _OPERATIONS: Mapping[str, Callable[[Store, Mapping[str, Any]], bytes]] = {
 
 def _to_hex(value: bytes | str) -> str:
     return (value.encode() if isinstance(value, str) else value).hex()
-
-
-@contextmanager
-def _reachable(path: Path) -> Iterator[str]:
-    """A name for a socket that is short enough for the kernel (107 bytes), whatever its folder is called."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
