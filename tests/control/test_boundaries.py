@@ -287,6 +287,12 @@ def pause(control: LedgerControl, job_id: str = "job-a") -> float:
     return next(job.resize_seconds for job in control.snapshot().jobs if job.job_id == job_id)
 
 
+def kinds_of_pause(control: LedgerControl, job_id: str = "job-a") -> tuple[float | None, float | None]:
+    """Seconds of a resize in place, and of a start by new processes after the first."""
+    view = next(job for job in control.snapshot().jobs if job.job_id == job_id)
+    return view.in_place_seconds, view.restart_seconds
+
+
 def test_a_resize_in_place_costs_what_lay_between_its_steps_and_a_boundary_without_one_nothing(
     control: LedgerControl, clock: FakeClock
 ) -> None:
@@ -310,6 +316,7 @@ def test_a_resize_in_place_costs_what_lay_between_its_steps_and_a_boundary_witho
     control.trainer(fewer.token).commit(a_commit(fewer, 9, timings=first))
     control.trainer(fewer.token).commit(a_commit(fewer, 12))
     assert pause(control) == pytest.approx(2.0)
+    assert kinds_of_pause(control) == (pytest.approx(2.0), None)
 
 
 def test_a_resize_by_new_processes_costs_all_but_the_waiting_for_slots(
@@ -335,6 +342,7 @@ def test_a_resize_by_new_processes_costs_all_but_the_waiting_for_slots(
     first = {"first_step_at": clock.advance(6)}
     control.trainer(again.token).commit(a_commit(again, 9, timings=first))
     assert pause(control) == 16.0
+    assert kinds_of_pause(control) == (None, 16.0)
 
 
 def test_a_job_that_was_only_started_again_is_taken_to_be_resized_as_slowly_until_it_is_resized(
@@ -354,6 +362,7 @@ def test_a_job_that_was_only_started_again_is_taken_to_be_resized_as_slowly_unti
     assert fewer is not None
     control.trainer(fewer.token).commit(a_commit(fewer, 5, timings={"first_step_at": clock.advance(2)}))
     assert pause(control) == pytest.approx(2.0)
+    assert kinds_of_pause(control) == (pytest.approx(2.0), 30.0)
 
 
 def test_a_job_tells_where_its_state_came_from_at_its_last_restore(control: LedgerControl) -> None:
