@@ -31,15 +31,14 @@ class Plan:
     seconds: float
     next_at: float
     metric_bar: float  # what the finished model must reach on held-out data
-    priority: int = 0
 
 
-# The first two share the pool. The last has the most to do and would wait for shorter ones: its priority takes a slot
-# from one of them, and it grows when they are done.
+# The first has the most to do and holds the whole pool while it is alone. The others are short: it makes room for
+# them, and takes their slots back when they are done.
 PLANS = (
-    Plan("digits", {"width": 128}, 20.0, 0.1, 0.9),
-    Plan("tabular", {"width": 1024, "depth": 5, "learning_rate": 5e-6}, 22.0, 0.15, 65.0),
-    Plan("bytes-lm", {"train_bytes": 250_000}, 80.0, 1.0, 4.5, priority=20),
+    Plan("bytes-lm", {"train_bytes": 250_000}, 90.0, 0.2, 4.5),
+    Plan("digits", {"width": 128}, 14.0, 0.3, 0.9),
+    Plan("tabular", {"width": 1024, "depth": 5, "learning_rate": 5e-6}, 14.0, 1.0, 65.0),
 )
 
 
@@ -54,7 +53,6 @@ def sized_spec(plan: Plan) -> dict[str, Any]:
         "work": {"epochs": epochs},
         "slots": {"min": 1, "max": 4},
         "segment": {"seconds": 45},
-        "priority": plan.priority,
         "audit": "full",
     }
 
