@@ -33,7 +33,8 @@ from tests.train.job import Job
 CODE = Path(crashing.__file__).parent
 CHANGES = [point for point in POINTS if point.startswith(("plan.", "transfer."))]
 WITHIN_CHANGES = ("transfer.piece-fetched",)  # from the memory of others: `tests/train/runs/test_resizes_move_least.py`
-RESIZES = ("resize.left", "resize.serving")  # rank 0 goes on alone, rank 1 leaves
+RESIZES = ("resize.left", "resize.speaking", "resize.serving")  # one of two leaves
+RANK_0_LEAVES = "resize.speaking"  # rank 0 does, here; else rank 1
 OF_RANK_0 = ("save.manifest", "commit.", "resize.left")  # what only rank 0 does; else the other one is killed
 BATCH, INTERVAL, SEGMENT = 16, 2, 4  # samples; steps between checkpoints and of the first segment
 
@@ -95,7 +96,7 @@ def test_training_killed_there_goes_on_from_the_checkpoint_before(
     job.crash = (victim, point)
     resized = point in RESIZES
     if resized:
-        job.ledger.set(next_slots=[[0]])  # rank 1 leaves, rank 0 begins anew alone
+        job.ledger.set(next_slots=[[1 if point == RANK_0_LEAVES else 0]])  # who stays begins anew alone
     if at_a_boundary:
         job.spec = {}  # no checkpoint before it
     codes = job.run(2, BATCH, segment_steps=2 if at_a_boundary else None)

@@ -88,7 +88,7 @@ Roles = tuple[tuple[str, int], ...]
 class Allocation:
     """What a decision gives one job. Rank r runs on `slots[r]`; slots of one node follow each other.
 
-    They are sorted by (node, index), but for rank 0's, which stays the first when its processes are resized.
+    At a grant they are sorted by (node, index); at a resize in place ranks sit where the least has to move.
     """
 
     slots: tuple[Slot, ...]

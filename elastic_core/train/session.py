@@ -135,6 +135,11 @@ class Session:
         """The next segment's order, where training is to restart in this process, with other ranks."""
         return self._progress.next_order
 
+    @property
+    def leased_from(self) -> float:
+        """Since when at the latest the lease of `next_order` holds (monotonic seconds)."""
+        return self._progress.leased_from
+
     def log(self, **metrics: float) -> None:
         """Report metrics with the next observation and checkpoint. Rank 0's count, the others' are ignored."""
         self._progress.log({name: float(value) for name, value in metrics.items()})

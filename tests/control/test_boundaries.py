@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -22,6 +23,12 @@ def a_life(control: LedgerControl, job_id: str = "job-a", **spec: object) -> Lif
 
 def ends(control: LedgerControl, order: LaunchOrder, step: int) -> CommitAnswer:
     return control.trainer(order.token).commit(a_commit(order, step, final=True))
+
+
+def ends_and_leaves(control: LedgerControl, order: LaunchOrder, step: int, **more: Any) -> None:
+    """The processes were told to leave, by a signal: they end with the segment."""
+    answer = control.trainer(order.token).commit(a_commit(order, step, final=True, draining=True, **more))
+    assert answer.order is None
 
 
 def test_a_heartbeat_of_the_old_epoch_that_crosses_the_hand_over_keeps_the_processes_alive(
@@ -76,8 +83,7 @@ def test_any_epoch_of_a_chain_may_say_that_its_processes_are_gone(control: Ledge
 def test_a_job_between_two_segments_keeps_its_place_for_a_minute(control: LedgerControl, clock: FakeClock) -> None:
     life = a_life(control, slots=(4, 4))
     order = life.start()
-    control.revoke(order.segment_id, "by hand")
-    ends(control, order, 3)
+    ends_and_leaves(control, order, 3)
     life.leave(order)
     other = a_life(control, "job-b", slots=(4, 4))
     waiting = control.acquire(other.segment_id())
@@ -175,13 +181,42 @@ def test_slots_that_another_job_took_meanwhile_are_not_taken_from_it(control: Le
     assert answer.order.allocation.slots == order.allocation.slots
 
 
-def test_a_user_who_asks_for_a_boundary_gets_new_processes(control: LedgerControl) -> None:
+def test_a_boundary_that_a_user_asks_for_is_reached_in_the_same_processes(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    control.revoke(order.segment_id, "by hand")
+    assert (
+        control.trainer(order.token).heartbeat(a_beat(0)).directive is Directive.BOUNDARY
+    )  # before its first step, too
+    answer = control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=()))
+    assert answer.order is not None
+    assert answer.order.allocation.slots == order.allocation.slots
+    assert control.segment(order.segment_id).state is SegmentState.COMMITTED
+    assert control.trainer(answer.order.token).heartbeat(a_beat(4)).directive is Directive.GO_ON
+
+
+def test_a_user_who_asks_while_the_job_is_to_shrink_has_it_shrunk(control: LedgerControl) -> None:
     order = a_life(control).start()
     a_life(control, "job-b")
     control.acquire("job-b__seg_0")
     control.revoke(order.segment_id, "by hand")
-    assert control.trainer(order.token).heartbeat(a_beat(2)).slots == ()
-    assert control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=())).order is None
+    assert control.trainer(order.token).heartbeat(a_beat(2)).slots == order.allocation.slots[:2]
+    answer = control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=()))
+    assert answer.order is not None
+    assert answer.order.allocation.slots == order.allocation.slots[:2]
+
+
+def test_where_rank_0s_node_is_to_be_left_another_process_goes_on_as_rank_0(control: LedgerControl) -> None:
+    control.set_cluster(a_cluster({"node-a": 1, "node-b": 2}))
+    order = a_life(control, slots=(2, 3)).start()
+    assert [slot.node for slot in order.allocation.slots] == ["node-a", "node-b", "node-b"]
+    a_life(control, "job-b", slots=(1, 1))
+    control.acquire("job-b__seg_0")
+    assert {*control.trainer(order.token).heartbeat(a_beat(2)).slots} == {*order.allocation.slots[1:]}
+    answer = control.trainer(order.token).commit(a_commit(order, 3, final=True, ready=()))
+    assert answer.order is not None
+    assert {*answer.order.allocation.slots} == {*order.allocation.slots[1:]}
+    control.trainer(answer.order.token).release_slots(order.allocation.slots[:1])
+    assert control.launch_order("job-b__seg_0").allocation.slots == order.allocation.slots[:1]
 
 
 def test_slots_still_being_left_stay_held_over_the_next_boundary(control: LedgerControl) -> None:
@@ -223,8 +258,7 @@ def test_a_revocation_is_taken_back_when_its_reason_is_gone(control: LedgerContr
 
 def test_nothing_is_committed_to_a_segment_that_has_ended(control: LedgerControl) -> None:
     order = a_life(control).start()
-    control.revoke(order.segment_id, "by hand")
-    ends(control, order, 3)
+    ends_and_leaves(control, order, 3)
     with pytest.raises(Fenced, match="is committed"):
         control.trainer(order.token).commit(a_commit(order, 4))
     assert control.trainer(order.token).heartbeat(a_beat(4)).directive is Directive.BOUNDARY
@@ -266,8 +300,7 @@ def test_the_snapshot_says_what_a_job_has_cost_and_done(control: LedgerControl, 
     clock.advance(10)
     control.trainer(order.token).observe([an_observation(2, order)])
     control.trainer(order.token).heartbeat(a_beat(7))
-    control.revoke(order.segment_id, "by hand")
-    ends(control, order, 8)
+    ends_and_leaves(control, order, 8)
     clock.advance(3)  # until its processes are gone
     life.leave(order)
     control.set_cluster(a_cluster({"node-a": 2}))
@@ -324,10 +357,9 @@ def test_a_resize_by_new_processes_costs_all_but_the_waiting_for_slots(
 ) -> None:
     life = a_life(control, slots=(2, 4))
     order = life.start()
-    control.revoke(order.segment_id, "by hand")
     last = {"last_step_at": clock()}
     clock.advance(1)  # until it is saved
-    control.trainer(order.token).commit(a_commit(order, 8, final=True, timings=last))
+    ends_and_leaves(control, order, 8, timings=last)
     clock.advance(3)  # until its processes are gone
     life.leave(order)
     control.set_cluster(a_cluster({"node-a": 1}))
@@ -380,8 +412,7 @@ def test_a_job_tells_where_its_state_came_from_at_its_last_restore(control: Ledg
 
 def test_slots_of_a_job_at_its_boundary_are_not_counted_as_its_own(control: LedgerControl) -> None:
     order = a_life(control).start()
-    control.revoke(order.segment_id, "by hand")
-    ends(control, order, 3)
+    ends_and_leaves(control, order, 3)
     (view,) = control.snapshot().jobs
     assert (view.segment_id, view.segment_state, view.allocation) == ("job-a__seg_1", SegmentState.CREATED, None)
 

@@ -334,7 +334,7 @@ def test_a_corrupt_checkpoint_is_passed_over_and_it_is_said(plane: Plane) -> Non
     assert [c.step for c in plane.service.launch_order(order.segment_id).restore.candidates] == [6, 4]
 
 
-def test_a_user_may_ask_a_segment_to_stop(plane: Plane) -> None:
+def test_a_user_may_ask_a_segment_to_end_and_the_next_one_goes_on_in_the_same_processes(plane: Plane) -> None:
     life = plane.life()
     order = life.start()
     status = plane.service.revoke(order.segment_id, "marked as failed in Airflow")
@@ -342,7 +342,11 @@ def test_a_user_may_ask_a_segment_to_stop(plane: Plane) -> None:
     trainer = plane.trainer(order.token)
     assert trainer.heartbeat(a_beat(0)).directive is Directive.BOUNDARY
     answer = trainer.commit(a_commit(order, 1, final=True))
-    assert (answer.directive, answer.reason) == (Directive.BOUNDARY, "marked as failed in Airflow")
+    assert answer.directive is Directive.GO_ON
+    assert answer.order is not None
+    assert answer.order.allocation.slots == order.allocation.slots
+    ended = plane.service.segment(order.segment_id)
+    assert (ended.state, ended.end_reason) == (SegmentState.COMMITTED, "marked as failed in Airflow")
 
 
 def test_a_group_found_gone_is_reported_by_whoever_found_it(plane: Plane) -> None:

@@ -59,7 +59,8 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
     successor = add_segment(tx, job, follows=segment.id)
     handover = None if commit.draining else plan_handover(tx, segment, lease, commit.ready)
     stays = handover is not None and set(handover.slots) == set(leases.allocation(lease).slots)
-    segment.end_reason = "boundary" if stays else (segment.revoke_reason or "boundary")
+    unasked = stays and segment.revoked_by != "user"  # what a plan asked for, and withdrew in fact, says nothing
+    segment.end_reason = "boundary" if unasked else (segment.revoke_reason or "boundary")
     emit_segment_ended(tx, segment)
     if handover is None:
         return _stop_answer(row, segment)

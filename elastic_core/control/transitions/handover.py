@@ -5,7 +5,7 @@ A final commit does it; a heartbeat's answer foretells it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from elastic_core.control.ledger import leases
@@ -13,6 +13,7 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import Allocation, Slot, Target, from_json
 from elastic_core.policy.plans.grants import as_held, covers, in_place
+from elastic_core.state.reshard.rank_places import rank_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,13 @@ def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[
     A job whose target is to grow, but into slots that are not free or for which no workers wait yet, keeps what it has.
     """
     row = tx.session.get(TargetRow, segment.job_id)
-    if segment.revoked_by == "user" or row is None:
+    if row is None:
         return None
     target, held = from_json(Target, row.target), leases.allocation(lease)
     if as_held(target, held):
         return Handover(target, held.slots)
     free = leases.free_slots(tx)
-    slots = in_place(target, held, free) if ready is not None else None
+    slots = places_in_place(target, held, free) if ready is not None else None
     if slots is not None and {*slots} <= {*held.slots, *(ready or ())}:
         return Handover(target, slots)
     wanted = target.wanted
@@ -55,6 +56,12 @@ def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[
     reason = f"keeps {held.num_slots} of {target.num_slots} slots, {why}; {target.reason}"
     unchanged = replace(target, counts=held.counts(), layout=held.layout, reason=reason)
     return Handover(unchanged, held.slots, short_of_workers=short)
+
+
+def places_in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[Slot, ...] | None:
+    """The slots by rank on which the processes on the held ones can go on with the target; None where they cannot."""
+    chosen = in_place(target, held, free)
+    return None if chosen is None else rank_places(held.layout, held.slots, target.layout, chosen)
 
 
 def is_planned(tx: Tx, segment: SegmentRow) -> bool:

@@ -24,11 +24,10 @@ from elastic_core.control.ledger.tables import (
     SegmentRow,
     TargetRow,
 )
-from elastic_core.control.transitions.handover import stays_as_it_is
+from elastic_core.control.transitions.handover import places_in_place, stays_as_it_is
 from elastic_core.control.transitions.lifecycle import add_note
 from elastic_core.domain import JobState, Observation, SegmentState, Slot, Target, from_json, to_json
 from elastic_core.errors import Fenced, UserError
-from elastic_core.policy.plans.grants import in_place
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.tokens import Claims, TrainerTokens, near_end
 from elastic_core.protocol.trainer import Directive, Heartbeat, HeartbeatAnswer
@@ -82,11 +81,11 @@ def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat) ->
 
 
 def _slots_after_boundary(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> tuple[Slot, ...]:
-    """On which slots the same processes could go on after the boundary that a plan asks for; () if they have to end."""
+    """On which slots the same processes could go on after the boundary that was asked for; () if they have to end."""
     row = tx.session.get(TargetRow, segment.job_id)
-    if segment.revoked_by != "plan" or not SegmentState(segment.state).open or row is None:
+    if segment.revoked_by is None or not SegmentState(segment.state).open or row is None:
         return ()
-    return in_place(from_json(Target, row.target), leases.allocation(lease), leases.free_slots(tx)) or ()
+    return places_in_place(from_json(Target, row.target), leases.allocation(lease), leases.free_slots(tx)) or ()
 
 
 def _answer_without_lease(tx: Tx, claims: Claims, lease: LeaseRow | None) -> HeartbeatAnswer:

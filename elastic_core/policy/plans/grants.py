@@ -48,19 +48,19 @@ def granted(target: Target, slots: tuple[Slot, ...]) -> Allocation:
 
 
 def in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[Slot, ...] | None:
-    """The target's slots by rank, where the processes on the `held` ones can go on there: as a grant would place them.
+    """The target's slots where processes on the `held` ones can go on there, sorted: as a grant would choose them.
 
-    None where slots are missing, of another type, or without rank 0's, whose process speaks for all of them. That one
-    comes first and the others of its node after it, so that it stays rank 0.
+    None where slots are missing, of another type, or none of the held ones stays. How many of each node they are is
+    what counts: which of the held ones of a node stay, and as which rank, is for `state.reshard.rank_places` to say.
     """
     counts = target.wanted
     reach = {*free, *held.slots}
     if counts.keys() != held.counts().keys() or not covers(reach, counts):
         return None
-    chosen, first = choose(reach, counts, held.slots, target.nodes), held.slots[0]
-    if first not in chosen or not on_required_nodes(target, chosen):
+    chosen = choose(reach, counts, held.slots, target.nodes)
+    if set(chosen).isdisjoint(held.slots) or not on_required_nodes(target, chosen):
         return None
-    return tuple(sorted(chosen, key=lambda slot: (slot.node != first.node, slot != first, slot)))
+    return chosen
 
 
 def plan_moves(

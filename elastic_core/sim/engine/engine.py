@@ -29,6 +29,7 @@ from elastic_core.sim.engine.result import Held, JobResult, Recorder, Result
 from elastic_core.sim.engine.running import Fit, Running
 from elastic_core.sim.ground_truth.workload import SimJob, Workload
 from elastic_core.snapshot.job_record import snapshot
+from elastic_core.state.reshard.rank_places import rank_places
 
 Progress = Callable[[int, int, float], None]  # (jobs that have ended, of how many, simulated seconds)
 
@@ -236,9 +237,13 @@ class _Simulation:
 
     def _reach_boundary(self, holder: Holder, target: Target) -> None:
         """Go on in the same processes where that can be, as at a final commit; else give everything up and ask."""
-        running, slots = self.active[holder.job_id], in_place(target, holder.allocation, self.free)
+        running, held = self.active[holder.job_id], holder.allocation
+        chosen = in_place(target, held, self.free)
+        slots = chosen
+        if chosen is not None and not target.roles:
+            slots = rank_places(held.layout, held.slots, target.layout, chosen)
         self._close(running, self.now)
-        self.free.update(holder.allocation.slots)
+        self.free.update(held.slots)
         running.release(self.now)
         if slots is not None:
             self._hold(holder.job_id, target, granted(target, slots), restarted=False)

@@ -20,7 +20,7 @@ from elastic_core.state.layout.overlap import Need, members
 
 MAX_NODES = 50_000
 
-_Costs = NDArray[np.int64]
+Costs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,7 +68,7 @@ def best_map(
     """
     if len(candidates) < world:
         raise UserError(f"{world} ranks do not fit {len(candidates)} devices.")
-    costs = _device_costs(needs, candidates, world)
+    costs = device_costs(needs, candidates, world)
     bits_of_host = _bits_by_host(hosts)
     one_host = len({hosts[d] for d in candidates}) == 1  # no map changes what the host lacks
     if one_host or all(bits_of_host[hosts[d]] == 1 << d for d in candidates):
@@ -87,7 +87,7 @@ def _bits_by_host(hosts: Sequence[str]) -> dict[str, int]:
     return bits
 
 
-def _device_costs(needs: Sequence[Need], candidates: Sequence[int], world: int) -> _Costs:
+def device_costs(needs: Sequence[Need], candidates: Sequence[int], world: int) -> Costs:
     """Bytes that each rank would lack on each candidate."""
     costs = np.zeros((world, len(candidates)), dtype=np.int64)
     for need in needs:
@@ -96,16 +96,16 @@ def _device_costs(needs: Sequence[Need], candidates: Sequence[int], world: int) 
     return costs
 
 
-def _assign(costs: _Costs) -> list[int]:
+def _assign(costs: Costs) -> list[int]:
     """The cheapest columns for the rows; of the equally cheap, one with the most rows on their own number."""
-    return _within(costs, range(costs.shape[0]), range(costs.shape[1]))
+    return cheapest(costs, range(costs.shape[0]), range(costs.shape[1]))
 
 
 class _Grouping:
     """Branch and bound over the host of each rank, in the ranks' order."""
 
     def __init__(
-        self, needs: Sequence[Need], hosts: Sequence[str], candidates: Sequence[int], costs: _Costs, max_nodes: int
+        self, needs: Sequence[Need], hosts: Sequence[str], candidates: Sequence[int], costs: Costs, max_nodes: int
     ) -> None:
         world = len(costs)
         bits_of_host = _bits_by_host(hosts)
@@ -176,7 +176,7 @@ class _Grouping:
             fetched[h] |= self._misses[rank][h]
         for h, columns in enumerate(self._columns):
             ranks = [rank for rank, host in enumerate(grouping) if host == h]
-            for rank, i in zip(ranks, _within(self._costs, ranks, columns), strict=True):
+            for rank, i in zip(ranks, cheapest(self._costs, ranks, columns), strict=True):
                 chosen[rank] = i
         value = (
             sum(self._weight(bits) for bits in fetched),
@@ -190,7 +190,7 @@ class _Grouping:
         return sum(self._sizes[c] for c in members(bits))
 
 
-def _within(costs: _Costs, ranks: Sequence[int], columns: Sequence[int]) -> list[int]:
+def cheapest(costs: Costs, ranks: Sequence[int], columns: Sequence[int]) -> list[int]:
     """The cheapest of some columns for some of the rows."""
     if not ranks:
         return []

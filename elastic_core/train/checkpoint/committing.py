@@ -29,7 +29,7 @@ class Answered:
     """What came of a commit that ends a segment. Tokens in it are rank 0's only."""
 
     answer: CommitAnswer
-    sent: float  # when the commit was sent, monotonic
+    sent: float  # when the commit was sent, monotonic; on other ranks than the first a moment before that
 
 
 class Committer:

@@ -85,6 +85,7 @@ class _Checkpoint:
     indices: Mapping[int, Indices]
     collection: Collection | None  # None: every rank holds the whole state
     started: float  # perf_counter
+    began: float  # monotonic; no rank commits before all have begun
     held: Memory = field(default_factory=dict)  # what this rank holds of it that does not change while it is pending
     stage: Stage = Stage.COPYING
     task: BackgroundTask[Any] | NoTask
@@ -206,7 +207,7 @@ class CheckpointPipeline:
             collection = collect(content.shared, self._group, self._places, order.allocation.slots)
         return _Checkpoint(
             order=order, content=content, ending=ending, header=header, uri=uri, reads=reads, indices=indices,
-            collection=collection, started=time.perf_counter(), task=NoTask(),
+            collection=collection, started=time.perf_counter(), began=time.monotonic(), task=NoTask(),
         )  # fmt: skip
 
     def _start_parts(self, checkpoint: _Checkpoint, tensors: Mapping[str, Tensor]) -> None:
@@ -268,7 +269,7 @@ class CheckpointPipeline:
             raise {**BY_CODE, Stopped.code: Stopped}.get(outcome.code, InfrastructureError)(outcome.error)
         self.saved = SavedState(checkpoint.uri, checkpoint.held)
         checkpoint.stage = Stage.ANSWERED
-        checkpoint.answered = own or Answered(outcome.answer, time.monotonic())
+        checkpoint.answered = own or Answered(outcome.answer, checkpoint.began)
 
     # ---- what the stages do
 

@@ -27,13 +27,16 @@ class ControlLink:
         on_lost: Callable[[str], None],
         on_order: Callable[[LaunchOrder], None],
         standby: StandbyWorkers | None,
+        leased_from: float | None = None,
     ) -> None:
-        """Arguments are those of `LeaseHeartbeat`."""
+        """Arguments are those of `LeaseHeartbeat`, `leased_from` its `started_at`."""
         self._on_lost = on_lost
         self._standby = standby
+        self._slot = order.allocation.slots[0]
         self.heartbeat = LeaseHeartbeat(
-            order, connect, stop_requests, on_lost=self._lost, on_order=on_order, standby=standby
-        )
+            order, connect, stop_requests, on_lost=self._lost, on_order=on_order, standby=standby,
+            started_at=leased_from,
+        )  # fmt: skip
         self.observations = ObservationSender(self.heartbeat)
         self._slot_release = SlotRelease(self.heartbeat, standby) if standby is not None else None
 
@@ -52,10 +55,18 @@ class ControlLink:
     def adopt(self, order: LaunchOrder, sent: float) -> None:
         """Go on under the next segment's order, whose commit was sent at `sent` (monotonic).
 
-        Slots that it has lost are given back in a thread, once the workers there are gone.
+        Slots that it has lost are given back in a thread, once the workers there are gone. Where another process is
+        rank 0 from now on, it does that, and the heartbeats are its own (`lease.speaker`).
         """
         lost = set(self.heartbeat.order.allocation.slots) - set(order.allocation.slots)
         self.heartbeat.adopt(order, sent)
+        if order.allocation.slots[0] == self._slot:
+            self.release_when_left(tuple(lost))
+        else:
+            self.heartbeat.close()
+
+    def release_when_left(self, lost: tuple[Slot, ...]) -> None:
+        """Give these slots back, in a thread, once the workers there are gone."""
         if self._slot_release is not None and lost:
             self._slot_release.release_when_left(tuple(sorted(lost)))
 

@@ -134,8 +134,8 @@ class LeaseHeartbeat:
         if answer.directive is not Directive.FENCED:  # which may be the word on an epoch that we have ended ourselves
             self._steady = answer.steady
         with self._lock:
-            if self._order.epoch != order.epoch:
-                return  # the lease passed on while this answer was under way
+            if self._order.epoch != order.epoch or self._closed.is_set():
+                return  # the lease passed on while this answer was under way, or another process beats
             self._lease_until = max(self._lease_until, sent + answer.lease_seconds)
             if answer.token is not None:
                 self._order = order = replace(self._order, token=answer.token)

@@ -29,7 +29,6 @@ class StandbyWorkers:
         self._run_dir = run_dir
         self._clock = clock
         self._lock = threading.Lock()
-        self._request = 0
         self._requested: tuple[Slot, ...] = ()
         self._requested_at = 0.0
         self._failed = False
@@ -76,9 +75,9 @@ class StandbyWorkers:
         return living.isdisjoint(str(_slot_id(slot)) for slot in slots)
 
     def _write_request(self, wanted: tuple[Slot, ...]) -> None:
-        self._request += 1
+        last = self._run_dir.read(StandbyRequest)  # perhaps of another process, which was rank 0 before
         self._requested, self._requested_at = wanted, self._clock()
-        self._run_dir.write(StandbyRequest(self._request, tuple(map(_slot_id, wanted))))
+        self._run_dir.write(StandbyRequest(1 + (last.request if last else 0), tuple(map(_slot_id, wanted))))
 
     def _waiting(self) -> tuple[Slot, ...]:
         live = {worker.slot for worker in self._run_dir.read_each(StandbyReady) if worker.process.alive()}

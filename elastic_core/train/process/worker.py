@@ -35,9 +35,9 @@ from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import TrainerControl
-from elastic_core.train.lease.control_link import ControlLink
 from elastic_core.train.lease.lease_heartbeat import Connect
-from elastic_core.train.lease.standby_workers import StandbyWorkers, wait_for_order
+from elastic_core.train.lease.speaker import Speaker
+from elastic_core.train.lease.standby_workers import wait_for_order
 from elastic_core.train.lease.stop_requests import StopRequest, StopRequests
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def main(
             if options.slot is None:
                 _train(run_dir, number, connect, stop_requests, started, standalone)
             else:
-                _join(run_dir, number, options.slot, stop_requests)
+                _join(run_dir, number, options.slot, connect, stop_requests)
     except KeyboardInterrupt as error:
         if not standalone:
             raise  # somebody sits in front of the debug launcher
@@ -93,35 +93,43 @@ def _train(
 ) -> None:
     order = run_dir.order()
     settings = run_dir.require(WorkerSettings)
-    link = None
+    speaker = _speaker(run_dir, settings, connect, stop_requests, standalone)
     if rank == 0:
-        link = ControlLink(
-            order,
-            connect or _client(settings),
-            stop_requests,
-            on_lost=_end_process if standalone else _log.error,
-            on_order=run_dir.write_order,
-            standby=StandbyWorkers(run_dir) if standalone else None,
-        )
-        link.start()
+        speaker.open(order)
     try:
         entry = _load(order, settings, standalone)
-        _Trainer(run_dir, rank, order.allocation.slots[rank], entry, settings, stop_requests, link).train(
+        _Trainer(run_dir, rank, order.allocation.slots[rank], entry, settings, stop_requests, speaker).train(
             order, started
         )
     finally:
-        if link is not None:
-            link.stop()
+        speaker.close()
 
 
-def _join(run_dir: RunDir, number: int, place: str, stop_requests: StopRequests) -> None:
+def _join(run_dir: RunDir, number: int, place: str, connect: Connect | None, stop_requests: StopRequests) -> None:
     """Load everything, wait to be needed, and take part from then on."""
     settings = run_dir.require(WorkerSettings)
     entry = _load(run_dir.order(), settings, standalone=True)
     joined = wait_for_order(run_dir, number, place, stop_requests)
-    if joined is not None:
-        order, slot = joined
-        _Trainer(run_dir, number, slot, entry, settings, stop_requests, None).train(order, time.perf_counter())
+    if joined is None:
+        return
+    order, slot = joined
+    speaker = _speaker(run_dir, settings, connect, stop_requests, standalone=True)
+    try:
+        _Trainer(run_dir, number, slot, entry, settings, stop_requests, speaker).train(order, time.perf_counter())
+    finally:
+        speaker.close()
+
+
+def _speaker(
+    run_dir: RunDir, settings: WorkerSettings, connect: Connect | None, stop_requests: StopRequests, standalone: bool
+) -> Speaker:
+    return Speaker(
+        run_dir,
+        connect or _client(settings),
+        stop_requests,
+        on_lost=_end_process if standalone else _log.error,
+        resizable=standalone,
+    )
 
 
 def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any:
@@ -138,7 +146,7 @@ def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any
 
 @dataclass(frozen=True, slots=True)
 class _Trainer:
-    """This process's part in its group; `number` names its files. `control_link` is rank 0's."""
+    """This process's part in its group; `number` names its files."""
 
     run_dir: RunDir
     number: int
@@ -146,18 +154,21 @@ class _Trainer:
     entry: Any
     settings: WorkerSettings
     stop_requests: StopRequests
-    control_link: ControlLink | None
+    speaker: Speaker
 
     def train(self, order: LaunchOrder, started: float) -> None:
         """Under this order, and restart under each that resizes the group, as long as it names our slot."""
         device = _device(self.slot.type)
         next_order: LaunchOrder | None = order
         kept: KeptState | None = None
+        before, leased_from = order, 0.0
         while next_order is not None and self.slot in next_order.allocation.slots:
             if next_order is not order:
                 crash_here("resize.left")
                 gc.collect()  # model and process group hold each other: free their memory before the next ones
-            next_order, kept = self._session(next_order, device, started, kept)
+                self.speaker.follow(next_order, self.slot, _lost(before, next_order), leased_from)
+            before = next_order
+            next_order, kept, leased_from = self._session(next_order, device, started, kept)
             started = time.perf_counter()
         if kept is not None and next_order is not None:
             self._serve(kept, next_order.allocation.slots)
@@ -173,8 +184,9 @@ class _Trainer:
 
     def _session(
         self, order: LaunchOrder, device: torch.device, started: float, kept: KeptState | None
-    ) -> tuple[LaunchOrder | None, KeptState | None]:
-        """Restore, train, commit. Gives the order to restart under, if there is one, and what is kept for it."""
+    ) -> tuple[LaunchOrder | None, KeptState | None, float]:
+        """Restore, train, commit. Gives the order to restart under, if there is one, what is kept for it, and since
+        when its lease holds."""
         from elastic_core.state.memory_tier.cache_client import Access
         from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore
         from elastic_core.state.stores.store_urls import open_store
@@ -199,7 +211,7 @@ class _Trainer:
                 store=TieredStore(store, memory) if memory is not None else store,
                 memory=memory,
                 stop_requests=self.stop_requests,
-                control_link=self.control_link,
+                control_link=self.speaker.link,
                 started_at=started,
                 kept=kept,
             )
@@ -210,7 +222,11 @@ class _Trainer:
         group.close()
         if memory is not None:
             memory.close()
-        return session.next_order, keeps
+        return session.next_order, keeps, session.leased_from
+
+
+def _lost(before: LaunchOrder, after: LaunchOrder) -> tuple[Slot, ...]:
+    return tuple(slot for slot in before.allocation.slots if slot not in after.allocation.slots)
 
 
 def _device(slot_type: str) -> torch.device:

@@ -46,6 +46,7 @@ class Progress:
         self.loss = float("nan")
         self.over = False  # this session should end
         self.next_order: LaunchOrder | None = None  # then: the next segment's, for which this process restarts training
+        self.leased_from = 0.0  # monotonic: since when at the latest its lease holds
         self.timings: dict[str, float] = {}  # since the last checkpoint: seconds, `..._at` in Unix time, `..._bytes`
         self._logged: dict[str, float] = {}
         self._losses: list[float] = []  # since the last checkpoint

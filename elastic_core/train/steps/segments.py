@@ -212,7 +212,7 @@ class Segments:
             if same and (self._batch_stays or not steps_were_taken):
                 progress.order = order
                 return True
-        progress.next_order, progress.over = order, True
+        progress.next_order, progress.leased_from, progress.over = order, answered.sent, True
         step, _ = progress.began
         if steps_were_taken and progress.step > step:
             self._group.log(f"{progress.step - step} steps since the checkpoint of step {step} are dropped")
