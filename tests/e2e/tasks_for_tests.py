@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from elastic_core.train.task import Task
+from examples.bytes_lm import BytesLM, BytesParams
 
 FEATURES = 4
 
@@ -67,3 +68,18 @@ class LineTask(Task):
 
     def example_input(self) -> Tensor:
         return torch.zeros(1, FEATURES)
+
+
+class SlowBytesParams(BytesParams):
+    milliseconds: float = Field(default=5.0, ge=0, description="time that one sample takes on the slots of a replica")
+
+
+class SlowBytes(BytesLM):
+    """The example transformer, whose layers and state may be split, with replicas that are worth their slots."""
+
+    Params = SlowBytesParams
+    params: SlowBytesParams
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        time.sleep(self.params.milliseconds * len(batch[0]) / 1000)
+        return super().loss(model, batch)

@@ -56,6 +56,9 @@ CHANGES = [
     (Layout(tensor=2), [0, 1], Layout(pipeline=2)),
     (Layout(data=2, sharded=True), [0, 1], Layout(tensor=2)),
     (Layout(data=2), [0, 2], Layout(data=2)),
+    (Layout(data=3), [1, 2], Layout(data=2)),
+    (Layout(data=3, sharded=True), [2, 1], Layout(data=2, sharded=True)),
+    (Layout(tensor=2), [1], Layout()),
 ]
 
 
