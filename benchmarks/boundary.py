@@ -26,8 +26,8 @@ to the start of the next one, and between the steps after it for as long as the 
 evaluates its model on held-out data meanwhile is in it; that steps take longer while a thread writes is not. `commit`
 is when the boundary was committed, counted from its last step.
 
-Bars: a resize of every kind takes at most 2 s (median), a boundary in place stalls training for at most a step and 50 ms, and is at
-least 10 times cheaper than one with new processes.
+Bars: a resize of every kind takes at most 2 s (median), a boundary in place stalls training for at most a step and 50
+ms, and is at least 10 times cheaper than one with new processes.
 """
 
 from __future__ import annotations

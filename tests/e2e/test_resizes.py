@@ -23,7 +23,7 @@ from tests.e2e.platform import CLUSTER, Platform, eventually
 from tests.e2e.test_main_line import LINE, job_of, start, trains
 
 BYTES = "tests.e2e.tasks_for_tests:SlowBytes"
-SMALL = {"width": 32, "depth": 2, "heads": 4, "context": 16, "train_bytes": 20_000, "milliseconds": 40}
+SMALL = {"width": 32, "depth": 2, "heads": 4, "context": 16, "train_bytes": 20_000, "milliseconds": 20}
 POOL = {"a": 1, "b": 2}  # a job on all of it that gives up a slot keeps node b
 
 
@@ -54,12 +54,12 @@ def a_long_job(name: str, slots: dict[str, Any], **more: Any) -> dict[str, Any]:
 class Others:
     """Slots that somebody more important takes, and gives back. It has no processes."""
 
-    def __init__(self, platform: Platform) -> None:
-        self.control, self.number = platform.control, 0
+    def __init__(self, platform: Platform, victim: str) -> None:
+        self.control, self.victim, self.number = platform.control, victim, 0
 
     def take(self, slots: int) -> str:
         self.number += 1
-        holder = f"holder-{self.number}-of-{slots}"
+        holder = f"{self.victim}-gives-{self.number}"
         spec = a_long_job("holder", {"min": slots, "max": slots}, entry_point=LINE, priority=90)
         self.control.submit(holder, JobSpec.model_validate(spec), JobFacts(dataset_samples=1000))
         segment = f"{holder}__seg_0"
@@ -124,7 +124,8 @@ def assert_least_moved(
     from_ranks = taken["restored_from_same_host_bytes"] + taken.get("restored_from_other_hosts_bytes", 0.0)
     joined = {*after.allocation.slots} - {*before.allocation.slots}
     list_of_tensors = store.get(f"{newest[before.segment_id].uri}/{MANIFEST}")
-    assert taken["restored_from_store_bytes"] == len(joined) * len(list_of_tensors)  # which who is new has yet to read
+    # Which a new process has yet to read: from the node's cache server, where there is one already.
+    assert taken["restored_from_store_bytes"] in {number * len(list_of_tensors) for number in range(len(joined) + 1)}
     assert from_ranks == as_placed.device
     assert taken["restored_from_own_memory_bytes"] + from_ranks == needed
 
@@ -134,7 +135,7 @@ def test_shrunk_grown_without_rank_0_and_at_a_users_word_a_job_keeps_its_process
 ) -> None:
     start(platform, a_long_job("lives-on", {"min": 1, "max": 3}, entry_point=LINE,
                                params={"samples": 400, "milliseconds": 10}))  # fmt: skip
-    others = Others(platform)
+    others = Others(platform, "lives-on")
     try:
         whole, _ = resized(platform, "lives-on", 3)
         assert whole.allocation is not None
@@ -176,7 +177,7 @@ def test_a_model_that_is_split_takes_its_new_parts_from_its_old_ones(
     name = f"split-{next(iter(layouts))}"
     slots = {"allowed": [less, whole]}
     start(platform, a_long_job(name, slots, entry_point=BYTES, params=SMALL, layouts=layouts))
-    others = Others(platform)
+    others = Others(platform, name)
     try:
         before, taken = resized(platform, name, whole)
         first = platform.control.segments(name)[0]
