@@ -3,7 +3,8 @@
     .venv/bin/python -m benchmarks.boundary [--quick]
 
 The whole platform runs (PostgreSQL, Airflow, MLflow, on this machine, in a folder of its own) under its default policy,
-with one job on 2 CPU slots, whose model is large enough to be worth two. Kinds of boundary:
+with one job of `examples.paced` at a time, which is worth its slots on any machine: the model of the demo's smallest
+job is so fast that the policy soon finds one slot to be enough. Kinds of boundary:
 
 - in place: the slots stay; the lease passes on inside the commit, which is made behind the steps, and training goes
   straight on;
@@ -11,8 +12,8 @@ with one job on 2 CPU slots, whose model is large enough to be worth two. Kinds 
 - shrink and grow: another holder of higher priority asks for one of the two slots, later gives it back. The lease
   passes on with other slots, and the processes that stay begin anew from the checkpoint; for a growth, further workers
   were started ahead while training went on;
-- rank 0's slot: a shrink that takes it. Of a job of `examples.paced` on 3 slots of nodes of 1 and 2: it keeps the node
-  of 2 when one slot goes, and that of 1 when two go, so that every shrink takes rank 0's;
+- rank 0's slot: a shrink that takes it. Of a job on 3 slots of nodes of 1 and 2: it keeps the node of 2 when one slot
+  goes, and that of 1 when two go, so that every shrink takes rank 0's;
 - restart, their rival on the same work in the same run: what a platform does that ends the processes at every
   boundary. Here their agent is told to stop, as by an operator; they save and leave. Airflow's next run is granted the
   slots and starts new processes.
@@ -134,10 +135,10 @@ def spec(name: str, **changes: Any) -> JobSpec:
     return JobSpec.model_validate(base | changes)
 
 
-def paced(name: str) -> JobSpec:
-    """A job that is worth three slots on any machine."""
-    changes = {"entry_point": entry_point("compute-bound"), "params": {}, "slots": {"min": 1, "max": 3}}
-    return spec(name, **changes, batch={"min": 48, "max": 48})
+def paced(name: str, kind: str, most_slots: int, compute: float = 1.0) -> JobSpec:
+    """A job that is worth its slots on any machine: a model of the size of the demo's, in steps of a stated length."""
+    changes = {"entry_point": entry_point(kind), "params": {"width": 128, "compute": compute}}
+    return spec(name, **changes, slots={"min": 1, "max": most_slots}, batch={"min": 48, "max": 48})
 
 
 def boundaries(engine: Engine, job_id: str) -> list[Boundary]:
@@ -220,7 +221,7 @@ def _end(platform: Platform, job_id: str) -> None:
 def measure(platform: Platform, wanted: int) -> tuple[list[Boundary], float]:
     """The boundaries, and a step's seconds."""
     engine = create_engine(read_secret(platform.settings, "ledger_url"))
-    job_id = _start(platform, spec("boundary"), {"node": 2})
+    job_id = _start(platform, paced("boundary", "compute-bound", most_slots=2), {"node": 2})
     for number in range(wanted):  # a growth whose workers come too late is a restart
         if min(count(engine, job_id, kind) for kind in (SHRINK, GROW)) < wanted:
             resize(platform, job_id, number, whole=2, taken=1)
@@ -233,7 +234,7 @@ def measure(platform: Platform, wanted: int) -> tuple[list[Boundary], float]:
     measured, step = boundaries(engine, job_id), step_seconds(engine, job_id)
     _end(platform, job_id)
 
-    job_id = _start(platform, paced("rank-0"), {"a": 1, "b": 2})
+    job_id = _start(platform, paced("rank-0", "noise-limited", most_slots=3, compute=4.0), {"a": 1, "b": 2})
     first = platform.control.job(job_id).allocation
     assert first is not None
     on_the_single = first.slots[0].node == "a"
