@@ -29,10 +29,12 @@ test: setup
 	$(BIN)/pytest -m "not e2e" -n 2 --dist loadfile
 
 e2e: setup
-	$(BIN)/pytest -m e2e
+	$(BIN)/pytest -m "e2e and not nightly"
 
-# What is too long for every change: a thousand seeds of faults, and every mutant. Interrupted, it goes on where it was.
+# What is too long for every change: further resizes, a thousand seeds of faults, and every mutant. Interrupted, the last
+# two go on where they were.
 nightly: setup
+	$(BIN)/pytest -m nightly
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume
 

@@ -164,11 +164,10 @@ def test_shrunk_grown_without_rank_0_and_at_a_users_word_a_job_keeps_its_process
 @pytest.mark.parametrize(
     ("layouts", "pool", "whole", "less"),
     [
-        ({"sharded": "always"}, {"a": 3}, 3, 2),
-        ({"tensor": [2]}, {"a": 4}, 4, 2),
-        ({"pipeline": [2]}, {"a": 4}, 4, 2),
+        pytest.param({"tensor": [2]}, {"a": 4}, 4, 2, id="tensor"),
+        pytest.param({"sharded": "always"}, {"a": 3}, 3, 2, id="sharded", marks=pytest.mark.nightly),
+        pytest.param({"pipeline": [2]}, {"a": 4}, 4, 2, id="pipeline", marks=pytest.mark.nightly),
     ],
-    ids=("sharded", "tensor", "pipeline"),
     indirect=["pool"],
 )
 def test_a_model_that_is_split_takes_its_new_parts_from_its_old_ones(
