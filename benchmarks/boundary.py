@@ -54,8 +54,6 @@ from benchmarks.common.report import Report, spread
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.host.messages import AgentProcess
 from elastic_core.host.rundir import RunDir
-from elastic_core.protocol.process_groups import ExitReport
-from elastic_core.protocol.records import JobFacts
 from elastic_core.services.secrets import read_secret
 from elastic_core.spec import ClusterSpec, JobSpec
 from elastic_core.spec.form import WHOLE_SPEC
@@ -167,8 +165,7 @@ def ask(platform: Platform, engine: Engine, job_id: str) -> None:
 def restart(platform: Platform, engine: Engine, job_id: str) -> None:
     """Have the job's processes replaced."""
     before = count(engine, job_id, RESTART)
-    segment = platform.control.segment(platform.control.job(job_id).segment_id)
-    origin = platform.control.launch_order(segment.segment_id).origin_epoch
+    origin = platform.control.launch_order(platform.control.job(job_id).segment_id).origin_epoch
     agent = RunDir.of(platform.home, origin).require(AgentProcess)
     agent.process.send(signal.SIGTERM)
     eventually(lambda: count(engine, job_id, RESTART) > before, 120, "new processes have committed")
@@ -176,17 +173,11 @@ def restart(platform: Platform, engine: Engine, job_id: str) -> None:
 
 def resize(platform: Platform, job_id: str, number: int, whole: int, taken: int) -> None:
     """Take some of the job's slots for another holder, and give them back: two resizes of the job."""
-    control, holder = platform.control, f"holder-{job_id}-{number}"
+    holder = f"holder-{job_id}-{number}"
     slots = {"min": taken, "max": taken}
-    control.submit(holder, spec(f"holder-of-{taken}", slots=slots, priority=10), JobFacts(dataset_samples=1000))
-    segment = f"{holder}__seg_0"
-    control.acquire(segment)
-    eventually(lambda: control.segment(segment).lease_live, 120, "the holder gets its slots")
+    platform.hold_slots(holder, spec(f"holder-of-{taken}", slots=slots, priority=10))
     _trains(platform, job_id, slots=whole - taken)
-    origin = control.segment(segment).epoch
-    control.cancel(holder, "it has held its slots for long enough")
-    assert origin is not None
-    control.process_group_gone(origin, ExitReport(kind="stopped"))  # it never had processes
+    platform.give_back_slots(holder)
     _trains(platform, job_id, slots=whole)
 
 

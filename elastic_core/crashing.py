@@ -25,7 +25,7 @@ POINTS: Mapping[str, str] = MappingProxyType(
         "commit.unsent": "the commit is about to be sent",
         "commit.unheard": "the ledger has committed, and nobody here knows",
         "resize.left": "the old process group is left, and the next one not formed",
-        "resize.speaking": "rank 0 has left; the process that is rank 0 from now on has no lease of its own yet",
+        "resize.taking-lease": "rank 0 has left; the process that is rank 0 from now on does not renew the lease yet",
         "resize.serving": "a process has left the group, whose next one may need what it holds",
         "restore.begun": "a checkpoint is about to be read",
         "restore.read": "every rank has read it, and nothing of it is in the model",

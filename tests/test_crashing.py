@@ -33,8 +33,8 @@ from tests.train.job import Job
 CODE = Path(crashing.__file__).parent
 CHANGES = [point for point in POINTS if point.startswith(("plan.", "transfer."))]
 WITHIN_CHANGES = ("transfer.piece-fetched",)  # from the memory of others: `tests/train/runs/test_resizes_move_least.py`
-RESIZES = ("resize.left", "resize.speaking", "resize.serving")  # one of two leaves
-RANK_0_LEAVES = "resize.speaking"  # rank 0 does, here; else rank 1
+RESIZES = ("resize.left", "resize.taking-lease", "resize.serving")  # one of two leaves
+RANK_0_LEAVES = "resize.taking-lease"  # rank 0 does, here; else rank 1
 OF_RANK_0 = ("save.manifest", "commit.", "resize.left")  # what only rank 0 does; else the other one is killed
 BATCH, INTERVAL, SEGMENT = 16, 2, 4  # samples; steps between checkpoints and of the first segment
 

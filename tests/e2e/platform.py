@@ -18,12 +18,15 @@ import httpx
 
 from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.process_groups import ExitReport
+from elastic_core.protocol.records import JobFacts
 from elastic_core.services.airflow import airflow_url
 from elastic_core.services.marks import of_home
 from elastic_core.services.platform import settings_environment
 from elastic_core.services.secrets import admin_password, read_secret
 from elastic_core.services.supervise import Supervisor
 from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec
 from elastic_core.text import tail
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +127,20 @@ class Platform:
 
     def processes(self) -> list[int]:
         return [process.pid for process in of_home(self.home)]
+
+    def hold_slots(self, job_id: str, spec: JobSpec) -> None:
+        """Take slots for a job that has no processes, from others where it must; returns when it has them."""
+        segment = f"{job_id}__seg_0"
+        self.control.submit(job_id, spec, JobFacts(dataset_samples=1000))
+        self.control.acquire(segment)
+        eventually(lambda: self.control.segment(segment).lease_live, 120, f"{job_id} gets its slots")
+
+    def give_back_slots(self, job_id: str) -> None:
+        """Those that such a job holds."""
+        origin = self.control.segment(f"{job_id}__seg_0").epoch
+        self.control.cancel(job_id, "it has held its slots for long enough")
+        assert origin is not None
+        self.control.process_group_gone(origin, ExitReport(kind="stopped"))
 
     def tails(self, lines: int = 15) -> str:
         """The end of every service's log."""

@@ -4,23 +4,18 @@ whatever the layout, whoever was rank 0, and whoever asked."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from elastic_core.domain import Slot
-from elastic_core.protocol.process_groups import ExitReport
-from elastic_core.protocol.records import JobFacts, SegmentStatus
+from elastic_core.protocol.records import SegmentStatus
 from elastic_core.spec import ClusterSpec, JobSpec
-from elastic_core.state.format.manifest import MANIFEST, Manifest, read_manifest
-from elastic_core.state.layout.dtypes import itemsize
-from elastic_core.state.layout.layout import StateLayout, of_one_rank, partition
-from elastic_core.state.layout.resizing import replicated_layout
+from elastic_core.state.format.manifest import MANIFEST, read_manifest
 from elastic_core.state.reshard.change_plan import holdings, plan_change
 from elastic_core.state.stores.store_urls import open_store
 from tests.e2e.platform import CLUSTER, Platform, eventually
 from tests.e2e.test_main_line import LINE, job_of, start, trains
+from tests.state.moving import needed_bytes, shared_by_ranks, written_under
 
 BYTES = "tests.e2e.tasks_for_tests:SlowBytes"
 SMALL = {"width": 32, "depth": 2, "heads": 4, "context": 16, "train_bytes": 20_000, "milliseconds": 20}
@@ -51,27 +46,12 @@ def a_long_job(name: str, slots: dict[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-class Others:
-    """Slots that somebody more important takes, and gives back. It has no processes."""
-
-    def __init__(self, platform: Platform, victim: str) -> None:
-        self.control, self.victim, self.number = platform.control, victim, 0
-
-    def take(self, slots: int) -> str:
-        self.number += 1
-        holder = f"{self.victim}-gives-{self.number}"
-        spec = a_long_job("holder", {"min": slots, "max": slots}, entry_point=LINE, priority=90)
-        self.control.submit(holder, JobSpec.model_validate(spec), JobFacts(dataset_samples=1000))
-        segment = f"{holder}__seg_0"
-        self.control.acquire(segment)
-        eventually(lambda: self.control.segment(segment).lease_live, 120, f"{holder} gets its slots")
-        return holder
-
-    def give_back(self, holder: str) -> None:
-        origin = self.control.segment(f"{holder}__seg_0").epoch
-        self.control.cancel(holder, "it has held its slots for long enough")
-        assert origin is not None
-        self.control.process_group_gone(origin, ExitReport(kind="stopped"))
+def hold(platform: Platform, victim: str, slots: int) -> str:
+    """Slots that somebody more important takes; the job that holds them."""
+    holder = f"{victim}-gives"
+    spec = a_long_job("holder", {"min": slots, "max": slots}, entry_point=LINE, priority=90)
+    platform.hold_slots(holder, JobSpec.model_validate(spec))
+    return holder
 
 
 def end(platform: Platform, job_id: str) -> None:
@@ -93,11 +73,6 @@ def resized(platform: Platform, job_id: str, slots: int) -> tuple[SegmentStatus,
     return segment, dict(platform.control.job(job_id).last_restore)
 
 
-def laid_out(manifest: Manifest, slots: tuple[Slot, ...]) -> StateLayout:
-    shared = {name: meta for name, meta in manifest.metas.items() if not of_one_rank(name)}
-    return replace(manifest.layout or replicated_layout(manifest.header.layout, shared), slots=slots)
-
-
 def assert_least_moved(
     platform: Platform, before: SegmentStatus, after: SegmentStatus, taken: dict[str, float]
 ) -> None:
@@ -109,25 +84,22 @@ def assert_least_moved(
     saved_in_order = sorted(platform.control.checkpoints(after.job_id), key=lambda saved: saved.checkpoint_id)
     newest = {saved.segment_id: saved for saved in saved_in_order}
     old, new = (read_manifest(store, newest[segment.segment_id].uri) for segment in (before, after))
-    metas = {name: meta for name, meta in old.metas.items() if not of_one_rank(name)}
-    held = holdings(laid_out(old, before.allocation.slots), metas)
-    target = laid_out(new, after.allocation.slots)
+    metas = shared_by_ranks(old)
+    held = holdings(written_under(old, before.allocation.slots), metas)
+    target = written_under(new, after.allocation.slots)
     as_placed = plan_change(metas, held, target, keep_map=True).bound
     nodes = {slot.node for slot in after.allocation.slots}
     if len(nodes) == 1:  # else ranks of one node follow each other, which is no choice of the map
         of_both = {*before.allocation.slots, *after.allocation.slots}
         candidates = sorted(slot for slot in of_both if slot.node in nodes)
         assert as_placed == plan_change(metas, held, target, candidates=candidates).bound
-    needed = sum(
-        box.volume * itemsize(metas[name].dtype) for boxes in partition(target, metas) for name, box in boxes.items()
-    )
     from_ranks = taken["restored_from_same_host_bytes"] + taken.get("restored_from_other_hosts_bytes", 0.0)
     joined = {*after.allocation.slots} - {*before.allocation.slots}
     list_of_tensors = store.get(f"{newest[before.segment_id].uri}/{MANIFEST}")
     # Which a new process has yet to read: from the node's cache server, where there is one already.
     assert taken["restored_from_store_bytes"] in {number * len(list_of_tensors) for number in range(len(joined) + 1)}
     assert from_ranks == as_placed.device
-    assert taken["restored_from_own_memory_bytes"] + from_ranks == needed
+    assert taken["restored_from_own_memory_bytes"] + from_ranks == needed_bytes(target, metas)
 
 
 def test_shrunk_grown_without_rank_0_and_at_a_users_word_a_job_keeps_its_processes(
@@ -135,18 +107,19 @@ def test_shrunk_grown_without_rank_0_and_at_a_users_word_a_job_keeps_its_process
 ) -> None:
     start(platform, a_long_job("lives-on", {"min": 1, "max": 3}, entry_point=LINE,
                                params={"samples": 400, "milliseconds": 10}))  # fmt: skip
-    others = Others(platform, "lives-on")
     try:
         whole, _ = resized(platform, "lives-on", 3)
         assert whole.allocation is not None
         first = whole.allocation.slots[0]
-        holder = others.take(1 if first.node == "a" else 2)  # such that the node is kept that rank 0 is not on
+        holder = hold(
+            platform, "lives-on", 1 if first.node == "a" else 2
+        )  # such that the node is kept that rank 0 is not on
         shrunk, taken = resized(platform, "lives-on", 2 if first.node == "a" else 1)
         assert shrunk.allocation is not None
         assert first not in shrunk.allocation.slots
         assert_least_moved(platform, whole, shrunk, taken)
 
-        others.give_back(holder)
+        platform.give_back_slots(holder)
         grown, taken = resized(platform, "lives-on", 3)
         assert_least_moved(platform, shrunk, grown, taken)
 
@@ -176,15 +149,14 @@ def test_a_model_that_is_split_takes_its_new_parts_from_its_old_ones(
     name = f"split-{next(iter(layouts))}"
     slots = {"allowed": [less, whole]}
     start(platform, a_long_job(name, slots, entry_point=BYTES, params=SMALL, layouts=layouts))
-    others = Others(platform, name)
     try:
         before, taken = resized(platform, name, whole)
         first = platform.control.segments(name)[0]
         if first.segment_id != before.segment_id:  # a job that nobody has seen run may begin with less
             assert_least_moved(platform, first, before, taken)
-        holder = others.take(whole - less)
+        holder = hold(platform, name, whole - less)
         shrunk, taken = resized(platform, name, less)
         assert_least_moved(platform, before, shrunk, taken)
-        others.give_back(holder)
+        platform.give_back_slots(holder)
     finally:
         end(platform, name)

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 from elastic_core.domain import Layout, Slot
 from elastic_core.state.layout.layout import (
@@ -37,11 +38,16 @@ def rank_places(
 ) -> tuple[Slot, ...] | None:
     """The slots of the new ranks, by rank: as many of each node as in `chosen`, of those that are held or chosen.
 
-    `held` are the slots of the old ranks, by rank. Rank 0 goes to a held one, whose process can speak for the group;
+    `held` are the slots of the old ranks, by rank. Rank 0 goes to a held one, whose process can take the lease over;
     None where there is none. Of equally cheap places those are taken that let the most ranks stay what they are.
     """
+    return _places(before, tuple(held), after, frozenset(chosen))
+
+
+@lru_cache(maxsize=256)  # each heartbeat of a job that is about to be resized asks the same
+def _places(before: Layout, held: tuple[Slot, ...], after: Layout, chosen: frozenset[Slot]) -> tuple[Slot, ...] | None:
     counts = Counter(slot.node for slot in chosen)
-    devices = [*held, *sorted(set(chosen) - set(held))]
+    devices = [*held, *sorted(chosen - set(held))]
     columns = {node: _candidates(devices, len(held), node, count) for node, count in counts.items()}
     needs = _needs(before, held, after, devices)
     costs = device_costs(needs, range(len(devices)), after.world_size)

@@ -56,7 +56,7 @@ class ControlLink:
         """Go on under the next segment's order, whose commit was sent at `sent` (monotonic).
 
         Slots that it has lost are given back in a thread, once the workers there are gone. Where another process is
-        rank 0 from now on, it does that, and the heartbeats are its own (`lease.speaker`).
+        rank 0 from now on, it does that, and the heartbeats are its own (`lease.lease_holder`).
         """
         lost = set(self.heartbeat.order.allocation.slots) - set(order.allocation.slots)
         self.heartbeat.adopt(order, sent)

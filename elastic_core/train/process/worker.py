@@ -36,7 +36,7 @@ from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import TrainerControl
 from elastic_core.train.lease.lease_heartbeat import Connect
-from elastic_core.train.lease.speaker import Speaker
+from elastic_core.train.lease.lease_holder import LeaseHolder
 from elastic_core.train.lease.standby_workers import wait_for_order
 from elastic_core.train.lease.stop_requests import StopRequest, StopRequests
 
@@ -93,16 +93,16 @@ def _train(
 ) -> None:
     order = run_dir.order()
     settings = run_dir.require(WorkerSettings)
-    speaker = _speaker(run_dir, settings, connect, stop_requests, standalone)
+    holder = _lease_holder(run_dir, settings, connect, stop_requests, standalone)
     if rank == 0:
-        speaker.open(order)
+        holder.open(order)
     try:
         entry = _load(order, settings, standalone)
-        _Trainer(run_dir, rank, order.allocation.slots[rank], entry, settings, stop_requests, speaker).train(
+        _Trainer(run_dir, rank, order.allocation.slots[rank], entry, settings, stop_requests, holder).train(
             order, started
         )
     finally:
-        speaker.close()
+        holder.close()
 
 
 def _join(run_dir: RunDir, number: int, place: str, connect: Connect | None, stop_requests: StopRequests) -> None:
@@ -113,17 +113,17 @@ def _join(run_dir: RunDir, number: int, place: str, connect: Connect | None, sto
     if joined is None:
         return
     order, slot = joined
-    speaker = _speaker(run_dir, settings, connect, stop_requests, standalone=True)
+    holder = _lease_holder(run_dir, settings, connect, stop_requests, standalone=True)
     try:
-        _Trainer(run_dir, number, slot, entry, settings, stop_requests, speaker).train(order, time.perf_counter())
+        _Trainer(run_dir, number, slot, entry, settings, stop_requests, holder).train(order, time.perf_counter())
     finally:
-        speaker.close()
+        holder.close()
 
 
-def _speaker(
+def _lease_holder(
     run_dir: RunDir, settings: WorkerSettings, connect: Connect | None, stop_requests: StopRequests, standalone: bool
-) -> Speaker:
-    return Speaker(
+) -> LeaseHolder:
+    return LeaseHolder(
         run_dir,
         connect or _client(settings),
         stop_requests,
@@ -154,7 +154,7 @@ class _Trainer:
     entry: Any
     settings: WorkerSettings
     stop_requests: StopRequests
-    speaker: Speaker
+    lease: LeaseHolder
 
     def train(self, order: LaunchOrder, started: float) -> None:
         """Under this order, and restart under each that resizes the group, as long as it names our slot."""
@@ -166,7 +166,7 @@ class _Trainer:
             if next_order is not order:
                 crash_here("resize.left")
                 gc.collect()  # model and process group hold each other: free their memory before the next ones
-                self.speaker.follow(next_order, self.slot, _lost(before, next_order), leased_from)
+                self.lease.follow(next_order, self.slot, _lost(before, next_order), leased_from)
             before = next_order
             next_order, kept, leased_from = self._session(next_order, device, started, kept)
             started = time.perf_counter()
@@ -211,7 +211,7 @@ class _Trainer:
                 store=TieredStore(store, memory) if memory is not None else store,
                 memory=memory,
                 stop_requests=self.stop_requests,
-                control_link=self.speaker.link,
+                control_link=self.lease.link,
                 started_at=started,
                 kept=kept,
             )

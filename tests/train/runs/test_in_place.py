@@ -69,7 +69,7 @@ def test_a_rank_that_moves_up_finds_its_place_by_its_slot(new_job):
     assert kept.curve(1) == renewed.curve(1)
 
 
-def test_where_rank_0_leaves_another_process_speaks_for_the_group_and_goes_on_as_new_processes_would(new_job):
+def test_where_rank_0_leaves_another_process_takes_the_lease_and_goes_on_as_new_processes_would(new_job):
     options = {"spec": {"audit": "full"}, "params": {"sleep": 0.05}}
     renewed, kept = new_job("renewed", **options), new_job("kept", **options)
     for world in (3, 2, 1):
@@ -84,7 +84,7 @@ def test_where_rank_0_leaves_another_process_speaks_for_the_group_and_goes_on_as
         assert kept.run(1, BATCH) == [0]
     assert kept.curve() == renewed.curve()
     assert [c.metrics for c in kept.ledger.commits()] == [c.metrics for c in renewed.ledger.commits()]
-    assert {observed.step for observed in kept.ledger.observations()} >= {4, 8, 12, 14}  # of every process that spoke
+    assert {observed.step for observed in kept.ledger.observations()} >= {4, 8, 12, 14}  # of every rank 0
     assert kept.ledger.read()["released"] == [[0], [1]]  # what rank 0 left, its successor gives back
     reads = [commit.fingerprints for commit in kept.ledger.commits()]
     assert all(verdict.proven for verdict in prove(reads, 96)[:4])

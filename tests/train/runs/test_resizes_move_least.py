@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
 from elastic_core.domain import Layout, Slot, to_json
 from elastic_core.host.exits import ExitCode
-from elastic_core.state.format.manifest import Manifest, read_manifest
-from elastic_core.state.layout.dtypes import itemsize
-from elastic_core.state.layout.layout import StateLayout, TensorMeta, of_one_rank, partition
-from elastic_core.state.layout.resizing import replicated_layout
+from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.reshard.change_plan import holdings, plan_change
 from elastic_core.state.stores.local_store import LocalStore
+from tests.state.moving import needed_bytes, shared_by_ranks, written_under
 from tests.train import forked
 from tests.train.job import Job
 from tests.train.runs.test_in_place import wait_for
@@ -38,14 +35,8 @@ def run_in_place(job: Job, before: Layout, slots: Sequence[int], after: Layout) 
     return forked.join(workers)
 
 
-def written_under(job: Job, manifest: Manifest, slots: Sequence[int]) -> StateLayout:
-    metas = shared_by_ranks(manifest)
-    layout = manifest.layout or replicated_layout(manifest.header.layout, metas)
-    return replace(layout, slots=tuple(Slot("n", slot, "cpu") for slot in slots))
-
-
-def shared_by_ranks(manifest: Manifest) -> dict[str, TensorMeta]:
-    return {name: meta for name, meta in manifest.metas.items() if not of_one_rank(name)}
+def on_slots(slots: Sequence[int]) -> list[Slot]:
+    return [Slot("n", slot, "cpu") for slot in slots]
 
 
 CHANGES = [
@@ -76,12 +67,10 @@ def test_ranks_exchange_what_they_lack_and_read_nothing(new_job, before, slots, 
     store = LocalStore(kept.store)
     old, new = (read_manifest(store, commit.uri) for commit in (first, last))
     metas = shared_by_ranks(old)
-    target = written_under(kept, new, slots)
-    held = holdings(written_under(kept, old, range(before.world_size)), metas)
+    target = written_under(new, on_slots(slots))
+    held = holdings(written_under(old, on_slots(range(before.world_size))), metas)
     plan = plan_change(metas, held, target, keep_map=True)
-    needed = sum(
-        box.volume * itemsize(metas[name].dtype) for boxes in partition(target, metas) for name, box in boxes.items()
-    )
+    needed = needed_bytes(target, metas)
     of_one = 0
     if before == after:  # as many ranks in the same layout: who joins takes over the random state of who left
         of_one = sum(old.metas[name].shape[0] for name in old.metas if name.startswith("rng/"))

@@ -1,4 +1,4 @@
-"""Who speaks for a group when another process becomes rank 0: one of them at any time, without a word in between."""
+"""Who holds the lease when another process becomes rank 0: one of them at any time, and never for too long."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import StandbyRequest
-from elastic_core.train.lease import speaker as speaking
-from elastic_core.train.lease.speaker import Speaker
+from elastic_core.train.lease import lease_holder
+from elastic_core.train.lease.lease_holder import LeaseHolder
 from elastic_core.train.lease.standby_workers import StandbyWorkers
 from elastic_core.train.lease.stop_requests import StopRequests
 from tests.train.job import Job
@@ -27,21 +27,21 @@ def run_dir(tmp_path):
 
 
 @pytest.fixture
-def new_speaker(ledger, run_dir):
-    speakers = []
+def new_holder(ledger, run_dir):
+    holders = []
 
-    def make() -> Speaker:
-        speakers.append(
-            Speaker(
+    def make() -> LeaseHolder:
+        holders.append(
+            LeaseHolder(
                 run_dir, lambda token: FolderLedger(ledger.folder, token), StopRequests(), on_lost=lost.append,
                 resizable=True,
             )
         )  # fmt: skip
-        return speakers[-1]
+        return holders[-1]
 
     lost: list[str] = []
     yield make
-    for one in speakers:
+    for one in holders:
         one.close()
 
 
@@ -60,11 +60,9 @@ def on_the_second_slot(order):
     )
 
 
-def test_the_old_rank_0_falls_silent_and_the_new_one_goes_on_under_the_new_epoch(
-    ledger, run_dir, new_speaker, tmp_path
-):
+def test_the_old_rank_0_falls_silent_and_the_new_one_goes_on_under_the_new_epoch(ledger, run_dir, new_holder, tmp_path):
     order = the_order(tmp_path)
-    old, new = new_speaker(), new_speaker()
+    old, new = new_holder(), new_holder()
     link = old.open(order)
     until(lambda: ledger.read()["beats"])
     link.adopt(on_the_second_slot(order), time.monotonic())
@@ -81,33 +79,33 @@ def test_the_old_rank_0_falls_silent_and_the_new_one_goes_on_under_the_new_epoch
     assert old.link is link  # its observations may still be under way
 
 
-def test_the_lease_holds_no_longer_than_from_before_the_commit(run_dir, new_speaker, tmp_path):
+def test_the_lease_holds_no_longer_than_from_before_the_commit(run_dir, new_holder, tmp_path):
     order = on_the_second_slot(the_order(tmp_path))
     run_dir.write_order(order)
-    new = new_speaker()
+    new = new_holder()
     new.connect = lambda token: FolderLedger(tmp_path / "away", token)
     FolderLedger(tmp_path / "away").set(away=True)
     new.follow(order, order.allocation.slots[0], lost=(), leased_from=time.monotonic() - 50.0)
     assert 5.0 < new.link.heartbeat.lease_left() < 10.0
 
 
-def test_it_waits_for_the_order_and_says_so_where_none_comes(run_dir, new_speaker, tmp_path, monkeypatch):
+def test_it_waits_for_the_order_and_says_so_where_none_comes(run_dir, new_holder, tmp_path, monkeypatch):
     order = the_order(tmp_path)
     run_dir.write_order(order)
     coming = on_the_second_slot(order)
-    monkeypatch.setattr(speaking, "ORDER_SECONDS", 0.1)
-    new = new_speaker()
+    monkeypatch.setattr(lease_holder, "ORDER_SECONDS", 0.1)
+    new = new_holder()
     with pytest.raises(InfrastructureError, match=r"the order of epoch 2 was not in .* but that of epoch 1"):
         new.follow(coming, coming.allocation.slots[0], lost=(), leased_from=time.monotonic())
-    monkeypatch.setattr(speaking, "ORDER_SECONDS", 10.0)
+    monkeypatch.setattr(lease_holder, "ORDER_SECONDS", 10.0)
     threading.Timer(0.1, run_dir.write_order, [coming]).start()
     new.follow(coming, coming.allocation.slots[0], lost=(), leased_from=time.monotonic())
     assert new.link.heartbeat.order.epoch == 2
 
 
-def test_who_stays_as_another_rank_speaks_no_more(ledger, run_dir, new_speaker, tmp_path):
+def test_who_stays_as_another_rank_renews_no_lease(ledger, run_dir, new_holder, tmp_path):
     order = the_order(tmp_path)
-    old = new_speaker()
+    old = new_holder()
     old.open(order)
     slots = order.allocation.slots
     swapped = replace(order, epoch=2, allocation=replace(order.allocation, slots=slots[::-1]))

@@ -1,8 +1,8 @@
-"""Which process of a group speaks to the control plane: rank 0's. After a resize in place another may be rank 0.
+"""Which process of a group holds its lease: rank 0's. After a resize in place another may be rank 0.
 
 The old one hears the answer to the commit, writes the order to the run dir, and sends no more heartbeats. The new one
 reads it there, token and all, and goes on with them; slots that the group has lost are given back by it, the old rank
-0's own as well. Nobody speaks for a moment, which is short beside the lease; if either dies in it, that is any crash.
+0's own as well. For a moment nobody renews the lease, which is long beside it; if either dies in it, that is any crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POLL_SECONDS = 0.005
 
 
 @dataclass(slots=True)
-class Speaker:
+class LeaseHolder:
     """One process's part in it. `link` is there while it is rank 0. Arguments as for `ControlLink`."""
 
     run_dir: RunDir
@@ -37,7 +37,7 @@ class Speaker:
     link: ControlLink | None = None
 
     def open(self, order: LaunchOrder, leased_from: float | None = None) -> ControlLink:
-        """Speak for the group from now on. `leased_from`: as `started_at` of `LeaseHeartbeat`."""
+        """Hold the lease from now on. `leased_from`: as `started_at` of `LeaseHeartbeat`."""
         self.link = ControlLink(
             order,
             self.connect,
@@ -64,7 +64,7 @@ class Speaker:
         if order.allocation.slots[0] != slot:
             self.close()
         elif self.link is None:
-            crash_here("resize.speaking")
+            crash_here("resize.taking-lease")
             link = self.open(self._written(order.epoch), leased_from)
             link.release_when_left(lost)
 
