@@ -4,8 +4,9 @@ A job whose user named the batch that its learning rate is tuned for (`Limits.ba
 at it, or as near as its slots allow, until gradient noise was measured: its own, or its task's once it reports itself.
 Then it may grow as far as a sample is still worth `Limits.min_efficiency` of one at that batch (McCandlish et al. 2018,
 `predict.speed.efficiency`), and only where at least `STEPS_LEFT` steps remain at the larger batch. What it has grown to
-it keeps as its work runs out. At or below the base batch every batch of its range is allowed. Jobs without a base batch
-(published traces, whose noise is known throughout) are bound by their range alone.
+it keeps as its work runs out: else each smaller batch would lower the bound for the next. At or below the base batch
+every batch of its range is allowed. Jobs without a base batch (published traces, whose noise is known throughout) are
+bound by their range alone.
 
 `bounded` narrows a job's limits to this, for every policy that takes its jobs from `policy.base.queue`; `horizon`,
 which knows the noise of other jobs of the task, asks `BatchBound` itself.
@@ -36,6 +37,7 @@ class BatchBound:
     largest: int
     min_efficiency: float
     most_by_steps: int
+    kept: int  # what it runs at, where that is more than its steps would allow by now; else 0
     needed: int  # batch that gives every slot its samples, on its fewest slots and on those that it holds
 
     @staticmethod
@@ -52,7 +54,8 @@ class BatchBound:
         return BatchBound(
             limits.base_batch, min(max(limits.base_batch, limits.min_batch), limits.max_batch),
             limits.min_batch, limits.max_batch, limits.min_efficiency,
-            int(min(max(by_steps, in_use), limits.max_batch)), min(needed, limits.max_batch),
+            int(min(max(by_steps, in_use), limits.max_batch)), in_use if in_use > by_steps else 0,
+            min(needed, limits.max_batch),
         )  # fmt: skip
 
     def range(self, noise_scale: float | None) -> BatchRange:
@@ -61,7 +64,7 @@ class BatchBound:
             return BatchRange(self.nearest, self.nearest, self.nearest, self.needed)
         by_worth = _on_grid(largest_batch(self.min_efficiency, self.reference, noise_scale), self.reference)
         high = max(min(by_worth, self.most_by_steps, self.largest), self.nearest)
-        return BatchRange(self.nearest, self.smallest, int(high), self.needed)
+        return BatchRange(max(self.nearest, min(self.kept, int(high))), self.smallest, int(high), self.needed)
 
 
 def known_noise(job: JobView, noise_scale: float | None) -> float | None:
@@ -76,7 +79,9 @@ def bounded(job: JobView) -> JobView:
         return job
     bound = BatchBound.of(job, expected_remaining(job))
     assert bound is not None
-    return replace(job, limits=_narrowed(job.limits, bound.range(known_noise(job, job.noise_scale))))
+    allowed = bound.range(known_noise(job, job.noise_scale))
+    low = allowed.reference if bound.kept else allowed.low
+    return replace(job, limits=_narrowed(job.limits, low, max(allowed.high, allowed.needed)))
 
 
 def efficiency_in_words(job: JobView, batch: int, noise_scale: float | None) -> str:
@@ -90,9 +95,8 @@ def efficiency_in_words(job: JobView, batch: int, noise_scale: float | None) -> 
 
 
 @lru_cache(maxsize=4096)
-def _narrowed(limits: Limits, allowed: BatchRange) -> Limits:
-    high = max(allowed.high, allowed.needed)
-    return replace(limits, min_batch=min(allowed.low, high), max_batch=high)
+def _narrowed(limits: Limits, low: int, high: int) -> Limits:
+    return replace(limits, min_batch=min(low, high), max_batch=high)
 
 
 def _on_grid(batch: float, reference: int) -> float:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from elastic_core.domain import JobView
+from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.rules.division import Division
 from elastic_core.predict.speed.throughput import Floats, Ints
@@ -50,9 +51,17 @@ class ClaimContext:
         return np.where(smallest, self.values, 0.0)
 
     def best_start_value(self) -> Floats:
-        """Most that each job's smallest count is worth a slot: who goes first among equals."""
+        """Most that each job's smallest count, or what it holds, is worth a slot: who goes first among equals."""
         per_slot: Floats = self.start_values().max(axis=1) / self.min_slots_of_all()
+        rows = np.flatnonzero(self.held != NOTHING)
+        held = self.held[rows]
+        per_slot[rows] = np.maximum(per_slot[rows], self.values[rows, held] / self.options.counts[held])
         return per_slot
+
+    def start_options(self, division: Division, row: int) -> list[int]:
+        """Its smallest count. A running job that may not go back to that (`policy.rules.flapping`): what it holds."""
+        smallest = division.options_of(row, self.jobs[row].limits.min_slots)
+        return smallest or ([int(self.held[row])] if self.held[row] != NOTHING else [])
 
 
 Rule = Callable[[ClaimContext, Division], None]

@@ -49,4 +49,4 @@ def start_waiting(context: ClaimContext, division: Division, level: int, reclaim
             lendable,
         )
         note = f"started on what lower priorities held (priority {level})"
-        division.claim(int(row), division.options_of(int(row), context.jobs[row].limits.min_slots), terms, note)
+        division.claim(int(row), context.start_options(division, int(row)), terms, note)

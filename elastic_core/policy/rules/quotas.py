@@ -68,9 +68,7 @@ def _start_waiting(context: ClaimContext, division: Division, quotas: QueueQuota
     best, priorities = context.best_start_value(), context.priorities()
     waiting = rows[(division.chosen[rows] == NOTHING) & (best[rows] > 0)]
     for row in waiting[np.lexsort((waiting, -best[waiting], -priorities[waiting]))]:
-        _claim_within_guarantee(
-            context, division, quotas, int(row), division.options_of(int(row), context.jobs[row].limits.min_slots)
-        )
+        _claim_within_guarantee(context, division, quotas, int(row), context.start_options(division, int(row)))
 
 
 def _grow_to_guarantee(

@@ -30,7 +30,7 @@ class BatchRange:
     """Global batches that a job may have now, `low` to `high`; with `needed`, beyond `high` the smallest that gives
     every slot its samples, where that is at most so much: the slots that it cannot do without are fed."""
 
-    reference: int  # low <= reference: that a sample's worth is counted at
+    reference: int  # low <= reference: no smaller batch is taken for nearly as fast as the best
     low: int
     high: int
     needed: int
@@ -61,15 +61,18 @@ class Speeds:
         allowed: BatchRange | None = None,
     ) -> Best:  # fmt: skip
         """The batch of most work a second, of equals the smallest. Where the batches are bounded and work is samples:
-        the smallest from the reference on that is within `LEAST_GAIN` of the most."""
+        the smallest from the reference on (or the largest allowed, if the reference is not among those that are tried)
+        that is within `LEAST_GAIN` of the most."""
         works = works_per_sample(self.batches, base_batch, noise_scale, scale_invariant=scale_invariant)
         rates = self.samples * works
         if allowed is not None:
-            rates = np.where(self._inside(allowed), rates, 0.0)
+            inside = self._inside(allowed)
+            rates = np.where(inside, rates, 0.0)
         at = np.argmax(rates, axis=1)
         rows = np.arange(len(at))
         if allowed is not None and not scale_invariant:
-            close = (rates >= (1.0 - LEAST_GAIN) * rates[rows, at][:, None]) & (self.batches >= allowed.reference)
+            least = np.minimum(np.where(inside, self.batches, 0).max(axis=1), allowed.reference)
+            close = (rates >= (1.0 - LEAST_GAIN) * rates[rows, at][:, None]) & (self.batches >= least[:, None])
             at = np.where(close.any(axis=1), close.argmax(axis=1), at)
         return Best(*(of[rows, at] for of in (rates, self.samples, self.batches, self.local, self.accumulation)))
 

@@ -42,12 +42,13 @@ class Residuals(Protocol):
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
     """Priors to fit under, one a fit (fits, parameters); `cost` is added to their sums of squares when hypotheses are
-    compared. `holds`: whether a fit considers this hypothesis."""
+    compared. `holds`: whether a fit considers this hypothesis. `start`: where to search from, if not at the means."""
 
     mean: Floats
     spread: Floats
     cost: float = 0.0
     holds: _Mask | None = None
+    start: Floats | None = None
 
     def of(self, fits: Ints) -> Hypothesis:
         return Hypothesis(self.mean[fits], self.spread[fits], self.cost, None)
@@ -83,11 +84,11 @@ def minimise(residuals: Residuals, hypotheses: Sequence[Hypothesis]) -> tuple[Fl
     """(the best points under the best hypotheses, the inverses of their normal matrices: the covariances, where both
     are finite). What is not finite was not found.
 
-    The first search starts at its prior's means, the others where the best so far ended, but for what their priors say
-    otherwise. The first hypothesis holds for every fit, and costs least.
+    The first search starts where its hypothesis says, the others where the best so far ended, but for what their priors
+    say otherwise. The first hypothesis holds for every fit, and costs least.
     """
     first, *others = hypotheses
-    best = _search(residuals, first, first.mean)
+    best = _search(residuals, first, first.mean if first.start is None else first.start)
     for other in others:
         tried = best.cost > other.cost  # else it cannot win: squares are not negative
         fits = np.flatnonzero(tried if other.holds is None else tried & other.holds)

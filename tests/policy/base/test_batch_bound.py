@@ -59,7 +59,16 @@ def test_a_batch_at_which_too_few_steps_remain_is_not_grown_to(left: int, high: 
 
 def test_a_job_that_nears_its_end_keeps_the_batch_that_it_has() -> None:
     running = holding(trained(1e6, total_samples=10**6, done_samples=10**6 - 640), Slot("n", 0, "cpu"), batch=512)
-    assert allowed(running) == (16, 512)
+    assert allowed(running) == (512, 512)
+
+
+@pytest.mark.parametrize(("left", "smallest"), [(640, 512), (10**6, 64)])
+def test_near_its_end_no_smaller_batch_is_taken_for_nearly_as_fast(left: int, smallest: int) -> None:
+    """Else it shrinks decision by decision, each time within what counts as nearly as fast as the batch before."""
+    running = holding(trained(1e6, total_samples=10**6, done_samples=10**6 - left), Slot("n", 0, "cpu"), batch=512)
+    bound = BatchBound.of(running, left)
+    assert bound is not None
+    assert bound.range(1e6).reference == smallest
 
 
 def test_where_no_end_is_known_as_much_again_is_to_come() -> None:

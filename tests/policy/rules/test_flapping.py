@@ -178,7 +178,7 @@ def test_what_a_job_still_holds_it_has_not_left() -> None:
     """It is to grow from two slots to three; until it has, two slots are nothing that it would go back to."""
     lim = limits((2, 3), (3, 3), requested_slots=2, requested_batch=3, max_local_batch=1)
     first = job("first", -1495.0, lim, total_samples=19_199, resize_seconds=0.0, priority=1, num_resizes=3)
-    first = measured(first, point(2, 50, 1.0, 0.2, kind="h200"), point(1, 220, 0.2, 0.04))
+    first = measured(first, point(2, 50, 1.0, 0.02, kind="h200"), point(1, 220, 0.2, 0.01))
     first = holding(first, Slot("cpu-1", 0, "cpu"), Slot("cpu-1", 1, "cpu"), batch=3)
     other = job("other", 0.0, limits((3,), (1, 3)), total_samples=6, resize_seconds=0.0)
     assert decided_thrice(snapshot(nodes(1, 2), first, other)) == [{"first": {"cpu": 3}, "other": {}}] * 3

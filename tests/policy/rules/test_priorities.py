@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from elastic_core.domain import JobView, Plan, Slot
+from dataclasses import replace
+
+from elastic_core.domain import JobView, Plan, Queue, Slot
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.rules.priorities import DOUBLING, weights
-from tests.policy.builders import decide, holding, job, limits, measured, nodes, point, snapshot
+from tests.policy.builders import apply, decide, holding, job, limits, measured, nodes, point, snapshot
 
 
 def scales(name: str, arrived: float = 0.0, work: int = 64_000, fewest: int = 1, **more: object) -> JobView:
@@ -45,6 +47,22 @@ def test_growth_of_a_higher_priority_stops_nobody() -> None:
     high = on(scales("high", work=10**7, priority=3), 0, 4)
     low = on(scales("low", 1.0, work=6_400), 4, 4)
     assert slots_of(decide(Horizon(), snapshot(nodes(8), high, low)))["low"] > 0
+
+
+def test_who_grew_into_idle_slots_and_may_not_shrink_back_keeps_them_before_a_lower_priority_starts() -> None:
+    """One slot is what it just left, so that it cannot start there again; it is not stopped for that."""
+    lim = limits((1, 5, 7), (1, 7), max_local_batch=1)
+    high = job("high", lim=lim, total_samples=262_144, priority=2, resize_seconds=0.0)
+    high = holding(high, Slot("h200-1", 0, "h200"), batch=1)
+    short = job("short", lim=limits((1, 2), (1, 512)), total_samples=1, resize_seconds=0.0)
+    shared = job("shared", lim=limits((2, 5), (1, 5)), total_samples=1, queue="research", resize_seconds=0.0)
+    shared = measured(shared, point(6, 208, 0.2, 0.04))
+    low = job("low", lim=limits((5, 6), (1, 6)), total_samples=1_080, resize_seconds=0.0)
+    picture = snapshot(nodes(4, 3, kind="h200"), short, high, shared, low)
+    picture = replace(picture, queues=(Queue(name="research", guaranteed={"h200": 2}),))
+    plan = decide(Horizon(), picture)
+    assert slots_of(plan) == {"short": 0, "high": 5, "shared": 2, "low": 0}
+    assert slots_of(decide(Horizon(), apply(plan, picture))) == slots_of(plan)
 
 
 def test_an_equal_priority_is_not_made_to_give_way() -> None:

@@ -120,6 +120,12 @@ def test_where_work_is_samples_a_larger_batch_has_to_bring_five_percent() -> Non
     assert clearly.best(64, 50.0, scale_invariant=False, allowed=ANY).batches[0] == 128
 
 
+def test_where_the_reference_is_not_tried_the_largest_allowed_stands_for_it() -> None:
+    hardly = speeds(99.0, 100.0, 102.0, 104.0)
+    between = BatchRange(reference=150, low=32, high=200, needed=1)
+    assert hardly.best(64, 50.0, scale_invariant=False, allowed=between).batches[0] == 128
+
+
 def test_each_unit_of_work_chooses_its_own_batch() -> None:
     linear = speeds(50.0, 100.0, 180.0, 300.0)
     assert linear.best(64, 50.0, scale_invariant=False, allowed=ANY).batches[0] == 256
