@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 from elastic_core.control.ledger import finished, forecast_rows, history, reads, views
@@ -108,10 +109,19 @@ class LedgerControl:
             )
         return self._runs
 
+    def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
+        caller, user = self._submitter(job_id)
+        about = partial(audit.of_spec, job_id=job_id, spec=spec)
+        with audit.asked(self._ledger, caller, Action.SUBMIT, about, only_check=True):
+            self._ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, user))
+
+    def _submitter(self, job_id: str) -> tuple[Caller | None, str | None]:
+        """Who asks, and by which name; nobody where the job is known: it is submitted already."""
+        known = self._ledger.read(lambda tx: audit.known(tx, job_id))
+        return (None, None) if known or self._caller is None else (self._caller, self._caller.name)
+
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
-        """On behalf of whoever started the run that submits; `start_job` has asked for most of them already."""
-        caller = self._caller if not self._ledger.read(lambda tx: audit.known(tx, job_id)) else None
-        user = caller.name if caller is not None else None
+        caller, user = self._submitter(job_id)
         audit.act(
             self._ledger, caller, Action.SUBMIT, lambda tx: audit.of_spec(tx, job_id, spec), "",
             lambda tx: lifecycle.submit(tx, job_id, spec, facts, warm_start, user), once=True,

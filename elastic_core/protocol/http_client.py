@@ -160,6 +160,9 @@ class HttpControl:
         answer: Submission = self._channel.call("submission", job_id=job_id)
         return answer
 
+    def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
+        self._channel.call("check_submission", job_id=job_id, spec=spec, warm_start=warm_start)
+
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
         return self._job("submit", job_id=job_id, spec=spec, facts=facts, warm_start=warm_start)
 

@@ -97,6 +97,9 @@ class JobControl(JobRecords, Protocol):
     def submission(self, job_id: str) -> Submission:
         """What became of `start_job`, or of the form's run of this name. Raises `NotFound` for an unknown id."""
 
+    def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
+        """Raises what `submit` would raise whatever the facts: asked before the task's code is imported."""
+
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
         """The job is recorded with its first segment, or was before with the same spec under this id.
 

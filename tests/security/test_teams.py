@@ -148,6 +148,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "rollback": {"job_id": "bens", "checkpoint_id": 1},
     "revoke": {"segment_id": "bens__seg_0", "reason": "enough"},
     "start_job": {"job_id": "new", "spec": SPEC},
+    "check_submission": {"job_id": "new", "spec": SPEC},
     "submit": {"job_id": "new", "spec": SPEC, "facts": {"dataset_samples": 100}},
     "set_policy": {"policy": "fifo"},
     "set_cluster": {"cluster": a_cluster().model_dump(mode="json")},
@@ -158,7 +159,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 def test_a_signed_request_has_no_more_rights_than_whom_it_acts_for(client: httpx.Client, name: str) -> None:
     """By name, by the run that they started, and by what they marked."""
     assert ARGUMENTS.keys() == ACTS
-    allowed = {"eve": False, "ann": name in ("start_job", "submit"), "olga": not name.startswith("set_"), "root": True}
+    allowed = {
+        "eve": False,
+        "ann": name in ("start_job", "check_submission", "submit"),
+        "olga": not name.startswith("set_"),
+        "root": True,
+    }
     for who, let_in in allowed.items():
         for on_behalf in (
             OnBehalf(way=Way.CLI, user=who),

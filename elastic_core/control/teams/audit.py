@@ -43,7 +43,9 @@ def act(
         seen[:] = [about(tx)]
         check(caller, action, seen[0])
         result = work(tx)
-        if not (once and _is_recorded(tx, caller, action, seen[0].job_id)):
+        if once:
+            _record_once(tx, caller, action, seen[0])
+        else:
             _record(tx, caller, action, seen[0], detail, done=True)
         return result
 
@@ -55,8 +57,10 @@ def act(
 
 
 @contextmanager
-def asked(ledger: Ledger, caller: Caller | None, action: Action, about: Callable[[Tx], About]) -> Iterator[None]:
-    """The same for work that is no single transaction of the ledger's."""
+def asked(
+    ledger: Ledger, caller: Caller | None, action: Action, about: Callable[[Tx], About], *, only_check: bool = False
+) -> Iterator[None]:
+    """The same, once, for work that is no single transaction of the ledger's. `only_check`: nothing is done yet."""
     if caller is None:
         yield
         return
@@ -68,7 +72,8 @@ def asked(ledger: Ledger, caller: Caller | None, action: Action, about: Callable
     except UserError as refusal:
         _record_refusal(ledger, caller, action, seen, refusal)
         raise
-    ledger.write(lambda tx: _record(tx, caller, action, seen[0], "", done=True))
+    if not only_check:
+        ledger.write(lambda tx: _record_once(tx, caller, action, seen[0]))
 
 
 def of_job(tx: Tx, job_id: str) -> About:
@@ -124,8 +129,9 @@ def _record_refusal(ledger: Ledger, caller: Caller, action: Action, seen: Sequen
     ledger.write(lambda tx: _record(tx, caller, action, about, str(refusal), done=False))
 
 
-def _is_recorded(tx: Tx, caller: Caller, action: Action, job_id: str | None) -> bool:
+def _record_once(tx: Tx, caller: Caller, action: Action, about: About) -> None:
     query = select(AuditRow.id).where(
-        AuditRow.job_id == job_id, AuditRow.actor == caller.name, AuditRow.action == action, AuditRow.done
+        AuditRow.job_id == about.job_id, AuditRow.actor == caller.name, AuditRow.action == action, AuditRow.done
     )
-    return tx.session.scalar(query.limit(1)) is not None
+    if tx.session.scalar(query.limit(1)) is None:
+        _record(tx, caller, action, about, "", done=True)

@@ -99,11 +99,11 @@ def _whom(queue: QueueSpec) -> str:
 
 # Methods of the service that somebody may call: those that look, and those that ask `check` for each of their actions.
 # All others change what only the platform may: segments, results, process groups, the sweep.
-LOOKS = frozenset(name for part in (JobRecords, DecisionControl) for name in vars(part) if not name.startswith("_")) | {
-    "submission"
-}
-ACTS = frozenset({"start_job", "submit", "cancel", "cancel_jobs", "revive", "rollback", "revoke", "set_policy",
-                  "set_cluster"})  # fmt: skip
+LOOKS = frozenset(
+    ["submission", *(name for part in (JobRecords, DecisionControl) for name in vars(part) if not name.startswith("_"))]
+)
+ACTS = frozenset({"start_job", "check_submission", "submit", "cancel", "cancel_jobs", "revive", "rollback", "revoke",
+                  "set_policy", "set_cluster"})  # fmt: skip
 
 
 def check_method(caller: Caller, name: str) -> None:

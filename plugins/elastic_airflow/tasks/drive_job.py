@@ -115,6 +115,7 @@ def record_job(
     except NotFound:
         from elastic_core.train.process.inspect import inspect_job  # imports torch: only in the task that needs it
 
+        control.check_submission(name, parsed, warm_start)
         return control.submit(name, parsed, inspect_job(parsed, Settings()), warm_start)
     return control.submit(name, parsed, job.facts, warm_start)  # raises Conflict for another spec under this id
 
