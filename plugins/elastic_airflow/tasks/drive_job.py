@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from elastic_airflow.access.behalf import who_marked, who_started
 from elastic_airflow.access.driver import driver_of, end_driver
+from elastic_airflow.access.retries import cleared
 from elastic_airflow.names import DRIVER, RUN
 from elastic_airflow.operators import ElasticOperator, default_job_id
 from elastic_airflow.outcomes import job_summary
@@ -75,7 +76,9 @@ class DriveJobOperator(ElasticOperator):
         never_driven = DRIVER not in job.results and ti.max_tries <= (self.retries or 0)
         if job.state in (JobState.FAILED, JobState.CANCELLED) and not never_driven:
             self.log.info("job %s was %s (%s): revived", job.job_id, job.state, job.error)
-            job = control.acting(who_marked(ti.dag_id, ti.run_id)).revive(job.job_id)
+            by_clearing = cleared(ti, self.retries or 0)
+            who = who_marked(ti.dag_id, ti.run_id) if by_clearing else who_started(ti, Way.AIRFLOW)
+            job = control.acting(who).revive(job.job_id)
         return control.record_results(job.job_id, {DRIVER: driver})
 
     def _drive(self, control: HttpControl, job: JobStatus, after: str | None = None) -> dict[str, Any]:
