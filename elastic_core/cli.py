@@ -15,6 +15,7 @@ from elastic_core.errors import ElasticError
 PARTS = {
     "services_commands": None,
     "jobs_commands": "jobs",
+    "audit_commands": None,
     "checkpoints": "checkpoint",
     "tracker_commands": "tracker",
     "policy_commands": "policy",

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.protocol.callers import OnBehalf, Way, at_host
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import Submission, SubmissionState
 from elastic_core.protocol.tokens import read_secret
@@ -24,10 +25,17 @@ WAIT_SECONDS = 300.0  # a data set may be built before the job is accepted
 POLL_SECONDS = 0.5
 
 
-def connect(settings: Settings | None = None, patience_seconds: float = PATIENCE_SECONDS) -> HttpControl:
-    """The control API, with the service secret. Raises `InfrastructureError` where there is none."""
+def connect(
+    settings: Settings | None = None, patience_seconds: float = PATIENCE_SECONDS, user: str = ""
+) -> HttpControl:
+    """The control API, with the service secret. Raises `InfrastructureError` where there is none.
+
+    It acts for the operator, that is whoever runs this process; with `user` for that user of Airflow, with their rights
+    and in their name.
+    """
     settings = settings or Settings()
-    return HttpControl(settings.api_url(), read_secret(settings.secret_file("control")), patience_seconds)
+    control = HttpControl(settings.api_url(), read_secret(settings.secret_file("control")), patience_seconds)
+    return control.acting(OnBehalf(way=Way.PYTHON, user=user) if user else at_host(Way.PYTHON))
 
 
 def submit(

@@ -39,14 +39,16 @@ class UnsupportedMediaType(UserError):
     http_status = 415
 
 
+class Forbidden(UserError):
+    """Who asks is known, and may not: asking again gives the same answer."""
+
+    code = "forbidden"
+    http_status = 403
+
+
 class Unauthorized(ElasticError):
     code = "unauthorized"
     http_status = 401
-
-
-class Forbidden(ElasticError):
-    code = "forbidden"
-    http_status = 403
 
 
 class Fenced(ElasticError):

@@ -26,6 +26,10 @@ class Settings(BaseSettings):
     mlflow_port: int = 5000
 
     # Airflow, as `airflow.cfg.template` fills it in
+    airflow_users: str = Field(
+        default="admin:admin",
+        description="users of Airflow's simple login, as name:role,name:role; roles are viewer, user, op and admin",
+    )
     airflow_parallelism: int = Field(default=8, ge=1, description="worker processes of LocalExecutor")
     scheduler_idle_seconds: float = Field(
         default=0.1, gt=0, description="the scheduler's sleep between two loops that found nothing to do"
@@ -60,6 +64,17 @@ class Settings(BaseSettings):
     # the checkpoint store: a folder or s3://bucket/prefix
     store: str = Field(default="", description="file path or s3://bucket/prefix; empty for <home>/store")
     s3_endpoint: str = ""
+
+    # who may do what
+    groups: Path | None = Field(
+        default=None,
+        description='groups of users (JSON: {"vision": ["ann", "bob"]}) for queues\' owners and members, beside the '
+        "roles and groups of Airflow's login; absent: those alone",
+    )
+    admin_groups: str = Field(
+        default="admin,Admin",
+        description="comma-separated roles or groups whose users may do everything on every queue",
+    )
 
     # scheduling
     cluster: Path | None = Field(

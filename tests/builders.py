@@ -11,6 +11,7 @@ from typing import Any
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Observation
+from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.job_runs import JobRun, JobRuns
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
@@ -81,6 +82,7 @@ class FakeJobRuns:
     def __init__(self) -> None:
         self.runs: dict[str, JobRun] = {}
         self.tried_again: list[str] = []
+        self.started_for: dict[str, Caller | None] = {}
         self.segments: dict[str, str] = {}  # state of a segment's run, by its id
         self.segments_started: list[str] = []
         self.segments_cleared: list[str] = []
@@ -88,9 +90,10 @@ class FakeJobRuns:
     def look(self, job_id: str, results: Mapping[str, Any]) -> JobRun | None:
         return self.runs.get(results.get("airflow", {}).get("run_id", job_id))
 
-    def start(self, job_id: str, conf: Mapping[str, Any]) -> bool:
+    def start(self, job_id: str, conf: Mapping[str, Any], caller: Caller | None = None) -> bool:
         if job_id in self.runs:
             return False
+        self.started_for[job_id] = caller
         self.runs[job_id] = JobRun(dag_id="elastic_job", run_id=job_id, conf=loads(dumps(conf)), succeeded=None)
         return True
 

@@ -17,6 +17,7 @@ from benchmarks.simulated_faults.network import Network
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Conflict, ElasticError, InfrastructureError, NotFound, Unauthorized, UserError
 from elastic_core.launch.host_reconcile import reconcile_host, sweep_store
+from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.spec.form import JOB_ID, WARM_START, WHOLE_SPEC
@@ -93,7 +94,7 @@ class SimulatedAirflow(FakeJobRuns):
         self._reach()
         return super().look(job_id, results)
 
-    def start(self, job_id: str, conf: Mapping[str, Any]) -> bool:
+    def start(self, job_id: str, conf: Mapping[str, Any], caller: Caller | None = None) -> bool:  # noqa: ARG002
         self._reach()
         return self._start(job_id, conf)
 

@@ -17,17 +17,22 @@ from rich.console import Console
 
 from elastic_core import client
 from elastic_core.client import WAIT_SECONDS
+from elastic_core.commands.audit_commands import words_of
 from elastic_core.commands.forecast_commands import lines_of
-from elastic_core.commands.opening import Store, open_api, read_json
+from elastic_core.commands.opening import As, Store, open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import Allocation, to_json
+from elastic_core.errors import UserError
+from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
+from elastic_core.protocol.service import MOST_AT_ONCE
 from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.text import plural, span
 
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
+LAST_ACTIONS = 10
 _out = Console(highlight=False, soft_wrap=True)
 
 
@@ -51,11 +56,14 @@ def list_jobs(
 @app.command()
 def show(job: str, as_json: Json = False) -> None:
     """One job: progress, what it holds and why, what is expected of it or how that turned out, its results."""
-    status = open_api(Settings()).job(job)
+    api = open_api(Settings())
+    status = api.job(job)
     if as_json:
         print_json(to_json(status))
-    else:
-        _print_facts(status)
+        return
+    _print_facts(status)
+    for record in reversed(api.audit_records([job], limit=LAST_ACTIONS)):
+        _out.print(f"{'action':10} {_time(record.at)}  {words_of(record)}", markup=False)
 
 
 @app.command()
@@ -119,10 +127,11 @@ def submit(
     job: Annotated[str, typer.Option("--id", help="the job's id; its name and the time when absent")] = "",
     warm_start: Annotated[str, typer.Option(help="uri of a checkpoint whose weights it starts from")] = "",
     wait: Annotated[float, typer.Option(help="seconds to wait for the task's own code to accept it")] = WAIT_SECONDS,
+    user: As = "",
     as_json: Json = False,
 ) -> None:
     """Submit a job: its run of `elastic_job` starts at once. A repeated id with the same spec is one job."""
-    api = open_api(Settings())
+    api = open_api(Settings(), user)
     submission = client.submit(
         read_json(spec, "job spec"), job_id=job or None, warm_start=warm_start or None, wait_seconds=wait, control=api
     )
@@ -136,26 +145,63 @@ def submit(
 
 @app.command()
 def cancel(
-    job: str, reason: Annotated[str, typer.Option(help="shown with the job")] = "by hand", as_json: Json = False
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...")] = None,
+    reason: Annotated[str, typer.Option(help="shown with the job")] = "by hand",
+    queue: Annotated[str, typer.Option(help="all active jobs of this queue")] = "",
+    of: Annotated[str, typer.Option("--user", help="all active jobs that this user submitted")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="all active jobs")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
+    user: As = "",
+    as_json: Json = False,
 ) -> None:
-    """Stop a job, without a last commit."""
-    _print_status(open_api(Settings()).cancel(job, reason), as_json)
+    """Stop jobs, without a last commit. Exit code 1: one of many was not."""
+    api = open_api(Settings(), user)
+    chosen = _chosen(api, jobs or [], queue, of, everything)
+    if jobs and len(chosen) == 1:
+        _print_status(api.cancel(chosen[0], reason), as_json)
+        return
+    if not yes and chosen:
+        typer.confirm(f"Cancel {plural(len(chosen), 'job')}?", abort=True, err=True)
+    outcomes = [
+        outcome
+        for start in range(0, len(chosen), MOST_AT_ONCE)
+        for outcome in api.cancel_jobs(chosen[start : start + MOST_AT_ONCE], reason)
+    ]
+    if as_json:
+        print_json([to_json(outcome) for outcome in outcomes])
+    else:
+        print_table(("job", "state", "why not"), ((o.job_id, o.state or "", o.error or "") for o in outcomes))
+    if any(outcome.error for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _chosen(api: HttpControl, named: list[str], queue: str, of: str, everything: bool) -> list[str]:
+    filtered = bool(queue or of or everything)
+    if filtered == bool(named):
+        raise UserError("name jobs, or choose active ones with --queue, --user or --all")
+    if named:
+        return list(dict.fromkeys(named))
+    active = api.jobs(active_only=True)
+    return [
+        job.job_id for job in active if (not queue or job.spec.queue == queue) and (not of or job.submitted_by == of)
+    ]
 
 
 @app.command()
-def revive(job: str, as_json: Json = False) -> None:
+def revive(job: str, user: As = "", as_json: Json = False) -> None:
     """Open a failed or cancelled job again, from its last good checkpoint."""
-    _print_status(open_api(Settings()).revive(job), as_json)
+    _print_status(open_api(Settings(), user).revive(job), as_json)
 
 
 @app.command()
 def rollback(
     job: str,
     checkpoint: Annotated[int, typer.Argument(help="id, see `elastic checkpoint ls JOB`")],
+    user: As = "",
     as_json: Json = False,
 ) -> None:
     """Go on from an earlier checkpoint, in a new lineage."""
-    _print_status(open_api(Settings()).rollback(job, checkpoint), as_json)
+    _print_status(open_api(Settings(), user).rollback(job, checkpoint), as_json)
 
 
 @app.command()
@@ -212,7 +258,7 @@ def _print_facts(job: JobStatus) -> None:
         "layout": str(job.allocation.layout) if job.allocation is not None else "",
         "why": job.target_reason,
         "spent": _spent(job),
-        "submitted": _time(job.submitted_at),
+        "submitted": _time(job.submitted_at) + (f" by {job.submitted_by}" if job.submitted_by else ""),
         "finished": _time(job.finished_at),
         "results": json.dumps(job.results) if job.results else "",
     }

@@ -10,6 +10,7 @@ import typer
 
 from elastic_core.client import connect
 from elastic_core.errors import UserError
+from elastic_core.protocol.callers import OnBehalf, Way, at_host
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.settings import Settings
 from elastic_core.state.stores.paths import MANIFEST
@@ -42,9 +43,14 @@ def open_checkpoint(uri: str, store: str, sha256: str) -> tuple[CheckpointStore,
     return place, read_manifest(place, relative, sha256 or None)
 
 
-def open_api(settings: Settings) -> HttpControl:
-    """The control API, with the service secret. Raises `InfrastructureError` where there is none."""
-    return connect(settings)
+As = Annotated[str, typer.Option("--as", help="a user of Airflow: with their rights, and in their name")]
+
+
+def open_api(settings: Settings, user: str = "") -> HttpControl:
+    """The control API, with the service secret: for the operator, or for a user. Raises `InfrastructureError` where
+    there is none."""
+    on_behalf = OnBehalf(way=Way.CLI, user=user) if user else at_host(Way.CLI)
+    return connect(settings).acting(on_behalf)
 
 
 def read_json(path: Path, what: str) -> Any:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.errors import UserError
+from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.services import stack as services
 from elastic_core.services.airflow import airflow_url
 from elastic_core.services.platform import (
@@ -22,7 +23,7 @@ from elastic_core.services.platform import (
     service_settings,
 )
 from elastic_core.services.program import Stack
-from elastic_core.services.secrets import admin_password
+from elastic_core.services.secrets import user_password
 from elastic_core.settings import Settings
 from elastic_core.text import tail
 
@@ -106,9 +107,9 @@ def logs(
 
 
 @app.command()
-def password() -> None:
-    """Show the password of the user `admin`, for Airflow and MLflow alike."""
+def password(user: Annotated[str, typer.Argument(help="user of Airflow's login")] = ADMIN) -> None:
+    """Show a password: that of the user `admin` is for Airflow and MLflow alike, others are Airflow's."""
     try:
-        typer.echo(admin_password(Settings()))
+        typer.echo(user_password(Settings(), user))
     except FileNotFoundError as error:
         raise UserError(f"there is no password yet ({error.filename}): run `elastic up` first") from None

@@ -6,7 +6,9 @@ event. Use `open_control(settings)`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from typing import Any
 
 from elastic_core.control.ledger import finished, forecast_rows, history, reads, views
@@ -15,8 +17,11 @@ from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
+from elastic_core.control.teams import audit
+from elastic_core.control.teams.permissions import About, Action
 from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable, start_job
 from elastic_core.control.transitions import pool_changes as pool
+from elastic_core.control.transitions.cancel_many import cancel_many
 from elastic_core.control.transitions.commits import commit as make_commit
 from elastic_core.control.transitions.handover import is_planned
 from elastic_core.crashing import crash_here
@@ -24,10 +29,13 @@ from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot,
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
+from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.job_runs import JobRuns
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
+    AuditRecord,
+    CancelOutcome,
     CheckpointRecord,
     Explanation,
     FinishedRun,
@@ -42,6 +50,7 @@ from elastic_core.protocol.tokens import Claims, TrainerTokens, check_agent, che
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.text import plural
 
 log = get_logger(__name__)
 
@@ -57,6 +66,7 @@ class LedgerControl:
         self._runs = runs
         self._tokens = TrainerTokens(trainer_secret)
         self._started_at = ledger.clock()
+        self._caller: Caller | None = None
         self.settings = settings
         self.allocator = Allocator(ledger, settings)
         self.feed = LedgerFeed(ledger)
@@ -69,6 +79,15 @@ class LedgerControl:
         self.allocator.close()
         self._ledger.close()
 
+    def acting(self, caller: Caller | None) -> LedgerControl:
+        """The same control plane on behalf of a caller, who is asked for the right to act, and recorded.
+
+        None: the platform itself, which does what it has to.
+        """
+        view = copy(self)
+        view._caller = caller
+        return view
+
     def trainer(self, token: str) -> LedgerTrainer:
         """Raises `Unauthorized` for a token that is not ours."""
         return LedgerTrainer(self, self._ledger, self._tokens, self._tokens.read(token))
@@ -76,7 +95,8 @@ class LedgerControl:
     # jobs
 
     def start_job(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> Submission:
-        return start_job.start_job(self._ledger, self._job_runs(), job_id, spec, warm_start)
+        with audit.asked(self._ledger, self._caller, Action.SUBMIT, lambda tx: audit.of_spec(tx, job_id, spec)):
+            return start_job.start_job(self._ledger, self._job_runs(), job_id, spec, warm_start, self._caller)
 
     def submission(self, job_id: str) -> Submission:
         return start_job.submission(self._ledger, self._job_runs(), job_id)
@@ -89,8 +109,23 @@ class LedgerControl:
             )
         return self._runs
 
+    def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
+        caller, user = self._submitter(job_id)
+        about = partial(audit.of_spec, job_id=job_id, spec=spec)
+        with audit.asked(self._ledger, caller, Action.SUBMIT, about, only_check=True):
+            self._ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, user))
+
+    def _submitter(self, job_id: str) -> tuple[Caller | None, str | None]:
+        """Who asks, and by which name; nobody where the job is known: it is submitted already."""
+        known = self._ledger.read(lambda tx: audit.known(tx, job_id))
+        return (None, None) if known or self._caller is None else (self._caller, self._caller.name)
+
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
-        self._ledger.change(lambda tx: lifecycle.submit(tx, job_id, spec, facts, warm_start))
+        caller, user = self._submitter(job_id)
+        audit.act(
+            self._ledger, caller, Action.SUBMIT, lambda tx: audit.of_spec(tx, job_id, spec), "",
+            lambda tx: lifecycle.submit(tx, job_id, spec, facts, warm_start, user), once=True,
+        )  # fmt: skip
         return self.job(job_id)
 
     def job(self, job_id: str) -> JobStatus:
@@ -103,22 +138,38 @@ class LedgerControl:
         return self._ledger.read(lambda tx: reads.jobs_that_registered(tx, model, version))
 
     def cancel(self, job_id: str, reason: str) -> JobStatus:
-        return self._change_job(job_id, lambda tx: lifecycle.stop(tx, job_id, JobState.CANCELLED, reason))
+        return self._act(
+            Action.CANCEL, job_id, reason, lambda tx: lifecycle.stop(tx, job_id, JobState.CANCELLED, reason)
+        )
+
+    def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
+        outcomes = cancel_many(self._ledger, self._caller, job_ids, reason)
+        self.allocator.decide_pending()
+        return outcomes
 
     def fail(self, job_id: str, error: str) -> JobStatus:
         return self._change_job(job_id, lambda tx: lifecycle.stop(tx, job_id, JobState.FAILED, error))
 
     def revive(self, job_id: str) -> JobStatus:
-        return self._change_job(job_id, lambda tx: lifecycle.revive(tx, job_id))
+        return self._act(Action.REVIVE, job_id, "", lambda tx: lifecycle.revive(tx, job_id))
 
     def rollback(self, job_id: str, checkpoint_id: int) -> JobStatus:
-        return self._change_job(job_id, lambda tx: lifecycle.rollback(tx, job_id, checkpoint_id))
+        return self._act(
+            Action.ROLLBACK, job_id, f"to checkpoint {checkpoint_id}",
+            lambda tx: lifecycle.rollback(tx, job_id, checkpoint_id),
+        )  # fmt: skip
 
     def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
         return self._change_job(job_id, lambda tx: lifecycle.record_results(tx, job_id, results))
 
     def _change_job(self, job_id: str, work: Any) -> JobStatus:
         self._ledger.change(work)
+        self.allocator.decide_pending()
+        return self.job(job_id)
+
+    def _act(self, action: Action, job_id: str, detail: str, work: Callable[[Tx], None]) -> JobStatus:
+        """`_change_job` on behalf of the caller."""
+        audit.act(self._ledger, self._caller, action, lambda tx: audit.of_job(tx, job_id), detail, work)
         self.allocator.decide_pending()
         return self.job(job_id)
 
@@ -154,7 +205,10 @@ class LedgerControl:
         return self._ledger.read(lambda tx: reads.order_of(tx, self._tokens, segment_id))
 
     def revoke(self, segment_id: str, reason: str) -> SegmentStatus:
-        self._ledger.change(lambda tx: lifecycle.revoke(tx, segment_id, reason))
+        audit.act(
+            self._ledger, self._caller, Action.BOUNDARY, lambda tx: audit.of_segment(tx, segment_id), reason,
+            lambda tx: lifecycle.revoke(tx, segment_id, reason),
+        )  # fmt: skip
         self.allocator.decide_pending()
         return self.segment(segment_id)
 
@@ -165,7 +219,8 @@ class LedgerControl:
     # the pool
 
     def set_cluster(self, cluster: ClusterSpec) -> None:
-        self._ledger.change(lambda tx: pool.set_cluster(tx, cluster))
+        words = f"{plural(len(cluster.nodes), 'node')}, {plural(len(cluster.queues), 'queue')}"
+        self._change_pool(Action.SET_CLUSTER, "the cluster", words, lambda tx: pool.set_cluster(tx, cluster))
         self.allocator.decide_pending()
 
     def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
@@ -208,9 +263,18 @@ class LedgerControl:
         return self._ledger.read(chosen_policy.in_force)
 
     def set_policy(self, policy: str | None) -> PolicyInForce:
-        self._ledger.change(lambda tx: chosen_policy.choose(tx, policy))
+        words = f"policy {policy or 'as configured'}"
+        self._change_pool(Action.SET_POLICY, words, "", lambda tx: chosen_policy.choose(tx, policy))
         self.allocator.decide_pending()
         return self.policy()
+
+    def _change_pool(self, action: Action, subject: str, detail: str, work: Callable[[Tx], None]) -> None:
+        audit.act(self._ledger, self._caller, action, lambda _: About(subject=subject), detail, work)
+
+    def audit_records(
+        self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100
+    ) -> list[AuditRecord]:
+        return self._ledger.read(lambda tx: audit.records(tx, job_ids=job_ids, actor=actor, limit=limit))
 
     def explain(self, job_id: str) -> Explanation:
         return self._ledger.read(lambda tx: reads.explain(tx, job_id))

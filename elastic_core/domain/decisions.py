@@ -78,6 +78,7 @@ class JobView:
     budget: float | None = None  # most that it may spend in all
     prefers_cost: bool = False  # rather cheap than soon
     spent: float = 0.0
+    user: str | None = None  # who submitted it, where that is a person or a DAG
 
     @property
     def remaining_samples(self) -> float:
@@ -94,7 +95,7 @@ class Snapshot:
     nodes: tuple[Node, ...]
     jobs: tuple[JobView, ...]  # active jobs that hold or want slots, by (submitted_at, job_id)
     policy_state: Mapping[str, Any] = field(default_factory=dict)
-    queues: tuple[Queue, ...] = ()  # those with a guaranteed share, by name; the jobs of all others only borrow
+    queues: tuple[Queue, ...] = ()  # those with a guaranteed share or a limit of slots, by name; others only borrow
     # Jobs that are not among `jobs` and did not train to their end: cancelled or failed of late, or between segments.
     not_finished: tuple[str, ...] = ()
 

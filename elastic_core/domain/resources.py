@@ -42,10 +42,16 @@ def _slots_of(node: str, kind: str, count: int) -> tuple[Slot, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A named share of the pool: `guaranteed` slots by resource type. What it leaves unused, others may borrow."""
+    """A named share of the pool: `guaranteed` slots by resource type. What it leaves unused, others may borrow.
+
+    `max_slots`: that its jobs may hold at once, of whatever type, borrowed ones included; `max_slots_per_user`: the
+    same of its jobs of one user. None: no limit.
+    """
 
     name: str
     guaranteed: Mapping[str, int]
+    max_slots: int | None = None
+    max_slots_per_user: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cache
 from typing import Any
 
@@ -17,9 +18,12 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 from elastic_core.domain import Observation, Plan, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol import calls
+from elastic_core.protocol.callers import OnBehalf
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
+    AuditRecord,
+    CancelOutcome,
     CheckpointRecord,
     Explanation,
     FinishedRun,
@@ -82,6 +86,12 @@ class _Channel:
             raise calls.decode_error(answer.status_code, answer.content)
         return answer.content
 
+    def signed_by(self, headers: Headers) -> _Channel:
+        """The same connections with other headers."""
+        view = copy(self)
+        view._headers = headers
+        return view
+
     def close(self) -> None:
         self._http.close()
 
@@ -124,11 +134,20 @@ class HttpControl:
     """`ServiceControl` over HTTP, signed with the secret file 'control'."""
 
     def __init__(self, base_url: str, secret: bytes, patience_seconds: float = 30.0) -> None:
-        signer = ServiceSigner(secret)
-        self._channel = _Channel(
-            base_url, "service", calls.service_methods(),
-            lambda method, target, body: signer.headers(method, target, body, time.time()), patience_seconds,
-        )  # fmt: skip
+        self._signer = ServiceSigner(secret)
+        self._channel = _Channel(base_url, "service", calls.service_methods(), self._headers, patience_seconds)
+        self._on_behalf: OnBehalf | None = None
+
+    def acting(self, on_behalf: OnBehalf | None) -> HttpControl:
+        """The same connections on behalf of somebody, with their rights; None: the platform itself."""
+        view = copy(self)
+        view._on_behalf = on_behalf
+        view._channel = self._channel.signed_by(view._headers)
+        return view
+
+    def _headers(self, method: str, target: str, body: bytes) -> Mapping[str, str]:
+        caller = self._on_behalf.header() if self._on_behalf is not None else ""
+        return self._signer.headers(method, target, body, time.time(), caller)
 
     def close(self) -> None:
         self._channel.close()
@@ -140,6 +159,9 @@ class HttpControl:
     def submission(self, job_id: str) -> Submission:
         answer: Submission = self._channel.call("submission", job_id=job_id)
         return answer
+
+    def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
+        self._channel.call("check_submission", job_id=job_id, spec=spec, warm_start=warm_start)
 
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
         return self._job("submit", job_id=job_id, spec=spec, facts=facts, warm_start=warm_start)
@@ -182,6 +204,10 @@ class HttpControl:
 
     def cancel(self, job_id: str, reason: str) -> JobStatus:
         return self._job("cancel", job_id=job_id, reason=reason)
+
+    def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
+        outcomes: list[CancelOutcome] = self._channel.call("cancel_jobs", job_ids=job_ids, reason=reason)
+        return outcomes
 
     def fail(self, job_id: str, error: str) -> JobStatus:
         return self._job("fail", job_id=job_id, error=error)
@@ -242,6 +268,12 @@ class HttpControl:
 
     def forecast_report(self, limit: int) -> ForecastReport:
         answer: ForecastReport = self._channel.call("forecast_report", limit=limit)
+        return answer
+
+    def audit_records(
+        self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100
+    ) -> list[AuditRecord]:
+        answer: list[AuditRecord] = self._channel.call("audit_records", job_ids=job_ids, actor=actor, limit=limit)
         return answer
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:

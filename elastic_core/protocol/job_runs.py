@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from elastic_core.protocol.callers import Caller
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
@@ -24,10 +26,11 @@ class JobRuns(Protocol):
     def look(self, job_id: str, results: Mapping[str, Any]) -> JobRun | None:
         """The run that takes care of the job: the one that its results name, else the one under its id."""
 
-    def start(self, job_id: str, conf: Mapping[str, Any]) -> bool:
+    def start(self, job_id: str, conf: Mapping[str, Any], caller: Caller | None = None) -> bool:
         """A run under the job's id exists when this returns; False where it did before, and was left as it is.
 
-        Raises `InfrastructureError` where runs cannot be started now.
+        The run is the caller's: what its tasks ask for is asked on their behalf (`callers.Users.started`). Raises
+        `InfrastructureError` where runs cannot be started now.
         """
 
     def try_again(self, job_id: str) -> None:

@@ -81,6 +81,7 @@ class JobStatus:
     last_restore: Mapping[str, float] = field(default_factory=dict)  # `restore_...` seconds, `restored_from_..._bytes`
     forecast: Forecast | None = None  # of an active job: the last that was kept
     hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out
+    submitted_by: str | None = None  # a user of Airflow, USER@host, or dag:DAG_ID; None where nobody is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,3 +230,27 @@ class PolicyInForce:
     policy: str
     configured: str  # `ELASTIC_POLICY` of the control plane, in force where nobody has set another
     set_by_operator: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """What somebody did, or was refused."""
+
+    at: float
+    actor: str  # as `JobStatus.submitted_by`
+    way: str  # `protocol.callers.Way`
+    action: str
+    job_id: str | None
+    subject: str  # what it was done to, in words
+    queue: str | None
+    done: bool  # False: refused
+    detail: str  # the reason that was given, or why it was refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelOutcome:
+    """What became of one of many jobs that were to be cancelled."""
+
+    job_id: str
+    state: JobState | None  # None: there is no such job, or it was refused
+    error: str | None = None  # then: why

@@ -13,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from elastic_core.domain import Plan, Snapshot
+from elastic_core.errors import UserError
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
+    AuditRecord,
+    CancelOutcome,
     CheckpointRecord,
     Explanation,
     FinishedRun,
@@ -26,6 +29,16 @@ from elastic_core.protocol.records import (
     Submission,
 )
 from elastic_core.spec import ClusterSpec, JobSpec
+
+MOST_AT_ONCE = 1000  # jobs of one request
+
+
+def check_many(job_ids: Sequence[str]) -> list[str]:
+    """Each once, in order. Raises `UserError` for too many."""
+    different = list(dict.fromkeys(job_ids))
+    if len(different) > MOST_AT_ONCE:
+        raise UserError(f"{len(different)} jobs are named; at most {MOST_AT_ONCE} go at once. Send less at once")
+    return different
 
 
 class JobRecords(Protocol):
@@ -61,6 +74,11 @@ class JobRecords(Protocol):
     def forecast_report(self, limit: int) -> ForecastReport:
         """How forecasts turned out, over the last `limit` jobs that ended with any."""
 
+    def audit_records(
+        self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100
+    ) -> list[AuditRecord]:
+        """The last `limit` actions, of these jobs and this actor if given, newest first; refused ones, too."""
+
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         """The `fingerprints` of every commit of the job's current lineage, in order of step."""
 
@@ -79,6 +97,9 @@ class JobControl(JobRecords, Protocol):
     def submission(self, job_id: str) -> Submission:
         """What became of `start_job`, or of the form's run of this name. Raises `NotFound` for an unknown id."""
 
+    def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
+        """Raises what `submit` would raise whatever the facts: asked before the task's code is imported."""
+
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
         """The job is recorded with its first segment, or was before with the same spec under this id.
 
@@ -93,6 +114,12 @@ class JobControl(JobRecords, Protocol):
         """An active job is cancelled and its leases are fenced; its slots are free once its processes are gone.
 
         A job that has ended stays as it ended.
+        """
+
+    def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
+        """`cancel` for each of them, in a transaction each, in this order; one that is refused stops no other.
+
+        Raises `UserError` for more than `MOST_AT_ONCE`.
         """
 
     def fail(self, job_id: str, error: str) -> JobStatus:

@@ -3,9 +3,8 @@
 A trainer token is a capability for one segment and epoch: the ledger decides on every call whether that epoch
 still counts, so a leaked old token can read nothing and write nothing. An agent's token is one for a chain of
 processes, and good for one thing: to report that they are gone. Workers never see it, since slots become free by that
-report. A service request is signed over method,
-path with query, time, a nonce and body; a captured one is worth nothing after `SKEW_SECONDS`, and before that whoever
-has answered it once does not do so again.
+report. A service request is signed over method, path with query, time, a nonce, body, and for whom it acts; a captured
+one is worth nothing after `SKEW_SECONDS`, and before that whoever has answered it once does not do so again.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ SKEW_SECONDS = 120.0
 TIME_HEADER = "x-elastic-time"
 NONCE_HEADER = "x-elastic-nonce"
 SIGNATURE_HEADER = "x-elastic-signature"
+CALLER_HEADER = "x-elastic-caller"  # for whom the request acts (`protocol.callers.OnBehalf`); absent: the platform
 NONCE_BYTES = 16
 PRUNE_NONCES = 1024
 MIN_SECRET_BYTES = 32
@@ -119,17 +119,18 @@ class ServiceSigner:
         self._prune_at = PRUNE_NONCES
         self._lock = threading.Lock()
 
-    def headers(self, method: str, target: str, body: bytes, now: float) -> dict[str, str]:
+    def headers(self, method: str, target: str, body: bytes, now: float, caller: str = "") -> dict[str, str]:
         """`target` is the path below the API's base URL, with its query: a proxy may add a prefix."""
         time, nonce = f"{now:.3f}", secrets.token_hex(NONCE_BYTES)
-        signature = self._signature(method, target, time, nonce, body)
-        return {TIME_HEADER: time, NONCE_HEADER: nonce, SIGNATURE_HEADER: signature}
+        signature = self._signature(method, target, time, nonce, body, caller)
+        on_behalf = {CALLER_HEADER: caller} if caller else {}
+        return {TIME_HEADER: time, NONCE_HEADER: nonce, SIGNATURE_HEADER: signature, **on_behalf}
 
     def check(self, method: str, target: str, body: bytes, headers: Mapping[str, str], now: float) -> None:
         """Raises `Unauthorized` unless the request carries a right and recent signature, for the first time."""
         time, nonce = headers.get(TIME_HEADER, ""), headers.get(NONCE_HEADER, "")
         signature = headers.get(SIGNATURE_HEADER, "")
-        expected = self._signature(method, target, time, nonce, body)
+        expected = self._signature(method, target, time, nonce, body, headers.get(CALLER_HEADER, ""))
         if not hmac.compare_digest(expected.encode(), signature.encode()):
             raise Unauthorized(
                 "the request carries no valid service signature. Sign it with the secret file 'control' "
@@ -157,8 +158,9 @@ class ServiceSigner:
                 self._prune_at = 2 * len(self._seen) + PRUNE_NONCES
             return True
 
-    def _signature(self, method: str, target: str, time: str, nonce: str, body: bytes) -> str:
-        message = "\n".join((method.upper(), target, time, nonce, hashlib.sha256(body).hexdigest()))
+    def _signature(self, method: str, target: str, time: str, nonce: str, body: bytes, caller: str) -> str:
+        signed = (method.upper(), target, time, nonce, hashlib.sha256(body).hexdigest())
+        message = "\n".join((*signed, caller) if caller else signed)  # no header holds a line break
         return hmac.new(self._secret, message.encode(), hashlib.sha256).hexdigest()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.services.program import Port, Program
-from elastic_core.services.secrets import read_secret
+from elastic_core.services.secrets import airflow_users, read_secret
 from elastic_core.settings import Settings
 
 TEMPLATE = "airflow.cfg.template"
@@ -64,6 +64,7 @@ def write_configuration(settings: Settings) -> None:
         "triggerer_log_port": settings.triggerer_log_port,
         "parallelism": settings.airflow_parallelism,
         "idle_sleep": settings.scheduler_idle_seconds,
+        "users": ",".join(f"{name}:{role}" for name, role in airflow_users(settings).items()),
     }
     (home / "airflow.cfg").write_text(_fill(template.read_text(), values))
 

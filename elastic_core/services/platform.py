@@ -40,7 +40,7 @@ def service_settings(settings: Settings) -> Settings:
             f"ELASTIC_LEASE_SECONDS is {settings.lease_seconds:g}: while the API server restarts (about 30 s) no lease "
             f"can be renewed, and healthy trainers would stop. Set it to {SHORTEST_LEASE_SECONDS:g} or more."
         )
-    paths = ("home", "project", "cluster", "mlflow_certificate", "mlflow_key", "mlflow_ca")
+    paths = ("home", "project", "cluster", "mlflow_certificate", "mlflow_key", "mlflow_ca", "groups")
     return settings.model_copy(update={name: path.absolute() for name in paths if (path := getattr(settings, name))})
 
 
@@ -159,8 +159,10 @@ def _tracker(settings: Settings) -> tuple[Program, ...]:
 
 def push_cluster(settings: Settings) -> ClusterSpec:
     """Tell the control plane which nodes and slots there are. The same cluster again changes nothing."""
+    from elastic_core.protocol.callers import Way, at_host
     from elastic_core.protocol.http_client import HttpControl
 
     cluster = discover(settings)
-    HttpControl(settings.api_url(), read_secret(settings, "control").encode()).set_cluster(cluster)
+    control = HttpControl(settings.api_url(), read_secret(settings, "control").encode())
+    control.acting(at_host(Way.CLI)).set_cluster(cluster)
     return cluster

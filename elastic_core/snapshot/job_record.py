@@ -46,6 +46,7 @@ class Submission:
     scale_invariant: bool = False  # unit of its work, as `JobView.scale_invariant`
     budget: float | None = None  # as `JobView.budget`
     prefers_cost: bool = False
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,7 @@ def job_view(record: JobRecord) -> JobView:
         scale_invariant=job.scale_invariant,
         budget=job.budget,
         prefers_cost=job.prefers_cost,
+        user=job.user,
         spent=record.spent,
         segment_id=segment.segment_id,
         segment_state=segment.state,

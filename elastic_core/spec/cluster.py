@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from elastic_core.domain import Node, Queue
 from elastic_core.spec.problems import parse
 from elastic_core.text import near_miss
 
 QUEUE_NAME = r"^[a-z0-9][a-z0-9_-]{0,31}$"
+MOST_NAMES = 1000
+GROUP = "group:"  # before the name of a group, or of a role of Airflow's login; a name without it is a user's
+
+
+def _named(member: str) -> str:
+    if not member.removeprefix(GROUP).strip() or member != member.strip():
+        raise ValueError(f"{member!r} names nobody; write a user's name as Airflow has it, group:NAME, or dag:DAG_ID")
+    return member
+
+
+Member = Annotated[str, Field(max_length=256), AfterValidator(_named)]
 
 
 class NodeSpec(BaseModel):
@@ -40,10 +51,45 @@ class QueueSpec(BaseModel):
         examples=["research"],
     )
     guaranteed: dict[str, PositiveInt] = Field(
-        min_length=1,
+        default_factory=dict,
         description="slots by resource type that the queue's jobs get before all others; what they leave is lent out",
         examples=[{"h200": 4}],
     )
+    owners: tuple[Member, ...] = Field(
+        default=(),
+        max_length=MOST_NAMES,
+        description="users and groups (group:NAME) who submit with any priority and act on all jobs of the queue; with "
+        "neither owners nor members everybody whom Airflow lets start jobs does",
+        examples=[["ann", "group:leads"]],
+    )
+    members: tuple[Member, ...] = Field(
+        default=(),
+        max_length=MOST_NAMES,
+        description="users and groups (group:NAME) who submit to the queue and act on their own jobs",
+        examples=[["group:vision", "dag:nightly"]],
+    )
+    max_priority: int | None = Field(
+        default=None, ge=-100, le=100, description="highest priority that others than owners may submit with"
+    )
+    max_jobs: PositiveInt | None = Field(default=None, description="jobs of the queue that may be active at once")
+    max_jobs_per_user: PositiveInt | None = Field(default=None, description="the same of one user")
+    max_slots: PositiveInt | None = Field(
+        default=None, description="slots, of whatever type, that the queue's jobs may hold at once, borrowed ones too"
+    )
+    max_slots_per_user: PositiveInt | None = Field(default=None, description="the same of one user")
+
+    def for_policies(self) -> Queue | None:
+        """What a decision needs to know of it; None where that is nothing."""
+        if not self.guaranteed and self.max_slots is None and self.max_slots_per_user is None:
+            return None
+        return Queue(
+            name=self.name, guaranteed=dict(self.guaranteed), max_slots=self.max_slots,
+            max_slots_per_user=self.max_slots_per_user,
+        )  # fmt: skip
+
+    def rules(self) -> dict[str, Any]:
+        """All but name and guarantee, as plain JSON, without what is not given."""
+        return self.model_dump(mode="json", exclude={"name", "guaranteed"}, exclude_defaults=True)
 
 
 class ClusterSpec(BaseModel):
@@ -51,7 +97,9 @@ class ClusterSpec(BaseModel):
 
     nodes: tuple[NodeSpec, ...] = Field(min_length=1, description="every node, each with slots of one type")
     queues: tuple[QueueSpec, ...] = Field(
-        default=(), description="queues with a guaranteed share; jobs of any other queue use what is left"
+        default=(),
+        description="teams' queues, with guaranteed shares, members and quotas; jobs of 'default' use what is left, "
+        "unless it is listed with members or quotas of its own",
     )
 
     @field_validator("nodes")
@@ -90,8 +138,9 @@ class ClusterSpec(BaseModel):
                 yield f"the queues are guaranteed {guarantees} slots of {kind!r}, and the nodes have {count} in all"
 
     def domain_queues(self) -> tuple[Queue, ...]:
-        ordered = sorted(self.queues, key=lambda queue: queue.name)
-        return tuple(Queue(name=queue.name, guaranteed=dict(queue.guaranteed)) for queue in ordered)
+        """Those that a decision has to know, by name."""
+        ordered = (queue.for_policies() for queue in sorted(self.queues, key=lambda queue: queue.name))
+        return tuple(queue for queue in ordered if queue is not None)
 
     def domain_nodes(self) -> tuple[Node, ...]:
         return tuple(

@@ -14,16 +14,19 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import select, tuple_
 from sqlalchemy.exc import IntegrityError
 
 from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG, SUBMIT_TASK, resumed_run_id
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.job_runs import JobRun
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+AT_HOST = (Way.CLI, Way.PYTHON)
 ENDED = {DagRunState.SUCCESS: True, DagRunState.FAILED: False}
 
 
@@ -38,8 +41,13 @@ class AirflowJobRuns:
             ordered.sort(key=lambda run: run.state in ENDED)  # stable: one that works goes first
             return _job_run(session, ordered[0]) if ordered else None
 
-    def start(self, job_id: str, conf: Mapping[str, Any]) -> bool:
-        return _start(JOB_DAG, job_id, conf, "submitted through the platform's API")
+    def start(self, job_id: str, conf: Mapping[str, Any], caller: Caller | None = None) -> bool:
+        """`airflow_users.AirflowUsers.started` reads from the run what is written here of the caller."""
+        by = DagRunTriggeredByType.REST_API
+        if caller is None or (caller.unrestricted and caller.way in AT_HOST):
+            by = DagRunTriggeredByType.CLI
+        name = caller.name if caller is not None else None
+        return _start(JOB_DAG, job_id, conf, "submitted through the platform's API", by=by, user=name)
 
     def try_again(self, job_id: str) -> None:
         _clear(JOB_DAG, job_id)
@@ -52,7 +60,7 @@ class AirflowJobRuns:
         for segment_id in over:
             conf = {"job_id": job_id, "segment_id": segment_id}
             if segment_id not in states:
-                if _start(SEGMENT_DAG, segment_id, conf, f"segment of {job_id}", by_operator=True):
+                if _start(SEGMENT_DAG, segment_id, conf, f"segment of {job_id}", by=DagRunTriggeredByType.OPERATOR):
                     done.append(f"run {segment_id} started")
             elif states[segment_id] in ENDED and not over[segment_id]:
                 _clear(SEGMENT_DAG, segment_id)
@@ -60,18 +68,20 @@ class AirflowJobRuns:
         return done
 
 
-def _start(dag_id: str, run_id: str, conf: Mapping[str, Any], note: str, by_operator: bool = False) -> bool:
-    """False where a run of that id exists. `by_operator`: as the run that a task starts, not a person."""
+def _start(
+    dag_id: str, run_id: str, conf: Mapping[str, Any], note: str, *, by: DagRunTriggeredByType, user: str | None = None
+) -> bool:
+    """False where a run of that id exists."""
     from airflow.api.common.trigger_dag import trigger_dag
     from airflow.exceptions import DagNotFound, DagRunAlreadyExists
-    from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-    run_type = DagRunType.OPERATOR_TRIGGERED if by_operator else DagRunType.MANUAL
-    triggered_by = DagRunTriggeredByType.OPERATOR if by_operator else DagRunTriggeredByType.REST_API
+    by_a_task = by is DagRunTriggeredByType.OPERATOR
+    run_type = DagRunType.OPERATOR_TRIGGERED if by_a_task else DagRunType.MANUAL
     try:
         trigger_dag(
-            dag_id=dag_id, run_id=run_id, conf=dict(conf), run_type=run_type, triggered_by=triggered_by, note=note
-        )
+            dag_id=dag_id, run_id=run_id, conf=dict(conf), run_type=run_type, triggered_by=by,
+            triggering_user_name=user, note=note,
+        )  # fmt: skip
     except (DagRunAlreadyExists, IntegrityError):
         return False
     except DagNotFound as error:

@@ -4,24 +4,26 @@ An exception while a plugin's app starts would stop the whole API server. So not
 the control plane is built, its routes answer 503 with the reason, and building is tried again.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elastic_airflow.names import JOB_DAG
 from elastic_airflow.page.page_files import page_router
+from elastic_core.protocol.callers import Caller, Way
 from elastic_core.settings import Settings
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+
+    from elastic_airflow.airflow_users import AirflowUsers
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +89,7 @@ def plugin_app() -> FastAPI:
     return mount_app(build_control_app, user_may("GET"))
 
 
-def user_may(method: ResourceMethod) -> Callable[..., Any]:
+def user_may(method: "ResourceMethod") -> Callable[..., Any]:
     """Airflow's own rule: who may see (GET) or start (POST) runs of `elastic_job` may do so with jobs here."""
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
     from airflow.api_fastapi.core_api.security import requires_access_dag
@@ -95,9 +97,24 @@ def user_may(method: ResourceMethod) -> Callable[..., Any]:
     return requires_access_dag(method=method, access_entity=DagAccessEntity.RUN, param_dag_id=JOB_DAG)
 
 
+def acting_user(users: "AirflowUsers") -> Callable[..., Caller]:
+    """The dependency that a user must pass to act, and that says who it is."""
+    from airflow.api_fastapi.core_api.security import get_user
+
+    def acting(
+        request: Request,
+        user: Annotated[Any, Depends(get_user)],
+        _: Annotated[None, Depends(user_may("POST"))],
+    ) -> Caller:
+        return users.logged_in(user, Way.REST if "authorization" in request.headers else Way.PAGE)
+
+    return acting
+
+
 def build_control_app() -> FastAPI:
     """The control API over the ledger of the settings. Raises whatever keeps it from starting."""
     from elastic_airflow.airflow_runs import AirflowJobRuns
+    from elastic_airflow.airflow_users import AirflowUsers
     from elastic_airflow.page.page_api import ui_router
     from elastic_core.control.plane import open_control
     from elastic_core.control.rpc.http_api import create_app
@@ -105,7 +122,9 @@ def build_control_app() -> FastAPI:
     settings = Settings()
     control = open_control(settings, runs=AirflowJobRuns())
     secret = settings.secret_file("control").read_text().strip().encode()
-    reads = user_may("GET")
-    app: FastAPI = create_app(control, service_secret=secret, user_reads=reads, user_writes=user_may("POST"))
+    reads, users = user_may("GET"), AirflowUsers(settings)
+    app: FastAPI = create_app(
+        control, service_secret=secret, user_reads=reads, user_writes=acting_user(users), users=users
+    )
     app.include_router(ui_router(control, settings), prefix="/ui", dependencies=[Depends(reads)])
     return app

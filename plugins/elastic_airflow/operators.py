@@ -18,12 +18,14 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from elastic_airflow import links
 from elastic_airflow.access import dag_runs
+from elastic_airflow.access.behalf import who_marked, who_started
 from elastic_airflow.access.hooks import ElasticHook
 from elastic_airflow.access.retries import cleared, infrastructure_retries
 from elastic_airflow.names import CONN_ID, JOB_DAG
 from elastic_airflow.triggers import JobEndTrigger
 from elastic_core.domain import JobState
 from elastic_core.errors import UserError
+from elastic_core.protocol.callers import Way
 from elastic_core.protocol.records import JobStatus, Submission, SubmissionState
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import parse_job_spec
@@ -88,7 +90,7 @@ class ElasticTrainingOperator(ElasticOperator):
         control = self.control()
         submission = self._start(control, context["ti"])
         if submission.state is SubmissionState.ENDED and cleared(context["ti"], self.retries or 0):
-            submission = self._start_again(control, submission)
+            submission = self._start_again(control, submission, context["ti"])
         return self._follow(control, submission)
 
     def follow(self, context: Any, job_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,14 +109,15 @@ class ElasticTrainingOperator(ElasticOperator):
                 raise UserError("give spec= (what to train) or job_id= (a job that was submitted before)")
             return control.submission(self.job_id)
         spec = parse_job_spec(json.loads(self.spec) if isinstance(self.spec, str) else self.spec)
-        return control.start_job(self.job_id or default_job_id(spec.name, ti), spec, self.warm_start)
+        job_id = self.job_id or default_job_id(spec.name, ti)
+        return control.acting(who_started(ti, Way.DAG)).start_job(job_id, spec, self.warm_start)
 
-    def _start_again(self, control: HttpControl, submission: Submission) -> Submission:
+    def _start_again(self, control: HttpControl, submission: Submission, ti: Any) -> Submission:
         """A person cleared this task: what failed or was cancelled goes on, what was not registered is."""
         job = control.job(submission.job_id)
         if job.state in (JobState.FAILED, JobState.CANCELLED):
             self.log.info("job %s was %s (%s): revived", job.job_id, job.state, job.error)
-            control.revive(job.job_id)
+            control.acting(who_marked(ti.dag_id, ti.run_id)).revive(job.job_id)
         elif submission.run_succeeded:
             return submission
         self.log.info("%s", dag_runs.ensure_resumed_run(job.job_id, "is wanted again: its task was cleared"))

@@ -13,22 +13,26 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.xcom import BaseXCom
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTaskEndEvent, BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
 from elastic_airflow import links
 from elastic_airflow.access import dag_runs
+from elastic_airflow.access.behalf import by_a_user, who_marked
+from elastic_airflow.access.deferral import quiet_seconds
 from elastic_airflow.access.driver import end_driver
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.names import CONN_ID, SEGMENT_DAG, TRAIN_TASK
 from elastic_airflow.outcomes import job_summary, segment_summary, segment_words
 from elastic_core.domain import JobState, SegmentState
-from elastic_core.errors import InfrastructureError, NotFound, Unauthorized
+from elastic_core.errors import Forbidden, InfrastructureError, NotFound, Unauthorized
 from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
+
+if TYPE_CHECKING:
+    from elastic_core.protocol.http_client import HttpControl
 
 AWAY = (InfrastructureError, Unauthorized, AirflowRuntimeError, OSError)  # what waiting may cure
 POLL_SECONDS = 1.0
@@ -40,21 +44,6 @@ END_CHECK_SECONDS = 3.0  # the same for a job that starts or ends: what its run 
 LAST_COMMIT_SECONDS = 20.0  # how long a job that was marked as a success may take to commit what it has
 USER_ACTION_SECONDS = 60.0  # that a user's act waits for a control API that is away
 _USER_ACTIONS: set[asyncio.Task[None]] = set()  # the event loop holds tasks weakly only
-
-
-def quiet_seconds() -> float:
-    """No event that queues the task again earlier than this after its deferral.
-
-    The supervisor of the deferring task lingers up to one heartbeat interval, and then the executor reports a success.
-    Airflow 3.3 passes that over for a task that is scheduled, and fails one that is queued or runs by then
-    (`SchedulerJobRunner.process_executor_events`). A task that its trigger has ended is in neither state.
-    """
-    return 2.0 * conf.getint("workers", "min_heartbeat_interval")
-
-
-def by_a_user(state: str | None) -> str:
-    """The act of a user that left a task in this state (None: in none), in the ledger's words."""
-    return f"{f'marked as {state}' if state in ('failed', 'success') else 'cleared'} by a user in Airflow"
 
 
 class LedgerTrigger(BaseTrigger):
@@ -128,6 +117,8 @@ class LedgerTrigger(BaseTrigger):
         while True:
             try:
                 return await self.handle_user_action(await self._user_action())
+            except Forbidden as refusal:  # reconciliation gives a job that goes on another run
+                return self.log.warning("what was done in Airflow changes nothing: %s", refusal)
             except AWAY as error:
                 if time.monotonic() > until:
                     self.log.error("what the user asked of segment %s was not done: %s", self.segment_id, error)
@@ -141,6 +132,11 @@ class LedgerTrigger(BaseTrigger):
             return False
         self._next_check = now + (every_seconds or CHECK_SECONDS)
         return True
+
+    async def acting(self) -> HttpControl:
+        """The control plane on behalf of whoever marked or cleared the task."""
+        task: Any = self.task_instance
+        return (await self.cache.control()).acting(who_marked(task.dag_id, task.run_id))
 
     async def _user_action(self) -> str | None:
         """What the user did to the task: its state now ("success", "failed"), None if cleared, "deleted"."""
@@ -162,6 +158,7 @@ class JobTrigger(LedgerTrigger):
     def __init__(self, job_id: str, segment_id: str, conn_id: str = CONN_ID) -> None:
         super().__init__(job_id, segment_id, conn_id)
         self._run_shown: Any = None  # in MLflow
+        self._refused: str | None = None  # segment that a user had no right to end
 
     async def next_event(self) -> TriggerEvent | None:
         job = (await self.cache.active_jobs()).get(self.job_id)
@@ -200,8 +197,17 @@ class JobTrigger(LedgerTrigger):
         elif run is dag_runs.Presence.FINISHED:
             # Marked before a triggerer had taken up its trigger, whose on_kill would have done this.
             action = await asyncio.to_thread(dag_runs.task_state, SEGMENT_DAG, self.segment_id, TRAIN_TASK)
-            control = await self.cache.control()
+            await self._revoke_for_user(action)
+
+    async def _revoke_for_user(self, action: str | None) -> None:
+        if self._refused == self.segment_id:  # its run stays as it was marked
+            return
+        control = (await self.cache.control()).acting(who_marked(SEGMENT_DAG, self.segment_id))
+        try:
             await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(action))
+        except Forbidden as refusal:
+            self._refused = self.segment_id
+            self.log.warning("segment %s goes on: %s", self.segment_id, refusal)
 
     async def _show_tracker(self, job: JobStatus) -> None:
         """The job's run in MLflow is opened after its task was deferred: its link is stored from here."""
@@ -216,15 +222,14 @@ class JobTrigger(LedgerTrigger):
         if action not in ("failed", "success"):
             self.log.info("job %s goes on: its task was %s", self.job_id, action or "cleared")
             return
-        control = await self.cache.control()
+        control = await self.acting()
         active = (await self.cache.active_jobs()).get(self.job_id)
         if action == "success" and active is not None:
-            await self._commit_first(active.segment_id)
+            await self._commit_first(control, active.segment_id)
         job = await asyncio.to_thread(control.cancel, self.job_id, by_a_user(action))
-        await asyncio.to_thread(end_driver, control, job)
+        await asyncio.to_thread(end_driver, await self.cache.control(), job)
 
-    async def _commit_first(self, segment_id: str) -> None:
-        control = await self.cache.control()
+    async def _commit_first(self, control: HttpControl, segment_id: str) -> None:
         await asyncio.to_thread(control.revoke, segment_id, "the job was marked as a success in Airflow")
         until = time.monotonic() + LAST_COMMIT_SECONDS
         while time.monotonic() < until:
@@ -387,5 +392,5 @@ class SegmentTrigger(AttemptTrigger):
         if action == "deleted":
             self.log.info("the run was deleted: segment %s goes on", self.segment_id)
             return
-        control = await self.cache.control()
+        control = await self.acting()
         await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(action))

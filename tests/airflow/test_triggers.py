@@ -33,9 +33,10 @@ from elastic_airflow.triggers import (
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.spec import QueueSpec
 from tests.airflow.conftest import Api
 from tests.airflow.doubles import FakeSupervisor, FakeTask
-from tests.builders import FACTS, FakeJobRuns, Life, a_commit, a_spec
+from tests.builders import FACTS, FakeJobRuns, Life, a_cluster, a_commit, a_spec
 
 pytestmark = pytest.mark.usefixtures("api", "airflow")
 SEGMENT = "digits-1__seg_0"
@@ -307,6 +308,47 @@ def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
     airflow.task_states[RUN] = {"train": state}
     words = f"marked as {state} by a user in Airflow"
     does(JobTrigger(job, SEGMENT), lambda: plane.segment(SEGMENT).revoke_reason == words)
+
+
+@pytest.fixture
+def olgas(job: str, plane: LedgerControl) -> str:
+    """The job, in a queue on which nobody whom these tests know may act."""
+    plane.set_cluster(a_cluster().model_copy(update={"queues": (QueueSpec(name="default", owners=("olga",)),)}))
+    return job
+
+
+def test_who_may_not_act_on_a_job_changes_nothing_by_marking_its_tasks(
+    olgas: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life
+) -> None:
+    order = life.start()
+    airflow.runs[RUN] = airflow.runs[JOB_DAG, "run-1"] = "running"
+    airflow.task_states[RUN] = airflow.task_states[JOB_DAG, "run-1"] = {"train": "failed"}
+    kill(SegmentTrigger(olgas, SEGMENT, order.epoch), FakeTask(*RUN))
+    kill(JobTrigger(olgas, SEGMENT), FakeTask(JOB_DAG, "run-1"))
+    assert plane.segment(SEGMENT).revoke_reason is None
+    assert plane.job(olgas).state is JobState.ACTIVE
+    assert not plane.job(olgas).results.get(DRIVER, {}).get("ended"), "reconciliation gives it another run"
+    assert [(r.action, r.done) for r in plane.audit_records([olgas])] == [
+        ("cancel", False), ("ask for a boundary", False)
+    ]  # fmt: skip
+
+
+def test_a_marked_segment_that_goes_on_is_refused_once(
+    olgas: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_airflow.triggers.CHECK_SECONDS", 0.0)
+    life.start()
+    airflow.runs[RUN], airflow.task_states[RUN] = "failed", {"train": "failed"}
+    trigger, looks = JobTrigger(olgas, SEGMENT), []
+    check = trigger._check_run
+
+    async def counted(job: Any) -> None:
+        await check(job)
+        looks.append(job)
+
+    monkeypatch.setattr(trigger, "_check_run", counted)
+    does(trigger, lambda: len(looks) >= 3)
+    assert [record.done for record in plane.audit_records([olgas])] == [False]
 
 
 def test_an_absent_control_api_is_waited_for(job: str, api: Api, plane: LedgerControl, monkeypatch: Any) -> None:

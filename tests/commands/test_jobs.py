@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from elastic_core import cli
 from elastic_core.commands.jobs_commands import app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import NotFound, UserError
+from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.job_runs import JobRun
 from elastic_core.spec import QueueSpec, parse_job_spec
 from elastic_core.state.format.checkpoint_format import CheckpointHeader, write_manifest, write_shard
@@ -149,6 +152,50 @@ def test_a_job_is_cancelled_revived_and_rolled_back(control: LedgerControl) -> N
     assert printed("revive", "job-a")["segment_id"] == "job-a__seg_1"
     assert printed("rollback", "job-a", first)["step"] == 5
     assert control.job("job-a").state is JobState.ACTIVE
+
+
+def test_many_jobs_are_cancelled_after_saying_how_many(control: LedgerControl) -> None:
+    team = QueueSpec(name="prod", guaranteed={"cpu": 1}, owners=("olga",))
+    control.set_cluster(a_cluster().model_copy(update={"queues": (team,)}))
+    ann = Caller(name="ann", way=Way.REST)
+    for job_id in ("a", "b"):
+        control.acting(ann).submit(job_id, a_spec(), FACTS)
+    for job_id in ("c", "d"):
+        control.submit(job_id, a_spec(queue="prod"), FACTS)
+    refused = CliRunner().invoke(app, ["cancel", "--all"], input="n\n", env={"COLUMNS": "200"})
+    assert (refused.exit_code, "Cancel 4 jobs?" in refused.stderr) == (1, True)
+    assert len(control.jobs(active_only=True)) == 4
+    assert [one["job_id"] for one in printed("cancel", "--user", "ann", "--yes")] == ["a", "b"]
+    assert [one["job_id"] for one in printed("cancel", "--queue", "prod", "--user", "ann", "--yes")] == []
+    as_ann = elastic("cancel", "c", "d", "--yes", "--as", "ann")
+    assert (as_ann.exit_code, "the queue is of olga" in as_ann.stdout.replace("\n", " ")) == (1, True)
+    assert [one["state"] for one in printed("cancel", "--queue", "prod", "--yes")] == ["cancelled"] * 2
+    for wrong in (("cancel",), ("cancel", "a", "--all")):
+        assert isinstance(raised := elastic(*wrong).exception, UserError)
+        assert "name jobs, or choose active ones with" in str(raised)
+
+
+def test_the_command_acts_for_the_operator_or_for_a_user_and_both_are_on_record(
+    control: LedgerControl, runs: FakeJobRuns, tmp_path: Path
+) -> None:
+    elastic("submit", a_file(tmp_path), "--id", "job-a", "--wait", 0, "--as", "ann")
+    elastic("submit", a_file(tmp_path), "--id", "job-b", "--wait", 0)
+    assert [(caller.name, caller.unrestricted) for caller in runs.started_for.values() if caller] == [
+        ("ann", False), (f"{getpass.getuser()}@host", True)
+    ]  # fmt: skip
+    ann = Caller(name="ann", way=Way.AIRFLOW)
+    control.acting(ann).submit("job-a", a_spec(), FACTS)
+    elastic("cancel", "job-a", "--reason", "enough")
+    shown = elastic("show", "job-a").stdout
+    assert "by ann" in shown
+    assert "ann: submit (cli)" in shown
+    assert "cancel (cli), enough" in shown
+    records = json.loads(CliRunner().invoke(cli.build(), ["audit", "--job", "job-a", "--json"]).stdout)
+    assert [(record["actor"], record["action"]) for record in records] == [
+        (f"{getpass.getuser()}@host", "cancel"), ("ann", "submit")
+    ]  # fmt: skip
+    listed = CliRunner().invoke(cli.build(), ["audit", "--user", "ann"], env={"COLUMNS": "200"}).stdout
+    assert ("submit" in listed, "cancel" in listed) == (True, False)
 
 
 def test_a_decision_is_replayed(control: LedgerControl) -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import UserError
-from elastic_core.services.secrets import admin_password, ensure_secrets, read_secret, write_secret
+from elastic_core.services.secrets import (
+    admin_password,
+    airflow_users,
+    ensure_secrets,
+    read_secret,
+    user_password,
+    write_secret,
+)
 from elastic_core.settings import Settings
 
 
@@ -53,6 +60,33 @@ def test_a_secret_is_replaced_whole_and_stays_private(tmp_path: Path) -> None:
 def test_there_is_no_password_before_the_first_up(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         admin_password(Settings(home=tmp_path))
+
+
+def test_each_user_of_the_simple_login_gets_a_password_that_stays(tmp_path: Path) -> None:
+    ensure_secrets(Settings(home=tmp_path))
+    before = admin_password(Settings(home=tmp_path))
+    more = Settings(home=tmp_path, airflow_users="admin:admin, ann:user")
+    ensure_secrets(more)
+    ensure_secrets(more)
+    assert airflow_users(more) == {"admin": "admin", "ann": "user"}
+    assert (admin_password(more), len(user_password(more, "ann"))) == (before, 16)
+    with pytest.raises(UserError, match=r"has no user 'bob'; it has admin, ann\. Add name:role to"):
+        user_password(more, "bob")
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [
+        ("ann:user", "without admin:admin"),
+        ("admin:admin,ann", "'ann' is no user; write name:role"),
+        ("admin:admin,ann:boss", "as the role one of viewer, user, op, admin"),
+        ("admin:admin,ann@host:user", "does not end with @host"),
+        ("admin:admin,a b:user", "'a b:user' is no user"),
+    ],
+)
+def test_users_that_the_simple_login_would_not_take_are_refused(tmp_path: Path, users: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        ensure_secrets(Settings(home=tmp_path, airflow_users=users))
 
 
 @pytest.mark.parametrize("placeholder", ["changeme", "secret", "xxxxxxxx" * 8, "change-me-" * 4])

@@ -123,3 +123,29 @@ def test_a_queue_that_does_not_exist_is_refused_with_those_that_do() -> None:
         check_against(parse_job_spec({**job, "queue": fine}), shared)
     with pytest.raises(UserError, match=r"no queue 'any-label'\. It has 'default' only"):
         check_against(parse_job_spec({**job, "queue": "any-label"}), cluster())
+
+
+def test_a_queue_may_have_rules_and_no_share_of_its_own() -> None:
+    team = {"name": "team", "owners": ["olga", "group:leads"], "members": ["dag:nightly"], "max_priority": 5,
+            "max_jobs": 10, "max_jobs_per_user": 2}  # fmt: skip
+    (queue,) = cluster(with_queues(team)).queues
+    assert queue.rules() == {name: value for name, value in team.items() if name != "name"}
+    assert cluster(with_queues(team)).domain_queues() == (), "a decision has to know of shares and limits of slots only"
+    (limited,) = cluster(with_queues({**team, "max_slots": 4, "max_slots_per_user": 2})).domain_queues()
+    assert (limited.guaranteed, limited.max_slots, limited.max_slots_per_user) == ({}, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"members": ["group:"]}, "queues.0.members.0: 'group:' names nobody; write a user's name as Airflow has it"),
+        ({"owners": [" ann"]}, "queues.0.owners.0: ' ann' names nobody"),
+        ({"max_jobs": 0}, "queues.0.max_jobs: input should be greater than 0"),
+        ({"max_priority": 101}, "queues.0.max_priority: input should be less than or equal to 100"),
+        ({"member": ["ann"]}, "there is no such key; did you mean 'members'?"),
+    ],
+)
+def test_rules_that_say_nothing_are_refused(rules: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        cluster(with_queues({"name": "team", **rules}))
+    assert said in str(caught.value)

@@ -7,6 +7,7 @@ from sqlalchemy import select
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import NodeRow, QueueRow
 from elastic_core.domain import Node, Queue
+from elastic_core.spec import QueueSpec
 
 
 def nodes(tx: Tx) -> tuple[Node, ...]:
@@ -23,6 +24,22 @@ def nodes(tx: Tx) -> tuple[Node, ...]:
     )
 
 
+def queue_specs(tx: Tx) -> tuple[QueueSpec, ...]:
+    """With members and quotas, by name."""
+    return tuple(map(_queue_spec, tx.session.scalars(select(QueueRow).order_by(QueueRow.name))))
+
+
+def queue_spec(tx: Tx, name: str) -> QueueSpec:
+    """A queue without any rules where the cluster has none of this name (any more)."""
+    row = tx.session.get(QueueRow, name)
+    return QueueSpec.model_construct(name=name) if row is None else _queue_spec(row)
+
+
 def queues(tx: Tx) -> tuple[Queue, ...]:
-    rows = tx.session.scalars(select(QueueRow).order_by(QueueRow.name))
-    return tuple(Queue(name=row.name, guaranteed=row.guaranteed) for row in rows)
+    """What a decision has to know of them, by name."""
+    known = (queue.for_policies() for queue in queue_specs(tx))
+    return tuple(queue for queue in known if queue is not None)
+
+
+def _queue_spec(row: QueueRow) -> QueueSpec:
+    return QueueSpec.model_validate({"name": row.name, "guaranteed": row.guaranteed, **row.rules})

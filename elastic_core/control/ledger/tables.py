@@ -54,6 +54,7 @@ class JobRow(Base):
     submitted_at: Mapped[float]
     finished_at: Mapped[float | None]
     warm_start: Mapped[str | None]
+    submitted_by: Mapped[str | None]
     error: Mapped[str | None]
     notes: Mapped[list[str]] = mapped_column(default=list)
     results: Mapped[Json] = mapped_column(default=dict)
@@ -113,6 +114,7 @@ class QueueRow(Base):
 
     name: Mapped[str] = mapped_column(primary_key=True)
     guaranteed: Mapped[Json]
+    rules: Mapped[Json] = mapped_column(default=dict)  # the other fields of `QueueSpec`, where they are given
 
 
 class SlotRow(Base):
@@ -280,6 +282,28 @@ class DecisionRow(Base):
     snapshot: Mapped[Json]
     plan: Mapped[Json]
     actions: Mapped[list[str]]
+
+
+class AuditRow(Base):
+    """What a user, a DAG or the operator did, or was refused. `job_id` may name no job of the ledger."""
+
+    __tablename__ = "audit_records"
+    __table_args__ = (
+        Index("ix_audit_records_job_id", "job_id", "id"),
+        Index("ix_audit_records_actor", "actor", "id"),
+        Index("ix_audit_records_at", "at"),
+    )
+
+    id: Mapped[int] = _big(Identity(always=True), primary_key=True)
+    at: Mapped[float]
+    actor: Mapped[str]
+    way: Mapped[str]
+    action: Mapped[str]
+    job_id: Mapped[str | None]
+    subject: Mapped[str]
+    queue: Mapped[str | None]
+    done: Mapped[bool]  # False: refused
+    detail: Mapped[str]
 
 
 class EventRow(Base):

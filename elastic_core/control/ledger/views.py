@@ -202,6 +202,7 @@ def _job_status(
         last_restore=restore,
         forecast=forecast,
         hindsight=forecast_rows.hindsight(job),
+        submitted_by=job.submitted_by,
     )
 
 

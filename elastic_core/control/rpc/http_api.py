@@ -1,6 +1,7 @@
 """The control plane over HTTP, mounted in Airflow's API server. Three kinds of caller, and no route without one:
 
-- `POST /service/<method>`: operators, triggers, the CLI; signed with the service secret (HMAC).
+- `POST /service/<method>`: operators, triggers, the CLI; signed with the service secret (HMAC). Where the request says
+  for whom it acts, it has no more rights than they.
 - `POST /trainer/<method>`: the processes of one segment, and the agent that watches them; a bearer token each.
 - `/ui/...`: people, behind Airflow's own login; the plugin brings the dependencies that check their roles.
 
@@ -18,11 +19,13 @@ from starlette.types import Scope
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.cross_site import refuse_other_sites
+from elastic_core.control.teams.permissions import check_method
 from elastic_core.domain import to_json
 from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
+from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Users, caller_of
 from elastic_core.protocol.encoding import dumps, loads
-from elastic_core.protocol.tokens import ServiceSigner
+from elastic_core.protocol.tokens import CALLER_HEADER, ServiceSigner
 from elastic_core.spec import parse_job_spec
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, and stands in an object
@@ -32,19 +35,24 @@ Dependency = Callable[..., Any]
 
 
 def create_app(
-    control: LedgerControl, *, service_secret: bytes, user_reads: Dependency, user_writes: Dependency
-) -> FastAPI:
-    """`user_reads` and `user_writes` are FastAPI dependencies that raise unless the person may look, or act."""
+    control: LedgerControl, *, service_secret: bytes, user_reads: Dependency, user_writes: Dependency,
+    users: Users | None = None,
+) -> FastAPI:  # fmt: skip
+    """`user_reads` and `user_writes` are FastAPI dependencies that raise unless the person may look, or act.
+
+    `user_writes` gives the `Caller`; None stands for one with all rights. `users`: who is not logged in here.
+    """
     app = FastAPI(
         title="elastic control", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(_plain_path)]
     )
     app.add_exception_handler(ElasticError, _answer_error)
-    app.include_router(_service_routes(control, ServiceSigner(service_secret)))
+    app.include_router(_service_routes(control, ServiceSigner(service_secret), users or NoDirectory()))
     app.include_router(_trainer_routes(control))
     app.include_router(_ui_job_reads(control, user_reads))
     app.include_router(_ui_pool_reads(control, user_reads))
     app.include_router(_ui_forecasts(control, user_reads))
-    app.include_router(_ui_writes(control, user_writes))
+    app.include_router(_ui_job_writes(control, user_writes))
+    app.include_router(_ui_more_writes(control, user_writes))
     return app
 
 
@@ -90,7 +98,7 @@ def _call(methods: Mapping[str, calls.Method], target: Any, name: str, body: byt
     return Response(method.encode_result(result), media_type="application/json")
 
 
-def _service_routes(control: LedgerControl, signer: ServiceSigner) -> APIRouter:
+def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users) -> APIRouter:
     def signed(request: Request, body: Body) -> bytes:
         signer.check(request.method, _target(request.scope), body, request.headers, time.time())
         return body
@@ -98,8 +106,12 @@ def _service_routes(control: LedgerControl, signer: ServiceSigner) -> APIRouter:
     router = APIRouter()
 
     @router.post("/service/{name}")
-    def service(name: str, body: Annotated[bytes, Depends(signed)]) -> Response:
-        return _call(calls.service_methods(), control, name, body)
+    def service(name: str, request: Request, body: Annotated[bytes, Depends(signed)]) -> Response:
+        on_behalf = request.headers.get(CALLER_HEADER)
+        caller = caller_of(OnBehalf.of_header(on_behalf), users) if on_behalf else None
+        if caller is not None:
+            check_method(caller, name)
+        return _call(calls.service_methods(), control.acting(caller), name, body)
 
     return router
 
@@ -161,6 +173,12 @@ def _ui_job_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
 def _ui_pool_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     router = APIRouter(prefix="/ui", dependencies=[Depends(user_reads)])
 
+    @router.get("/audit")
+    def audit(job_id: str | None = None, actor: str | None = None, limit: int = 100) -> Response:
+        """The last actions of users, newest first; refused ones, too."""
+        records = control.audit_records([job_id] if job_id is not None else None, actor, limit)
+        return _json([to_json(record) for record in records])
+
     @router.get("/timeline")
     def timeline(since: float) -> Response:
         """Segments that held slots at or after `since` (Unix seconds)."""
@@ -200,26 +218,47 @@ def _ui_forecasts(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     return router
 
 
-def _ui_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
+def _ui_job_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
     router = APIRouter(prefix="/ui", dependencies=[Depends(user_writes), Depends(refuse_other_sites)])
+    who = Annotated[Caller | None, Depends(user_writes)]
 
     @router.post("/jobs/{job_id}/start")
-    def start(job_id: str, body: Body) -> Response:
+    def start(job_id: str, body: Body, caller: who) -> Response:
         """A job under an id of the caller's, so that asking again makes no second one: spec, and perhaps warm_start."""
         spec, warm_start = parse_job_spec(_field(body, "spec", dict)), _optional(body, "warm_start", str)
-        return _json(to_json(control.start_job(job_id, spec, warm_start)))
+        return _json(to_json(control.acting(caller).start_job(job_id, spec, warm_start)))
 
     @router.post("/jobs/{job_id}/cancel")
-    def cancel(job_id: str, body: Body) -> Response:
-        return _json(to_json(control.cancel(job_id, _field(body, "reason", str))))
+    def cancel(job_id: str, body: Body, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).cancel(job_id, _field(body, "reason", str))))
+
+    @router.post("/jobs/{job_id}/revive")
+    def revive(job_id: str, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).revive(job_id)))
 
     @router.post("/jobs/{job_id}/rollback")
-    def rollback(job_id: str, body: Body) -> Response:
-        return _json(to_json(control.rollback(job_id, _field(body, "checkpoint_id", int))))
+    def rollback(job_id: str, body: Body, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).rollback(job_id, _field(body, "checkpoint_id", int))))
+
+    return router
+
+
+def _ui_more_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
+    router = APIRouter(prefix="/ui", dependencies=[Depends(user_writes), Depends(refuse_other_sites)])
+    who = Annotated[Caller | None, Depends(user_writes)]
+
+    @router.post("/cancel")
+    def cancel_many(body: Body, caller: who) -> Response:
+        """Many jobs: `job_ids` and a reason. The answer has a state or an error for each."""
+        job_ids = _field(body, "job_ids", list)
+        if not all(isinstance(job_id, str) for job_id in job_ids):
+            raise UserError("'job_ids' must be a list of texts")
+        outcomes = control.acting(caller).cancel_jobs(job_ids, _field(body, "reason", str))
+        return _json([to_json(outcome) for outcome in outcomes])
 
     @router.post("/segments/{segment_id}/revoke")
-    def revoke(segment_id: str, body: Body) -> Response:
-        return _json(to_json(control.revoke(segment_id, _field(body, "reason", str))))
+    def revoke(segment_id: str, body: Body, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).revoke(segment_id, _field(body, "reason", str))))
 
     return router
 

@@ -33,6 +33,7 @@ from elastic_core.logs import get_logger
 from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Policy, is_slow
 from elastic_core.policy.plans.plan_check import violations
+from elastic_core.policy.rules.slot_quotas import over_quota, with_waiting, within_quotas
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.settings import Settings
 
@@ -151,23 +152,29 @@ class Allocator:
         policy = registry.get(name)
         if not is_slow(policy):
             return ask(policy, snapshot)
-        return checked(self._policy_process.decide(name, snapshot), snapshot)
+        return ask_within_quotas(lambda within: self._policy_process.decide(name, within), snapshot)
 
     def _carry_over(self, snapshot: Snapshot, why: str) -> Plan | None:
         """The last plan for the jobs of now; None where it does not fit them, or stayed already the last time."""
         last = self._ledger.read(_last_plan)
-        if last is None or violations(plan := carried_over(last, snapshot, why), snapshot):
+        if last is None:
             return None
-        return plan
+        plan = carried_over(last, snapshot, why)
+        return None if violations(plan, snapshot) or any(over_quota(plan, snapshot)) else plan
 
 
 def ask(policy: Policy, snapshot: Snapshot) -> Plan:
     """The policy's valid plan. Raises `InvalidPlan`, or whatever the policy raises."""
-    return checked(policy.decide(snapshot, Random(snapshot.version)), snapshot)
+    return ask_within_quotas(lambda within: policy.decide(within, Random(snapshot.version)), snapshot)
+
+
+def ask_within_quotas(decide: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
+    within, waiting = within_quotas(snapshot)
+    return checked(with_waiting(decide(within), waiting), snapshot)
 
 
 def checked(plan: Plan, snapshot: Snapshot) -> Plan:
-    wrong = violations(plan, snapshot)
+    wrong = (*violations(plan, snapshot), *over_quota(plan, snapshot))
     if wrong:
         raise InvalidPlan(f"the plan of {plan.policy} is refused: {'; '.join(wrong)}")
     return plan

@@ -161,6 +161,7 @@ def submission(job: JobRow, spec: JobSpec) -> Submission:
         scale_invariant=spec.work.scale_invariant,
         budget=spec.budget,
         prefers_cost=spec.prefer == "cost",
+        user=job.submitted_by,
     )
 
 

@@ -15,6 +15,7 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, SegmentRow, TargetRow
 from elastic_core.control.ledger.views import last_segments
+from elastic_core.control.teams.job_quotas import check_room
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.pool_changes import check_feasible
 from elastic_core.domain import JobState, SegmentState, from_json, to_json
@@ -26,8 +27,11 @@ from elastic_core.spec.admitted_layouts import check_layouts
 from elastic_core.spec.job import total_samples
 
 
-def check_request(tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None) -> bool:
-    """Whether the ledger has this very job. Raises `UserError` for what is wrong whatever the task's code says."""
+def check_request(tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None, user: str | None = None) -> bool:
+    """Whether the ledger has this very job. Raises `UserError` for what is wrong whatever the task's code says.
+
+    `user`: whose quotas count.
+    """
     known = tx.session.get(JobRow, job_id)
     if known is not None:
         _check_same(known, spec, warm_start)
@@ -35,11 +39,14 @@ def check_request(tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None) ->
     check_job_id(job_id)
     entry_points.check(spec.entry_point, tx.settings.tasks)
     check_feasible(tx, spec)
+    check_room(tx, spec.queue, user)
     return False
 
 
-def submit(tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None) -> None:
-    if check_request(tx, job_id, spec, warm_start):
+def submit(
+    tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None, user: str | None = None
+) -> None:
+    if check_request(tx, job_id, spec, warm_start, user):
         return
     if facts.dataset_samples < 1:
         raise UserError(f"the data set of {job_id!r} has {facts.dataset_samples} samples; at least one is needed")
@@ -52,6 +59,7 @@ def submit(tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str 
         total_samples=total_samples(spec, facts.dataset_samples),
         submitted_at=tx.now,
         warm_start=warm_start,
+        submitted_by=user,
         notes=[],
         results={},
         lineage=0,
@@ -181,6 +189,8 @@ def _end_open_segment(tx: Tx, job: JobRow, reason: str) -> None:
 
 
 def _reopen(tx: Tx, job: JobRow, note: str) -> None:
+    if job.state != JobState.ACTIVE:
+        check_room(tx, from_json(JobSpec, job.spec).queue, job.submitted_by)
     job.state = JobState.ACTIVE
     job.error = job.finished_at = job.hindsight = None
     add_note(tx, job, note)

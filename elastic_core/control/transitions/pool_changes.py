@@ -6,18 +6,18 @@ from sqlalchemy import delete, select, update
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.nodes import nodes, queues
+from elastic_core.control.ledger.nodes import nodes, queue_specs, queues
 from elastic_core.control.ledger.tables import LeaseRow, LeaseSlotRow, NodeRow, QueueRow, SegmentRow, SlotRow
 from elastic_core.control.transitions.endings import lose_attempt
 from elastic_core.crashing import crash_here
-from elastic_core.domain import Node, Queue
+from elastic_core.domain import Node
 from elastic_core.errors import UserError
-from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec, QueueSpec
+from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec
 from elastic_core.spec.pool_check import check_against
 
 
 def set_cluster(tx: Tx, cluster: ClusterSpec) -> None:
-    _set_queues(tx, cluster.domain_queues())
+    _set_queues(tx, cluster)
     wanted = {node.name: node for node in cluster.domain_nodes()}
     before = nodes(tx)
     for node in wanted.values():
@@ -32,13 +32,18 @@ def set_cluster(tx: Tx, cluster: ClusterSpec) -> None:
         _end_leases_on_missing_slots(tx)
 
 
-def _set_queues(tx: Tx, wanted: tuple[Queue, ...]) -> None:
-    if queues(tx) == wanted:
+def _set_queues(tx: Tx, cluster: ClusterSpec) -> None:
+    wanted = tuple(sorted(cluster.queues, key=lambda queue: queue.name))
+    if queue_specs(tx) == wanted:
         return
+    before = queues(tx)
     tx.session.execute(delete(QueueRow))
-    tx.session.add_all(QueueRow(name=queue.name, guaranteed=dict(queue.guaranteed)) for queue in wanted)
+    tx.session.add_all(
+        QueueRow(name=queue.name, guaranteed=dict(queue.guaranteed), rules=queue.rules()) for queue in wanted
+    )
     tx.session.flush()
-    tx.trigger = "the queues' guaranteed shares changed"
+    if cluster.domain_queues() != before:
+        tx.trigger = "the queues' guaranteed shares or limits of slots changed"
 
 
 def _put(tx: Tx, node: Node) -> None:
@@ -94,6 +99,5 @@ def check_feasible(tx: Tx, spec: JobSpec) -> None:
     )
     if not present:
         raise UserError("the cluster has no nodes yet, so no job can be admitted: `elastic up` registers them")
-    shares = tuple(QueueSpec(name=queue.name, guaranteed=dict(queue.guaranteed)) for queue in queues(tx))
     # Not validated: while a node is away more may be guaranteed than there is.
-    check_against(spec, ClusterSpec.model_construct(nodes=present, queues=shares))
+    check_against(spec, ClusterSpec.model_construct(nodes=present, queues=queue_specs(tx)))

@@ -17,6 +17,7 @@ from elastic_core.control.transitions import lifecycle
 from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import Conflict, NotFound, UserError
+from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.job_runs import JobRun, JobRuns
 from elastic_core.protocol.records import JobStatus, SegmentStatus, Submission, SubmissionState
 from elastic_core.spec import JobSpec
@@ -24,13 +25,17 @@ from elastic_core.spec.form import JOB_ID, WARM_START, WHOLE_SPEC
 from elastic_core.spec.job import parse_job_spec
 
 
-def start_job(ledger: Ledger, runs: JobRuns, job_id: str, spec: JobSpec, warm_start: str | None) -> Submission:
-    if ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start)):
+def start_job(
+    ledger: Ledger, runs: JobRuns, job_id: str, spec: JobSpec, warm_start: str | None, caller: Caller | None = None
+) -> Submission:
+    """`caller`: whose run it is; None for the platform's own."""
+    user = caller.name if caller is not None else None
+    if ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, user)):
         _start_if_lost(ledger, runs, job_id)
     else:
         conf = {JOB_ID: job_id, WHOLE_SPEC: to_json(spec), WARM_START: warm_start}
         run = runs.look(job_id, {})
-        if run is None and not runs.start(job_id, conf):  # another caller was faster
+        if run is None and not runs.start(job_id, conf, caller):  # another caller was faster
             run = runs.look(job_id, {})
         if run is not None:
             _check_same_request(run, spec, warm_start)

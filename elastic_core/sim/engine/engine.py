@@ -24,6 +24,7 @@ from elastic_core.policy.base.queue import in_order
 from elastic_core.policy.plans.grants import as_held, granted, in_place, plan_moves
 from elastic_core.policy.plans.moves import Asker, Holder
 from elastic_core.policy.plans.plan_check import violations
+from elastic_core.policy.rules.slot_quotas import with_waiting, within_quotas
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.sim.engine.result import Held, JobResult, Recorder, Result
 from elastic_core.sim.engine.running import Fit, Running
@@ -150,7 +151,8 @@ class _Simulation:
     def _decide(self) -> None:
         snapshot = self._snapshot()
         started = time.perf_counter()
-        plan = self.policy.decide(snapshot, Random(snapshot.version))
+        within, waiting = within_quotas(snapshot)
+        plan = with_waiting(self.policy.decide(within, Random(snapshot.version)), waiting)
         self.recorder.decision_seconds.append(time.perf_counter() - started)
         if self.options.check:
             violated = violations(plan, snapshot)

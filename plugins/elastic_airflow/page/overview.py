@@ -13,11 +13,12 @@ from elastic_airflow.names import DRIVER, RUN
 from elastic_airflow.page.expected import ForecastShown, GradeShown, forecast_shown, hindsight_shown
 from elastic_core.domain import JobState, JobView, SegmentState, Snapshot
 from elastic_core.protocol.forecasts import ForecastReport
-from elastic_core.protocol.records import Explanation, JobStatus, SegmentStatus
+from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.text import size_text
 
 MAX_ENDED_JOBS = 30
+MAX_ACTIONS = 5  # of a job
 
 
 class Shown(BaseModel):
@@ -29,6 +30,17 @@ class NodeShown(Shown):
     type: str
     num_slots: int
     present: bool
+
+
+class ActionShown(Shown):
+    """What somebody did to a job, or was refused."""
+
+    at: float
+    actor: str
+    way: str
+    action: str
+    done: bool
+    detail: str
 
 
 class JobShown(Shown):
@@ -73,6 +85,8 @@ class JobShown(Shown):
     model: str | None
     run: tuple[str, str] | None  # dag id and run id of the Airflow run that drives it
     tracker_url: str | None
+    submitted_by: str | None
+    actions: tuple[ActionShown, ...]  # the last ones, newest first
 
 
 class HoldShown(Shown):
@@ -127,8 +141,11 @@ def overview(
     settings: Settings,
     since: float,
     now: float,
+    audit: Sequence[AuditRecord] = (),
 ) -> Overview:
-    """`segments` that held slots in the window; `explanation` of any one job, for the decision that it came from."""
+    """`segments` that held slots in the window; `explanation` of any one job, for the decision that it came from;
+    `audit` of these jobs, newest first."""
+    actions = _actions(audit)
     by_job: dict[str, list[SegmentStatus]] = {}
     for segment in segments:
         by_job.setdefault(segment.job_id, []).append(segment)
@@ -143,7 +160,12 @@ def overview(
             NodeShown(name=node.name, type=node.type, num_slots=node.num_slots, present=node.present)
             for node in snapshot.nodes
         ),
-        jobs=tuple(job_shown(j, by_job.get(j.job_id, []), views.get(j.job_id), settings, now) for j in jobs),
+        jobs=tuple(
+            job_shown(
+                job, by_job.get(job.job_id, []), views.get(job.job_id), settings, now, actions.get(job.job_id, ())
+            )
+            for job in jobs
+        ),
         holds=tuple(hold_shown(segment) for segment in segments),
         decision=decision,
         paused=tuple(paused),
@@ -151,9 +173,25 @@ def overview(
     )
 
 
+def _actions(audit: Sequence[AuditRecord]) -> dict[str, tuple[ActionShown, ...]]:
+    """The last ones of each job."""
+    by_job: dict[str, list[ActionShown]] = {}
+    for record in audit:
+        shown = by_job.setdefault(record.job_id or "", [])
+        if len(shown) < MAX_ACTIONS:
+            shown.append(
+                ActionShown(
+                    at=record.at, actor=record.actor, way=record.way, action=record.action, done=record.done,
+                    detail=record.detail,
+                )
+            )  # fmt: skip
+    return {job_id: tuple(actions) for job_id, actions in by_job.items()}
+
+
 def job_shown(
-    job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None, settings: Settings, now: float
-) -> JobShown:
+    job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None, settings: Settings, now: float,
+    actions: tuple[ActionShown, ...] = (),
+) -> JobShown:  # fmt: skip
     spec, held, limits = job.spec, job.allocation, job.spec.limits()
     deadline = spec.deadline.timestamp() if spec.deadline else None
     driver: Mapping[str, Any] | None = job.results.get(DRIVER) or job.results.get(RUN)
@@ -201,6 +239,8 @@ def job_shown(
         model=f"{model['model']} version {model['version']}" if model else None,
         run=(driver["dag_id"], driver["run_id"]) if driver else None,
         tracker_url=tracker_url(job, settings),
+        submitted_by=job.submitted_by,
+        actions=actions,
     )
 
 

@@ -16,6 +16,7 @@ from elastic_core.settings import Settings
 
 KEEP_SECONDS = 1.0
 REPORT_SECONDS, REPORT_JOBS = 30.0, 1000  # how forecasts turned out: read so often, over so many jobs
+MOST_ACTIONS = 1000  # that are read for all jobs shown
 DAGS = (JOB_DAG, SEGMENT_DAG, RECONCILE_DAG)
 
 
@@ -52,6 +53,7 @@ class OverviewReader:
             settings=self._settings,
             since=since,
             now=now,
+            audit=control.audit_records([job.job_id for job in jobs], limit=MOST_ACTIONS),
         )
 
     def _forecasts(self, now: float) -> ForecastReport:

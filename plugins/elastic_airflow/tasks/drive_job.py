@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from elastic_airflow.access.behalf import who_marked, who_started
 from elastic_airflow.access.driver import driver_of, end_driver
+from elastic_airflow.access.retries import cleared
 from elastic_airflow.names import DRIVER, RUN
 from elastic_airflow.operators import ElasticOperator, default_job_id
 from elastic_airflow.outcomes import job_summary
 from elastic_airflow.triggers import JobTrigger
 from elastic_core.domain import JobState
 from elastic_core.errors import NotFound, UserError
+from elastic_core.protocol.callers import Way
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.job import parse_job_spec
@@ -73,7 +76,9 @@ class DriveJobOperator(ElasticOperator):
         never_driven = DRIVER not in job.results and ti.max_tries <= (self.retries or 0)
         if job.state in (JobState.FAILED, JobState.CANCELLED) and not never_driven:
             self.log.info("job %s was %s (%s): revived", job.job_id, job.state, job.error)
-            job = control.revive(job.job_id)
+            by_clearing = cleared(ti, self.retries or 0)
+            who = who_marked(ti.dag_id, ti.run_id) if by_clearing else who_started(ti, Way.AIRFLOW)
+            job = control.acting(who).revive(job.job_id)
         return control.record_results(job.job_id, {DRIVER: driver})
 
     def _drive(self, control: HttpControl, job: JobStatus, after: str | None = None) -> dict[str, Any]:
@@ -105,6 +110,7 @@ def record_job(
         if not job_id:
             raise UserError("give spec= (what to train) or job_id= (a job that was submitted before)")
         return control.job(job_id)
+    control = control.acting(who_started(context["ti"], Way.AIRFLOW))
     parsed = parse_job_spec(json.loads(spec) if isinstance(spec, str) else spec)
     name = job_id or default_job_id(parsed.name, context["ti"])
     try:
@@ -112,6 +118,7 @@ def record_job(
     except NotFound:
         from elastic_core.train.process.inspect import inspect_job  # imports torch: only in the task that needs it
 
+        control.check_submission(name, parsed, warm_start)
         return control.submit(name, parsed, inspect_job(parsed, Settings()), warm_start)
     return control.submit(name, parsed, job.facts, warm_start)  # raises Conflict for another spec under this id
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from elastic_airflow.access import dag_runs
+from elastic_airflow.access.behalf import who_marked
 from elastic_airflow.access.driver import end_driver
 from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.tasks.drive_job import note_run, record_job
 from elastic_core.domain import JobState, SegmentState
-from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.errors import Forbidden, InfrastructureError, UserError
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form
@@ -185,9 +186,21 @@ class ReconcileOperator(ElasticOperator):
             elif (
                 state := dag_runs.task_state(driver["dag_id"], driver["run_id"], driver["task_id"])
             ) in dag_runs.FINISHED:
-                end_driver(control, control.cancel(job.job_id, f"its task was marked as {state} by a user in Airflow"))
-                actions.append(f"job {job.job_id} is cancelled: its task was marked as {state}")
+                actions += self._end_marked(control, job, driver, state)
         return actions
+
+    def _end_marked(
+        self, control: HttpControl, job: JobStatus, driver: Mapping[str, Any], state: str | None
+    ) -> list[str]:
+        """The job is cancelled for whoever marked its task; where they may not, it gets a run that goes on with it."""
+        marked = control.acting(who_marked(driver["dag_id"], driver["run_id"]))
+        try:
+            ended = marked.cancel(job.job_id, f"its task was marked as {state} by a user in Airflow")
+        except Forbidden as refusal:
+            self.log.warning("job %s goes on: %s", job.job_id, refusal)
+            return self._start_resume_run(job, "goes on: who marked its task may not cancel it")
+        end_driver(control, ended)
+        return [f"job {job.job_id} is cancelled: its task was marked as {state}"]
 
     def _start_first_run(self, job: JobStatus) -> list[str]:
         """For a job that was recorded by a script, or whose run was lost before it could drive the job."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.triggers.base import StartTriggerArgs
 
+from elastic_airflow.access.behalf import who_marked
 from elastic_airflow.access.retries import cleared
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.outcomes import segment_summary, segment_words
 from elastic_airflow.triggers import GrantTrigger, LedgerTrigger, SegmentTrigger
 from elastic_core.domain import SegmentState
-from elastic_core.errors import Conflict
+from elastic_core.errors import Conflict, Forbidden
 from elastic_core.protocol.records import SegmentStatus
 from elastic_core.settings import Settings
 
@@ -45,9 +46,18 @@ class SegmentOperator(ElasticOperator):
         segment = control.segment(self.segment_id)
         if segment.state is SegmentState.RUNNING and cleared(context["ti"], self.retries or 0):
             # What the trigger's on_kill does; but this one was cleared before a triggerer had taken up its trigger.
-            segment = control.revoke(self.segment_id, "cleared by a user in Airflow")
+            segment = self._revoke(control, segment, context["ti"])
         self.show_links(control.job(segment.job_id))
         return self.work(control, segment)
+
+    def _revoke(self, control: HttpControl, segment: SegmentStatus, ti: Any) -> SegmentStatus:
+        """For whoever cleared the task; where they may not, the segment goes on and the task attaches to it."""
+        try:
+            acting = control.acting(who_marked(ti.dag_id, ti.run_id))
+            return acting.revoke(self.segment_id, "cleared by a user in Airflow")
+        except Forbidden as refusal:
+            self.log.warning("segment %s goes on: %s", self.segment_id, refusal)
+            return segment
 
     def resume(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
         self.log.info("%s", event["happened"])

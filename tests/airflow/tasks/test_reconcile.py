@@ -12,8 +12,9 @@ from elastic_airflow.tasks.job_tasks import ReconcileOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.settings import Settings
+from elastic_core.spec import QueueSpec
 from tests.airflow.doubles import FakeSupervisor, a_context
-from tests.builders import FACTS, FakeClock, Life, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_spec
 
 DRIVEN = {"dag_id": "my_dag", "run_id": "r1", "task_id": "fit", "max_tries": 500}
 
@@ -66,6 +67,19 @@ def test_a_mark_that_no_trigger_heard_of_cancels_the_job(
     airflow.task_states["my_dag", "r1"] = {"fit": "failed"}
     assert "was marked as failed" in reconcile()[0]
     assert plane.job(job).state is JobState.CANCELLED
+
+
+def test_a_mark_by_somebody_who_may_not_cancel_the_job_gives_it_a_run_that_goes_on(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
+    plane.set_cluster(a_cluster().model_copy(update={"queues": (QueueSpec(name="default", owners=("olga",)),)}))
+    airflow.runs["my_dag", "r1"] = "failed"
+    airflow.task_states["my_dag", "r1"] = {"fit": "failed"}
+    assert "goes on: who marked its task may not cancel it" in reconcile()[0]
+    assert plane.job(job).state is JobState.ACTIVE
+    assert (JOB_DAG, "digits-1__resumed") in airflow.started
+    (refused,) = plane.audit_records([job])
+    assert (refused.action, refused.way, refused.done) == ("cancel", "airflow", False)
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ from elastic_core.errors import NotFound
 from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.baselines.fair_share import FairShare
+from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.trainer import Directive
 from elastic_core.settings import Settings
-from elastic_core.spec import parse_cluster_spec
+from elastic_core.spec import QueueSpec, parse_cluster_spec
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_control, a_spec, settings
 
 
@@ -312,3 +313,23 @@ def test_horizon_decides_by_default_and_keeps_priorities_and_shares_in_a_real_le
         with suppress(NotFound):
             assert plane.replay(number).same
     plane.close()
+
+
+def test_no_decision_gives_a_queue_more_slots_than_its_limit_and_it_replays(control: LedgerControl) -> None:
+    """Four slots: three for a queue that may have three, of which a user may have two, and the fourth for others."""
+    queue = QueueSpec(name="team", max_slots=3, max_slots_per_user=2)
+    control.set_cluster(a_cluster().model_copy(update={"queues": (queue,)}))
+    for job_id, user in (("anns", "ann"), ("anns-too", "ann"), ("bens", "ben"), ("zoes", "zoe")):
+        caller = Caller(name=user, way=Way.REST)
+        control.acting(caller).submit(job_id, a_spec(queue="team", slots=(1, 4)), FACTS)
+        control.acquire(f"{job_id}__seg_0")
+    control.submit("others", a_spec(slots=(1, 4)), FACTS)
+    control.acquire("others__seg_0")
+    plan = control.last_plan()
+    assert plan is not None
+    wanted = {job_id: target.num_slots for job_id, target in plan.targets.items()}
+    assert wanted == {"anns": 1, "anns-too": 1, "bens": 1, "zoes": 0, "others": 1}
+    assert "queue team may hold 3 at once, of which jobs before it leave 0" in control.explain("zoes").reason
+    decision = control.explain("zoes").decision_id
+    assert decision is not None
+    assert control.replay(decision).same

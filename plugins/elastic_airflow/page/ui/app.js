@@ -1,6 +1,7 @@
 // Asks for the overview every two seconds while somebody looks, and draws it.
 
 import { el } from "./format.js";
+import { drawChosen } from "./choosing.js";
 import { drawReport } from "./forecasts.js";
 import { drawEnded, drawJobs, pausedBanner, summary } from "./jobs.js";
 import { asked, followTheme } from "./shell.js";
@@ -50,6 +51,7 @@ function draw() {
   const ended = data.jobs.filter((job) => job.state !== "active");
   $("summary").replaceChildren(...summary(data));
   drawTimeline($("timeline"), data, colour, tip);
+  if (!$("chosen").dataset.open) drawChosen($("chosen"), data.jobs, refresh);
   drawJobs($("jobs"), data.jobs.filter((job) => job.state === "active"), data.now, colour);
   $("ended-section").hidden = !ended.length;
   drawEnded($("ended"), ended, data.now, colour);

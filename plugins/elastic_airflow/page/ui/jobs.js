@@ -2,6 +2,7 @@
 
 import { count, duration, el, measure, plural } from "./format.js";
 import { hindsight, timeLeft, workLeft } from "./forecasts.js";
+import { chooser } from "./choosing.js";
 import { base, link } from "./shell.js";
 
 export function drawJobs(root, jobs, now, colour) {
@@ -22,14 +23,20 @@ function card(job, now, colour) {
   const article = el("article", { class: `card job ${job.state}`, id: `job-${job.job_id}` });
   const dot = el("span", { class: "dot", "aria-hidden": "true" });
   dot.style.background = colour(job.job_id);
-  const title = el("h3", {}, dot, job.name, el("span", { class: "id" }, job.job_id));
+  const title = el("h3", {}, ...(job.state === "active" ? [chooser(job)] : []), dot, job.name, el("span", { class: "id" }, job.job_id));
   article.append(el("div", { class: "top" }, title, chip(job, now), links(job)), bar(job, colour), facts(job, now));
   if (job.error) article.append(el("p", { class: "error" }, job.error));
   if (job.reason) article.append(el("p", { class: "reason" }, job.reason));
   const turnedOut = hindsight(job);
   if (turnedOut) article.append(turnedOut);
   for (const note of job.notes) article.append(el("p", { class: "note" }, note));
+  for (const action of job.actions) article.append(el("p", { class: action.done ? "note" : "note refused" }, actionWords(action, now)));
   return article;
+}
+
+function actionWords(action, now) {
+  const why = action.detail ? `${action.done ? "," : ", refused:"} ${action.detail}` : "";
+  return `${duration(now - action.at)} ago ${action.actor}: ${action.action} (${action.way})${why}`;
 }
 
 function chip(job, now) {
@@ -90,6 +97,8 @@ function facts(job, now) {
   add("Resizes", count(job.num_resizes));
   add("State came", job.restored);
   if (job.spent || job.budget) add("Spent", job.spent.toFixed(2) + (job.budget ? ` of ${job.budget.toFixed(2)}` : ""), job.budget && job.spent > job.budget ? "late" : "");
+  if (job.queue !== "default") add("Queue", job.queue);
+  add("Submitted by", job.submitted_by ?? "");
   if (job.priority) add("Priority", String(job.priority));
   if (job.deadline) add("Deadline", deadline(job, now), job.late ? "late" : "");
   for (const [name, value] of Object.entries(job.evaluation)) add(heldOut(name), measure(value));

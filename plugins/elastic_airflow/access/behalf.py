@@ -1,0 +1,22 @@
+"""For whom a task or trigger asks the control plane: it names a run, and Airflow's own tables say whose that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elastic_core.protocol.callers import OnBehalf, Way
+
+
+def who_started(ti: Any, way: Way) -> OnBehalf:
+    """Whoever started the run of this task: a user, the operator, or the DAG by its schedule."""
+    return OnBehalf(way=way, run=(ti.dag_id, ti.run_id))
+
+
+def who_marked(dag_id: str, run_id: str) -> OnBehalf:
+    """Whoever has just marked, cleared or deleted something of this run."""
+    return OnBehalf(way=Way.AIRFLOW, run=(dag_id, run_id), marked=True)
+
+
+def by_a_user(state: str | None) -> str:
+    """The act of a user that left a task in this state (None: in none), in the ledger's words."""
+    return f"{f'marked as {state}' if state in ('failed', 'success') else 'cleared'} by a user in Airflow"

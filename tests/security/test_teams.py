@@ -1,0 +1,226 @@
+"""Every route that acts x every role: who is let in, who is refused, and that what was refused changed nothing.
+
+The roles: a stranger, a reader, somebody of no team, a member with a job of theirs and with another's, an owner, an
+administrator of Airflow, and the same people by a signed request that acts for them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Header, HTTPException
+from fastapi.routing import APIRoute
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.http_api import create_app
+from elastic_core.control.teams.permissions import ACTS
+from elastic_core.domain import JobState
+from elastic_core.protocol.callers import Caller, OnBehalf, Way
+from elastic_core.protocol.tokens import ServiceSigner
+from elastic_core.spec import QueueSpec
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, a_cluster, a_control, a_spec
+from tests.control.serving import served
+
+GROUPS = {"ann": {"vision"}, "ben": {"vision"}, "olga": {"leads"}, "eve": {"speech"}, "root": {"admin"}}
+TEAM = QueueSpec(name="vision", owners=("group:leads",), members=("group:vision",), max_priority=5)
+OWN_PAGE = {"content-type": "application/json", "sec-fetch-site": "same-origin"}
+SUBMITTED_BY = {"anns": "ann", "bens": "ben"}
+
+
+def person(name: str, way: Way) -> Caller:
+    groups = frozenset(GROUPS.get(name, ()))
+    return Caller(name=name, way=way, groups=groups, unrestricted="admin" in groups)
+
+
+class Directory:
+    """`Users` of the tests: the groups above; every run was started, and marked last, by the user it is named after."""
+
+    def named(self, name: str, way: Way) -> Caller:
+        return person(name, way)
+
+    def started(self, dag_id: str, run_id: str, way: Way) -> Caller:
+        return person(run_id, way)
+
+    def marked(self, dag_id: str, run_id: str) -> Caller:
+        return person(run_id, Way.AIRFLOW)
+
+
+def reads(x_user: str = Header(default="")) -> None:
+    if x_user not in GROUPS and x_user != "reader":
+        raise HTTPException(401)
+
+
+def writes(x_user: str = Header(default="")) -> Caller:
+    reads(x_user)
+    if x_user == "reader":
+        raise HTTPException(403)
+    return person(x_user, Way.PAGE)
+
+
+@pytest.fixture
+def control(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
+    plane = a_control(ledger_url, tmp_path, FakeClock(), FakeJobRuns())
+    plane.set_cluster(a_cluster().model_copy(update={"queues": (TEAM,)}))
+    for job_id, name in SUBMITTED_BY.items():
+        plane.acting(person(name, Way.REST)).submit(job_id, a_spec(queue="vision"), FACTS)
+    yield plane
+    plane.close()
+
+
+@pytest.fixture
+def app(control: LedgerControl) -> FastAPI:
+    return create_app(control, service_secret=CONTROL_SECRET, user_reads=reads, user_writes=writes, users=Directory())
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Iterator[httpx.Client]:
+    with served(app) as url, httpx.Client(base_url=url, timeout=60) as made:
+        yield made
+
+
+def signed(client: httpx.Client, name: str, on_behalf: OnBehalf | None, **arguments: Any) -> httpx.Response:
+    body, path = json.dumps(arguments).encode(), f"/service/{name}"
+    caller = on_behalf.header() if on_behalf is not None else ""
+    headers = ServiceSigner(CONTROL_SECRET).headers("POST", path, body, time.time(), caller)
+    return client.post(path, content=body, headers=headers)
+
+
+SPEC = a_spec(queue="vision").model_dump(mode="json")
+# route -> body; {job} stands for a job of the member's own, or another's
+ROUTES: dict[str, dict[str, Any]] = {
+    "/ui/jobs/{job}/cancel": {"reason": "enough"},
+    "/ui/jobs/{job}/revive": {},
+    "/ui/jobs/{job}/rollback": {"checkpoint_id": 1},
+    "/ui/segments/{job}__seg_0/revoke": {"reason": "enough"},
+    "/ui/jobs/new/start": {"spec": SPEC},
+    "/ui/cancel": {"job_ids": ["{job}"], "reason": "enough"},
+}
+# role -> (route of an own job, of another's job, a submission) is let in
+ROLES = {
+    "": (False, False, False),
+    "reader": (False, False, False),
+    "eve": (False, False, False),
+    "ann": (True, False, True),
+    "olga": (True, True, True),
+    "root": (True, True, True),
+}
+
+
+def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
+    acting = {
+        route.path
+        for route in app.routes
+        if isinstance(route, APIRoute) and route.path.startswith("/ui") and route.methods - {"GET", "HEAD"}
+    }
+    named = {path.replace("{job}__seg_0", "{segment_id}").replace("{job}", "{job_id}") for path in ROUTES}
+    assert acting == {path.replace("/new/", "/{job_id}/") for path in named}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
+    client: httpx.Client, control: LedgerControl, path: str
+) -> None:
+    for who, (own, others, submits) in ROLES.items():
+        for job_id, is_own in (("bens", False), ("anns", True)):
+            before = [(job.job_id, job.state) for job in control.jobs()]
+            body = json.loads(json.dumps(ROUTES[path]).replace("{job}", job_id))
+            answer = client.post(path.replace("{job}", job_id), json=body, headers={**OWN_PAGE, "x-user": who})
+            let_in = submits if path.endswith("/start") else own if is_own else others
+            if path == "/ui/cancel" and answer.status_code == 200:
+                refused = "may not cancel" in (answer.json()[0]["error"] or "")
+            else:
+                refused = answer.status_code in (401, 403)
+            assert refused is not let_in, (who, job_id, answer.status_code, answer.text)
+            if refused:
+                assert [(job.job_id, job.state) for job in control.jobs()] == before
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "cancel": {"job_id": "bens", "reason": "enough"},
+    "cancel_jobs": {"job_ids": ["bens"], "reason": "enough"},
+    "revive": {"job_id": "bens"},
+    "rollback": {"job_id": "bens", "checkpoint_id": 1},
+    "revoke": {"segment_id": "bens__seg_0", "reason": "enough"},
+    "start_job": {"job_id": "new", "spec": SPEC},
+    "check_submission": {"job_id": "new", "spec": SPEC},
+    "submit": {"job_id": "new", "spec": SPEC, "facts": {"dataset_samples": 100}},
+    "set_policy": {"policy": "fifo"},
+    "set_cluster": {"cluster": a_cluster().model_dump(mode="json")},
+}
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_a_signed_request_has_no_more_rights_than_whom_it_acts_for(client: httpx.Client, name: str) -> None:
+    """By name, by the run that they started, and by what they marked."""
+    assert ARGUMENTS.keys() == ACTS
+    allowed = {
+        "eve": False,
+        "ann": name in ("start_job", "check_submission", "submit"),
+        "olga": not name.startswith("set_"),
+        "root": True,
+    }
+    for who, let_in in allowed.items():
+        for on_behalf in (
+            OnBehalf(way=Way.CLI, user=who),
+            OnBehalf(way=Way.DAG, run=("a_dag", who)),
+            OnBehalf(way=Way.AIRFLOW, run=("a_dag", who), marked=True),
+        ):
+            answer = signed(client, name, on_behalf, **ARGUMENTS[name])
+            refused = "may not" in answer.text
+            assert refused is not let_in, (who, on_behalf, answer.status_code, answer.text)
+    assert "may not" not in signed(client, name, None, **ARGUMENTS[name]).text, "the platform itself asks nobody"
+
+
+def test_whom_a_request_acts_for_is_signed(client: httpx.Client) -> None:
+    body, path = b'{"job_id": "bens", "reason": "x"}', "/service/cancel"
+    made = ServiceSigner(CONTROL_SECRET).headers(
+        "POST", path, body, time.time(), OnBehalf(way=Way.CLI, user="eve").header()
+    )
+    for forged in ({"x-elastic-caller": OnBehalf(way=Way.CLI, user="root").header()}, {"x-elastic-caller": ""}):
+        assert client.post(path, content=body, headers={**made, **forged}).status_code == 401
+    without = {name: value for name, value in made.items() if name != "x-elastic-caller"}
+    assert client.post(path, content=body, headers=without).status_code == 401
+
+
+def test_a_caller_that_names_nobody_is_refused(client: httpx.Client) -> None:
+    body, path = b"{}", "/service/jobs"
+    for header in ("{}", '{"way": "cli"}', "eve", '{"way": "cli", "user": 3}'):
+        headers = ServiceSigner(CONTROL_SECRET).headers("POST", path, body, time.time(), header)
+        answer = client.post(path, content=body, headers=headers)
+        assert (answer.status_code, "for whom a request acts" in answer.json()["message"]) == (422, True)
+
+
+def test_every_action_is_on_record_with_who_asked_and_refusals_too(
+    client: httpx.Client, control: LedgerControl
+) -> None:
+    client.post("/ui/jobs/bens/cancel", json={"reason": "mine now"}, headers={**OWN_PAGE, "x-user": "ann"})
+    client.post("/ui/jobs/bens/cancel", json={"reason": "enough"}, headers={**OWN_PAGE, "x-user": "olga"})
+    signed(client, "set_policy", OnBehalf(way=Way.CLI, host_user="op@host"), policy="fifo")
+    shown = client.get("/ui/audit", headers={"x-user": "reader"}).json()
+    assert [(r["actor"], r["way"], r["action"], r["subject"], r["done"]) for r in shown] == [
+        ("op@host", "cli", "set the policy", "policy fifo", True),
+        ("olga", "page", "cancel", "job 'bens'", True),
+        ("ann", "page", "cancel", "job 'bens'", False),
+        ("ben", "rest", "submit", "job 'bens'", True),
+        ("ann", "rest", "submit", "job 'anns'", True),
+    ]
+    assert shown[1]["detail"] == "enough"
+    assert "members act on their own jobs only" in shown[2]["detail"]
+    of_job = client.get("/ui/audit?job_id=anns", headers={"x-user": "reader"}).json()
+    assert [record["actor"] for record in of_job] == ["ann"]
+    assert control.job("bens").state is JobState.CANCELLED
+    assert client.get("/ui/audit").status_code == 401
+    assert client.get("/ui/audit?limit=0", headers={"x-user": "reader"}).status_code == 422
+
+
+def test_a_priority_above_the_queues_is_for_its_owners(client: httpx.Client) -> None:
+    body = {"spec": {**SPEC, "priority": 6}}
+    refused = client.post("/ui/jobs/new/start", json=body, headers={**OWN_PAGE, "x-user": "ann"})
+    assert (refused.status_code, "takes at most 5" in refused.json()["message"]) == (403, True)
+    assert client.post("/ui/jobs/new/start", json=body, headers={**OWN_PAGE, "x-user": "olga"}).status_code == 200
