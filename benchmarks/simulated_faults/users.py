@@ -34,7 +34,7 @@ class Users:
         low = self._rng.choice([1, 1, 2])
         return a_spec(
             slots=(low, self._rng.choice([2, 3, 4])), batch=(16, 64), seed=self._rng.randrange(1000),
-            work={"samples": self._rng.randrange(200, 800)}, priority=self._rng.choice([0, 0, 1]),
+            work={"samples": self._rng.randrange(150, 500)}, priority=self._rng.choice([0, 0, 1]),
             segment={"steps": self._rng.choice([6, 12, 25])}, checkpoints={"keep_last": 2, "keep_best": 1},
         )  # fmt: skip
 
