@@ -86,7 +86,10 @@ class Settings(BaseSettings):
     )
     policy: str = Field(default="horizon", description="who decides; `elastic simulate --list` names all policies")
     decide_seconds: float = Field(
-        default=60.0, gt=0, description="how long a slow policy, asked in a process of its own, may take to decide"
+        default=60.0, gt=0, description="how long a policy, asked in a process of its own, may take to decide"
+    )
+    decide_memory_mb: int = Field(
+        default=4096, ge=256, description="MiB of data that the process of the policies may have"
     )
     predictors: Path | None = Field(
         default=None,

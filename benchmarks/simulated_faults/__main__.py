@@ -5,7 +5,7 @@ writes, on a PostgreSQL. After each event that changed something the invariants 
 from the ledger's history and against what is true of the processes. A seed that breaks one prints the command that
 replays it: `--seed N` runs that one and tells what went wrong in it. 1,000 seeds by default, 50 with `--quick`.
 Outcomes are kept in benchmarks/out/simulated_faults.jsonl: with `--resume` seeds that this very tree has passed are not
-run again. `--until-broken` stops at the first violation.
+run again. `--until-broken` stops at the first violation. `--workers`: seeds at once, each in a process of its own.
 
 Bars: no violation; in each seed at least 100 changes, 5 faults and 3 jobs; a process ended at each crash point of the
 control plane; with `--quick` at most 60 s.
@@ -16,17 +16,17 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import logging
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.common.report import OUT, Report
+from benchmarks.simulated_faults.seeds import be_silent, outcomes
 from benchmarks.simulated_faults.world import Outcome, run
 from elastic_core.crashing import CONTROL_POINTS
 from tests.conftest import TestServer
@@ -34,18 +34,19 @@ from tests.conftest import TestServer
 ROOT = Path(__file__).parents[2]
 KEPT = OUT / "simulated_faults.jsonl"
 SEEDS, QUICK_SEEDS, QUICK_SECONDS = 1000, 50, 60.0
+WORKERS = 2
 FEWEST_CHANGES, FEWEST_FAULTS, FEWEST_JOBS = 100, 5, 3
 
 
 def main() -> int:
     given = _arguments()
-    logging.disable(logging.CRITICAL)  # faults on purpose; what matters is in the outcome
+    be_silent()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the database ends with us
-    with _database() as url:
+    with _databases(given.workers if given.seed is None else 1) as urls:
         if given.seed is not None:
-            return _replay(given.seed, url)
+            return _replay(given.seed, urls[0])
         count = QUICK_SEEDS if given.quick else given.seeds
-        return _run(given, range(given.first, given.first + count), url)
+        return _run(given, range(given.first, given.first + count), urls)
 
 
 def _arguments() -> argparse.Namespace:
@@ -56,14 +57,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds, and how long they take is judged")
     parser.add_argument("--resume", action="store_true", help="leave out what this very tree has passed")
     parser.add_argument("--until-broken", action="store_true", help="stop at the first violation")
+    parser.add_argument("--workers", type=int, default=WORKERS, help=f"seeds at once (default {WORKERS})")
     return parser.parse_args()
 
 
 @contextmanager
-def _database() -> Iterator[str]:
+def _databases(count: int) -> Iterator[list[str]]:
     server = TestServer(Path(tempfile.mkdtemp(prefix="elastic-pg-")))
     try:
-        yield server.create_ledger("simulated").render_as_string(hide_password=False)
+        yield [server.create_ledger(f"simulated_{n}").render_as_string(hide_password=False) for n in range(count)]
     finally:
         server.close()
 
@@ -99,27 +101,24 @@ def tree() -> str:
     return digest.hexdigest()[:16]
 
 
-def _run(given: argparse.Namespace, seeds: range, url: str) -> int:
+def _run(given: argparse.Namespace, seeds: range, urls: Sequence[str]) -> int:
     report = Report("simulated_faults", quick=given.quick)
     code, started = tree(), time.monotonic()
     known = _known(code) if given.resume else {}
-    outcomes: list[Outcome] = []
+    run_or_known = [known[seed] for seed in seeds if seed in known]
     OUT.mkdir(exist_ok=True)
     with Path("/dev/null" if given.until_broken else KEPT).open("a") as kept:
-        for seed in seeds:
-            outcome = known.get(seed)
-            if outcome is None:
-                outcome = run(seed, url)
-                kept.write(json.dumps({"tree": code, **vars(outcome), "log": []}) + "\n")
-                kept.flush()
-            outcomes.append(outcome)
+        for outcome in outcomes([seed for seed in seeds if seed not in known], urls):
+            kept.write(json.dumps({"tree": code, **vars(outcome), "log": []}) + "\n")
+            kept.flush()
+            run_or_known.append(outcome)
             if outcome.violations:
-                print(f"BROKEN {outcome.violations[0]}\n  replay it: {replay_command(seed)}", flush=True)
+                print(f"BROKEN {outcome.violations[0]}\n  replay it: {replay_command(outcome.seed)}", flush=True)
                 if given.until_broken:
                     return 1
     if given.until_broken:
         return 0
-    return _judge(report, outcomes, time.monotonic() - started)
+    return _judge(report, run_or_known, time.monotonic() - started)
 
 
 def _known(code: str) -> dict[int, Outcome]:

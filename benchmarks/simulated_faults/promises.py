@@ -25,7 +25,6 @@ class Promises:
         self._history = LedgerHistory(world.database.admin)
         self._judged = 0  # the last decision that was made again
         self._failed = 0  # tasks
-        self._whole: set[int] = set()  # checkpoints that were seen whole
         self.checks = 0
 
     @property
@@ -60,13 +59,11 @@ class Promises:
     def _store(self, picture: Picture) -> Iterator[Violation]:
         """4: what the ledger shows is in the store, complete and as it was committed."""
         disk = self._world.disk
+        damaged = {key.rpartition("/")[0] for key in disk.damaged}
         for number, row in picture.checkpoints.items():
             if row["bad"] or row["swept"] is not None or number in self._world.airflow.to_be_swept:
                 continue
-            keys = [key for key in disk.objects if key.startswith(f"{row['uri']}/")]
-            if any(key in disk.damaged for key in keys):
-                continue
-            if f"{row['uri']}/{MANIFEST}" not in keys:
+            if row["uri"] not in damaged and f"{row['uri']}/{MANIFEST}" not in disk.objects:
                 yield Violation(4, f"checkpoint {number} ({row['uri']}) is in the ledger, and not whole in the store")
 
     def _decisions(self, picture: Picture) -> Iterator[Violation]:

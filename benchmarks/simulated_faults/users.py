@@ -1,4 +1,7 @@
-"""The simulated users: they submit jobs, and now and then cancel, revive, revoke or roll back one."""
+"""The simulated users: they submit jobs, and now and then cancel, revive, revoke or roll back one.
+
+As long as faults last there is something for them to hit: when fewer than two jobs are under way, another one comes.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.simulated_faults.world import World
 
 MOST_ACTS = 3
+FEWEST_ACTIVE, LOOK_SECONDS, LAST_LOOK = 2, 10.0, 80.0
 
 
 class Users:
@@ -21,12 +25,10 @@ class Users:
         self._world, self._rng = world, rng
         self._service = world.service("users")
         self._process = world.hub.process("users", "users")
-        self.still_to_come = 0
+        self.still_to_come = self._jobs = 0
         for number in range(rng.randint(3, 4)):
-            spec = self._spec()
-            self.still_to_come += 1
-            at = rng.uniform(0.0, 30.0) if number else 0.0
-            world.hub.spawn(self._process, lambda job=f"job-{number}", spec=spec: self._submit(job, spec), at)
+            self._come(rng.uniform(0.0, 30.0) if number else 0.0)
+        world.hub.spawn(self._process, self._keep_busy)
         for _ in range(rng.randint(0, MOST_ACTS)):
             world.hub.spawn(self._process, self._act, rng.uniform(15.0, 95.0))
 
@@ -34,9 +36,22 @@ class Users:
         low = self._rng.choice([1, 1, 2])
         return a_spec(
             slots=(low, self._rng.choice([2, 3, 4])), batch=(16, 64), seed=self._rng.randrange(1000),
-            work={"samples": self._rng.randrange(200, 800)}, priority=self._rng.choice([0, 0, 1]),
+            work={"samples": self._rng.randrange(200, 500)}, priority=self._rng.choice([0, 0, 1]),
             segment={"steps": self._rng.choice([6, 12, 25])}, checkpoints={"keep_last": 2, "keep_best": 1},
         )  # fmt: skip
+
+    def _come(self, after: float = 0.0) -> None:
+        job_id, spec = f"job-{self._jobs}", self._spec()
+        self._jobs += 1
+        self.still_to_come += 1
+        self._world.hub.spawn(self._process, lambda: self._submit(job_id, spec), after)
+
+    def _keep_busy(self) -> None:
+        while self._world.hub.now < LAST_LOOK:
+            self._world.hub.sleep(LOOK_SECONDS)
+            jobs = self._world.promises.picture.jobs.values()
+            if not self.still_to_come and sum(job["state"] == "active" for job in jobs) < FEWEST_ACTIVE:
+                self._come()
 
     def _submit(self, job_id: str, spec: JobSpec) -> None:
         while True:

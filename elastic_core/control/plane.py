@@ -19,6 +19,8 @@ from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.teams import audit
 from elastic_core.control.teams.permissions import About, Action
+from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
+from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable, start_job
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.cancel_many import cancel_many
@@ -58,17 +60,23 @@ log = get_logger(__name__)
 class LedgerControl:
     """`ServiceControl` on a ledger's database. Safe to use from many threads; several processes may have one each.
 
-    `runs` starts the runs that take care of jobs; without it `start_job` says that it cannot.
+    `runs` starts the runs that take care of jobs; without it `start_job` says that it cannot. `decider` asks policies,
+    by default in this process; `aside` is given decisions that nobody has to wait for, and by default makes them at
+    once. `open_control` has a process for the one and a thread for the other.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, trainer_secret: bytes, runs: JobRuns | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, settings: Settings, trainer_secret: bytes, runs: JobRuns | None = None,
+        decider: Decider | None = None, aside: Aside = at_once,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
+        self.aside = aside
         self._runs = runs
         self._tokens = TrainerTokens(trainer_secret)
         self._started_at = ledger.clock()
         self._caller: Caller | None = None
         self.settings = settings
-        self.allocator = Allocator(ledger, settings)
+        self.allocator = Allocator(ledger, settings, decider=decider)
         self.feed = LedgerFeed(ledger)
 
     def now(self) -> float:
@@ -320,8 +328,13 @@ class LedgerTrainer:
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         self._check()
         answer = self._ledger.write(lambda tx: progress.heartbeat(tx, self._tokens, self._claims, beat))
-        self._try_to_decide(self._control.allocator.wake)
+        self._try_to_decide(self._wake)
         return answer
+
+    def _wake(self) -> None:
+        """Whoever is due is decided about aside: a heartbeat is answered while a policy thinks, or hangs."""
+        if self._control.allocator.is_due():
+            self._control.aside(lambda: self._try_to_decide(self._control.allocator.wake))
 
     def observe(self, observations: Sequence[Observation]) -> None:
         self._check()
@@ -380,7 +393,11 @@ def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerContr
     ledger = Ledger(ledger_url(settings), settings, SteadyClock(settings.home.absolute()))
     try:
         ledger.check()
-        return LedgerControl(ledger, settings, read_secret(settings.secret_file("trainer")), runs)
+        secret = read_secret(settings.secret_file("trainer"))
+        policies = PolicyProcess(settings.decide_seconds, settings.decide_memory_mb)
+        if runs is not None:  # an API server: it will decide, and nobody shall wait for the start of the process then
+            policies.prepare()
+        return LedgerControl(ledger, settings, secret, runs, policies, InAThread())
     except ValueError as error:
         ledger.close()
         raise InfrastructureError(str(error)) from error

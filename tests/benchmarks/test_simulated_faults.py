@@ -13,28 +13,28 @@ from sqlalchemy import Engine, create_engine, text
 from benchmarks.common.ledger_history import LedgerHistory
 from benchmarks.simulated_faults.__main__ import replay_command
 from benchmarks.simulated_faults.hub import Crashed, Hub
+from benchmarks.simulated_faults.seeds import outcomes as outcomes_of
 from benchmarks.simulated_faults.world import Outcome, run
 from elastic_core.control.plane import LedgerControl
 from elastic_core.crashing import CONTROL_POINTS
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec
 from tests.conftest import TestServer
 
-SEEDS = int(os.environ.get("ELASTIC_TEST_SEEDS", "10"))
+SEEDS = int(os.environ.get("ELASTIC_TEST_SEEDS", "50"))
+WORKERS = 2  # processes, whatever else pytest runs beside them
 
 
 @pytest.fixture(scope="module")
-def url(postgres_server: TestServer) -> Iterator[str]:
-    yield postgres_server.create_ledger("simulated_faults").render_as_string(hide_password=False)
-    postgres_server.drop("simulated_faults")
+def urls(postgres_server: TestServer) -> Iterator[list[str]]:
+    names = [f"simulated_faults_{number}" for number in range(WORKERS)]
+    yield [postgres_server.create_ledger(name).render_as_string(hide_password=False) for name in names]
+    for name in names:
+        postgres_server.drop(name)
 
 
 @pytest.fixture(scope="module")
-def outcomes(url: str) -> list[Outcome]:
-    logging.disable(logging.CRITICAL)  # of faults that are made on purpose
-    try:
-        return [run(seed, url) for seed in range(SEEDS)]
-    finally:
-        logging.disable(logging.NOTSET)
+def outcomes(urls: list[str]) -> list[Outcome]:
+    return list(outcomes_of(range(SEEDS), urls))
 
 
 @pytest.mark.timeout(1200)
@@ -55,11 +55,11 @@ def test_a_process_ends_at_every_crash_point_of_the_control_plane(outcomes: list
     assert sorted(CONTROL_POINTS.keys() - ended) == []
 
 
-def test_a_seed_is_the_same_each_time(outcomes: list[Outcome], url: str) -> None:
+def test_a_seed_is_the_same_each_time(outcomes: list[Outcome], urls: list[str]) -> None:
     first = outcomes[1]
-    logging.disable(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)  # of faults that are made on purpose
     try:
-        again = run(first.seed, url)
+        again = run(first.seed, urls[0])
     finally:
         logging.disable(logging.NOTSET)
     assert (again.log, again.events, again.changes) == (first.log, first.events, first.changes)

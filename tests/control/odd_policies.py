@@ -19,7 +19,6 @@ class Odd:
 
     name: ClassVar[str] = "odd"
     laws: ClassVar[frozenset[Law]] = frozenset()
-    slow: ClassVar[bool] = True
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
         mood = os.environ.get("ODD") or next((job.name for job in snapshot.jobs), "")
@@ -27,6 +26,9 @@ class Odd:
             time.sleep(600)
         if mood == "dies":
             os._exit(7)
+        if mood == "eats":
+            hoard = [bytearray(2**26) for _ in range(10_000)]
+            raise AssertionError(f"{len(hoard)} pieces of 64 MiB, and nobody minds")
         if mood == "raises":
             raise ZeroDivisionError("no speed, no share")
         if mood == "prints":

@@ -6,8 +6,7 @@ read, also over corrupt checkpoints that were passed over and over rollbacks.
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import aliased
+from sqlalchemy import Select, func, select, text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
@@ -16,26 +15,40 @@ from elastic_core.protocol.records import RestorePoint
 
 MAX_CANDIDATES = 8
 
+# `most`: usable ones that are enough; NULL: the whole chain.
+_CHAIN = text("""
+    WITH RECURSIVE walk AS (
+        SELECT id, previous_id, (NOT bad AND swept_at IS NULL)::int AS found FROM checkpoints WHERE id = :head
+        UNION ALL
+        SELECT older.id, older.previous_id, walk.found + (NOT older.bad AND older.swept_at IS NULL)::int
+        FROM checkpoints older JOIN walk ON older.id = walk.previous_id
+        WHERE CAST(:most AS int) IS NULL OR walk.found < :most
+    )
+    SELECT checkpoints.* FROM checkpoints JOIN walk USING (id) ORDER BY id DESC
+""")
+_ROWS: Select[tuple[CheckpointRow]] = select(CheckpointRow)
 
-def chain(tx: Tx, head_id: int | None) -> list[CheckpointRow]:
-    """From `head_id` back to the job's first commit."""
+
+def chain(tx: Tx, head_id: int | None, most: int | None = None) -> list[CheckpointRow]:
+    """From `head_id` back to the job's first commit, or to where `most` usable ones are found: a long history costs who
+    needs its end no more than a short one."""
     if head_id is None:
         return []
-    base = select(CheckpointRow.id, CheckpointRow.previous_id).where(CheckpointRow.id == head_id)
-    walk = base.cte("walk", recursive=True)
-    older = aliased(CheckpointRow)
-    walk = walk.union_all(select(older.id, older.previous_id).join(walk, older.id == walk.c.previous_id))
-    query = select(CheckpointRow).where(CheckpointRow.id.in_(select(walk.c.id))).order_by(CheckpointRow.id.desc())
-    return list(tx.session.scalars(query))
+    return list(tx.session.scalars(_ROWS.from_statement(_CHAIN), {"head": head_id, "most": most}))
 
 
 def usable(row: CheckpointRow) -> bool:
     return not row.bad and row.swept_at is None
 
 
+def newest_usable(tx: Tx, head_id: int | None, most: int) -> list[CheckpointRow]:
+    """At most so many of the chain, the newest first."""
+    return [row for row in chain(tx, head_id, most) if usable(row)][:most]
+
+
 def restore_point(tx: Tx, job: JobRow) -> RestorePoint:
-    good = [row for row in chain(tx, job.head_id) if usable(row)]
-    return RestorePoint(candidates=tuple(checkpoint_record(row) for row in good[:MAX_CANDIDATES]))
+    good = newest_usable(tx, job.head_id, MAX_CANDIDATES)
+    return RestorePoint(candidates=tuple(checkpoint_record(row) for row in good))
 
 
 def head(tx: Tx, job: JobRow) -> CheckpointRow | None:

@@ -7,8 +7,9 @@ processes; events that come meanwhile raise the version, and whoever decides goe
 What only carries a plan out is no such event: a segment that the plan ended is committed, its processes are gone, its
 successor asks. The plan goes on then (`enforce.carry_on`), so that it is made once, not anew at each of its own steps.
 
-Slow policies are asked in a process of their own. Where that gives no answer the last plan stays, once; where a policy
-fails, gives an invalid plan, or is silent again, the pool is shared out fairly. The record of the decision says which.
+Policies are asked in a process of their own, under a deadline. Where that gives no answer the last plan stays, once;
+where a policy fails, gives an invalid plan, or is silent again, the pool is shared out fairly, here: that is bounded by
+the slots of the pool. The record of the decision says which.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from sqlalchemy import select
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import DecisionRow
 from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
-from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyProcess
+from elastic_core.control.scheduling.deciders import Decider, DecidesHere
+from elastic_core.control.scheduling.policy_process import NoAnswer
 from elastic_core.control.scheduling.predictors import STALE_SECONDS, Predictors
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Plan, Snapshot, Target, from_json, to_json
 from elastic_core.errors import ElasticError, NotFound
 from elastic_core.logs import get_logger
 from elastic_core.policy import registry
-from elastic_core.policy.base.policy import Policy, is_slow
+from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.plans.plan_check import violations
 from elastic_core.policy.rules.slot_quotas import over_quota, with_waiting, within_quotas
 from elastic_core.protocol.encoding import dumps, loads
@@ -77,10 +79,10 @@ class Allocator:
         ledger: Ledger,
         settings: Settings,
         fit: snapshots.Fit | None = None,
-        policy_process: PolicyProcess | None = None,
+        decider: Decider | None = None,
     ) -> None:
         self._ledger = ledger
-        self._policy_process = policy_process or PolicyProcess(settings.decide_seconds)
+        self._decider = decider or DecidesHere()
         self.predictors = Predictors(ledger, settings)
         self._fit = fit or self.predictors.model
 
@@ -119,9 +121,13 @@ class Allocator:
                     rounds += 1
             rounds += 1
 
+    def is_due(self) -> bool:
+        """Whether the plan's own next time has come, or a crash left an event undecided."""
+        return self._ledger.read(_is_due)
+
     def wake(self) -> None:
-        """Decide if the plan's own next time has come, or if a crash left an event undecided."""
-        if self._ledger.read(_is_due):
+        """Decide if it is due."""
+        if self.is_due():
             self._ledger.change(_take_wake_up)
             self.decide_pending()
 
@@ -137,22 +143,16 @@ class Allocator:
         return written
 
     def close(self) -> None:
-        self._policy_process.close()
+        self._decider.close()
 
     def _plan(self, wanted: str, snapshot: Snapshot) -> tuple[Plan, str | None]:
         try:
-            return self._ask_policy(wanted, snapshot), None
+            return ask_within_quotas(lambda within: self._decider.decide(wanted, within), snapshot), None
         except Exception as error:
             log.exception("a policy failed", policy=wanted, version=snapshot.version)
             failure = f"{type(error).__name__}: {error}"
             last_plan = self._carry_over(snapshot, str(error)) if isinstance(error, NoAnswer) else None
             return last_plan or ask(registry.get(FALL_BACK), snapshot), failure
-
-    def _ask_policy(self, name: str, snapshot: Snapshot) -> Plan:
-        policy = registry.get(name)
-        if not is_slow(policy):
-            return ask(policy, snapshot)
-        return ask_within_quotas(lambda within: self._policy_process.decide(name, within), snapshot)
 
     def _carry_over(self, snapshot: Snapshot, why: str) -> Plan | None:
         """The last plan for the jobs of now; None where it does not fit them, or stayed already the last time."""

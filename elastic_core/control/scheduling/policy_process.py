@@ -1,14 +1,18 @@
-"""Slow policies decide in a process of their own, so that minutes of search hold up no thread of the API server.
+"""Policies decide in a process of their own: none holds up a thread of the API server for longer than its deadline,
+keeps its interpreter busy, or takes its memory.
 
-The process is started when it is first needed and kept: one line of JSON in (policy, seed, snapshot), one line out (the
-plan, or what the policy raised). Nothing is pickled. Who does not answer within the bound, or dies, is stopped and
-`NoAnswer` says so; the next decision starts another. It ends with the process that started it.
+The process is started when it is first needed (or by `prepare`) and kept, with all that policies remember of what they
+have fitted: one line of JSON in (policy, seed, snapshot), one line out (the plan, or what the policy raised). Nothing
+is pickled. Who does not answer within the bound, or dies, is stopped and `NoAnswer` says so; the next decision starts
+another. Who wants more memory than it may have gets a `MemoryError`, and where the machine itself runs out of memory
+the kernel ends this process first. It ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import resource
 import select
 import subprocess
 import sys
@@ -22,14 +26,16 @@ from typing import Any
 
 import elastic_core
 from elastic_core import logs
-from elastic_core.domain import Plan, Snapshot, from_json, to_json
+from elastic_core.domain import Plan, Snapshot, from_json
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.policy import registry
-from elastic_core.protocol.encoding import dumps, loads
+from elastic_core.protocol.encoding import encode, loads
 
 MODULE = "elastic_core.control.scheduling.policy_process"  # its `__name__`, but where it is the main program
 COMMAND = (sys.executable, "-m", MODULE)
 START_SECONDS = 120.0  # until a new process has imported what policies need
+MOST_ANSWER = 256 * 2**20  # bytes; a plan of 10,000 jobs has about 12 MB
+ENDED_FIRST = "500"  # of -1000 to 1000: whom the kernel ends when memory is short
 log = logs.get_logger(MODULE)
 
 
@@ -44,23 +50,29 @@ class PolicyFailed(ElasticError):
 
 
 class PolicyProcess:
-    """Asks policies in another process; safe to use from many threads, one question at a time."""
+    """`Decider` that asks policies in another process; safe to use from many threads, one question at a time."""
 
-    def __init__(self, seconds: float, command: Sequence[str] = COMMAND) -> None:
-        """`seconds`: how long a decision may take."""
-        self._seconds, self._command = seconds, tuple(command)
+    def __init__(self, seconds: float, memory_mb: int, command: Sequence[str] = COMMAND) -> None:
+        """`seconds`: how long a decision may take; `memory_mb`: MiB of data that the process may have."""
+        self._seconds, self._command = seconds, (*command, str(memory_mb))
         self._child: _Child | None = None
         self._lock = threading.Lock()
 
+    def prepare(self) -> None:
+        """Start the process ahead of the first question, without waiting for it."""
+        with self._lock:
+            if self._child is None:
+                self._child = _Child(self._command)
+
     def decide(self, policy: str, snapshot: Snapshot) -> Plan:
         """Raises `NoAnswer`, `PolicyFailed`."""
-        question = {"policy": policy, "seed": snapshot.version, "snapshot": to_json(snapshot)}
+        question = encode({"policy": policy, "seed": snapshot.version, "snapshot": snapshot})
         with self._lock:
             try:
                 if self._child is None:
                     self._child = _Child(self._command)
-                    self._child.read(START_SECONDS, f"the process for {policy} did not start")
-                self._child.write(dumps(question).encode())
+                self._child.wait_until_ready(f"the process for {policy} did not start")
+                self._child.write(question)
                 answer = self._child.read(self._seconds, f"{policy} did not decide")
             except NoAnswer:
                 self._stop()
@@ -70,6 +82,9 @@ class PolicyProcess:
         return from_json(Plan, answer["plan"])
 
     def close(self) -> None:
+        """Whoever waits for an answer gets `NoAnswer` at once."""
+        if (child := self._child) is not None:
+            child.end()
         with self._lock:
             self._stop()
 
@@ -85,7 +100,13 @@ class _Child:
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._unread = b""
+        self._unread = bytearray()
+        self._ready = False
+
+    def wait_until_ready(self, what: str) -> None:
+        if not self._ready:
+            self.read(START_SECONDS, what)
+            self._ready = True
 
     def write(self, line: bytes) -> None:
         """From a thread: a process that does not read must not hold up the caller beyond its bound."""
@@ -108,11 +129,16 @@ class _Child:
             if not more:
                 raise NoAnswer(f"{what}: its process ended with exit code {self._process.wait()}")
             self._unread += more
-        line, self._unread = self._unread.split(b"\n", 1)
-        return loads(line)
+            if len(self._unread) > MOST_ANSWER:
+                raise NoAnswer(f"{what} in words: its answer has more than {MOST_ANSWER} bytes")
+        line, _, self._unread = self._unread.partition(b"\n")
+        return loads(bytes(line))
+
+    def end(self) -> None:
+        self._process.kill()
 
     def stop(self) -> None:
-        self._process.kill()
+        self.end()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -123,15 +149,24 @@ class _Child:
 def main() -> None:
     """The process: answers question after question until its input ends. It logs to standard error."""
     logs.configure("policy process")
+    _limit_memory(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a solver prints is no answer
     questions: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_listen, args=(questions,), daemon=True).start()
-    answer: dict[str, Any] = {"ready": True}
+    answer = encode({"ready": True})
     while True:
-        answers.write(dumps(answer).encode() + b"\n")
+        answers.write(answer + b"\n")
         answers.flush()
         answer = _answer(loads(questions.get()))
+
+
+def _limit_memory(memory_mb: int) -> None:
+    most = memory_mb * 2**20
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    with suppress(OSError):  # no Linux, or a container that does not let it: then the limit is all there is
+        Path("/proc/self/oom_score_adj").write_text(ENDED_FIRST)
 
 
 def _listen(questions: queue.Queue[bytes]) -> None:
@@ -140,13 +175,13 @@ def _listen(questions: queue.Queue[bytes]) -> None:
     os._exit(0)  # nobody is there to hear the answer, however long the decision would go on
 
 
-def _answer(question: Any) -> dict[str, Any]:
+def _answer(question: Any) -> bytes:
     try:
         snapshot = from_json(Snapshot, question["snapshot"])
-        return {"plan": to_json(registry.get(question["policy"]).decide(snapshot, Random(question["seed"])))}
+        return encode({"plan": registry.get(question["policy"]).decide(snapshot, Random(question["seed"]))})
     except Exception as error:
         log.exception("a policy failed", policy=question.get("policy"), version=question.get("seed"))
-        return {"error": f"{type(error).__name__}: {error}"}
+        return encode({"error": f"{type(error).__name__}: {error}"})
 
 
 if __name__ == "__main__":

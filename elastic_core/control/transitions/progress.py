@@ -175,7 +175,7 @@ def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
 def _step_back(tx: Tx, job: JobRow, bad: CheckpointRow) -> str:
     if job.head_id != bad.id:
         return "newer ones are not affected"
-    good = next((row for row in lineage.chain(tx, bad.previous_id) if lineage.usable(row)), None)
+    good = next(iter(lineage.newest_usable(tx, bad.previous_id, 1)), None)
     job.head_id = good.id if good is not None else None
     tx.session.flush()
     step = lineage.head_step(tx, job)

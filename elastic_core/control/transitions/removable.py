@@ -46,8 +46,7 @@ def _retained_ids(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow]) -> set[int
     retained = {job.head_id} if job.head_id is not None else set()
     for number in {row.lineage for row in good}:
         retained |= set([row.id for row in good if row.lineage == number][-spec.checkpoints.keep_last :])
-    newest = [row.id for row in lineage.chain(tx, job.head_id) if lineage.usable(row)]
-    retained |= set(newest[: spec.checkpoints.keep_last])
+    retained |= {row.id for row in lineage.newest_usable(tx, job.head_id, spec.checkpoints.keep_last)}
     retained |= {row.id for row in _best(good, facts)[: spec.checkpoints.keep_best]}
     # The last one by its uri or, in older ledgers, its number; all that there were by their uris.
     registered = {str(job.results.get("registered_checkpoint", "")), *job.results.get("registered_checkpoints", ())}

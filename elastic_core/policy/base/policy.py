@@ -32,9 +32,3 @@ class Policy(Protocol):
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
         """A target for every job of the snapshot: within its limits, together within the capacity by type."""
-
-
-def is_slow(policy: Policy) -> bool:
-    """Whether a decision may take longer than a server's thread should: the policy says `slow = True`. It is then asked
-    in a process of its own."""
-    return bool(getattr(policy, "slow", False))

@@ -32,7 +32,6 @@ Objective = Literal["efficiency", "throughput"]
 class BFTrainer:
     name: ClassVar[str] = "bftrainer"
     laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING, Law.BOUNDED_RESIZES})
-    slow: ClassVar[bool] = True  # an integer program
 
     def __init__(self, forward: float = FORWARD, objective: Objective = "efficiency",
                  down: float = 1.0) -> None:  # fmt: skip

@@ -32,7 +32,6 @@ ROUND = 360.0  # seconds
 class Gavel:
     name: ClassVar[str] = "gavel"
     laws: ClassVar[frozenset[Law]] = frozenset({Law.BOUNDED_RESIZES})
-    slow: ClassVar[bool] = True  # linear programs
 
     def __init__(self, objective: str = "max_min", knowledge: Knowledge | None = None) -> None:
         if objective not in PROGRAMS:

@@ -37,7 +37,6 @@ _SEEDS = 8  # schedules that are remembered
 class Ones:
     name: ClassVar[str] = "ones"
     laws: ClassVar[frozenset[Law]] = frozenset({Law.WORK_CONSERVING})
-    slow: ClassVar[bool] = True  # a search
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - the snapshot is the seed
         jobs, capacity, pool = in_order(as_they_stand(snapshot)), snapshot.capacity(), Pool.of(snapshot)

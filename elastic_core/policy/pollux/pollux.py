@@ -36,7 +36,6 @@ _SEEDS = 10  # solutions that are remembered
 class Pollux:
     name: ClassVar[str] = "pollux"
     laws: ClassVar[frozenset[Law]] = frozenset()  # a random search promises none
-    slow: ClassVar[bool] = True  # half a second at 50 jobs
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
         jobs = sorted(queue_of(snapshot), key=lambda job: job.attained_slot_seconds)

@@ -51,7 +51,6 @@ class JobOptions:
 class Sia:
     name: ClassVar[str] = "sia"
     laws: ClassVar[frozenset[Law]] = frozenset()  # moving a job may cost more than leaving it without slots
-    slow: ClassVar[bool] = True  # an integer program
 
     def __init__(self, speeds: Speeds | None = None, delays: Mapping[str, float] | None = None) -> None:
         """`delays`: of a restart by task, in the place of the measured ones."""

@@ -1,4 +1,4 @@
-"""A slow policy in a process of its own: the same plans, and what becomes of a decision without an answer."""
+"""Policies in a process of their own: the same plans, and what becomes of a decision without an answer."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
 
 import pytest
 
-from elastic_core.control.plane import LedgerControl
+from elastic_core.control.plane import LedgerControl, open_control
 from elastic_core.control.scheduling.allocator import KEPT, Allocator
+from elastic_core.control.scheduling.deciders import DecidesHere, InAThread
 from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyFailed, PolicyProcess
-from elastic_core.domain import SegmentState, Snapshot
+from elastic_core.domain import Plan, SegmentState, Snapshot, to_json
 from elastic_core.policy import registry
-from tests.builders import FACTS, FakeClock, a_cluster, a_control, a_spec
+from elastic_core.protocol.trainer import Directive
+from elastic_core.settings import Settings
+from tests.builders import FACTS, TRAINER_SECRET, FakeClock, Life, a_beat, a_cluster, a_control, a_spec
 from tests.control.odd_policies import Odd
 from tests.control.scheduling.test_allocator import decisions
 from tests.policy.builders import job, nodes, snapshot
@@ -30,13 +35,21 @@ def picture(mood: str = "") -> Snapshot:
 
 @pytest.fixture(scope="module")
 def asked() -> Iterator[PolicyProcess]:
-    made = PolicyProcess(seconds=30.0, command=COMMAND)
+    made = PolicyProcess(seconds=30.0, memory_mb=1024, command=COMMAND)
     yield made
     made.close()
 
 
+def eventually(condition: Callable[[], object], what: str) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"never in a minute: {what}")
+
+
 def impatient() -> PolicyProcess:
-    return PolicyProcess(seconds=1.0, command=COMMAND)
+    return PolicyProcess(seconds=1.0, memory_mb=1024, command=COMMAND)
 
 
 def test_the_plan_is_the_one_that_the_policy_makes_here(asked: PolicyProcess) -> None:
@@ -77,7 +90,8 @@ def test_a_policy_that_dies_is_told_and_the_next_question_is_answered(asked: Pol
 
 
 def test_the_process_ends_with_its_parent() -> None:
-    asked = PolicyProcess(seconds=30.0, command=COMMAND)
+    asked = PolicyProcess(seconds=30.0, memory_mb=1024, command=COMMAND)
+    asked.prepare()
     asked.decide("odd", picture())
     child = asked._child
     assert child is not None
@@ -85,6 +99,49 @@ def test_the_process_ends_with_its_parent() -> None:
     child._process.stdin.close()
     assert child._process.wait(timeout=10.0) == 0
     asked.close()
+
+
+def test_a_policy_that_eats_memory_gets_no_more_than_its_share_and_the_process_goes_on(asked: PolicyProcess) -> None:
+    with pytest.raises(PolicyFailed, match="MemoryError"):
+        asked.decide("odd", picture("eats"))
+    assert asked.decide("odd", picture()).policy == "odd"
+
+
+def test_who_closes_it_does_not_wait_for_a_policy_that_hangs() -> None:
+    asked = PolicyProcess(seconds=600.0, memory_mb=1024, command=COMMAND)
+    asked.decide("odd", picture())
+    told: list[str] = []
+
+    def ask() -> None:
+        try:
+            asked.decide("odd", picture("hangs"))
+        except NoAnswer as error:
+            told.append(str(error))
+
+    thread = Thread(target=ask)
+    thread.start()
+    eventually(lambda: asked._lock.locked(), "the question is asked")
+    asked.close()
+    thread.join(timeout=60.0)
+    assert told == ["odd did not decide: its process ended with exit code -9"]
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[PolicyProcess]:
+    made = PolicyProcess(seconds=60.0, memory_mb=4096)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("policy", registry.names())
+def test_every_policy_makes_the_same_plan_there_as_here_and_remembers_the_same(
+    real: PolicyProcess, policy: str
+) -> None:
+    first = snapshot(nodes(4), job("a"), job("b", 1.0))
+    here, there = DecidesHere().decide(policy, first), real.decide(policy, first)
+    assert to_json(there) == to_json(here)
+    second = replace(first, now=first.now + 60.0, version=first.version + 1, policy_state=here.state)
+    assert to_json(real.decide(policy, second)) == to_json(DecidesHere().decide(policy, second))
 
 
 @pytest.fixture
@@ -99,7 +156,7 @@ def plane(
     def in_mood(mood: str) -> LedgerControl:
         monkeypatch.setitem(os.environ, "ODD", mood)
         made.allocator.close()
-        made.allocator = Allocator(made._ledger, made.settings, policy_process=impatient())
+        made.allocator = Allocator(made._ledger, made.settings, decider=impatient())
         return made
 
     yield in_mood
@@ -126,3 +183,50 @@ def test_without_an_answer_the_last_plan_stays_once_and_the_ledger_says_so(
     control.decide("once more")
     (*_, (policy, wanted)) = decisions(ledger_url, "policy", "wanted")
     assert (policy, wanted) == ("fair_share", "odd")
+
+
+class Thinking(DecidesHere):
+    """Decides when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.told = Event(), Event()
+
+    def decide(self, policy: str, snapshot: Snapshot) -> Plan:
+        self.asked.set()
+        assert self.told.wait(60.0)
+        return super().decide(policy, snapshot)
+
+
+def test_heartbeats_are_answered_while_a_policy_hangs_and_the_plan_in_force_goes_on(
+    plane: Callable[[str], LedgerControl],
+) -> None:
+    control = plane("")
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    thinking = Thinking()
+    control.allocator, control.aside = Allocator(control._ledger, control.settings, decider=thinking), InAThread()
+    control._ledger.change(lambda tx: setattr(tx, "trigger", "an event that a crash left undecided"))
+    trainer = control.trainer(order.token)
+    answers = [trainer.heartbeat(a_beat(step)) for step in range(3)]
+    assert thinking.asked.wait(60.0)
+    answers.append(trainer.heartbeat(a_beat(3)))
+    assert {answer.directive for answer in answers} == {Directive.GO_ON}
+    assert control.allocator.is_due()
+    assert control.snapshot().jobs[0].allocation == order.allocation
+    thinking.told.set()
+    eventually(lambda: not control.allocator.is_due(), "it is decided")
+
+
+def test_the_control_plane_of_production_asks_in_a_process_and_lets_no_heartbeat_wait(
+    ledger_url: str, tmp_path: Path
+) -> None:
+    settings = Settings(home=tmp_path, ledger_url=ledger_url)
+    settings.secret_file("trainer").parent.mkdir(parents=True)
+    settings.secret_file("trainer").write_bytes(TRAINER_SECRET)
+    settings.secret_file("trainer").chmod(0o600)
+    control = open_control(settings)
+    try:
+        assert isinstance(control.allocator._decider, PolicyProcess)
+        assert isinstance(control.aside, InAThread)
+    finally:
+        control.close()
