@@ -17,7 +17,9 @@ from tests.e2e.test_main_line import LINE, job_of, start, trains
 from tests.state.moving import assert_moved_least
 
 BYTES = "tests.e2e.tasks_for_tests:SlowBytes"
+SHARED_BYTES = "tests.e2e.tasks_for_tests:SharedBytes"
 SMALL = {"width": 32, "depth": 2, "heads": 4, "context": 16, "train_bytes": 20_000, "milliseconds": 20}
+IN_SIXTHS = {**SMALL, "width": 36, "heads": 6}
 POOL = {"a": 1, "b": 2}  # a job on all of it that gives up a slot keeps node b
 
 
@@ -120,20 +122,30 @@ def test_shrunk_grown_without_rank_0_and_at_a_users_word_a_job_keeps_its_process
 
 
 @pytest.mark.parametrize(
-    ("layouts", "pool", "whole", "less"),
+    ("layouts", "task", "pool", "whole", "less"),
     [
-        pytest.param({"tensor": [2]}, {"a": 4}, 4, 2, id="tensor"),
-        pytest.param({"sharded": "always"}, {"a": 3}, 3, 2, id="sharded", marks=pytest.mark.nightly),
-        pytest.param({"pipeline": [2]}, {"a": 4}, 4, 2, id="pipeline", marks=pytest.mark.nightly),
+        pytest.param({"tensor": [2]}, (BYTES, SMALL), {"a": 4}, 4, 2, id="tensor"),
+        pytest.param({"sharded": "always"}, (BYTES, SMALL), {"a": 3}, 3, 2, id="sharded", marks=pytest.mark.nightly),
+        pytest.param({"pipeline": [2]}, (BYTES, SMALL), {"a": 4}, 4, 2, id="pipeline", marks=pytest.mark.nightly),
+        pytest.param({"tensor": [2, 3]}, (SHARED_BYTES, IN_SIXTHS), {"a": 3}, 3, 2, id="another tensor size"),
+        pytest.param(
+            {"tensor": [2], "sharded": "always"},
+            (BYTES, SMALL),
+            {"a": 4},
+            4,
+            2,
+            id="shards of tensor-parallel ranks",
+            marks=pytest.mark.nightly,
+        ),
     ],
     indirect=["pool"],
 )
 def test_a_model_that_is_split_takes_its_new_parts_from_its_old_ones(
-    platform: Platform, pool: None, layouts: dict[str, Any], whole: int, less: int
+    platform: Platform, pool: None, layouts: dict[str, Any], task: tuple[str, dict[str, Any]], whole: int, less: int
 ) -> None:
-    name = f"split-{next(iter(layouts))}"
+    name = f"split-{'-'.join(layouts)}-{whole}"
     slots = {"allowed": [less, whole]}
-    start(platform, a_long_job(name, slots, entry_point=BYTES, params=SMALL, layouts=layouts))
+    start(platform, a_long_job(name, slots, entry_point=task[0], params=task[1], layouts=layouts))
     try:
         before, taken = resized(platform, name, whole)
         first = platform.control.segments(name)[0]
