@@ -12,6 +12,8 @@ job is so fast that the policy soon finds one slot to be enough. Kinds of bounda
 - shrink and grow: another holder of higher priority asks for one of the two slots, later gives it back. The lease
   passes on with other slots, and the processes that stay begin anew from the checkpoint; for a growth, further workers
   were started ahead while training went on;
+- another layout: a shrink or a growth of a transformer that is tensor-parallel over all of its slots, 3 or 2: each of
+  its ranks needs another part of the tensors than it had;
 - rank 0's slot: a shrink that takes it. Of a job on 3 slots of nodes of 1 and 2: it keeps the node of 2 when one slot
   goes, and that of 1 when two go, so that every shrink takes rank 0's;
 - restart, their rival on the same work in the same run: what a platform does that ends the processes at every
@@ -81,8 +83,8 @@ BOUNDARIES = text(
 
 STALL_SECONDS = 0.05
 IN_PLACE, ASKED, RESTART = "in place", "asked", "restart"
-SHRINK, GROW, RANK_0, LAYOUT = "shrink", "grow", "rank 0's slot", "layout"
-RESIZES = (SHRINK, GROW, RANK_0)
+SHRINK, GROW, RANK_0, LAYOUT = "shrink", "grow", "rank 0's slot", "another layout"
+RESIZES = (SHRINK, GROW, RANK_0, LAYOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +114,11 @@ class Boundary:
 def _kind(row: Any) -> str:
     """Of a boundary whose processes live on."""
     old, new = row.old["slots"], row.new["slots"]
+    if any(row.old["layout"][axis] != row.new["layout"][axis] for axis in ("tensor", "pipeline")):
+        return LAYOUT
     if len(old) != len(new):
         shrink = SHRINK if old[0] in new else RANK_0
         return GROW if len(new) > len(old) else shrink
-    if (old, row.old["layout"]) != (new, row.new["layout"]):
-        return LAYOUT
     return ASKED if row.revoked_by == "user" else IN_PLACE
 
 
@@ -137,6 +139,13 @@ def paced(name: str, kind: str, most_slots: int, compute: float = 1.0) -> JobSpe
     """A job that is worth its slots on any machine: a model of the size of the demo's, in steps of a stated length."""
     changes = {"entry_point": entry_point(kind), "params": {"width": 128, "compute": compute}}
     return spec(name, **changes, slots={"min": 1, "max": most_slots}, batch={"min": 48, "max": 48})
+
+
+def tensor_parallel(name: str) -> JobSpec:
+    """A job whose layers are cut over all of its slots, which share the time of a step."""
+    params = {"width": 36, "heads": 6, "depth": 2, "context": 16, "train_bytes": 20_000, "milliseconds": 5}
+    changes = {"entry_point": "tests.e2e.tasks_for_tests:SharedBytes", "params": params, "layouts": {"tensor": [2, 3]}}
+    return spec(name, **changes, slots={"allowed": [2, 3]}, batch={"min": 48, "max": 48})
 
 
 def boundaries(engine: Engine, job_id: str) -> list[Boundary]:
@@ -233,6 +242,14 @@ def measure(platform: Platform, wanted: int) -> tuple[list[Boundary], float]:
         resize(platform, job_id, number, whole=3, taken=1 if (number % 2 == 0) == on_the_single else 2)
     eventually(lambda: count(engine, job_id, RANK_0) >= wanted, 60, f"{wanted} shrinks that committed again")
     measured += [boundary for boundary in boundaries(engine, job_id) if boundary.kind == RANK_0]
+    _end(platform, job_id)
+
+    job_id = _start(platform, tensor_parallel("layouts"), {"node": 3})
+    for number in range(wanted):
+        if count(engine, job_id, LAYOUT) < wanted:
+            resize(platform, job_id, number, whole=3, taken=1)
+    eventually(lambda: count(engine, job_id, LAYOUT) >= wanted, 60, f"{wanted} changes of layout that committed again")
+    measured += [boundary for boundary in boundaries(engine, job_id) if boundary.kind == LAYOUT]
     _end(platform, job_id)
     engine.dispose()
     return measured, step

@@ -17,10 +17,10 @@ from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
-from elastic_core.control.teams import audit
-from elastic_core.control.teams.permissions import About, Action
 from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
 from elastic_core.control.scheduling.policy_process import PolicyProcess
+from elastic_core.control.teams import audit
+from elastic_core.control.teams.permissions import About, Action
 from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable, start_job
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.cancel_many import cancel_many

@@ -66,6 +66,7 @@ class JobRecord:
     job: Submission
     total_samples: int | None  # of its declared work; None where the user declares none
     committed_samples: int = 0  # at its newest checkpoint
+    state_bytes: int | None = None  # of that checkpoint
     reported_samples: int = 0  # by the last heartbeat of the lease that it holds
     segment: OpenSegment
     allocation: Allocation | None = None  # of the open segment: a lease whose segment has ended is on its way out
@@ -109,6 +110,7 @@ def job_view(record: JobRecord) -> JobView:
         resize_seconds=UNKNOWN_RESIZE_SECONDS if past.resize_seconds is None else past.resize_seconds,
         in_place_seconds=past.in_place_seconds,
         restart_seconds=past.restart_seconds,
+        state_bytes=record.state_bytes,
         attained_slot_seconds=past.slot_seconds,
         profile=measured.profile,
         throughput=record.throughput,

@@ -6,8 +6,9 @@ whichever way that went. A lease that goes on as the one before it, at another b
 What a resize costs is the time without a step around a move. In place: from the last step to the first, as the trainer
 told with its checkpoints. By new processes: from the last step (or the commit) until the old ones are gone and the next
 segment has asked for slots, and from the grant until the first step (or heartbeat); waiting for slots is no cost of the
-resize. A job that was never moved is taken to be as slow at it as at its later starts, and one that was started only
-once as at that. The two kinds are told apart as well: in place is cheaper by an order of magnitude.
+resize. A segment that was tried again has asked again: what lay before its first grant is then not known any more. A
+job that was never moved is taken to be as slow at it as at its later starts, and one that was started only once as at
+that. The two kinds are told apart as well: in place is cheaper by an order of magnitude.
 
 This is the definition. The ledger computes the same in SQL (`control.ledger.profiles`), the simulator lease by lease
 (`sim.engine.held_leases`).
@@ -41,7 +42,7 @@ class Lease:
     allocation: Allocation
     restarted: bool  # begun by new processes
     granted_at: float
-    asked_at: float | None = None  # when its segment asked for slots
+    asked_at: float | None = None  # when its segment asked for slots last
     started_at: float | None = None  # first heartbeat of its processes
     first_step_at: float | None = None
     last_step_at: float | None = None
@@ -105,5 +106,6 @@ def _pause(before: Lease | None, lease: Lease) -> float | None:
     if before is None or before.released_at is None:
         return start
     stopped_at = before.ended_at if last_step_at is None else last_step_at
-    ready_at = before.released_at if lease.asked_at is None else max(before.released_at, lease.asked_at)
+    asks = () if lease.asked_at is None or lease.asked_at > lease.granted_at else (lease.asked_at,)
+    ready_at = max((before.released_at, *asks))
     return start if stopped_at is None else start + max(ready_at - stopped_at, 0.0)

@@ -300,7 +300,7 @@ def test_the_snapshot_says_what_a_job_has_cost_and_done(control: LedgerControl, 
     clock.advance(10)
     control.trainer(order.token).observe([an_observation(2, order)])
     control.trainer(order.token).heartbeat(a_beat(7))
-    ends_and_leaves(control, order, 8)
+    ends_and_leaves(control, order, 8, size_bytes=5_000_000)
     clock.advance(3)  # until its processes are gone
     life.leave(order)
     control.set_cluster(a_cluster({"node-a": 2}))
@@ -311,6 +311,7 @@ def test_the_snapshot_says_what_a_job_has_cost_and_done(control: LedgerControl, 
     (view,) = control.snapshot().jobs
     assert (view.done_samples, view.num_resizes, view.resize_seconds) == (80, 1, 7.0)
     assert view.attained_slot_seconds == 4 * 13 + 2 * 4
+    assert view.state_bytes == 5_000_000
     assert (view.last_batch, view.allocated_since) == (again.allocation.global_batch, clock() - 4)
     assert [point.num_slots for point in view.profile] == [4]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -83,3 +84,12 @@ class SlowBytes(BytesLM):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         time.sleep(self.params.milliseconds * len(batch[0]) / 1000)
         return super().loss(model, batch)
+
+
+class SharedBytes(SlowBytes):
+    """The same for one replica that is worth all slots that its layers are split over: they share the time."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if torch.is_grad_enabled():  # evaluating takes what it takes
+            time.sleep(self.params.milliseconds * len(batch[0]) / 1000 / int(os.environ["WORLD_SIZE"]))
+        return BytesLM.loss(self, model, batch)

@@ -11,14 +11,15 @@ import pytest
 from elastic_core.protocol.records import SegmentStatus
 from elastic_core.spec import ClusterSpec, JobSpec
 from elastic_core.state.format.manifest import MANIFEST, read_manifest
-from elastic_core.state.reshard.change_plan import holdings, plan_change
 from elastic_core.state.stores.store_urls import open_store
 from tests.e2e.platform import CLUSTER, Platform, eventually
 from tests.e2e.test_main_line import LINE, job_of, start, trains
-from tests.state.moving import needed_bytes, shared_by_ranks, written_under
+from tests.state.moving import assert_moved_least
 
 BYTES = "tests.e2e.tasks_for_tests:SlowBytes"
+SHARED_BYTES = "tests.e2e.tasks_for_tests:SharedBytes"
 SMALL = {"width": 32, "depth": 2, "heads": 4, "context": 16, "train_bytes": 20_000, "milliseconds": 20}
+IN_SIXTHS = {**SMALL, "width": 36, "heads": 6}
 POOL = {"a": 1, "b": 2}  # a job on all of it that gives up a slot keeps node b
 
 
@@ -84,22 +85,8 @@ def assert_least_moved(
     saved_in_order = sorted(platform.control.checkpoints(after.job_id), key=lambda saved: saved.checkpoint_id)
     newest = {saved.segment_id: saved for saved in saved_in_order}
     old, new = (read_manifest(store, newest[segment.segment_id].uri) for segment in (before, after))
-    metas = shared_by_ranks(old)
-    held = holdings(written_under(old, before.allocation.slots), metas)
-    target = written_under(new, after.allocation.slots)
-    as_placed = plan_change(metas, held, target, keep_map=True).bound
-    nodes = {slot.node for slot in after.allocation.slots}
-    if len(nodes) == 1:  # else ranks of one node follow each other, which is no choice of the map
-        of_both = {*before.allocation.slots, *after.allocation.slots}
-        candidates = sorted(slot for slot in of_both if slot.node in nodes)
-        assert as_placed == plan_change(metas, held, target, candidates=candidates).bound
-    from_ranks = taken["restored_from_same_host_bytes"] + taken.get("restored_from_other_hosts_bytes", 0.0)
-    joined = {*after.allocation.slots} - {*before.allocation.slots}
     list_of_tensors = store.get(f"{newest[before.segment_id].uri}/{MANIFEST}")
-    # Which a new process has yet to read: from the node's cache server, where there is one already.
-    assert taken["restored_from_store_bytes"] in {number * len(list_of_tensors) for number in range(len(joined) + 1)}
-    assert from_ranks == as_placed.device
-    assert taken["restored_from_own_memory_bytes"] + from_ranks == needed_bytes(target, metas)
+    assert_moved_least(old, before.allocation.slots, new, after.allocation.slots, taken, len(list_of_tensors))
 
 
 def test_shrunk_grown_without_rank_0_and_at_a_users_word_a_job_keeps_its_processes(
@@ -135,20 +122,30 @@ def test_shrunk_grown_without_rank_0_and_at_a_users_word_a_job_keeps_its_process
 
 
 @pytest.mark.parametrize(
-    ("layouts", "pool", "whole", "less"),
+    ("layouts", "task", "pool", "whole", "less"),
     [
-        pytest.param({"tensor": [2]}, {"a": 4}, 4, 2, id="tensor"),
-        pytest.param({"sharded": "always"}, {"a": 3}, 3, 2, id="sharded", marks=pytest.mark.nightly),
-        pytest.param({"pipeline": [2]}, {"a": 4}, 4, 2, id="pipeline", marks=pytest.mark.nightly),
+        pytest.param({"tensor": [2]}, (BYTES, SMALL), {"a": 4}, 4, 2, id="tensor"),
+        pytest.param({"sharded": "always"}, (BYTES, SMALL), {"a": 3}, 3, 2, id="sharded", marks=pytest.mark.nightly),
+        pytest.param({"pipeline": [2]}, (BYTES, SMALL), {"a": 4}, 4, 2, id="pipeline", marks=pytest.mark.nightly),
+        pytest.param({"tensor": [2, 3]}, (SHARED_BYTES, IN_SIXTHS), {"a": 3}, 3, 2, id="another tensor size"),
+        pytest.param(
+            {"tensor": [2], "sharded": "always"},
+            (BYTES, SMALL),
+            {"a": 4},
+            4,
+            2,
+            id="shards of tensor-parallel ranks",
+            marks=pytest.mark.nightly,
+        ),
     ],
     indirect=["pool"],
 )
 def test_a_model_that_is_split_takes_its_new_parts_from_its_old_ones(
-    platform: Platform, pool: None, layouts: dict[str, Any], whole: int, less: int
+    platform: Platform, pool: None, layouts: dict[str, Any], task: tuple[str, dict[str, Any]], whole: int, less: int
 ) -> None:
-    name = f"split-{next(iter(layouts))}"
+    name = f"split-{'-'.join(layouts)}-{whole}"
     slots = {"allowed": [less, whole]}
-    start(platform, a_long_job(name, slots, entry_point=BYTES, params=SMALL, layouts=layouts))
+    start(platform, a_long_job(name, slots, entry_point=task[0], params=task[1], layouts=layouts))
     try:
         before, taken = resized(platform, name, whole)
         first = platform.control.segments(name)[0]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,28 @@ from tests.launch.builders import wait_for
 @pytest.fixture(scope="session")
 def fork_server_of_scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a real fork server, which forks into scripted workers too."""
-    home = tmp_path_factory.mktemp("forking")
+    with _fork_server(tmp_path_factory.mktemp("forking"), "tests.launch.fork_server_of_scripts") as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the platform's own, which has loaded torch."""
+    with _fork_server(tmp_path_factory.mktemp("preloaded"), "elastic_core.launch.fork_server") as folder:
+        yield folder
+
+
+@contextmanager
+def _fork_server(home: Path, module: str) -> Iterator[Path]:
     folder = fork_client.folder_of(home)
     folder.mkdir(mode=0o700)
     environ = {**allowed(os.environ, Settings(home=home)), FORKED_FROM: str(folder), "OPENBLAS_NUM_THREADS": "1"}
     with (folder / "fork-server.log").open("ab") as output:
         server = subprocess.Popen(
-            [sys.executable, "-m", "tests.launch.fork_server_of_scripts", "--folder", str(folder)],
+            [sys.executable, "-m", module, "--folder", str(folder)],
             stdout=output, stderr=output, env=environ, start_new_session=True,
         )  # fmt: skip
-    wait_for((folder / fork_client.SOCKET).exists)
+    wait_for((folder / fork_client.SOCKET).exists, seconds=60)
     yield folder
     server.kill()
     server.wait()
@@ -41,6 +54,13 @@ def home(request: pytest.FixtureRequest, executing_home: Path) -> Path:
     """A folder for state, of a host without a fork server and of one with: what holds of workers does so on both."""
     if request.param == "forked":
         fork_client.folder_of(executing_home).symlink_to(request.getfixturevalue("fork_server_of_scripts"))
+    return executing_home
+
+
+@pytest.fixture
+def preloaded_home(executing_home: Path, fork_server: Path) -> Path:
+    """Of a host whose workers are forked from a process that has loaded torch, as a platform's are."""
+    fork_client.folder_of(executing_home).symlink_to(fork_server)
     return executing_home
 
 

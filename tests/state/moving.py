@@ -10,6 +10,7 @@ from elastic_core.state.format.manifest import Manifest
 from elastic_core.state.layout.dtypes import itemsize
 from elastic_core.state.layout.layout import StateLayout, TensorMeta, of_one_rank, partition
 from elastic_core.state.layout.resizing import replicated_layout
+from elastic_core.state.reshard.change_plan import holdings, plan_change
 
 
 def shared_by_ranks(manifest: Manifest) -> dict[str, TensorMeta]:
@@ -27,3 +28,25 @@ def needed_bytes(layout: StateLayout, metas: Mapping[str, TensorMeta]) -> int:
     return sum(
         box.volume * itemsize(metas[name].dtype) for boxes in partition(layout, metas) for name, box in boxes.items()
     )
+
+
+def assert_moved_least(
+    old: Manifest, held: Sequence[Slot], new: Manifest, places: Sequence[Slot], taken: Mapping[str, float],
+    manifest_bytes: int, *, evenly: bool = True,
+) -> None:  # fmt: skip
+    """A resize from ranks on `held` to ranks on `places` took no tensor from the store, and between ranks no more than
+    these places need: the least that any could, where the layouts split the tensors `evenly`, as the ledger takes for
+    granted. `taken`: what the job has told of it with its next checkpoint."""
+    metas = shared_by_ranks(old)
+    before, target = holdings(written_under(old, held), metas), written_under(new, places)
+    as_placed = plan_change(metas, before, target, keep_map=True).bound
+    nodes = {slot.node for slot in places}
+    if evenly and len(nodes) == 1:  # else ranks of one node follow each other, which is no choice of the map
+        candidates = sorted(slot for slot in {*held, *places} if slot.node in nodes)
+        assert as_placed == plan_change(metas, before, target, candidates=candidates).bound
+    from_ranks = taken["restored_from_same_host_bytes"] + taken.get("restored_from_other_hosts_bytes", 0.0)
+    num_joined = len({*places} - {*held})
+    # The list of tensors a new process has yet to read: from the node's cache server, where there is one already.
+    assert taken["restored_from_store_bytes"] in {number * manifest_bytes for number in range(num_joined + 1)}
+    assert from_ranks == as_placed.device
+    assert taken["restored_from_own_memory_bytes"] + from_ranks == needed_bytes(target, metas)

@@ -44,7 +44,7 @@ NOISE = text("""
 PAST = text("""
     WITH history AS (
         SELECT l.job_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage, s.start_step,
-               s.asked_at,
+               CASE WHEN s.asked_at <= l.granted_at THEN s.asked_at END AS asked_at,
                l.epoch = l.origin_epoch AS restarted,
                lag(l.allocation - 'global_batch') OVER w <> l.allocation - 'global_batch' AS moved,
                lag(l.epoch) OVER w AS epoch_before,

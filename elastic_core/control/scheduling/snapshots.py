@@ -97,15 +97,15 @@ def _leases(tx: Tx, job_ids: list[str]) -> dict[str, tuple[LeaseRow | None, Leas
     return {lease.job_id: (lease, now_live.get(lease.job_id)) for lease in tx.session.scalars(last)}
 
 
-def _done_samples(
+def _heads_and_reported(
     tx: Tx, jobs: Mapping[str, JobRow], held: Mapping[str, tuple[LeaseRow | None, LeaseRow | None]]
-) -> tuple[dict[str, int], dict[str, int]]:
-    """By job: committed samples, and what the heartbeat of its live lease says."""
+) -> tuple[dict[str, CheckpointRow], dict[str, int]]:
+    """By job: its newest checkpoint, and the samples that the heartbeat of its live lease tells."""
     job_of_head = {job.head_id: job_id for job_id, job in jobs.items() if job.head_id is not None}
     heads = tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(list(job_of_head))))
     live = {live.epoch: job_id for job_id, (_, live) in held.items() if live is not None and live.fenced_at is None}
     beats = tx.session.scalars(select(HeartbeatRow).where(HeartbeatRow.epoch.in_(list(live))))
-    return {job_of_head[row.id]: _work(row) for row in heads}, {live[beat.epoch]: _work(beat) for beat in beats}
+    return {job_of_head[row.id]: row for row in heads}, {live[beat.epoch]: _work(beat) for beat in beats}
 
 
 def _work(row: CheckpointRow | HeartbeatRow) -> int:
@@ -120,17 +120,18 @@ def _records(
     """Everything that the ledger knows of these jobs, in a fixed number of queries."""
     ids = list(jobs)
     points, noise, past = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
-    (committed, reported), paid = _done_samples(tx, jobs, held), spent(tx, ids)
+    (heads, reported), paid = _heads_and_reported(tx, jobs, held), spent(tx, ids)
     records = []
     for job_id, job in jobs.items():
         segment, (last, live) = segments[job_id], held.get(job_id, (None, None))
-        spec = from_json(JobSpec, job.spec)
+        spec, head = from_json(JobSpec, job.spec), heads.get(job_id)
         holds = live is not None and live.segment_id == segment.id
         records.append(
             JobRecord(
                 job=submission(job, spec),
                 total_samples=job.total_samples if spec.work.end_is_known else None,
-                committed_samples=committed.get(job_id, 0),
+                committed_samples=0 if head is None else _work(head),
+                state_bytes=None if head is None else head.size_bytes,
                 reported_samples=reported.get(job_id, 0),
                 segment=OpenSegment(
                     segment_id=segment.id,

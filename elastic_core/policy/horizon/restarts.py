@@ -7,14 +7,13 @@ itself: what was moved often will be moved soon, what has lasted long will last 
 
 A resize in place costs less than one by new processes by an order of magnitude, so that options of the type held are
 charged the one and options of another type the other. A job that was never resized that way is taken to be as slow at
-it as other jobs were.
+it as other jobs were, by the size of its state (`predict.speed.resize_line`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, Self
 
 import numpy as np
@@ -23,6 +22,7 @@ from elastic_core.domain import JobView, Snapshot
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.remaining_distribution import RemainingWork
+from elastic_core.predict.speed.resize_line import ResizeLine
 from elastic_core.predict.speed.throughput import Floats, Ints
 
 STAY = 1200.0  # seconds that an allocation is expected to last before anything is known
@@ -35,23 +35,27 @@ MIN_KEPT = 0.05  # of an option's value that a start keeps, however long its res
 MOST_KNOWN = 20  # jobs whose seconds are remembered
 
 
+Measured = tuple[float, int | None]
+"""Seconds of a job's resizes of one kind, and bytes of its state, where they are known."""
+
+
 @dataclass(frozen=True)
 class ResizeTimes:
-    """What resizes of the last jobs took, in seconds, by job: in place, and by new processes."""
+    """What resizes of the last jobs took, by job: in place, and by new processes."""
 
-    in_place: dict[str, float] = field(default_factory=dict)
-    restart: dict[str, float] = field(default_factory=dict)
+    in_place: dict[str, Measured] = field(default_factory=dict)
+    restart: dict[str, Measured] = field(default_factory=dict)
 
     @classmethod
     def recall(cls, state: Mapping[str, Any], jobs: Sequence[JobView]) -> Self:
         """From the policy's state, and what these jobs have measured since."""
         stored = state.get("resizes", {})
-        in_place, restart = dict(stored.get("in_place", {})), dict(stored.get("restart", {}))
+        in_place, restart = (_stored(stored.get(kind, {})) for kind in ("in_place", "restart"))
         for job in jobs:
             for known, seconds in ((in_place, job.in_place_seconds), (restart, job.restart_seconds)):
                 if seconds is not None:
                     known.pop(job.job_id, None)  # the newest come last
-                    known[job.job_id] = seconds
+                    known[job.job_id] = seconds, job.state_bytes
         return cls(_newest(in_place), _newest(restart))
 
     def to_json(self) -> dict[str, Any]:
@@ -59,29 +63,41 @@ class ResizeTimes:
 
     def of_restarts(self, jobs: Sequence[JobView]) -> Floats:
         """Seconds that each job takes to start again by new processes."""
-        typical = median(self.restart.values()) if self.restart else None
-        return np.asarray([_seconds(job, job.restart_seconds, typical) for job in jobs])
+        line = _line(self.restart)
+        return np.asarray([_seconds(job, job.restart_seconds, line) for job in jobs])
 
     def of_options(self, jobs: Sequence[JobView], options: Options) -> Floats:
         """Seconds that each job (rows) takes to go over to each option (columns), whichever it holds."""
-        typical = median(self.in_place.values()) if self.in_place else None
+        line = _line(self.in_place)
         seconds = np.repeat(self.of_restarts(jobs)[:, None], len(options.counts), axis=1)
         for row, job in enumerate(jobs):
             held = set() if job.allocation is None else set(job.allocation.counts())
             same = [kind in held for kind in options.kinds]
             if len(held) == 1 and any(same):
                 stays = np.asarray(same)[options.kind_index]
-                seconds[row, stays] = min(_seconds(job, job.in_place_seconds, typical), seconds[row, 0])
+                seconds[row, stays] = min(_seconds(job, job.in_place_seconds, line), seconds[row, 0])
         return seconds
 
 
-def _newest(known: dict[str, float]) -> dict[str, float]:
+def _stored(known: Mapping[str, Any]) -> dict[str, Measured]:
+    """States that were kept before sizes were known hold seconds alone."""
+    pairs = {job_id: value if isinstance(value, Sequence) else (value, None) for job_id, value in known.items()}
+    return {job_id: (seconds, size) for job_id, (seconds, size) in pairs.items()}
+
+
+def _newest(known: dict[str, Measured]) -> dict[str, Measured]:
     return dict(list(known.items())[-MOST_KNOWN:])
 
 
-def _seconds(job: JobView, own: float | None, typical: float | None) -> float:
-    known = next((seconds for seconds in (own, typical) if seconds is not None), job.resize_seconds)
-    return max(known, MIN_RESTART)
+def _line(known: Mapping[str, Measured]) -> ResizeLine | None:
+    return ResizeLine.fit(list(known.values())) if known else None
+
+
+def _seconds(job: JobView, own: float | None, line: ResizeLine | None) -> float:
+    """Its own, where it was measured; else those of others by their sizes; else of its own moves or starts."""
+    if own is None:
+        own = job.resize_seconds if line is None else line.seconds(job.state_bytes)
+    return max(own, MIN_RESTART)
 
 
 def expected_stays(snapshot: Snapshot) -> Floats:

@@ -1,8 +1,8 @@
 """Which layout a job gets with a count of slots: the admitted one whose step is predicted to be the quickest.
 
 The prediction is the job's own (`predict.speed.layout_speeds`: measured where it ran, a guess where it never did), so
-one layout after another is tried only while its guess beats what was measured. Changing a layout costs a restart; a job
-that runs changes for a clear gain only, that pays for the restart within the work that it has left.
+one layout after another is tried only while its guess beats what was measured. Changing a layout costs a resize in
+place; a job that runs changes for a clear gain only, that pays for the resize within the work that it has left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from elastic_core.predict.speed.efficiency import work_per_sample
 from elastic_core.predict.speed.throughput import StepTime
 
 MIN_GAIN = 0.05  # of a step's time: what predictions err by where both layouts were measured
-MIN_RESTARTS_SAVED = 2.0  # restarts that a change has to save
+MIN_RESIZES_SAVED = 2.0  # resizes that a change has to save
 
 
 def with_layouts(targets: Mapping[str, Target], snapshot: Snapshot) -> dict[str, Target]:
@@ -38,7 +38,8 @@ def choose(job: JobView, kind: str, num_slots: int, num_nodes: int, batch: int) 
     work = work_per_sample(batch, job.limits.reference_batch, job.noise_scale, scale_invariant=job.scale_invariant)
     steps = job.remaining_samples / (batch * work)
     gain = seconds[held] - seconds[best]
-    pays = gain > MIN_GAIN * seconds[held] and gain * steps > MIN_RESTARTS_SAVED * job.resize_seconds
+    pause = job.resize_seconds if job.in_place_seconds is None else job.in_place_seconds
+    pays = gain > MIN_GAIN * seconds[held] and gain * steps > MIN_RESIZES_SAVED * pause
     return best if pays else held
 
 

@@ -1,20 +1,26 @@
-"""What the ledger sums up in SQL is what `snapshot.job_reports` defines."""
+"""What the ledger sums up in SQL is what `snapshot.job_reports` and `snapshot.past` define."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from elastic_core.control.ledger import profiles
-from elastic_core.control.ledger.database import Ledger
+from elastic_core.control.ledger.database import Ledger, Tx
+from elastic_core.control.ledger.leases import allocation
+from elastic_core.control.ledger.tables import CheckpointRow, LeaseRow, SegmentRow
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import Layout, Observation
+from elastic_core.domain import Layout, Observation, Slot
+from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.snapshot import job_reports
-from tests.builders import FACTS, Life, a_spec, an_observation
+from elastic_core.snapshot.past import Lease, past
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
 
 SECONDS = st.one_of(st.floats(1e-3, 10.0), st.sampled_from([0.0, -1.0, inf, nan]))
 NOISE = st.one_of(st.none(), st.integers(1, 9).map(float), st.just(inf))
@@ -56,3 +62,140 @@ def test_sql_sums_up_reports_as_they_are_defined_to_be(
 def _rounded(points: object) -> list[object]:
     assert isinstance(points, tuple)
     return [replace(p, step_seconds=round(p.step_seconds, 9), sync_seconds=round(p.sync_seconds, 9)) for p in points]
+
+
+GO_ON, RESIZE, LEAVE, CRASH, CRASH_UNHEARD = (
+    "goes on",
+    "is resized",
+    "leaves",
+    "crashes",
+    "crashes before it is heard of",
+)
+TICKS = st.floats(0.0, 100.0)
+ENDS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "how": st.sampled_from([GO_ON, RESIZE, LEAVE, CRASH]),
+            "heard_of": st.booleans(),
+            "tells_first_step": st.booleans(),
+            "tells_last_step": st.booleans(),
+            "ticks": st.tuples(TICKS, TICKS, TICKS, TICKS, TICKS),
+        }
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ends=ENDS)
+def test_sql_sums_up_leases_as_they_are_defined_to_be(
+    control: LedgerControl, clock: FakeClock, ends: list[dict[str, Any]]
+) -> None:
+    job_id = f"job-{len(control.jobs())}"
+    pool = tuple(slot for node in control.snapshot().nodes for slot in node.slots())
+    control.submit(job_id, a_spec(), FACTS)
+    job = _Lived(control, clock, Life(control, control.trainer, job_id), pool)
+    try:
+        for end in ends:
+            job.end_lease(**end)
+        ledger: Ledger = control._ledger
+        clock.advance(1.0)
+        in_sql, leases = ledger.read(lambda tx: (profiles.pasts(tx, [job_id])[job_id], _leases(tx, job_id)))
+        assert astuple(in_sql) == pytest.approx(astuple(past(leases, clock())), abs=1e-5)
+    finally:
+        job.give_everything_back()
+
+
+class _Lived:
+    """A job that holds its slots, and may have to share them with another one."""
+
+    def __init__(self, control: LedgerControl, clock: FakeClock, life: Life, pool: tuple[Slot, ...]) -> None:
+        self.control, self.clock, self.life, self.pool = control, clock, life, pool
+        self.step = 1
+        self.rival: LaunchOrder | None = None
+        self.order = life.start()
+
+    def end_lease(
+        self, how: str, *, heard_of: bool, tells_first_step: bool, tells_last_step: bool, ticks: tuple[float, ...]
+    ) -> None:
+        trainer, self.step = self.control.trainer(self.order.token), self.step + 2
+        first = {"first_step_at": self.clock.advance(ticks[0])} if tells_first_step else {}
+        last = {"last_step_at": self.clock.advance(ticks[1])} if tells_last_step else {}
+        trainer.commit(a_commit(self.order, self.step - 1, timings=first))
+        if how == LEAVE:
+            trainer.commit(a_commit(self.order, self.step, final=True, draining=True, timings=last))
+        if how in (LEAVE, CRASH):
+            self._is_started_again("boundary" if how == LEAVE else "infrastructure", ticks, heard_of=heard_of)
+            return
+        if how == RESIZE:
+            self._change_share()
+        trainer.heartbeat(a_beat(self.step - 1))
+        self.clock.advance(ticks[2])
+        free = tuple(slot for slot in self.pool if slot not in self.order.allocation.slots)
+        final = a_commit(self.order, self.step, final=True, ready=free, timings=last)
+        before, self.order = self.order, _present(trainer.commit(final).order)
+        self.control.trainer(self.order.token).heartbeat(a_beat(self.step))
+        lost = {*before.allocation.slots} - {*self.order.allocation.slots}
+        if lost:
+            self.control.trainer(self.order.token).release_slots(sorted(lost))
+            self.rival = self.control.launch_order(f"{self._rival_id}__seg_0")
+
+    def _is_started_again(self, kind: str, ticks: tuple[float, ...], *, heard_of: bool) -> None:
+        self.clock.advance(ticks[2])
+        self.life.leave(self.order, kind)
+        self.clock.advance(ticks[3])
+        self.control.acquire(self.life.segment_id())
+        self.clock.advance(ticks[4])
+        self.order = self.control.launch_order(self.life.segment_id())
+        self.life.agents[self.order.origin_epoch] = self.order.agent_token
+        if heard_of:
+            self.control.trainer(self.order.token).heartbeat(a_beat(self.step))
+
+    def _change_share(self) -> None:
+        if self.rival is None:
+            self._rival_id = f"rival-{len(self.control.jobs())}"
+            self.control.submit(self._rival_id, a_spec(slots=(2, 2)), FACTS)
+            self.control.acquire(f"{self._rival_id}__seg_0")
+        else:
+            self.control.cancel(self._rival_id, "seen")
+            Life(self.control, self.control.trainer, self._rival_id).leave(self.rival, "stopped")
+            self.rival = None
+
+    def give_everything_back(self) -> None:
+        if self.rival is not None:
+            self._change_share()
+        self.control.cancel(self.life.job_id, "seen")
+        self.life.leave(self.order, "stopped")
+
+
+def _present(order: LaunchOrder | None) -> LaunchOrder:
+    assert order is not None
+    return order
+
+
+def _leases(tx: Tx, job_id: str) -> list[Lease]:
+    """As the rows have them."""
+    rows = tx.session.execute(
+        select(LeaseRow, SegmentRow).join(SegmentRow, SegmentRow.id == LeaseRow.segment_id)
+        .where(LeaseRow.job_id == job_id).order_by(LeaseRow.epoch)
+    )  # fmt: skip
+    leases = []
+    for lease, segment in rows:
+        saved = list(tx.session.scalars(
+            select(CheckpointRow).where(CheckpointRow.epoch == lease.epoch).order_by(CheckpointRow.step)
+        ))  # fmt: skip
+        end = next((row for row in saved if row.id == segment.end_checkpoint_id), None)
+        leases.append(
+            Lease(
+                allocation=allocation(lease),
+                restarted=lease.epoch == lease.origin_epoch,
+                granted_at=lease.granted_at,
+                asked_at=segment.asked_at,
+                started_at=lease.started_at,
+                first_step_at=saved[0].timings.get("first_step_at") if saved else None,
+                last_step_at=None if end is None else end.timings.get("last_step_at"),
+                ended_at=segment.ended_at,
+                released_at=lease.released_at,
+            )
+        )
+    return leases

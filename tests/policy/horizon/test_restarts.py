@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from json import dumps, loads
 from random import Random
 
 import numpy as np
@@ -15,6 +16,7 @@ from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.horizon.restarts import (
+    MIN_RESTART,
     MIN_UNTIL_BACK,
     MOST_KNOWN,
     STAY,
@@ -142,3 +144,23 @@ def test_a_long_job_with_a_costly_restart_is_not_made_smaller_for_a_moment() -> 
         found.append(decide(snapshot(nodes(8), holding(long, *held, batch=64), short)).targets["long"].num_slots)
     assert found[0] < 8
     assert found[1] == 8
+
+
+def test_what_a_job_has_not_done_yet_takes_it_longer_the_larger_its_state_is() -> None:
+    gib = 2**30
+    others = [
+        job(f"job-{n}", 0.0, WIDE, restart_seconds=5.0 + 3 * n, in_place_seconds=1.0 * n, state_bytes=n * gib)
+        for n in range(9)
+    ]
+    memory = ResizeTimes.recall(loads(dumps({"resizes": ResizeTimes.recall({}, others).to_json()})), [])
+    small, large = (job(name, 0.0, WIDE, state_bytes=size) for name, size in (("small", 0), ("large", 6 * gib)))
+    assert memory.of_restarts([small, large]) == pytest.approx([5.0, 23.0], rel=0.1)
+    held = [holding(view, Slot("cpu-0", 0, "cpu")) for view in (small, large)]
+    in_place = memory.of_options(held, Options.of({"cpu": (4,)}, []))
+    assert in_place[:, 0] == pytest.approx([MIN_RESTART, 6.0], abs=0.5)
+
+
+def test_what_was_learnt_before_sizes_were_known_still_counts() -> None:
+    state = {"resizes": {"in_place": {}, "restart": {"a": 10.0, "b": 12.0, "c": 11.0}}}
+    fresh = job("fresh", 0.0, WIDE, state_bytes=2**30)
+    assert ResizeTimes.recall(state, [fresh]).of_restarts([fresh]).tolist() == [11.0]

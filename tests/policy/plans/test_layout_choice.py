@@ -56,6 +56,7 @@ def test_a_running_job_changes_only_where_it_pays() -> None:
     assert choose(running, "cpu", 4, 1, 64) == SLICED
     almost_done = replace(running, done_samples=64 * 970)
     assert choose(almost_done, "cpu", 4, 1, 64) == PLAIN
+    assert choose(replace(almost_done, in_place_seconds=1.0), "cpu", 4, 1, 64) == SLICED
     as_good = replace(running, throughput=a_view({PLAIN: 1.0, SLICED: 0.97}).throughput)
     assert choose(as_good, "cpu", 4, 1, 64) == PLAIN
 
