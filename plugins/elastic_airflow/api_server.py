@@ -8,7 +8,7 @@ the control plane is built, its routes answer 503 with the reason, and building 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import structlog
 from fastapi import Depends, FastAPI, Request
@@ -21,8 +21,6 @@ from elastic_core.protocol.callers import Caller, Way
 from elastic_core.settings import Settings
 
 if TYPE_CHECKING:
-    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
-
     from elastic_airflow.airflow_users import AirflowUsers
 
 log = structlog.get_logger(__name__)
@@ -89,7 +87,7 @@ def plugin_app() -> FastAPI:
     return mount_app(build_control_app, user_may("GET"))
 
 
-def user_may(method: "ResourceMethod") -> Callable[..., Any]:
+def user_may(method: Literal["GET", "POST"]) -> Callable[..., Any]:
     """Airflow's own rule: who may see (GET) or start (POST) runs of `elastic_job` may do so with jobs here."""
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
     from airflow.api_fastapi.core_api.security import requires_access_dag
