@@ -4,10 +4,12 @@ Every policy drives a simulation of its own over the same generated jobs: all th
 decision a simulated minute, a few jobs ending and coming and new configurations being measured in between. Every job
 has an entry point of its own, so that nothing learnt of one is shared with another; `horizon` is also timed where 25
 jobs share one, which the bars were about before. The fits of what was newly measured are in its figures. Figures are
-processor time of the decision alone (what else the machine does is not in them); models that a snapshot brings along
-are fitted before, as the control plane does. The first decision knows nothing and is shown by itself; the median of
-the others is judged. `pollux`, `ones` and `bftrainer` search for up to a second and more: the small size only. Growth
-is the exponent of jobs x types in a least-squares fit.
+processor time of the decision alone (what else the machine does is not in them), with garbage collected between
+decisions, as in the policy process; models that a snapshot brings along are fitted before, as the control plane does.
+The first decision knows nothing and is shown by itself; the median of the others is judged. `pollux`, `ones` and
+`bftrainer` search for up to a second and more: the small size only. Growth is the exponent of jobs x types in a
+least-squares fit. The same questions are then put to a policy process, as the control plane does: the time that the
+one who asks waits, JSON both ways in it.
 
 Quality: 100 small pictures out of simulations, the value of `horizon`'s plan under its own objective against the
 optimum that HiGHS proves for it under the same rule against flapping; and, as it was judged before, its choice where
@@ -19,9 +21,10 @@ Bars: a median time for each policy and size, growth with an exponent of at most
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import mean, median
@@ -32,6 +35,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from benchmarks.common.report import Report
+from elastic_core.control.scheduling.policy_process import PolicyProcess, keep_what_is_loaded, without_collections
 from elastic_core.domain import Limits, Node, Plan, ProfilePoint, Snapshot
 from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Law, Policy
@@ -60,6 +64,7 @@ WANT_EXPONENT = 1.0
 INSTANCES, QUICK_INSTANCES = 100, 30
 MOST_JOBS = 8  # of an instance
 WANT_QUALITY = 0.98
+DEADLINE, MEMORY_MB = 60.0, 4096  # of the policy process
 
 
 @dataclass
@@ -68,6 +73,7 @@ class Observed:
 
     policy: Policy
     keep: bool = False
+    clock: Callable[[], float] = time.process_time
     seconds: list[float] = field(default_factory=list)
     pictures: list[tuple[Snapshot, Plan]] = field(default_factory=list)
 
@@ -80,12 +86,26 @@ class Observed:
         return self.policy.laws
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
-        started = time.process_time()
-        plan = self.policy.decide(snapshot, rng)
-        self.seconds.append(time.process_time() - started)
+        with without_collections():
+            started = self.clock()
+            plan = self.policy.decide(snapshot, rng)
+            self.seconds.append(self.clock() - started)
+        gc.collect()
         if self.keep:
             self.pictures.append((snapshot, plan))
         return plan
+
+
+@dataclass
+class Apart:
+    """A policy that decides in a policy process."""
+
+    name: str
+    process: PolicyProcess
+    laws: frozenset[Law] = frozenset()
+
+    def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - the process draws from the same seed
+        return self.process.decide(self.name, snapshot)
 
 
 def main() -> int:
@@ -93,7 +113,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="without the largest size, fewer rounds and instances")
     quick = parser.parse_args().quick
     report = Report("decide", quick=quick)
+    keep_what_is_loaded()
     time_sizes(report, quick)
+    time_apart(report, quick)
     time_growth(report, quick)
     judge_quality(report, QUICK_INSTANCES if quick else INSTANCES)
     return report.finish()
@@ -119,6 +141,24 @@ def time_sizes(report: Report, quick: bool) -> None:
                 )
     columns = ("policy", "slots", "jobs", "jobs an entry point", "median ms", "max ms", "first ms")
     report.table("Processor time of one decision", columns, rows)
+
+
+def time_apart(report: Report, quick: bool) -> None:
+    """What the control plane waits for a plan."""
+    rows = []
+    for slots, jobs in QUICK_SIZES if quick else SIZES:
+        process = PolicyProcess(DEADLINE, MEMORY_MB)
+        try:
+            asked = Observed(Apart(OURS, process), clock=time.perf_counter)
+            options = Options(round_seconds=ROUND, timeline=False, max_decisions=7 if quick else 14)
+            simulate(crowd(jobs, options.max_decisions, 1), pool(slots), asked, options, fit=_unread)
+        finally:
+            process.close()
+        first, *others = asked.seconds
+        report.figure(f"{OURS}_{slots}_slots_{jobs}_jobs_apart_seconds", [first, *others])
+        rows.append((OURS, slots, jobs, 1e3 * median(others), 1e3 * max(others), 1e3 * first))
+    columns = ("policy", "slots", "jobs", "median ms", "max ms", "first ms")
+    report.table("Time of one decision through the policy process, an entry point a job", columns, rows)
 
 
 def time_growth(report: Report, quick: bool) -> None:
