@@ -13,7 +13,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -148,13 +148,14 @@ def _forget_meshes(device: torch.device) -> None:
     """
     if "torch.distributed.tensor" not in sys.modules:
         return
-    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+    from torch.distributed.tensor import debug
 
-    _clear_sharding_prop_cache()
+    forget: Callable[[], None] = debug._clear_sharding_prop_cache
+    forget()
     if device.type == "cuda":
         loss = torch.zeros((), device=device, requires_grad=True)
-        loss.register_hook(lambda _: _clear_sharding_prop_cache())
-        loss.backward()
+        loss.register_hook(lambda _: forget())  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
