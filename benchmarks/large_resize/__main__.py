@@ -15,7 +15,8 @@ become two stages. Ways:
 - DCP: processes that live on save by torch.distributed.checkpoint what they hold, and load what the new layout gives
   them. Tensors alone: no model is built, no group formed and no step taken within its clock.
 
-All write the whole state once (with fsync). Memory is the most that all workers held at once between the two steps,
+All write the whole state once (with fsync). Processor time is that of all workers, which neighbours on the machine
+disturb least. Memory is the most that all workers held at once between the two steps,
 without mapped files; DCP's have neither model nor gradients. Ways take turns; medians.
 
 Bars: in place is quicker than the others, and no tensor is read from the store.
@@ -36,7 +37,7 @@ from typing import Any
 
 from benchmarks.common.report import Report
 from benchmarks.large_resize.dcp_change import change_by_dcp
-from benchmarks.large_resize.memory_watch import MemoryWatch
+from benchmarks.large_resize.process_watch import ProcessWatch
 from elastic_core.domain import Layout, Slot, to_json
 from elastic_core.protocol.trainer import Commit
 from elastic_core.state.format.manifest import Manifest, read_manifest
@@ -61,6 +62,7 @@ class Change:
 
     way: str
     seconds: float
+    cpu_seconds: float  # of all workers
     peak_bytes: int
     state_bytes: int
     store_bytes: float
@@ -75,19 +77,19 @@ def a_job(folder: Path, sizes: Mapping[str, int]) -> Job:
     return Job(folder, entry="bytes_in_32", rows=rows, total=2 * STEPS * BATCH, params=params)
 
 
-def in_place(job: Job, after: Layout, watch: MemoryWatch) -> None:
+def in_place(job: Job, after: Layout, watch: ProcessWatch) -> None:
     places = rank_places(BEFORE, SLOTS, after, SLOTS)  # as the ledger would have them
     assert places is not None
     job.ledger.set(next_slots=[[slot.index for slot in places]], next_layouts=[to_json(after)])
     _join(job, _start(job, BEFORE, watch))
 
 
-def restart(job: Job, after: Layout, watch: MemoryWatch) -> None:
+def restart(job: Job, after: Layout, watch: ProcessWatch) -> None:
     for layout in (BEFORE, after):
         _join(job, _start(job, layout, watch))
 
 
-def _start(job: Job, layout: Layout, watch: MemoryWatch) -> list[BaseProcess]:
+def _start(job: Job, layout: Layout, watch: ProcessWatch) -> list[BaseProcess]:
     workers = job.start(layout.world_size, BATCH, layout=layout, segment_steps=STEPS, heartbeat_seconds=1.0)
     watch.pids = tuple(worker.pid for worker in workers if worker.pid is not None)
     return workers
@@ -99,12 +101,12 @@ def _join(job: Job, workers: list[BaseProcess]) -> None:
         raise RuntimeError(f"workers ended with the exit codes {codes}:\n{job.logs()}")
 
 
-WAYS: Mapping[str, Callable[[Job, Layout, MemoryWatch], None]] = {IN_PLACE: in_place, RESTART: restart}
+WAYS: Mapping[str, Callable[[Job, Layout, ProcessWatch], None]] = {IN_PLACE: in_place, RESTART: restart}
 
 
 def changed(way: str, job: Job, after: Layout) -> tuple[Change, list[Manifest]]:
     """A change by the platform, and the checkpoints before and after it."""
-    watch = MemoryWatch()
+    watch = ProcessWatch()
     with watch.looking():
         WAYS[way](job, after, watch)
     first, last = job.ledger.commits()
@@ -114,6 +116,7 @@ def changed(way: str, job: Job, after: Layout) -> tuple[Change, list[Manifest]]:
         Change(
             way=way,
             seconds=until - since,
+            cpu_seconds=watch.cpu_seconds(since, until),
             peak_bytes=watch.most_bytes(since, until),
             state_bytes=first.size_bytes,
             store_bytes=last.timings["restored_from_store_bytes"],
@@ -140,6 +143,7 @@ def by_dcp(manifests: Sequence[Manifest], folder: Path) -> Change:
     return Change(
         way=DCP,
         seconds=took.save + took.load,
+        cpu_seconds=took.cpu,
         peak_bytes=took.peak_bytes,
         state_bytes=manifests[0].size_bytes,
         store_bytes=float(manifests[0].size_bytes),
@@ -166,9 +170,10 @@ def _row(name: str, changes: Sequence[Change], way: str) -> tuple[Any, ...]:
              for change in changes if change.way == way for part in change.parts}  # fmt: skip
     told = ", ".join(f"{part.removeprefix('restore_')} {seconds:.2f}" for part, seconds in parts.items())
     seconds = _median(changes, way, lambda change: change.seconds)
+    cpu = _median(changes, way, lambda change: change.cpu_seconds)
     gib = _median(changes, way, lambda change: change.peak_bytes / 2**30)
     mib = _median(changes, way, lambda change: change.store_bytes / 2**20)
-    return f"{name}: {way}", seconds, gib, mib, told
+    return f"{name}: {way}", seconds, cpu, gib, mib, told
 
 
 def main() -> int:
@@ -185,7 +190,7 @@ def main() -> int:
     report.figure("changes", {name: [asdict(change) for change in changes] for name, changes in by_case.items()})
     rows = [_row(name, changes, way) for name, changes in by_case.items() for way in (IN_PLACE, RESTART, DCP)]
     state = next(iter(by_case.values()))[0].state_bytes >> 20
-    columns = ("", "seconds", "peak GiB", "from the store, MiB", "of them, s")
+    columns = ("", "seconds", "CPU s", "peak GiB", "from the store, MiB", "of the seconds")
     report.table(f"{state} MiB of state, {BEFORE} before: from the last old step to the first new one", columns, rows)
     for name, changes in by_case.items():
         ours = _median(changes, IN_PLACE, lambda change: change.seconds)

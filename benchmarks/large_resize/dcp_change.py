@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from benchmarks.large_resize.memory_watch import MemoryWatch
+from benchmarks.large_resize.process_watch import ProcessWatch
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.dtypes import dtype_of
 from elastic_core.state.layout.layout import StateLayout, TensorMeta, partition
@@ -31,7 +31,8 @@ PATTERN = 251  # what tensors are filled with repeats after so many elements
 class DcpSeconds:
     save: float
     load: float
-    peak_bytes: int  # over all processes, while it went on
+    cpu: float  # over all processes
+    peak_bytes: int  # the same at once, while it went on
 
 
 def change_by_dcp(metas: Mapping[str, TensorMeta], old: StateLayout, new: StateLayout, folder: Path) -> DcpSeconds:
@@ -44,7 +45,7 @@ def change_by_dcp(metas: Mapping[str, TensorMeta], old: StateLayout, new: StateL
         processes[-1].start()
         there.close()
         pipes.append(here)
-    watch = MemoryWatch()
+    watch = ProcessWatch()
     watch.pids = tuple(process.pid for process in processes if process.pid is not None)
     try:
         with watch.looking():
@@ -57,7 +58,7 @@ def change_by_dcp(metas: Mapping[str, TensorMeta], old: StateLayout, new: StateL
         for process in processes:
             process.join()
     began, saved, loaded = min(at[0] for at in instants), max(at[1] for at in instants), max(at[2] for at in instants)
-    return DcpSeconds(saved - began, loaded - saved, watch.most_bytes(began, loaded))
+    return DcpSeconds(saved - began, loaded - saved, watch.cpu_seconds(began, loaded), watch.most_bytes(began, loaded))
 
 
 def _rank(

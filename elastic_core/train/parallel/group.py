@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -133,8 +134,28 @@ class Group:
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+            _forget_meshes(self.device)
         if self._store is not None:
             self._store.close()
+
+
+def _forget_meshes(device: torch.device) -> None:
+    """Have DTensor remember nothing of meshes whose groups are gone.
+
+    It remembers what an operation gives, mesh included, by arguments that are equal, and a mesh equals any of the same
+    sizes and ranks, whichever rank this process was when it was made: the next group's ranks would look for the groups
+    of the last one by their names. Each thread remembers for itself: backward passes have one for each CUDA device.
+    """
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import debug
+
+    forget: Callable[[], None] = debug._clear_sharding_prop_cache
+    forget()
+    if device.type == "cuda":
+        loss = torch.zeros((), device=device, requires_grad=True)
+        loss.register_hook(lambda _: forget())  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -50,6 +50,7 @@ CHANGES = [
     (Layout(data=3), [1, 2], Layout(data=2)),
     (Layout(data=3, sharded=True), [2, 1], Layout(data=2, sharded=True)),
     (Layout(tensor=2), [1], Layout()),
+    (Layout(tensor=2, pipeline=2), [2, 3, 0, 1], Layout(data=2, tensor=2)),
 ]
 
 
