@@ -15,7 +15,15 @@ from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
-from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable, start_job
+from elastic_core.control.transitions import (
+    endings,
+    ledger_reconcile,
+    lifecycle,
+    progress,
+    removable,
+    retention,
+    start_job,
+)
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.commits import commit as make_commit
 from elastic_core.control.transitions.handover import is_planned
@@ -56,7 +64,7 @@ class LedgerControl:
         self._ledger = ledger
         self._runs = runs
         self._tokens = TrainerTokens(trainer_secret)
-        self._started_at = ledger.clock()
+        self._started_at = self._upkept_at = ledger.clock()
         self.settings = settings
         self.allocator = Allocator(ledger, settings)
         self.feed = LedgerFeed(ledger)
@@ -175,15 +183,29 @@ class LedgerControl:
         self.allocator.predictors.refresh()
         self.allocator.predictors.renew()
         self.allocator.wake()
+        removed = self._remove_old()
         return self._ledger.read(
             lambda tx: ReconcileAnswer(
                 stop=reconciled.stop,
-                actions=reconciled.actions,
+                actions=(*reconciled.actions, *removed),
                 active_segments=ledger_reconcile.active_segments(tx),
                 active_jobs=ledger_reconcile.active_jobs(tx),
                 removable_checkpoints=removable.removable(tx),
             )
         )
+
+    def _remove_old(self) -> tuple[str, ...]:
+        """What was removed, in words. Never in the way of what has to agree again: the next time tries it anew."""
+        now = self._ledger.clock()
+        if now - self._upkept_at < retention.EVERY_SECONDS:
+            return ()
+        self._upkept_at = now
+        try:
+            removed = retention.remove_old(self._ledger)
+        except Exception:
+            log.exception("what is older than it need be could not be removed; the next reconciliation tries again")
+            return ()
+        return (f"removed as too old: {removed}",) if removed != retention.Removed() else ()
 
     def swept(self, checkpoint_ids: Sequence[int]) -> None:
         self._ledger.write(lambda tx: removable.swept(tx, checkpoint_ids))

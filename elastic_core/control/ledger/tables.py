@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Json = dict[str, Any]
+KEPT = "last plan"  # where a policy's name stands in the record of a decision that kept the plan before it
 
 
 class Base(DeclarativeBase):
