@@ -6,7 +6,7 @@ event. Use `open_control(settings)`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elastic_core.control.ledger import finished, forecast_rows, history, reads, views
@@ -19,6 +19,7 @@ from elastic_core.control.transitions import (
     endings,
     ledger_reconcile,
     lifecycle,
+    node_health,
     progress,
     removable,
     retention,
@@ -34,13 +35,14 @@ from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.job_runs import JobRuns
-from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
+from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     CheckpointRecord,
     Explanation,
     FinishedRun,
     JobFacts,
     JobStatus,
+    NodeStatus,
     PastJob,
     PolicyInForce,
     SegmentStatus,
@@ -167,7 +169,7 @@ class LedgerControl:
         return self.segment(segment_id)
 
     def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
-        self.allocator.change(lambda tx: endings.group_gone(tx, origin_epoch, report))
+        self.allocator.change(lambda tx: _group_gone(tx, origin_epoch, report))
         self.allocator.decide_pending()
 
     # the pool
@@ -176,36 +178,55 @@ class LedgerControl:
         self._ledger.change(lambda tx: pool.set_cluster(tx, cluster))
         self.allocator.decide_pending()
 
+    def nodes(self) -> list[NodeStatus]:
+        return self._ledger.read(node_health.statuses)
+
+    def set_aside_node(self, node: str, reason: str, by: str) -> NodeStatus:
+        return self._change_node(node, lambda tx: node_health.set_aside(tx, node, reason, by))
+
+    def take_back_node(self, node: str) -> NodeStatus:
+        return self._change_node(node, lambda tx: node_health.take_back(tx, node))
+
+    def _change_node(self, node: str, work: Callable[[Tx], None]) -> NodeStatus:
+        self._ledger.change(work)
+        self.allocator.decide_pending()
+        return next(status for status in self.nodes() if status.name == node)
+
     def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
-        reconciled = self.allocator.change(
-            lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at, listed_at)
+        reconciled, failing = self.allocator.change(
+            lambda tx: (
+                ledger_reconcile.reconcile_ledger(tx, groups, self._started_at, listed_at),
+                node_health.judge_failures(tx),
+            )
         )
         self.allocator.predictors.refresh()
         self.allocator.predictors.renew()
         self.allocator.wake()
-        removed = self._remove_old()
+        done = self._upkeep()
         return self._ledger.read(
             lambda tx: ReconcileAnswer(
                 stop=reconciled.stop,
-                actions=(*reconciled.actions, *removed),
+                actions=(*reconciled.actions, *failing, *done),
                 active_segments=ledger_reconcile.active_segments(tx),
                 active_jobs=ledger_reconcile.active_jobs(tx),
                 removable_checkpoints=removable.removable(tx),
             )
         )
 
-    def _remove_old(self) -> tuple[str, ...]:
-        """What was removed, in words. Never in the way of what has to agree again: the next time tries it anew."""
+    def _upkeep(self) -> tuple[str, ...]:
+        """Now and then. Never in the way of what has to agree again: the next time tries it anew."""
         now = self._ledger.clock()
         if now - self._upkept_at < retention.EVERY_SECONDS:
             return ()
         self._upkept_at = now
         try:
+            aside = self._ledger.change(node_health.judge_stragglers)
+            self.allocator.decide_pending()
             removed = retention.remove_old(self._ledger)
         except Exception:
-            log.exception("what is older than it need be could not be removed; the next reconciliation tries again")
+            log.exception("upkeep of the ledger failed; it is tried again", seconds=retention.EVERY_SECONDS)
             return ()
-        return (f"removed as too old: {removed}",) if removed != retention.Removed() else ()
+        return (*aside, *((f"removed as too old: {removed}",) if removed != retention.Removed() else ()))
 
     def swept(self, checkpoint_ids: Sequence[int]) -> None:
         self._ledger.write(lambda tx: removable.swept(tx, checkpoint_ids))
@@ -310,7 +331,7 @@ class LedgerTrainer:
 
     def exited(self, report: ExitReport) -> None:
         check_agent(self._claims)
-        self._control.allocator.change(lambda tx: endings.group_gone(tx, self._claims.origin_epoch, report))
+        self._control.allocator.change(lambda tx: _group_gone(tx, self._claims.origin_epoch, report))
         self._try_to_decide(self._control.allocator.decide_pending)
 
     def _check(self) -> None:
@@ -326,6 +347,13 @@ class LedgerTrainer:
             decision()
         except Exception:
             log.exception("a decision failed; the next event or reconciliation makes it up")
+
+
+def _group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
+    """At once, not at the next reconciliation: a node that fails jobs uses up their attempts within seconds."""
+    endings.group_gone(tx, origin_epoch, report)
+    if report.kind == ExitKind.INFRASTRUCTURE:
+        node_health.judge_failures(tx)
 
 
 def ledger_url(settings: Settings) -> str:

@@ -229,3 +229,17 @@ class PolicyInForce:
     policy: str
     configured: str  # `ELASTIC_POLICY` of the control plane, in force where nobody has set another
     set_by_operator: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """A machine of the cluster, or one that has left it (`present`), and why it gets no jobs."""
+
+    name: str
+    type: str
+    num_slots: int
+    present: bool
+    held_slots: int
+    set_aside_at: float | None
+    set_aside_by: str | None
+    set_aside_reason: str | None

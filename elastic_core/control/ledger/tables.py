@@ -107,6 +107,10 @@ class NodeRow(Base):
     num_slots: Mapped[int]
     price_per_slot_hour: Mapped[float]
     present: Mapped[bool]
+    set_aside_at: Mapped[float | None]
+    set_aside_by: Mapped[str | None]
+    set_aside_reason: Mapped[str | None]
+    trusted_since: Mapped[float | None]  # taken back: what happened before counts no more
 
 
 class QueueRow(Base):

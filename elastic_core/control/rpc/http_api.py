@@ -170,6 +170,10 @@ def _ui_pool_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     def snapshot() -> Response:
         return _json(to_json(control.snapshot()))
 
+    @router.get("/nodes")
+    def nodes() -> Response:
+        return _json([to_json(node) for node in control.nodes()])
+
     @router.get("/plan")
     def plan() -> Response:
         last_plan = control.last_plan()
@@ -216,6 +220,14 @@ def _ui_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
     @router.post("/jobs/{job_id}/rollback")
     def rollback(job_id: str, body: Body) -> Response:
         return _json(to_json(control.rollback(job_id, _field(body, "checkpoint_id", int))))
+
+    @router.post("/nodes/{node}/set_aside")
+    def set_aside(node: str, body: Body) -> Response:
+        return _json(to_json(control.set_aside_node(node, _field(body, "reason", str), "a user, by the page's API")))
+
+    @router.post("/nodes/{node}/take_back")
+    def take_back(node: str) -> Response:
+        return _json(to_json(control.take_back_node(node)))
 
     @router.post("/segments/{segment_id}/revoke")
     def revoke(segment_id: str, body: Body) -> Response:

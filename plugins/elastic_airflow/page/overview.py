@@ -28,7 +28,8 @@ class NodeShown(Shown):
     name: str
     type: str
     num_slots: int
-    present: bool
+    present: bool  # False as well where it is set aside
+    set_aside: str  # why; "" where it is not
 
 
 class JobShown(Shown):
@@ -140,7 +141,13 @@ def overview(
         now=now,
         since=since,
         nodes=tuple(
-            NodeShown(name=node.name, type=node.type, num_slots=node.num_slots, present=node.present)
+            NodeShown(
+                name=node.name,
+                type=node.type,
+                num_slots=node.num_slots,
+                present=node.present,
+                set_aside=node.set_aside,
+            )
             for node in snapshot.nodes
         ),
         jobs=tuple(job_shown(j, by_job.get(j.job_id, []), views.get(j.job_id), settings, now) for j in jobs),
