@@ -48,7 +48,7 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
-from elastic_core.protocol.tokens import Claims, TrainerTokens, check_agent, check_trainer, read_secret
+from elastic_core.protocol.tokens import Claims, KeyFile, TrainerTokens, check_agent, check_trainer, read_secret
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
@@ -62,7 +62,9 @@ class LedgerControl:
     `runs` starts the runs that take care of jobs; without it `start_job` says that it cannot.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, trainer_secret: bytes, runs: JobRuns | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, settings: Settings, trainer_secret: bytes | KeyFile, runs: JobRuns | None = None
+    ) -> None:
         self._ledger = ledger
         self._runs = runs
         self._tokens = TrainerTokens(trainer_secret)
@@ -366,7 +368,7 @@ def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerContr
     ledger = Ledger(ledger_url(settings), settings, SteadyClock(settings.home.absolute()))
     try:
         ledger.check()
-        return LedgerControl(ledger, settings, read_secret(settings.secret_file("trainer")), runs)
+        return LedgerControl(ledger, settings, KeyFile(settings.secret_file("trainer")), runs)
     except ValueError as error:
         ledger.close()
         raise InfrastructureError(str(error)) from error

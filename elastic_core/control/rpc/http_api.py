@@ -22,7 +22,7 @@ from elastic_core.domain import to_json
 from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.encoding import dumps, loads
-from elastic_core.protocol.tokens import ServiceSigner
+from elastic_core.protocol.tokens import KeyFile, ServiceSigner
 from elastic_core.spec import parse_job_spec
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, and stands in an object
@@ -32,7 +32,7 @@ Dependency = Callable[..., Any]
 
 
 def create_app(
-    control: LedgerControl, *, service_secret: bytes, user_reads: Dependency, user_writes: Dependency
+    control: LedgerControl, *, service_secret: bytes | KeyFile, user_reads: Dependency, user_writes: Dependency
 ) -> FastAPI:
     """`user_reads` and `user_writes` are FastAPI dependencies that raise unless the person may look, or act."""
     app = FastAPI(
