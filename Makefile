@@ -2,16 +2,24 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 # Installed means: installed from these very files. A second `make setup` does nothing.
-STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c1-16)
+STAMP := .venv/.installed-$(shell cat requirements.lock requirements-cuda.lock pyproject.toml | sha256sum | cut -c1-16)
 
-.PHONY: setup demo up down test e2e check nightly
+# Tools that are no part of the platform: to write the lock's hashes, and to ask for known vulnerabilities.
+TOOLS := .venv-tools/bin
+COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	--index-url https://pypi.org/simple --generate-hashes --no-annotate --no-header --quiet
+
+.PHONY: setup demo up down test e2e check nightly lock licences sbom audit
 
 setup: $(STAMP)
 
 $(STAMP):
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there; install it, or say where it is: make PYTHON=<path> setup" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.lock
+	@# --no-deps: the lock has all that is needed (pip check), and resolving it anew would only find the same.
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps -r requirements.lock
+	@if $(BIN)/python -c "import sys; from importlib.metadata import requires as r; sys.exit('triton' not in str(r('torch')))"; \
+	then $(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps -r requirements-cuda.lock; fi
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@rm -f .venv/.installed-*
 	@touch $@
@@ -45,3 +53,23 @@ check: setup
 	PYTHONPATH=.:plugins $(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/vulture
 	$(BIN)/pytest tests/docs
+
+$(TOOLS)/uv: supply_chain/tools.lock
+	test -x $(TOOLS)/python || $(PYTHON) -m venv .venv-tools
+	$(TOOLS)/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps -r supply_chain/tools.lock
+	@touch $@
+
+# The hashes of all files that PyPI has of the pinned versions, into the lock; pins stay as they are.
+lock: $(TOOLS)/uv
+	$(BIN)/python -m supply_chain.write_lock $(COMPILE)
+
+licences: setup
+	$(BIN)/python -m supply_chain.licences
+
+sbom: setup
+	$(BIN)/python -m supply_chain.sbom build/sbom.cdx.json
+
+# Known vulnerabilities of all that is pinned. Fails for any, for a package that could not be asked about (--strict), and
+# where the database cannot be reached.
+audit: $(TOOLS)/uv
+	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements.lock -r requirements-cuda.lock

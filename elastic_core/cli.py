@@ -19,6 +19,7 @@ PARTS = {
     "checkpoints": "checkpoint",
     "tracker_commands": "tracker",
     "policy_commands": "policy",
+    "node_commands": "nodes",
     "forecast_commands": None,
     "history_commands": "history",
     "simulate": None,

@@ -112,6 +112,17 @@ class Settings(BaseSettings):
     )
     max_attempts: int = Field(default=5, description="attempts of one segment without any commit before the job fails")
 
+    # what is kept of the past: `control.transitions.retention`
+    keep_days: float = Field(
+        default=30.0,
+        gt=0,
+        description="days for which decisions with their inputs, events of the outbox, all reports of jobs that are "
+        "over, and logs of ended process groups are kept",
+    )
+    keep_decisions: int = Field(
+        default=20_000, ge=100, description="most decisions that are kept with their inputs, however young they are"
+    )
+
     def store_url(self) -> str:
         return self.store or str(self.home.absolute() / "store")
 

@@ -151,7 +151,7 @@ class World:
             self.database.after_commit()
 
     def mend(self) -> None:
-        """Faults are over, and clocks are right again."""
+        """Faults are over, clocks are right again, and a user takes back the nodes that were set aside for them."""
         self.network.mend()
         self.database.mend()
         self.disk.mend()
@@ -160,7 +160,12 @@ class World:
         for machine in self.offsets:
             self.offsets[machine] = 0.0
         self.faults.over = True
-        self.hub.spawn(self.operator.process, lambda: self.operator.control.set_cluster(self.cluster(self.nodes)))
+        self.hub.spawn(self.operator.process, self._repaired)
+
+    def _repaired(self) -> None:
+        self.operator.control.set_cluster(self.cluster(self.nodes))
+        for node in self.nodes:
+            self.operator.control.take_back_node(node)
 
     def run(self) -> Outcome:
         crashing.watch(self._pass)

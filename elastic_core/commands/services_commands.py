@@ -23,7 +23,7 @@ from elastic_core.services.platform import (
     service_settings,
 )
 from elastic_core.services.program import Stack
-from elastic_core.services.secrets import user_password
+from elastic_core.services.secrets import SIGNING, rotate, user_password
 from elastic_core.settings import Settings
 from elastic_core.text import tail
 
@@ -104,6 +104,23 @@ def logs(
     if not path.exists():
         raise UserError(f"{path} does not exist: {name} has not been started yet")
     typer.echo(tail(path, lines))
+
+
+@app.command("rotate-secrets")
+def rotate_secrets(
+    names: Annotated[list[str] | None, typer.Argument(help="control, trainer; both by default")] = None,
+    overlap_hours: Annotated[float, typer.Option(min=1.0, help="for which those before count as well")] = 24.0,
+    at_once: Annotated[
+        bool, typer.Option(help="those before count no more: running groups lose their attempt")
+    ] = False,
+) -> None:
+    """Make new signing secrets while jobs run."""
+    chosen = tuple(names or SIGNING)
+    rotate(Settings(), chosen, time.time(), 0.0 if at_once else overlap_hours * 3600)
+    until = "those before count no more" if at_once else f"those before count for {overlap_hours:g} h more"
+    typer.echo(
+        f"new: {', '.join(chosen)}; {until}. Start the services anew within that time (elastic down, elastic up)"
+    )
 
 
 @app.command()

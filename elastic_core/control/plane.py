@@ -21,7 +21,16 @@ from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, 
 from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.teams import audit
 from elastic_core.control.teams.permissions import About, Action
-from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable, start_job
+from elastic_core.control.transitions import (
+    endings,
+    ledger_reconcile,
+    lifecycle,
+    node_health,
+    progress,
+    removable,
+    retention,
+    start_job,
+)
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.cancel_many import cancel_many
 from elastic_core.control.transitions.commits import commit as make_commit
@@ -34,7 +43,7 @@ from elastic_core.logs import get_logger
 from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.job_runs import JobRuns
-from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
+from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     AuditRecord,
     CancelOutcome,
@@ -43,12 +52,13 @@ from elastic_core.protocol.records import (
     FinishedRun,
     JobFacts,
     JobStatus,
+    NodeStatus,
     PastJob,
     PolicyInForce,
     SegmentStatus,
     Submission,
 )
-from elastic_core.protocol.tokens import Claims, TrainerTokens, check_agent, check_trainer, read_secret
+from elastic_core.protocol.tokens import Claims, KeyFile, TrainerTokens, check_agent, check_trainer, read_secret
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
@@ -66,14 +76,14 @@ class LedgerControl:
     """
 
     def __init__(
-        self, ledger: Ledger, settings: Settings, trainer_secret: bytes, runs: JobRuns | None = None,
+        self, ledger: Ledger, settings: Settings, trainer_secret: bytes | KeyFile, runs: JobRuns | None = None,
         decider: Decider | None = None, aside: Aside = at_once,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self.aside = aside
         self._runs = runs
         self._tokens = TrainerTokens(trainer_secret)
-        self._started_at = ledger.clock()
+        self._started_at = self._upkept_at = ledger.clock()
         self._caller: Caller | None = None
         self.settings = settings
         self.allocator = Allocator(ledger, settings, decider=decider)
@@ -221,7 +231,7 @@ class LedgerControl:
         return self.segment(segment_id)
 
     def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
-        self.allocator.change(lambda tx: endings.group_gone(tx, origin_epoch, report))
+        self.allocator.change(lambda tx: _group_gone(tx, origin_epoch, report))
         self.allocator.decide_pending()
 
     # the pool
@@ -231,22 +241,56 @@ class LedgerControl:
         self._change_pool(Action.SET_CLUSTER, "the cluster", words, lambda tx: pool.set_cluster(tx, cluster))
         self.allocator.decide_pending()
 
+    def nodes(self) -> list[NodeStatus]:
+        return self._ledger.read(node_health.statuses)
+
+    def set_aside_node(self, node: str, reason: str) -> NodeStatus:
+        by = self._caller.name if self._caller is not None else "the operator"
+        return self._change_node(node, Action.SET_ASIDE, reason, lambda tx: node_health.set_aside(tx, node, reason, by))
+
+    def take_back_node(self, node: str) -> NodeStatus:
+        return self._change_node(node, Action.TAKE_BACK, "", lambda tx: node_health.take_back(tx, node))
+
+    def _change_node(self, node: str, action: Action, detail: str, work: Callable[[Tx], None]) -> NodeStatus:
+        self._change_pool(action, f"node {node}", detail, work)
+        self.allocator.decide_pending()
+        return next(status for status in self.nodes() if status.name == node)
+
     def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
-        reconciled = self.allocator.change(
-            lambda tx: ledger_reconcile.reconcile_ledger(tx, groups, self._started_at, listed_at)
+        reconciled, failing = self.allocator.change(
+            lambda tx: (
+                ledger_reconcile.reconcile_ledger(tx, groups, self._started_at, listed_at),
+                node_health.judge_failures(tx),
+            )
         )
         self.allocator.predictors.refresh()
         self.allocator.predictors.renew()
         self.allocator.wake()
+        done = self._upkeep()
         return self._ledger.read(
             lambda tx: ReconcileAnswer(
                 stop=reconciled.stop,
-                actions=reconciled.actions,
+                actions=(*reconciled.actions, *failing, *done),
                 active_segments=ledger_reconcile.active_segments(tx),
                 active_jobs=ledger_reconcile.active_jobs(tx),
                 removable_checkpoints=removable.removable(tx),
             )
         )
+
+    def _upkeep(self) -> tuple[str, ...]:
+        """Now and then. Never in the way of what has to agree again: the next time tries it anew."""
+        now = self._ledger.clock()
+        if now - self._upkept_at < retention.EVERY_SECONDS:
+            return ()
+        self._upkept_at = now
+        try:
+            aside = self._ledger.change(node_health.judge_stragglers)
+            self.allocator.decide_pending()
+            removed = retention.remove_old(self._ledger)
+        except Exception:
+            log.exception("upkeep of the ledger failed; it is tried again", seconds=retention.EVERY_SECONDS)
+            return ()
+        return (*aside, *((f"removed as too old: {removed}",) if removed != retention.Removed() else ()))
 
     def swept(self, checkpoint_ids: Sequence[int]) -> None:
         self._ledger.write(lambda tx: removable.swept(tx, checkpoint_ids))
@@ -365,7 +409,7 @@ class LedgerTrainer:
 
     def exited(self, report: ExitReport) -> None:
         check_agent(self._claims)
-        self._control.allocator.change(lambda tx: endings.group_gone(tx, self._claims.origin_epoch, report))
+        self._control.allocator.change(lambda tx: _group_gone(tx, self._claims.origin_epoch, report))
         self._try_to_decide(self._control.allocator.decide_pending)
 
     def _check(self) -> None:
@@ -383,6 +427,13 @@ class LedgerTrainer:
             log.exception("a decision failed; the next event or reconciliation makes it up")
 
 
+def _group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
+    """At once, not at the next reconciliation: a node that fails jobs uses up their attempts within seconds."""
+    endings.group_gone(tx, origin_epoch, report)
+    if report.kind == ExitKind.INFRASTRUCTURE:
+        node_health.judge_failures(tx)
+
+
 def ledger_url(settings: Settings) -> str:
     """Of the settings, else of the embedded PostgreSQL, which `elastic up` writes to `secrets/ledger_url`."""
     return settings.ledger_url or read_secret(settings.secret_file("ledger_url")).decode()
@@ -393,7 +444,7 @@ def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerContr
     ledger = Ledger(ledger_url(settings), settings, SteadyClock(settings.home.absolute()))
     try:
         ledger.check()
-        secret = read_secret(settings.secret_file("trainer"))
+        secret = KeyFile(settings.secret_file("trainer"))
         policies = PolicyProcess(settings.decide_seconds, settings.decide_memory_mb)
         if runs is not None:  # an API server: it will decide, and nobody shall wait for the start of the process then
             policies.prepare()

@@ -23,13 +23,17 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine of the cluster. A node that has left keeps its name here with `present=False`."""
+    """A machine of the cluster. A node that has left keeps its name here with `present=False`.
+
+    One that is set aside (`set_aside`: why) is not present either for who decides. JSON leaves it out where it is "".
+    """
 
     name: str
     type: str
     num_slots: int
     price_per_slot_hour: float = 0.0
     present: bool = True
+    set_aside: Annotated[str, Field(exclude_if=lambda why: not why)] = ""
 
     def slots(self) -> tuple[Slot, ...]:
         return _slots_of(self.name, self.type, self.num_slots)

@@ -6,6 +6,7 @@ started it. Whether it lives is asked by pid and start time.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 
@@ -83,6 +84,18 @@ class GroupFolders:
         for path in sorted(folder.path.iterdir(), key=lambda path: path.name != ORDER):
             if not path.is_dir() and path.name != EXIT:  # a killed rank 0 leaves its socket
                 path.unlink(missing_ok=True)
+
+    def remove_ended(self, before: float) -> int:
+        """Remove the folders, logs included, of groups that ended before this instant (Unix seconds); how many."""
+        removed = 0
+        for origin_epoch in self._origin_epochs():
+            folder = RunDir.of(self.home, origin_epoch).path
+            ended = (folder / EXIT).stat().st_mtime if (folder / EXIT).exists() else None
+            if ended is not None and ended < before:
+                self.forget(origin_epoch)
+                shutil.rmtree(folder)
+                removed += 1
+        return removed
 
     def _origin_epochs(self) -> list[int]:
         root = self.home / "run"

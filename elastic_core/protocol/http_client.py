@@ -29,6 +29,7 @@ from elastic_core.protocol.records import (
     FinishedRun,
     JobFacts,
     JobStatus,
+    NodeStatus,
     PolicyInForce,
     SegmentStatus,
     Submission,
@@ -226,6 +227,18 @@ class HttpControl:
 
     def set_cluster(self, cluster: ClusterSpec) -> None:
         self._channel.call("set_cluster", cluster=cluster)
+
+    def nodes(self) -> list[NodeStatus]:
+        answer: list[NodeStatus] = self._channel.call("nodes")
+        return answer
+
+    def set_aside_node(self, node: str, reason: str) -> NodeStatus:
+        answer: NodeStatus = self._channel.call("set_aside_node", node=node, reason=reason)
+        return answer
+
+    def take_back_node(self, node: str) -> NodeStatus:
+        answer: NodeStatus = self._channel.call("take_back_node", node=node)
+        return answer
 
     def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
         answer: ReconcileAnswer = self._channel.call("reconcile", groups=groups, listed_at=listed_at)

@@ -254,3 +254,16 @@ class CancelOutcome:
     job_id: str
     state: JobState | None  # None: there is no such job, or it was refused
     error: str | None = None  # then: why
+
+
+class NodeStatus:
+    """A machine of the cluster, or one that has left it (`present`), and why it gets no jobs."""
+
+    name: str
+    type: str
+    num_slots: int
+    present: bool
+    held_slots: int
+    set_aside_at: float | None
+    set_aside_by: str | None
+    set_aside_reason: str | None

@@ -24,6 +24,7 @@ from elastic_core.protocol.records import (
     FinishedRun,
     JobFacts,
     JobStatus,
+    NodeStatus,
     PolicyInForce,
     SegmentStatus,
     Submission,
@@ -168,6 +169,19 @@ class PoolControl(Protocol):
 
     def set_cluster(self, cluster: ClusterSpec) -> None:
         """The pool has these nodes and queues. Leases on slots that have left it are fenced."""
+
+    def nodes(self) -> list[NodeStatus]:
+        """All nodes, those that have left too, by name."""
+
+    def set_aside_node(self, node: str, reason: str) -> NodeStatus:
+        """The node gets no further slots; what runs there moves at a boundary, once there is room elsewhere.
+
+        One that is set aside already keeps its reason. Raises `NotFound` for an unknown node, `UserError` without a
+        reason.
+        """
+
+    def take_back_node(self, node: str) -> NodeStatus:
+        """The node is used again, and what happened on it before counts no more. Raises `NotFound`."""
 
     def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
         """No process of the chain that began with this epoch is left: its slots are free.

@@ -14,9 +14,12 @@ import hmac
 import re
 import secrets
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jwt
 
@@ -31,6 +34,9 @@ SIGNATURE_HEADER = "x-elastic-signature"
 CALLER_HEADER = "x-elastic-caller"  # for whom the request acts (`protocol.callers.OnBehalf`); absent: the platform
 NONCE_BYTES = 16
 PRUNE_NONCES = 1024
+BEFORE = (
+    ".before"  # beside a secret's file: until when the one before counts (Unix seconds), and in the next line itself
+)
 MIN_SECRET_BYTES = 32
 MIN_DIFFERENT_BYTES = 8  # of a secret, besides words that stand for one; 32 random hexadecimal digits have 14
 _STANDS_FOR_ONE = re.compile(rb"change[-_ ]?(me|this)|secret|password|placeholder|example|default", re.IGNORECASE)
@@ -46,29 +52,73 @@ class Claims:
     agent: bool = False  # of the agent that watches the processes, not of the processes themselves
 
 
+class KeyFile:
+    """A secret in a file, and the one before it while that still counts (`BEFORE`): read anew when either changed.
+
+    So a secret is replaced while its users run: what the one before has signed is good until it counts no more. Safe to
+    use from many threads.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._before = path.with_name(path.name + BEFORE)
+        self._now = now
+        self._read: tuple[tuple[int, ...], bytes, bytes | None, float] | None = None
+        self()
+
+    def __call__(self) -> tuple[bytes, ...]:
+        """The secret that signs, then those that are accepted beside it. Raises `InfrastructureError`."""
+        stamps = tuple(_stamp(path) for path in (self._path, self._before))
+        known = self._read
+        if known is None or known[0] != stamps:
+            secret = read_secret(self._path)
+            _check_secret(secret, self._path.name)
+            before, until = _read_before(self._before)
+            known = self._read = (stamps, secret, before, until)
+        _, secret, before, until = known
+        return (secret, before) if before is not None and self._now() < until else (secret,)
+
+
+def _stamp(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _read_before(path: Path) -> tuple[bytes | None, float]:
+    """The secret before, and until when it counts, Unix seconds."""
+    try:
+        until, _, secret = path.read_bytes().strip().partition(b"\n")
+    except FileNotFoundError:
+        return None, 0.0
+    return secret, float(until)
+
+
+def _keys(secret: bytes | KeyFile, name: str) -> Callable[[], tuple[bytes, ...]]:
+    if isinstance(secret, KeyFile):
+        return secret
+    _check_secret(secret, name)
+    return lambda: (secret,)
+
+
 class TrainerTokens:
     """Makes and checks trainer tokens."""
 
-    def __init__(self, secret: bytes) -> None:
-        _check_secret(secret, "trainer")
-        self._secret = secret
+    def __init__(self, secret: bytes | KeyFile) -> None:
+        self._keys = _keys(secret, "trainer")
 
     def issue(
         self, *, job_id: str, segment_id: str, epoch: int, origin_epoch: int, now: float, agent: bool = False
     ) -> str:
         payload = {"job": job_id, "segment": segment_id, "epoch": epoch, "origin": origin_epoch,
                    "exp": int(now + TOKEN_SECONDS), **({"agent": True} if agent else {})}  # fmt: skip
-        return jwt.encode(payload, self._secret, algorithm="HS256")
+        return jwt.encode(payload, self._keys()[0], algorithm="HS256")
 
     def read(self, token: str) -> Claims:
         """Claims of a token that we signed, expired or not. Raises `Unauthorized` for any other."""
         try:
-            payload = jwt.decode(
-                token,
-                self._secret,
-                algorithms=["HS256"],
-                options={"require": ["job", "segment", "epoch", "origin", "exp"], "verify_exp": False},
-            )
+            payload = self._payload(token)
         except jwt.InvalidTokenError as error:
             raise Unauthorized(f"the trainer token is not one of this control plane: {error}") from error
         return Claims(
@@ -79,6 +129,23 @@ class TrainerTokens:
             expires_at=float(payload["exp"]),
             agent=payload.get("agent") is True,
         )
+
+    def _payload(self, token: str) -> Mapping[str, Any]:
+        *others, last = self._keys()
+        for key in others:
+            with suppress(jwt.InvalidSignatureError):
+                return self._decoded(token, key)
+        return self._decoded(token, last)
+
+    @staticmethod
+    def _decoded(token: str, key: bytes) -> Mapping[str, Any]:
+        payload: Mapping[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=["HS256"],
+            options={"require": ["job", "segment", "epoch", "origin", "exp"], "verify_exp": False},
+        )
+        return payload
 
 
 def check_trainer(claims: Claims, now: float) -> None:
@@ -112,37 +179,37 @@ class ServiceSigner:
     replay is refused by the process that took the request, until that is started anew.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        _check_secret(secret, "control")
-        self._secret = secret
+    def __init__(self, secret: bytes | KeyFile) -> None:
+        self._keys = _keys(secret, "control")
         self._seen: dict[str, float] = {}  # by nonce: until when it counts
         self._prune_at = PRUNE_NONCES
         self._lock = threading.Lock()
 
     def headers(self, method: str, target: str, body: bytes, now: float, caller: str = "") -> dict[str, str]:
         """`target` is the path below the API's base URL, with its query: a proxy may add a prefix."""
-        time, nonce = f"{now:.3f}", secrets.token_hex(NONCE_BYTES)
-        signature = self._signature(method, target, time, nonce, body, caller)
+        at, nonce = f"{now:.3f}", secrets.token_hex(NONCE_BYTES)
+        signature = self._signature(self._keys()[0], method, target, at, nonce, body, caller)
         on_behalf = {CALLER_HEADER: caller} if caller else {}
-        return {TIME_HEADER: time, NONCE_HEADER: nonce, SIGNATURE_HEADER: signature, **on_behalf}
+        return {TIME_HEADER: at, NONCE_HEADER: nonce, SIGNATURE_HEADER: signature, **on_behalf}
 
     def check(self, method: str, target: str, body: bytes, headers: Mapping[str, str], now: float) -> None:
         """Raises `Unauthorized` unless the request carries a right and recent signature, for the first time."""
-        time, nonce = headers.get(TIME_HEADER, ""), headers.get(NONCE_HEADER, "")
+        at, nonce = headers.get(TIME_HEADER, ""), headers.get(NONCE_HEADER, "")
         signature = headers.get(SIGNATURE_HEADER, "")
-        expected = self._signature(method, target, time, nonce, body, headers.get(CALLER_HEADER, ""))
-        if not hmac.compare_digest(expected.encode(), signature.encode()):
+        caller = headers.get(CALLER_HEADER, "")
+        expected = [self._signature(key, method, target, at, nonce, body, caller) for key in self._keys()]
+        if not any([hmac.compare_digest(one.encode(), signature.encode()) for one in expected]):
             raise Unauthorized(
                 "the request carries no valid service signature. Sign it with the secret file 'control' "
                 "(elastic_core.protocol.http_client.HttpControl does)."
             )
-        skew = abs(now - float(time))
+        skew = abs(now - float(at))
         if not skew <= SKEW_SECONDS:
             raise Unauthorized(
                 f"the request was signed {skew:.0f} s away from this server's time, allowed are {SKEW_SECONDS:.0f} s. "
                 "Set both clocks (NTP)."
             )
-        if not self._is_new(nonce, float(time) + SKEW_SECONDS, now):
+        if not self._is_new(nonce, float(at) + SKEW_SECONDS, now):
             raise Unauthorized(
                 "the request was answered before: a copy of it is refused. To ask again, sign again "
                 "(elastic_core.protocol.http_client.HttpControl does, at each try)."
@@ -158,10 +225,11 @@ class ServiceSigner:
                 self._prune_at = 2 * len(self._seen) + PRUNE_NONCES
             return True
 
-    def _signature(self, method: str, target: str, time: str, nonce: str, body: bytes, caller: str) -> str:
-        signed = (method.upper(), target, time, nonce, hashlib.sha256(body).hexdigest())
+    @staticmethod
+    def _signature(key: bytes, method: str, target: str, at: str, nonce: str, body: bytes, caller: str) -> str:
+        signed = (method.upper(), target, at, nonce, hashlib.sha256(body).hexdigest())
         message = "\n".join((*signed, caller) if caller else signed)  # no header holds a line break
-        return hmac.new(self._secret, message.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()
 
 
 def _check_secret(secret: bytes, name: str) -> None:

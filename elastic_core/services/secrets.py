@@ -11,16 +11,17 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from elastic_core.errors import UserError
 from elastic_core.host.mlflow_access import ADMIN, PASSWORDS, SECRET
-from elastic_core.protocol.tokens import is_placeholder
+from elastic_core.protocol.tokens import BEFORE, is_placeholder
 from elastic_core.settings import Settings
 
 ROLES = ("viewer", "user", "op", "admin")  # of Airflow's SimpleAuthManager
 POSTGRES_ROLES = ("airflow", "ledger", "mlflow")
+SIGNING = ("control", "trainer")
 _RANDOM = (
     *("jwt", "airflow_api", "control", "trainer", SECRET, "postgres"),
     *(f"postgres_{role}" for role in POSTGRES_ROLES),
@@ -47,6 +48,37 @@ def ensure_secrets(settings: Settings) -> None:
             f"placeholders stand where secrets should be: {', '.join(placeholders)} in {folder}. Remove these files; "
             "`elastic up` makes random ones. Those of databases that exist (postgres...) are set anew as well"
         )
+
+
+def rotate(settings: Settings, names: Sequence[str], now: float, overlap_seconds: float) -> None:
+    """Make new secrets in the place of these; those before count for `overlap_seconds` more, none for 0.
+
+    Their users see the change by themselves (`KeyFile`), or when they start anew. Raises `UserError` for a secret that
+    is not one of `SIGNING`, and for one whose secret before still counts: only one is kept, and what was signed with it
+    would be refused at once.
+    """
+    for name in names:
+        if name not in SIGNING:
+            raise UserError(
+                f"{name!r} is not a secret that can be rotated while jobs run; those are {', '.join(SIGNING)}. For the "
+                "others: `elastic down`, remove the file, `elastic up`"
+            )
+        path, before = settings.secret_file(name), settings.secret_file(name + BEFORE)
+        if not path.exists():
+            raise UserError(f"there is no secret {path} yet: `elastic up` makes it")
+        if overlap_seconds and before.exists() and now < (until := float(before.read_text().partition("\n")[0])):
+            raise UserError(
+                f"the secret before the {name!r} of now counts for {(until - now) / 3600:.1f} h more, and what it "
+                "signed would be refused. Rotate again after that, or with --at-once: processes that still use it are "
+                "refused, and their jobs go on from their last checkpoints"
+            )
+    for name in names:
+        path, before = settings.secret_file(name), settings.secret_file(name + BEFORE)
+        if overlap_seconds:
+            write_secret(before, f"{now + overlap_seconds:.0f}\n{path.read_text().strip()}")
+        else:
+            before.unlink(missing_ok=True)
+        write_secret(path, secrets.token_urlsafe(48))
 
 
 def write_secret(path: Path, value: str) -> None:

@@ -116,10 +116,11 @@ def build_control_app() -> FastAPI:
     from elastic_airflow.page.page_api import ui_router
     from elastic_core.control.plane import open_control
     from elastic_core.control.rpc.http_api import create_app
+    from elastic_core.protocol.tokens import KeyFile
 
     settings = Settings()
     control = open_control(settings, runs=AirflowJobRuns())
-    secret = settings.secret_file("control").read_text().strip().encode()
+    secret = KeyFile(settings.secret_file("control"))
     reads, users = user_may("GET"), AirflowUsers(settings)
     app: FastAPI = create_app(
         control, service_secret=secret, user_reads=reads, user_writes=acting_user(users), users=users

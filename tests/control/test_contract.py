@@ -417,6 +417,16 @@ def test_a_smaller_cluster_takes_slots_away(plane: Plane) -> None:
     assert {slot.node for slot in again.allocation.slots} == {"node-a"}
 
 
+def test_a_node_is_set_aside_and_taken_back(plane: Plane) -> None:
+    aside = plane.service.set_aside_node("node-a", "its fan is broken")
+    assert aside == plane.service.set_aside_node("node-a", "its fan is broken")
+    assert {slot.node for slot in plane.life().start().allocation.slots} == {"node-b"}
+    assert plane.service.nodes()[0] == aside
+    assert plane.service.nodes()[1].held_slots == 2
+    assert plane.service.take_back_node("node-a").set_aside_at is None
+    assert plane.service.snapshot().capacity() == {"cpu": 4}
+
+
 def test_a_heartbeat_over_the_wire_carries_what_it_is_told(plane: Plane) -> None:
     order = plane.life().start()
     beat = Heartbeat(step=7, samples=70, at=5.0, host="node-a", pids=(1, 2))

@@ -23,7 +23,7 @@ EPOCHS = DatabaseSequence("lease_epoch")
 
 FREE = text("""
     SELECT s.node, s.index, n.type FROM slots s JOIN nodes n ON n.name = s.node
-    WHERE n.present AND s.index < n.num_slots
+    WHERE n.present AND n.set_aside_at IS NULL AND s.index < n.num_slots
       AND NOT EXISTS (SELECT 1 FROM lease_slots l WHERE l.slot = s.id AND l.released_at IS NULL)
     ORDER BY s.node, s.index
 """)

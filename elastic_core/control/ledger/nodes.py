@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import select
 
 from elastic_core.control.ledger.database import Tx
@@ -19,6 +21,7 @@ def nodes(tx: Tx) -> tuple[Node, ...]:
             num_slots=row.num_slots,
             price_per_slot_hour=row.price_per_slot_hour,
             present=row.present,
+            set_aside=row.set_aside_reason or "" if row.set_aside_at is not None else "",
         )
         for row in rows
     )
@@ -33,6 +36,15 @@ def queue_spec(tx: Tx, name: str) -> QueueSpec:
     """A queue without any rules where the cluster has none of this name (any more)."""
     row = tx.session.get(QueueRow, name)
     return QueueSpec.model_construct(name=name) if row is None else _queue_spec(row)
+
+
+def nodes_to_decide_on(tx: Tx) -> tuple[Node, ...]:
+    """Those that are set aside are not there for who decides: jobs on them are to be elsewhere."""
+    return tuple(replace(node, present=False) if node.set_aside else node for node in nodes(tx))
+
+
+def set_aside_nodes(tx: Tx) -> frozenset[str]:
+    return frozenset(tx.session.scalars(select(NodeRow.name).where(NodeRow.set_aside_at.is_not(None))))
 
 
 def queues(tx: Tx) -> tuple[Queue, ...]:

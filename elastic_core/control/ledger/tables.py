@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Json = dict[str, Any]
+KEPT = "last plan"  # where a policy's name stands in the record of a decision that kept the plan before it
 
 
 class Base(DeclarativeBase):
@@ -107,6 +108,10 @@ class NodeRow(Base):
     num_slots: Mapped[int]
     price_per_slot_hour: Mapped[float]
     present: Mapped[bool]
+    set_aside_at: Mapped[float | None]
+    set_aside_by: Mapped[str | None]
+    set_aside_reason: Mapped[str | None]
+    trusted_since: Mapped[float | None]  # taken back: what happened before counts no more
 
 
 class QueueRow(Base):

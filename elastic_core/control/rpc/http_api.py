@@ -25,7 +25,7 @@ from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Users, caller_of
 from elastic_core.protocol.encoding import dumps, loads
-from elastic_core.protocol.tokens import CALLER_HEADER, ServiceSigner
+from elastic_core.protocol.tokens import CALLER_HEADER, KeyFile, ServiceSigner
 from elastic_core.spec import parse_job_spec
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, and stands in an object
@@ -35,7 +35,7 @@ Dependency = Callable[..., Any]
 
 
 def create_app(
-    control: LedgerControl, *, service_secret: bytes, user_reads: Dependency, user_writes: Dependency,
+    control: LedgerControl, *, service_secret: bytes | KeyFile, user_reads: Dependency, user_writes: Dependency,
     users: Users | None = None,
 ) -> FastAPI:  # fmt: skip
     """`user_reads` and `user_writes` are FastAPI dependencies that raise unless the person may look, or act.
@@ -188,6 +188,10 @@ def _ui_pool_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     def snapshot() -> Response:
         return _json(to_json(control.snapshot()))
 
+    @router.get("/nodes")
+    def nodes() -> Response:
+        return _json([to_json(node) for node in control.nodes()])
+
     @router.get("/plan")
     def plan() -> Response:
         last_plan = control.last_plan()
@@ -255,6 +259,14 @@ def _ui_more_writes(control: LedgerControl, user_writes: Dependency) -> APIRoute
             raise UserError("'job_ids' must be a list of texts")
         outcomes = control.acting(caller).cancel_jobs(job_ids, _field(body, "reason", str))
         return _json([to_json(outcome) for outcome in outcomes])
+
+    @router.post("/nodes/{node}/set_aside")
+    def set_aside(node: str, body: Body, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).set_aside_node(node, _field(body, "reason", str))))
+
+    @router.post("/nodes/{node}/take_back")
+    def take_back(node: str, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).take_back_node(node)))
 
     @router.post("/segments/{segment_id}/revoke")
     def revoke(segment_id: str, body: Body, caller: who) -> Response:

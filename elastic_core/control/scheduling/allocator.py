@@ -23,7 +23,7 @@ from typing import TypeVar
 from sqlalchemy import select
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.tables import DecisionRow
+from elastic_core.control.ledger.tables import KEPT, DecisionRow
 from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
 from elastic_core.control.scheduling.deciders import Decider, DecidesHere
 from elastic_core.control.scheduling.policy_process import NoAnswer
@@ -42,7 +42,6 @@ from elastic_core.settings import Settings
 T = TypeVar("T")
 
 FALL_BACK = "fair_share"
-KEPT = "last plan"  # where a policy's name stands in the record
 AGAIN_SECONDS = 60.0
 MAX_ROUNDS = 50  # decisions in one go; what is left then, the next event or reconcile takes up
 log = get_logger(__name__)
@@ -257,7 +256,10 @@ def replay(tx: Tx, decision_id: int) -> Replay:
     """Make a recorded decision again from its inputs."""
     row = tx.session.get(DecisionRow, decision_id)
     if row is None:
-        raise NotFound(f"there is no decision {decision_id}; `elastic jobs explain JOB` names the last one of a job")
+        raise NotFound(
+            f"there is no decision {decision_id}, or none any more (ELASTIC_KEEP_DAYS, ELASTIC_KEEP_DECISIONS); "
+            "`elastic jobs explain JOB` names the last one of a job"
+        )
     snapshot = from_json(Snapshot, row.snapshot)
     again = _replay_carried_over(tx, row, snapshot) if row.policy == KEPT else ask(registry.get(row.policy), snapshot)
     return Replay(

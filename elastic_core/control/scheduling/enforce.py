@@ -9,12 +9,13 @@ from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.nodes import set_aside_nodes
 from elastic_core.control.ledger.tables import DecisionRow, JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.control.scheduling.snapshots import between_until, submission
 from elastic_core.crashing import crash_here
 from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, Target, from_json, to_json
 from elastic_core.policy.base.queue import in_order
-from elastic_core.policy.plans.grants import plan_moves
+from elastic_core.policy.plans.grants import plan_moves, usable
 from elastic_core.policy.plans.moves import Asker, Holder, Moves
 from elastic_core.snapshot.job_record import Submission
 from elastic_core.spec import JobSpec
@@ -52,7 +53,8 @@ def _moves(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], targets: Mapp
     leased = tx.session.scalars(live).all()
     query = select(SegmentRow).where(SegmentRow.id.in_({lease.segment_id for lease in leased}))
     segments, draining = {row.id: row for row in tx.session.scalars(query)}, leases.draining(tx)
-    holders = [_holder(lease, segments[lease.segment_id], draining.get(lease.epoch, ())) for lease in leased]
+    aside = set_aside_nodes(tx)
+    holders = [_holder(lease, segments[lease.segment_id], draining.get(lease.epoch, ()), aside) for lease in leased]
     waiting = _waiting(tx, targets)
     last = leases.last_slots(tx, list(waiting))
     askers = [
@@ -69,18 +71,20 @@ def _waiting(tx: Tx, job_ids: Iterable[str]) -> dict[str, str]:
     return {job_id: segment_id for job_id, segment_id in tx.session.execute(query) if job_id in known}
 
 
-def _holder(lease: LeaseRow, segment: SegmentRow, draining: tuple[Slot, ...]) -> Holder:
+def _holder(lease: LeaseRow, segment: SegmentRow, draining: tuple[Slot, ...], aside: frozenset[str]) -> Holder:
+    held = leases.allocation(lease)
     runs = SegmentState(segment.state).open and segment.epoch == lease.epoch and lease.fenced_at is None
     since = segment.revoked_at if runs else (lease.fenced_at or segment.ended_at)
     return Holder(
         job_id=lease.job_id,
         segment_id=lease.segment_id,
-        allocation=leases.allocation(lease),
+        allocation=usable(held, aside),
         ending_since=since,
         revoked_by=segment.revoked_by,
         open=runs,
-        draining=draining,
+        draining=tuple(slot for slot in draining if slot.node not in aside),
         draining_since=lease.granted_at if draining else None,
+        leaves=tuple(sorted({slot.node for slot in held.slots} & aside)),
     )
 
 

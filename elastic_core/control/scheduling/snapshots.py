@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.money import spent
-from elastic_core.control.ledger.nodes import nodes, queues
+from elastic_core.control.ledger.nodes import nodes_to_decide_on, queues
 from elastic_core.control.ledger.profiles import noise_scales, pasts, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.ledger.views import last_segments
@@ -73,7 +73,7 @@ def build(tx: Tx, policy: str) -> Snapshot:
         [job_view(record) for record in _records(tx, jobs, segments, held)],
         version=scheduling.version,
         now=tx.now,
-        nodes=nodes(tx),
+        nodes=nodes_to_decide_on(tx),
         policy_state=scheduling.policy_state if scheduling.policy == policy else {},
         queues=queues(tx),
         not_finished=(*sorted(set(active) - set(jobs)), *_cut_off(tx)),

@@ -25,6 +25,8 @@ class Action(StrEnum):
     BOUNDARY = "ask for a boundary"
     SET_POLICY = "set the policy"
     SET_CLUSTER = "set the cluster"
+    SET_ASIDE = "set aside"
+    TAKE_BACK = "take back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +102,14 @@ def _whom(queue: QueueSpec) -> str:
 # Methods of the service that somebody may call: those that look, and those that ask `check` for each of their actions.
 # All others change what only the platform may: segments, results, process groups, the sweep.
 LOOKS = frozenset(
-    ["submission", *(name for part in (JobRecords, DecisionControl) for name in vars(part) if not name.startswith("_"))]
+    [
+        "submission",
+        "nodes",
+        *(name for part in (JobRecords, DecisionControl) for name in vars(part) if not name.startswith("_")),
+    ]
 )
 ACTS = frozenset({"start_job", "check_submission", "submit", "cancel", "cancel_jobs", "revive", "rollback", "revoke",
-                  "set_policy", "set_cluster"})  # fmt: skip
+                  "set_policy", "set_cluster", "set_aside_node", "take_back_node"})  # fmt: skip
 
 
 def check_method(caller: Caller, name: str) -> None:

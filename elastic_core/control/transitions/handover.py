@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.nodes import set_aside_nodes
 from elastic_core.control.ledger.tables import LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import Allocation, Slot, Target, from_json
-from elastic_core.policy.plans.grants import as_held, covers, in_place
+from elastic_core.policy.plans.grants import as_held, covers, in_place, usable
 from elastic_core.state.reshard.rank_places import rank_places
 
 
@@ -37,12 +38,15 @@ def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[
     if row is None:
         return None
     target, held = from_json(Target, row.target), leases.allocation(lease)
-    if as_held(target, held):
+    leaves = set_aside_nodes(tx) & {slot.node for slot in held.slots}
+    if as_held(target, held) and not leaves:
         return Handover(target, held.slots)
     free = leases.free_slots(tx)
-    slots = places_in_place(target, held, free) if ready is not None else None
+    slots = places_in_place(target, held, free, leaves) if ready is not None else None
     if slots is not None and {*slots} <= {*held.slots, *(ready or ())}:
         return Handover(target, slots)
+    if leaves:
+        return None  # no lease goes on on a node that is set aside
     wanted = target.wanted
     missing = {kind: count - held.counts().get(kind, 0) for kind, count in wanted.items()}
     if held.counts().keys() - wanted.keys() or min(missing.values()) < 0 or not any(missing.values()):
@@ -58,9 +62,14 @@ def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[
     return Handover(unchanged, held.slots, short_of_workers=short)
 
 
-def places_in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[Slot, ...] | None:
-    """The slots by rank on which the processes on the held ones can go on with the target; None where they cannot."""
-    chosen = in_place(target, held, free)
+def places_in_place(
+    target: Target, held: Allocation, free: Collection[Slot], leaves: Collection[str] = ()
+) -> tuple[Slot, ...] | None:
+    """The slots by rank on which the processes on the held ones can go on with the target; None where they cannot.
+
+    `leaves`: nodes that are set aside, on which none of them goes on.
+    """
+    chosen = in_place(target, usable(held, leaves), free)
     return None if chosen is None else rank_places(held.layout, held.slots, target.layout, chosen)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
+from elastic_core.control.ledger.nodes import set_aside_nodes
 from elastic_core.control.ledger.orders import issue
 from elastic_core.control.ledger.tables import (
     CheckpointRow,
@@ -85,7 +86,8 @@ def _slots_after_boundary(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> tuple
     row = tx.session.get(TargetRow, segment.job_id)
     if segment.revoked_by is None or not SegmentState(segment.state).open or row is None:
         return ()
-    return places_in_place(from_json(Target, row.target), leases.allocation(lease), leases.free_slots(tx)) or ()
+    target, held = from_json(Target, row.target), leases.allocation(lease)
+    return places_in_place(target, held, leases.free_slots(tx), set_aside_nodes(tx)) or ()
 
 
 def _answer_without_lease(tx: Tx, claims: Claims, lease: LeaseRow | None) -> HeartbeatAnswer:

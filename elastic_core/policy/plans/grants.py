@@ -11,7 +11,9 @@ safe. The rules:
    slots are free now. A job that is to keep what it has is no longer asked.
 5. A running job that exchanges slots for as many of another type, or more, is asked as soon as those are free or are
    being given up: two jobs that exchange with each other would else wait for each other for ever.
-6. A running job whose target demands other nodes (`Target.migrate`) is asked in the same way, and waits for them, once
+6. A running job on nodes that are set aside counts as holding its other slots alone (`Holder.leaves`), and goes on
+   there until what it misses is free elsewhere.
+7. A running job whose target demands other nodes (`Target.migrate`) is asked in the same way, and waits for them, once
    it has stopped, as in rule 2 (`policy.plans.migration`).
 """
 
@@ -45,6 +47,11 @@ def granted(target: Target, slots: tuple[Slot, ...]) -> Allocation:
     return Allocation(
         slots=slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm, roles=target.roles
     )
+
+
+def usable(held: Allocation, leaves: Collection[str]) -> Allocation:
+    """What is left of it without the slots on these nodes."""
+    return replace(held, slots=tuple(slot for slot in held.slots if slot.node not in leaves)) if leaves else held
 
 
 def in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[Slot, ...] | None:
@@ -241,7 +248,7 @@ def _resize(holder: Holder, target: Target, remaining: set[Slot], moves: Moves, 
         return
     if holder.revoked_by is not None:
         return
-    if wanted == held:
+    if wanted == held and not holder.leaves:
         change = f"{holder.allocation.layout} -> {target.layout}"
         moves.revocations[holder.segment_id] = f"another layout, {change}: {target.reason}"
         return
@@ -251,6 +258,11 @@ def _resize(holder: Holder, target: Target, remaining: set[Slot], moves: Moves, 
         for slot in choose(remaining, missing):
             remaining.remove(slot)  # two jobs do not both grow into the same slot
     if fits or exchanges or wanted.total() < held.total():
-        moves.revocations[holder.segment_id] = f"resize {held.total()} -> {wanted.total()} slots: {target.reason}"
+        away = f"leaves {', '.join(holder.leaves)}, set aside; " if holder.leaves else ""
+        resize = f"resize {held.total()} -> {wanted.total()} slots" if not away else f"{wanted.total()} slots elsewhere"
+        moves.revocations[holder.segment_id] = f"{away}{resize}: {target.reason}"
+    elif holder.leaves:
+        nodes = ", ".join(holder.leaves)
+        moves.waits[holder.job_id] = f"stays on {nodes}, set aside, until {missing.total()} slots are free elsewhere"
     else:
         moves.waits[holder.job_id] = f"keeps {plural(held.total(), 'slot')} until {missing.total()} more are free"

@@ -9,7 +9,11 @@ from elastic_core.domain import Allocation, Limits, Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A job with a live lease. `ending_since`: its processes are on their way out (revoked, committed, fenced)."""
+    """A job with a live lease. `ending_since`: its processes are on their way out (revoked, committed, fenced).
+
+    Where some of its slots are on nodes that are set aside, it counts as holding the others alone: what it has to leave
+    is neither its own any more nor to be given to anybody. `leaves` are those nodes' names.
+    """
 
     job_id: str
     segment_id: str
@@ -19,6 +23,7 @@ class Holder:
     open: bool = True  # its segment still runs under this lease
     draining: tuple[Slot, ...] = ()  # held beside the allocation, until the processes on them are gone
     draining_since: float | None = None
+    leaves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,8 @@ class NodeShown(Shown):
     name: str
     type: str
     num_slots: int
-    present: bool
+    present: bool  # False as well where it is set aside
+    set_aside: str  # why; "" where it is not
 
 
 class ActionShown(Shown):
@@ -157,7 +158,13 @@ def overview(
         now=now,
         since=since,
         nodes=tuple(
-            NodeShown(name=node.name, type=node.type, num_slots=node.num_slots, present=node.present)
+            NodeShown(
+                name=node.name,
+                type=node.type,
+                num_slots=node.num_slots,
+                present=node.present,
+                set_aside=node.set_aside,
+            )
             for node in snapshot.nodes
         ),
         jobs=tuple(

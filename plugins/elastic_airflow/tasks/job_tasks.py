@@ -150,7 +150,9 @@ class ReconcileOperator(ElasticOperator):
         from elastic_core.state.stores.store_urls import open_store
 
         settings, control = Settings(), self.control()
-        answer = reconcile_host(control, LocalLauncher(settings), SteadyClock(settings.home))
+        launcher = LocalLauncher(settings)
+        answer = reconcile_host(control, launcher, SteadyClock(settings.home))
+        launcher.remove_ended(time.time() - settings.keep_days * 86_400)
         cache_servers.retain_jobs(settings, answer.active_jobs)
         actions = [*answer.actions, *self._take_care_of_jobs(control, answer.active_jobs)]
         actions += self._start_missing_segment_runs(control, answer.active_segments)

@@ -97,7 +97,7 @@ def test_a_reader_may_look_and_not_act(client: httpx.Client, control: LedgerCont
     control.submit("job-a", a_spec(), FACTS)
     order = Life(control, control.trainer, "job-a").start()
     paths = ("jobs", "jobs/job-a", "jobs/job-a/segments", "jobs/job-a/checkpoints", "jobs/job-a/explain",
-             "jobs/job-a/forecasts", "forecasts", "timeline?since=0", "snapshot", "plan")  # fmt: skip
+             "jobs/job-a/forecasts", "forecasts", "timeline?since=0", "snapshot", "plan", "nodes")  # fmt: skip
     for path in paths:
         answer = client.get(f"/ui/{path}", headers=READER)
         assert answer.status_code == 200, path
@@ -107,6 +107,17 @@ def test_a_reader_may_look_and_not_act(client: httpx.Client, control: LedgerCont
     assert client.post(f"/ui/segments/{order.segment_id}/revoke", content=body, headers=WRITER).status_code == 200
     assert client.post("/ui/jobs/job-a/rollback", content=b'{"checkpoint_id": 1}', headers=WRITER).status_code == 422
     assert client.post("/ui/jobs/job-a/cancel", content=body, headers=WRITER).json()["state"] == "cancelled"
+
+
+def test_who_may_act_may_set_a_node_aside_and_take_it_back_and_a_reader_may_see_it(client: httpx.Client) -> None:
+    body = '{"reason": "its fan is broken"}'
+    for action in ("set_aside", "take_back"):
+        assert client.post(f"/ui/nodes/node-a/{action}", content=body, headers=READER).status_code == 403
+    assert client.post("/ui/nodes/node-a/set_aside", content=body, headers=WRITER).status_code == 200
+    (first, second) = client.get("/ui/nodes", headers=READER).json()
+    assert (first["set_aside_reason"], second["set_aside_reason"]) == ("its fan is broken", None)
+    assert client.post("/ui/nodes/node-a/take_back", content="{}", headers=WRITER).json()["set_aside_at"] is None
+    assert client.post("/ui/nodes/node-x/take_back", content="{}", headers=WRITER).status_code == 404
 
 
 def test_who_may_act_may_start_a_job_and_a_reader_may_see_what_became_of_it(client: httpx.Client) -> None:

@@ -271,3 +271,31 @@ def test_laws_of_moves(pool: tuple[list[Slot], list[Holder], list[Asker], dict[s
     for holder in holders:
         assert not (holder.segment_id in moves.revocations and not holder.open)
     assert moves.check_at is None or moves.check_at > NOW
+
+
+def leaving(job: str, usable: tuple[Slot, ...], left: int, **more: object) -> Holder:
+    """A holder with `left` slots on a node that is set aside, beside those that it may keep."""
+    layout = Layout(data=len(usable) + left)
+    holder = a_holder(job, usable)
+    return replace(holder, allocation=replace(holder.allocation, layout=layout), leaves=("z",), **more)  # type: ignore[arg-type]
+
+
+def test_a_job_leaves_a_node_that_is_set_aside_once_there_is_room() -> None:
+    free = plan_moves(NOW, GRACE, POOL[:2], [leaving("a", (), 2)], [], {"a": a_target(2)})
+    assert free.revocations == {"a__seg_0": "leaves z, set aside; 2 slots elsewhere: 2 are fair"}
+    full = plan_moves(NOW, GRACE, POOL[:1], [leaving("a", (), 2)], [], {"a": a_target(2)})
+    assert full.revocations == {}
+    assert full.waits == {"a": "stays on z, set aside, until 2 slots are free elsewhere"}
+
+
+def test_a_job_that_is_to_shrink_leaves_it_at_once() -> None:
+    for target in (a_target(2), a_target(1), Target.nothing("waits")):
+        moves = plan_moves(NOW, GRACE, [], [leaving("a", POOL[:2], 2)], [], {"a": target})
+        assert set(moves.revocations) == {"a__seg_0"}
+
+
+def test_what_a_job_leaves_is_promised_to_nobody() -> None:
+    holder = leaving("a", (), 2, ending_since=NOW, revoked_by="plan")
+    moves = plan_moves(NOW, GRACE, [], [holder], [an_asker("b", (2,))], {"a": a_target(0), "b": a_target(2)})
+    assert moves.grants == []
+    assert moves.waits["b"].startswith("waits: 0 slots are free of the 2")

@@ -126,6 +126,7 @@ export function summary(data) {
     ["Slots in use", `${held} of ${total}`],
     ["Jobs", `${training} training, ${active.length - training} waiting`],
   ];
+  for (const node of data.nodes.filter((one) => one.set_aside)) pairs.push([`${node.name} is set aside`, node.set_aside]);
   if (data.decision) {
     const ago = data.decision.decided_at ? `, ${duration(data.now - data.decision.decided_at)} ago` : "";
     pairs.push([`Last decision (${data.decision.policy})`, `${data.decision.trigger}${ago}`]);

@@ -52,12 +52,16 @@ function layout(nodes) {
   return { list, places, tops, height: y - NODE_GAP + 4, h };
 }
 
+function state(node) {
+  return node.set_aside ? `${node.type}, set aside` : node.present ? node.type : `${node.type}, gone`;
+}
+
 function labels(nodes, rows) {
   return nodes.flatMap((node) => {
     const top = rows.tops.get(node.name);
     const parts = [
       svg("text", { class: "node", x: 2, y: top + 15 }, clip(node.name, 13)),
-      svg("text", { class: "kind", x: 2, y: top + 30 }, node.present ? node.type : `${node.type}, gone`),
+      svg("text", { class: "kind", x: 2, y: top + 30 }, state(node)),
     ];
     if (rows.h > 10) {
       for (let index = 0; index < node.num_slots; index += 1) {

@@ -1,0 +1,48 @@
+"""`elastic nodes list | set-aside | take-back`: which nodes get jobs, and why some do not."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import typer
+
+from elastic_core.commands.opening import open_api
+from elastic_core.commands.printing import Json, print_json
+from elastic_core.domain import to_json
+from elastic_core.protocol.records import NodeStatus
+from elastic_core.settings import Settings
+
+app = typer.Typer(help="See the nodes, set them aside, take them back.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_nodes(as_json: Json = False) -> None:
+    """All nodes: how many of their slots are held, and whether they are set aside."""
+    _print(open_api(Settings()).nodes(), as_json)
+
+
+@app.command("set-aside")
+def set_aside(node: str, reason: str = typer.Option(..., help="shown to everybody"), as_json: Json = False) -> None:
+    """Give this node no further jobs. What runs there moves at a boundary, once there is room elsewhere."""
+    _print([open_api(Settings()).set_aside_node(node, reason)], as_json)
+
+
+@app.command("take-back")
+def take_back(node: str, as_json: Json = False) -> None:
+    """Use this node again. What happened on it before counts no more."""
+    _print([open_api(Settings()).take_back_node(node)], as_json)
+
+
+def _print(nodes: list[NodeStatus], as_json: bool) -> None:
+    if as_json:
+        print_json([to_json(node) for node in nodes])
+        return
+    for node in nodes:
+        typer.echo(f"{node.name}  {node.type}  {node.held_slots} of {node.num_slots} slots held  {_state(node)}")
+
+
+def _state(node: NodeStatus) -> str:
+    if node.set_aside_at is None:
+        return "in use" if node.present else "gone"
+    since = datetime.fromtimestamp(node.set_aside_at).astimezone().isoformat(timespec="seconds")
+    return f"set aside {since} by {node.set_aside_by}: {node.set_aside_reason}"

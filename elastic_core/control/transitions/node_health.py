@@ -1,0 +1,196 @@
+"""Nodes are set aside and taken back: by a user, or by what the ledger knows of the jobs that ran on them.
+
+A node that is set aside gets no further slots; what runs there goes on, and moves at a boundary once there is room
+elsewhere. Nothing takes a node back but a user, since an idle node shows nothing. What counts against a node, within
+`WINDOW_SECONDS` and since it was last taken back:
+
+*Failures*: jobs that lost an attempt on it to the infrastructure (dead processes, no heartbeats), however often each. A
+user's error, a cancelled job and a node that left count for nothing. A lease over several nodes counts for each.
+
+*Stragglers*: jobs whose median step took at least `SLOW` times as long on it as, in the same configuration, elsewhere.
+Ranks of a step wait for each other, so that what is compared are a job's leases, not its ranks.
+
+It takes `REPEATED` jobs of either kind, and for failures at least twice as many as the median of the other nodes of the
+type has: an outage of everything is no node's fault. Half of a type's nodes stay, whatever is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+from sqlalchemy import select, text
+
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.tables import LeaseSlotRow, NodeRow, SlotRow
+from elastic_core.errors import NotFound, UserError
+from elastic_core.protocol.records import NodeStatus
+
+WINDOW_SECONDS = 86_400.0
+REPEATED = 3  # distinct jobs
+SLOW = 1.5
+FEWEST_REPORTS, RECENT_REPORTS = 5, 200  # of a lease
+PLATFORM = "the platform"
+MOST_REASON = 1000  # characters
+
+FAILED = text("""
+    SELECT DISTINCT s.node, l.job_id
+    FROM leases l JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
+    WHERE l.released_at > :since AND l.released_at > coalesce(n.trusted_since, 0)
+      AND l.release_reason LIKE 'infrastructure%'
+      AND (l.fence_reason IS NULL OR l.fence_reason LIKE 'no heartbeat%')
+    ORDER BY s.node, l.job_id
+""")
+
+STEPS = text("""
+    SELECT l.job_id, l.granted_at, o.step_seconds,
+           ARRAY(SELECT DISTINCT a ->> 'node' FROM jsonb_array_elements(l.allocation -> 'slots') a) AS nodes,
+           (l.num_slots, o.num_nodes, o.type, o.global_batch, l.allocation -> 'layout')::text AS configuration
+    FROM leases l CROSS JOIN LATERAL (
+        SELECT type, num_nodes, global_batch,
+               percentile_cont(0.5) WITHIN GROUP (ORDER BY step_seconds) AS step_seconds
+        FROM (SELECT * FROM observations
+              WHERE epoch = l.epoch AND step_seconds > 0 AND step_seconds < 'Infinity'
+              ORDER BY step DESC LIMIT :recent) AS latest
+        GROUP BY type, num_nodes, global_batch HAVING count(*) >= :fewest
+    ) AS o
+    WHERE l.granted_at > :since
+""")
+
+
+def statuses(tx: Tx) -> list[NodeStatus]:
+    """All nodes that ever were, by name."""
+    held: dict[str, int] = {}
+    query = select(SlotRow.node).join(LeaseSlotRow, LeaseSlotRow.slot == SlotRow.id)
+    for node in tx.session.scalars(query.where(LeaseSlotRow.released_at.is_(None))):
+        held[node] = held.get(node, 0) + 1
+    return [
+        NodeStatus(
+            name=row.name,
+            type=row.type,
+            num_slots=row.num_slots,
+            present=row.present,
+            held_slots=held.get(row.name, 0),
+            set_aside_at=row.set_aside_at,
+            set_aside_by=row.set_aside_by,
+            set_aside_reason=row.set_aside_reason,
+        )
+        for row in tx.session.scalars(select(NodeRow).order_by(NodeRow.name))
+    ]
+
+
+def set_aside(tx: Tx, name: str, reason: str, by: str) -> None:
+    """Under the scheduling lock. A node that is set aside already stays so, for the reason it had.
+
+    Raises `NotFound` for an unknown node, `UserError` without a reason.
+    """
+    row = _node(tx, name)
+    if not reason.strip() or len(reason) > MOST_REASON:
+        raise UserError(
+            f"a node is set aside for a reason of 1 to {MOST_REASON} characters, which others are shown; this one has "
+            f"{len(reason.strip())}"
+        )
+    if row.set_aside_at is not None:
+        return
+    row.set_aside_at, row.set_aside_by, row.set_aside_reason = tx.now, by, reason.strip()
+    tx.session.flush()
+    tx.trigger = f"node {name} was set aside by {by}: {reason.strip()}"
+
+
+def take_back(tx: Tx, name: str) -> None:
+    """Under the scheduling lock. What happened on the node until now counts no more."""
+    row = _node(tx, name)
+    if row.set_aside_at is None:
+        return
+    row.set_aside_at = row.set_aside_by = row.set_aside_reason = None
+    row.trusted_since = tx.now
+    tx.session.flush()
+    tx.trigger = f"node {name} was taken back"
+
+
+def judge_failures(tx: Tx) -> list[str]:
+    """Set aside whichever nodes jobs fail on again and again; what was done, in words. Under the scheduling lock."""
+    failed = _jobs_by_node((node, job) for node, job in tx.session.execute(FAILED, {"since": tx.now - WINDOW_SECONDS}))
+    reasons = {}
+    for node, rivals in _judged(tx).items():
+        jobs = failed.get(node, [])
+        usual = median(len(failed.get(other, [])) for other in rivals)
+        if len(jobs) >= max(REPEATED, 2 * usual):
+            reasons[node] = (
+                f"{len(jobs)} jobs lost attempts on it to the infrastructure within {_hours()} ({_few(jobs)}); "
+                f"on other nodes of its type, {usual:g}"
+            )
+    return _set_aside_worst(tx, reasons, {node: float(len(failed[node])) for node in reasons})
+
+
+def judge_stragglers(tx: Tx) -> list[str]:
+    """The same of nodes on which jobs are slow again and again."""
+    slow = _slowdowns(tx)
+    reasons = {
+        node: f"{len(jobs)} jobs were slower on it than elsewhere within {_hours()} "
+        f"({_few(f'{job} {times:.1f} times' for job, times in sorted(jobs.items()))})"
+        for node in _judged(tx)
+        if len(jobs := slow.get(node, {})) >= REPEATED
+    }
+    return _set_aside_worst(tx, reasons, {node: median(slow[node].values()) for node in reasons})
+
+
+def _slowdowns(tx: Tx) -> Mapping[str, Mapping[str, float]]:
+    """By node and job: how many times as long as elsewhere a step took, where that is `SLOW` or more."""
+    trusted = {row.name: row.trusted_since or 0.0 for row in tx.session.scalars(select(NodeRow))}
+    values = {"since": tx.now - WINDOW_SECONDS, "recent": RECENT_REPORTS, "fewest": FEWEST_REPORTS}
+    alike: dict[tuple[str, str], list[tuple[frozenset[str], float, float]]] = {}
+    for job, granted_at, seconds, nodes, configuration in tx.session.execute(STEPS, values):
+        alike.setdefault((job, configuration), []).append((frozenset(nodes), granted_at, seconds))
+    slow: dict[str, dict[str, float]] = {}
+    for (job, _), leases in alike.items():
+        for node in frozenset().union(*(nodes for nodes, _, _ in leases)):
+            there = [seconds for nodes, since, seconds in leases if node in nodes and since > trusted.get(node, 0.0)]
+            elsewhere = [seconds for nodes, _, seconds in leases if node not in nodes]
+            if there and elsewhere and (times := median(there) / median(elsewhere)) >= SLOW:
+                known = slow.setdefault(node, {})
+                known[job] = max(times, known.get(job, 0.0))
+    return slow
+
+
+def _judged(tx: Tx) -> Mapping[str, list[str]]:
+    """The nodes in use that are not the only one of their type, each with the others."""
+    rows = tx.session.scalars(select(NodeRow).where(NodeRow.present, NodeRow.set_aside_at.is_(None))).all()
+    others = {row.name: sorted(r.name for r in rows if r.type == row.type and r.name != row.name) for row in rows}
+    return {node: rivals for node, rivals in sorted(others.items()) if rivals}
+
+
+def _set_aside_worst(tx: Tx, reasons: Mapping[str, str], how_bad: Mapping[str, float]) -> list[str]:
+    actions = []
+    for node in sorted(reasons, key=lambda name: (-how_bad[name], name)):
+        kind = tx.session.get_one(NodeRow, node).type
+        of_type = tx.session.scalars(select(NodeRow).where(NodeRow.present, NodeRow.type == kind)).all()
+        if 2 * (1 + sum(row.set_aside_at is not None for row in of_type)) > len(of_type):
+            continue
+        set_aside(tx, node, reasons[node][:MOST_REASON], PLATFORM)
+        actions.append(f"node {node} was set aside: {reasons[node]}")
+    return actions
+
+
+def _jobs_by_node(pairs: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+    jobs: dict[str, list[str]] = {}
+    for node, job in pairs:
+        jobs.setdefault(node, []).append(job)
+    return jobs
+
+
+def _few(words: Iterable[str]) -> str:
+    known = list(words)
+    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+
+
+def _hours() -> str:
+    return f"{WINDOW_SECONDS / 3600:.0f} h"
+
+
+def _node(tx: Tx, name: str) -> NodeRow:
+    row = tx.session.get(NodeRow, name)
+    if row is None:
+        known = ", ".join(tx.session.scalars(select(NodeRow.name).order_by(NodeRow.name))) or "none"
+        raise NotFound(f"there is no node {name!r}; there are: {known}")
+    return row

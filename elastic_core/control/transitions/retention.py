@@ -1,0 +1,140 @@
+"""What the ledger need not keep for ever: inputs of old decisions, events that were shown, reports of jobs long over.
+
+What stays whatever its age: jobs, segments, leases, checkpoints and forecasts, which are the history that forecasts,
+the simulator and the page are made of; the newest decisions and those that targets name; events of open segments, and
+those that a reader of the outbox has not seen; and of each job as many reports, spread evenly over its work, as its
+history is ever asked for. A decision that is kept can be made again: where it kept the plan before it, that one stays.
+
+Every step removes one batch in a transaction of its own, without the scheduling lock, and may be repeated at will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import CursorResult, TextClause, func, select, text
+
+from elastic_core.control.ledger.database import Ledger, Tx
+from elastic_core.control.ledger.tables import KEPT, DecisionRow, ReaderRow
+from elastic_core.domain import JobState
+
+EVERY_SECONDS = 900.0
+BATCH = 1000  # rows of a transaction
+MOST_BATCHES = 50  # of one kind at a time; what is left, the next time takes up
+KEPT_REPORTS = 512  # most of a lineage of a job that is over, and half of that at least where there were as many
+DAY = 86_400.0
+
+DECISIONS = text("""
+    DELETE FROM decisions WHERE id IN (
+        SELECT id FROM decisions WHERE id < :keep_from AND id NOT IN (SELECT decision_id FROM targets)
+        ORDER BY id LIMIT :batch)
+""")
+
+EVENTS = text("""
+    DELETE FROM events WHERE id IN (
+        SELECT e.id FROM events e
+        WHERE e.position <= :seen AND e.at < :before AND NOT EXISTS (
+            SELECT 1 FROM segments s
+            WHERE s.id = e.segment_id AND s.state IN ('created', 'waiting', 'granted', 'running'))
+        ORDER BY e.position LIMIT :batch)
+""")
+
+# The last of each cell stays: cells are of equal work, and as wide as a power of two, so that doing it again after the
+# job went on takes nothing away that a wider cell would have kept.
+REPORTS = text("""
+    DELETE FROM observations WHERE id IN (
+        SELECT id FROM (
+            SELECT id, row_number() OVER (PARTITION BY lineage, samples / :width ORDER BY id DESC) AS from_last
+            FROM observations WHERE job_id = :job) AS o
+        WHERE from_last > 1 ORDER BY id LIMIT :batch)
+""")
+
+CROWDED = text("""
+    SELECT o.job_id, max(o.samples) FROM observations o JOIN jobs j ON j.id = o.job_id
+    WHERE j.state <> :active AND j.finished_at < :before
+    GROUP BY o.job_id HAVING count(*) > :kept ORDER BY o.job_id
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Numbers of rows."""
+
+    decisions: int = 0
+    events: int = 0
+    reports: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.decisions} decisions, {self.events} events, {self.reports} reports of jobs that are over"
+
+
+def remove_old(ledger: Ledger) -> Removed:
+    """Remove what is older than `ELASTIC_KEEP_DAYS`, and decisions beyond the newest `ELASTIC_KEEP_DECISIONS`."""
+    crowded = ledger.read(_crowded)
+    return Removed(
+        decisions=_in_batches(ledger, _remove_decisions),
+        events=_in_batches(ledger, _remove_events),
+        reports=sum(_in_batches(ledger, _thinning(job, most)) for job, most in crowded),
+    )
+
+
+def _in_batches(ledger: Ledger, remove: Callable[[Tx], int]) -> int:
+    total = 0
+    for _ in range(MOST_BATCHES):
+        removed = ledger.write(remove)
+        total += removed
+        if removed < BATCH:
+            break
+    return total
+
+
+def _before(tx: Tx) -> float:
+    return tx.now - tx.settings.keep_days * DAY
+
+
+def _remove_decisions(tx: Tx) -> int:
+    return _count(tx, DECISIONS, keep_from=_first_kept(tx), batch=BATCH)
+
+
+def _first_kept(tx: Tx) -> int:
+    """Id of the oldest decision that stays."""
+    newest = select(DecisionRow.id).order_by(DecisionRow.id.desc())
+    recent = tx.session.scalar(select(func.min(DecisionRow.id)).where(DecisionRow.at >= _before(tx)))
+    counted = tx.session.scalar(newest.offset(tx.settings.keep_decisions - 1).limit(1))
+    last = tx.session.scalar(newest.limit(1))
+    if last is None:
+        return 0
+    first = min(last, max(last if recent is None else recent, counted or 0))
+    if tx.session.get_one(DecisionRow, first).policy != KEPT:
+        return first
+    return tx.session.scalar(newest.where(DecisionRow.id < first).limit(1)) or first  # the plan that it kept
+
+
+def _remove_events(tx: Tx) -> int:
+    return _count(tx, EVENTS, seen=_seen_by_all(tx), before=_before(tx), batch=BATCH)
+
+
+def _seen_by_all(tx: Tx) -> int:
+    """The position up to which every reader has come; without tracking there is none to wait for."""
+    if tx.settings.mlflow_uri == "none":
+        return 2**62
+    return tx.session.scalar(select(func.min(ReaderRow.position))) or 0
+
+
+def _crowded(tx: Tx) -> list[tuple[str, int]]:
+    """Jobs that have been over for long and have more reports than are kept, with the samples of the last."""
+    rows = tx.session.execute(CROWDED, {"active": JobState.ACTIVE, "before": _before(tx), "kept": KEPT_REPORTS})
+    return [(job_id, int(samples)) for job_id, samples in rows]
+
+
+def _thinning(job_id: str, samples: int) -> Callable[[Tx], int]:
+    width = 1
+    while samples // width >= KEPT_REPORTS:
+        width *= 2
+    return lambda tx: _count(tx, REPORTS, job=job_id, width=width, batch=BATCH)
+
+
+def _count(tx: Tx, statement: TextClause, **values: object) -> int:
+    removed: CursorResult[object] = tx.session.connection().execute(statement, values)
+    return removed.rowcount

@@ -1,0 +1,69 @@
+"""`python -m supply_chain.licences`: writes docs/licences.md, the licence of every package of the lock.
+
+A package says its licence in its metadata: an SPDX expression (PEP 639), else a line of text, else classifiers. One
+that says nothing at all is an error: look it up, and name it in `LOOKED_UP` with where that was.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+
+from supply_chain.lock_files import CUDA_LOCK, LOCK, ROOT, pinned
+
+PAGE = ROOT / "docs" / "licences.md"
+LONGEST = 60  # characters of a line of text that names a licence, and is not the licence itself
+LOOKED_UP = {"huey": "MIT (its LICENSE file)", "skops": "MIT (its LICENSE file)"}
+NVIDIA = "NVIDIA's own terms, but for triton (MIT): see each package's page on PyPI"
+
+
+def licence(name: str) -> str:
+    """In the package's own words. Raises `ValueError` where it has none, or is not installed."""
+    try:
+        about = metadata(name)
+    except PackageNotFoundError as error:
+        raise ValueError(f"{name} is pinned and not installed: run `make setup`") from error
+    if expression := about.get("License-Expression"):
+        return str(expression)
+    text = (about.get("License") or "").strip()
+    if text and "\n" not in text and len(text) <= LONGEST and text.upper() != "UNKNOWN":
+        return text
+    classified = [
+        line.rpartition(" :: ")[2]
+        for line in about.get_all("Classifier") or []
+        if line.startswith("License :: ") and line != "License :: OSI Approved"
+    ]
+    said = ", ".join(sorted(classified)) or LOOKED_UP.get(name)
+    if not said:
+        raise ValueError(f"the metadata of {name} names no licence: look it up, and add it to LOOKED_UP")
+    return said
+
+
+def page() -> str:
+    rows = [f"| {p.name} | {p.version} | {licence(p.name)} |" for p in pinned(LOCK)]
+    cuda = ", ".join(f"{p.name} {p.version}" for p in pinned(CUDA_LOCK))
+    return "\n".join(
+        [
+            "# Licences of what is installed",
+            "",
+            "Written by `make licences` from the metadata of the packages of requirements.lock; a test compares them.",
+            "This project's own is the [Apache License 2.0](../LICENSE).",
+            "",
+            "| package | version | licence, in its own words |",
+            "|---|---|---|",
+            *rows,
+            "",
+            "## With PyPI's build of torch, for CUDA",
+            "",
+            f"{NVIDIA}. {cuda}.",
+            "",
+        ]
+    )
+
+
+def main(path: Path = PAGE) -> None:
+    path.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`python -m supply_chain.sbom FILE`: a bill of materials of the lock in CycloneDX 1.6 (JSON).
+
+Every package of requirements.lock with its version, licence, package URL, the hashes of its files, and what it needs of
+the others. The same lock gives the same file: it has no time and no random serial number.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from supply_chain.licences import licence
+from supply_chain.lock_files import LOCK, Pinned, pinned
+
+
+def bill_of_materials() -> dict[str, Any]:
+    packages = pinned(LOCK)
+    known = {package.normal_name: _reference(package) for package in packages}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "bom-ref": "elastic-airflow",
+                "name": "elastic-airflow",
+                "licenses": [{"license": {"id": "Apache-2.0"}}],
+            }
+        },
+        "components": [_component(package) for package in packages],
+        "dependencies": [
+            {"ref": "elastic-airflow", "dependsOn": sorted(known.values())},
+            *({"ref": _reference(package), "dependsOn": _needs(package, known)} for package in packages),
+        ],
+    }
+
+
+def _component(package: Pinned) -> dict[str, Any]:
+    return {
+        "type": "library",
+        "bom-ref": _reference(package),
+        "name": package.name,
+        "version": package.version,
+        "purl": _reference(package),
+        "licenses": [{"license": {"name": licence(package.name)}}],
+        # A package has a file for each platform, and a component one hash of an algorithm: they are distributions.
+        "externalReferences": [
+            {
+                "type": "distribution",
+                "url": f"https://pypi.org/project/{package.normal_name}/{package.version}/#files",
+                "hashes": [{"alg": "SHA-256", "content": digest}],
+            }
+            for digest in package.hashes
+        ],
+    }
+
+
+def _reference(package: Pinned) -> str:
+    return f"pkg:pypi/{package.normal_name}@{package.version}"
+
+
+def _needs(package: Pinned, known: dict[str, str]) -> list[str]:
+    """Of the lock's packages, without those of extras."""
+    wanted = [Requirement(text) for text in requires(package.name) or []]
+    names = {
+        known.get(Pinned(r.name, "", ()).normal_name)
+        for r in wanted
+        if r.marker is None or r.marker.evaluate({"extra": ""})
+    }
+    return sorted(name for name in names if name is not None)
+
+
+def main(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(bill_of_materials(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

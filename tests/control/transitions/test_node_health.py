@@ -1,0 +1,298 @@
+"""Nodes that get no jobs: by a user's word or by what happened on them, and how what runs there leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.transitions.node_health import REPEATED, WINDOW_SECONDS
+from elastic_core.control.transitions.retention import EVERY_SECONDS
+from elastic_core.domain import SegmentState
+from elastic_core.errors import NotFound, UserError
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.trainer import Directive
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_control, a_spec, an_observation
+
+POLICIES = ("fair_share", "horizon", "srtf")
+
+
+def nodes_of(order: LaunchOrder) -> set[str]:
+    return {slot.node for slot in order.allocation.slots}
+
+
+def a_life(control: LedgerControl, job_id: str, slots: tuple[int, int]) -> Life:
+    control.submit(job_id, a_spec(job_id, slots=slots), FACTS)
+    return Life(control, control.trainer, job_id)
+
+
+def aside(control: LedgerControl) -> dict[str, str | None]:
+    return {node.name: node.set_aside_reason for node in control.nodes() if node.set_aside_at is not None}
+
+
+def held(url: str) -> list[str]:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        slots = connection.execute(text("SELECT slot FROM lease_slots WHERE released_at IS NULL ORDER BY slot"))
+        found = [slot for (slot,) in slots]
+    engine.dispose()
+    return found
+
+
+# by a user
+
+
+def test_a_node_that_is_set_aside_gets_no_slots_and_says_why(control: LedgerControl) -> None:
+    status = control.set_aside_node("node-a", "  its fan is broken ")
+    assert (status.set_aside_by, status.set_aside_reason, status.present) == ("the operator", "its fan is broken", True)
+    order = a_life(control, "job-a", (1, 4)).start()
+    assert nodes_of(order) == {"node-b"}
+    assert control.snapshot().capacity() == {"cpu": 2}
+    (away,) = [node for node in control.snapshot().nodes if node.name == "node-a"]
+    assert (away.present, away.set_aside) == (False, "its fan is broken")
+    assert control.explain("job-a").reason
+
+
+def test_a_job_shrinks_away_from_it_in_place_and_grows_back(
+    control: LedgerControl, clock: FakeClock, ledger_url: str
+) -> None:
+    life = a_life(control, "job-a", (1, 4))
+    order = life.start()
+    trainer = control.trainer(order.token)
+    assert nodes_of(order) == {"node-a", "node-b"}
+    control.set_aside_node("node-a", "memory errors")
+    answer = trainer.heartbeat(a_beat(1))
+    assert answer.directive is Directive.BOUNDARY
+    assert "leaves node-a, set aside" in answer.reason
+    assert {slot.node for slot in answer.slots} == {"node-b"}
+    went_on = trainer.commit(a_commit(order, 2, final=True, ready=()))
+    assert went_on.order is not None
+    assert nodes_of(went_on.order) == {"node-b"}
+    assert held(ledger_url) == ["node-a:0", "node-a:1", "node-b:0", "node-b:1"], "its processes are still there"
+    control.trainer(went_on.order.token).release_slots([s for s in order.allocation.slots if s.node == "node-a"])
+    assert held(ledger_url) == ["node-b:0", "node-b:1"]
+    other = a_life(control, "job-b", (1, 1))
+    control.acquire(other.segment_id())
+    assert not any(slot.startswith("node-a") for slot in held(ledger_url))
+    clock.advance(1)
+    control.take_back_node("node-a")
+    assert control.segment(other.segment_id()).allocation is not None
+    assert {slot.partition(":")[0] for slot in held(ledger_url)} == {"node-a", "node-b"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_of_a_fixed_size_moves_at_a_boundary(
+    ledger_url: str, tmp_path: Path, clock: FakeClock, policy: str
+) -> None:
+    control = a_control(ledger_url, tmp_path, clock, policy=policy, use_predictors=False)
+    control.set_cluster(a_cluster())
+    life = a_life(control, "job-a", (2, 2))
+    order = life.start()
+    (there,) = nodes_of(order)
+    control.set_aside_node(there, "memory errors")
+    answer = control.trainer(order.token).heartbeat(a_beat(1))
+    assert answer.directive is Directive.BOUNDARY
+    assert control.trainer(order.token).commit(a_commit(order, 2, final=True, ready=())).order is None
+    life.leave(order)
+    assert nodes_of(life.start(2)) == {"node-a", "node-b"} - {there}
+    control.close()
+
+
+def test_a_job_stays_until_there_is_room_elsewhere(control: LedgerControl, clock: FakeClock) -> None:
+    first, second = a_life(control, "job-a", (2, 2)), a_life(control, "job-b", (2, 2))
+    a, b = first.start(), second.start()
+    (there,) = nodes_of(a)
+    control.set_aside_node(there, "memory errors")
+    assert control.trainer(a.token).heartbeat(a_beat(1)).directive is Directive.GO_ON
+    assert f"stays on {there}, set aside, until 2 slots are free elsewhere" in control.job("job-a").target_reason
+    assert control.trainer(b.token).heartbeat(a_beat(1)).directive is Directive.BOUNDARY, "the later job makes room"
+    control.trainer(b.token).commit(a_commit(b, 2, final=True))
+    second.leave(b)
+    assert control.trainer(a.token).heartbeat(a_beat(2)).directive is Directive.BOUNDARY
+    control.trainer(a.token).commit(a_commit(a, 3, final=True))
+    first.leave(a)
+    control.acquire(second.segment_id())
+    assert nodes_of(first.start(3)) == nodes_of(b)
+    assert control.segment(second.segment_id()).state is SegmentState.WAITING
+    clock.advance(1)
+    control.take_back_node(there)
+    assert nodes_of(second.start(2)) == {there}
+
+
+def test_a_boundary_of_its_own_takes_it_away_too(control: LedgerControl) -> None:
+    """Where nothing is free elsewhere, no lease goes on on the node: the job waits."""
+    first, second = a_life(control, "job-a", (2, 2)), a_life(control, "job-b", (2, 2))
+    a, b = first.start(), second.start()
+    (there,) = nodes_of(a)
+    control.set_aside_node(there, "memory errors")
+    assert control.trainer(a.token).commit(a_commit(a, 3, final=True)).order is None
+    first.leave(a)
+    control.acquire(first.segment_id())
+    assert control.segment(first.segment_id()).state is SegmentState.WAITING
+    control.trainer(b.token).commit(a_commit(b, 2, final=True))
+    second.leave(b)
+    assert nodes_of(first.start(3)) == nodes_of(b)
+
+
+def test_it_stays_set_aside_over_a_new_cluster_and_every_decision_replays(
+    control: LedgerControl, ledger_url: str
+) -> None:
+    life = a_life(control, "job-a", (1, 4))
+    control.set_aside_node("node-a", "memory errors")
+    control.set_cluster(a_cluster({"node-a": 2, "node-b": 2, "node-c": 1}))
+    assert nodes_of(life.start()) == {"node-b", "node-c"}
+    assert aside(control) == {"node-a": "memory errors"}
+    engine = create_engine(ledger_url)
+    with engine.connect() as connection:
+        decisions = connection.execute(text("SELECT id, trigger FROM decisions ORDER BY id")).all()
+    engine.dispose()
+    assert "node node-a was set aside by the operator: memory errors" in [trigger for _, trigger in decisions]
+    assert all(control.replay(number).same for number, _ in decisions)
+
+
+def test_what_cannot_be_set_aside(control: LedgerControl) -> None:
+    with pytest.raises(NotFound, match="no node 'node-x'; there are: node-a, node-b"):
+        control.set_aside_node("node-x", "why not")
+    with pytest.raises(UserError, match="a reason of 1 to 1000 characters, which others are shown; this one has 0"):
+        control.set_aside_node("node-a", "  ")
+    control.set_aside_node("node-a", "the first reason")
+    control.set_aside_node("node-a", "another")
+    assert aside(control) == {"node-a": "the first reason"}
+
+
+# by what happened on it
+
+
+@pytest.fixture
+def wide(ledger_url: str, tmp_path: Path, clock: FakeClock) -> Iterator[LedgerControl]:
+    """Two nodes of four slots, which eight jobs of one slot fill."""
+    control = a_control(ledger_url, tmp_path, clock)
+    control.set_cluster(a_cluster({"node-a": 4, "node-b": 4}))
+    yield control
+    control.close()
+
+
+def eight(control: LedgerControl) -> dict[str, list[tuple[Life, LaunchOrder]]]:
+    """By node: jobs of one slot each, running."""
+    by_node: dict[str, list[tuple[Life, LaunchOrder]]] = {}
+    for number in range(8):
+        life = a_life(control, f"job-{number}", (1, 1))
+        order = life.start()
+        (node,) = nodes_of(order)
+        by_node.setdefault(node, []).append((life, order))
+    assert {node: len(lives) for node, lives in by_node.items()} == {"node-a": 4, "node-b": 4}
+    return by_node
+
+
+def test_a_node_on_which_jobs_fail_again_and_again_is_set_aside(wide: LedgerControl) -> None:
+    lives = eight(wide)["node-a"]
+    for life, order in lives[: REPEATED - 1]:
+        life.leave(order, "infrastructure", "killed by signal 9")
+        assert aside(wide) == {}
+    life, order = lives[REPEATED - 1]
+    life.leave(order, "infrastructure", "killed by signal 9")
+    names = ", ".join(sorted(life.job_id for life, _ in lives[:REPEATED]))
+    assert aside(wide) == {
+        "node-a": f"3 jobs lost attempts on it to the infrastructure within 24 h ({names}); "
+        "on other nodes of its type, 0"
+    }
+    (status,) = [node for node in wide.nodes() if node.name == "node-a"]
+    assert status.set_aside_by == "the platform"
+    assert wide.trainer(lives[3][1].token).heartbeat(a_beat(1)).directive is not Directive.FENCED
+
+
+@pytest.mark.parametrize("kind", ["user_error", "stopped", "boundary"])
+def test_what_is_not_the_infrastructures_fault_counts_for_nothing(wide: LedgerControl, kind: str) -> None:
+    for life, order in eight(wide)["node-a"]:
+        life.leave(order, kind, "ValueError: no such column")
+    wide.reconcile([])
+    assert aside(wide) == {}
+
+
+def test_one_job_that_fails_again_and_again_is_one(wide: LedgerControl) -> None:
+    life = a_life(wide, "job-a", (1, 1))
+    for _ in range(4):
+        life.leave(life.start(), "infrastructure", "killed by signal 9")
+    assert aside(wide) == {}
+
+
+def test_an_outage_of_everything_is_no_nodes_fault(wide: LedgerControl) -> None:
+    by_node = eight(wide)
+    for pair in zip(*by_node.values(), strict=True):
+        for life, order in pair:
+            life.leave(order, "infrastructure", "the switch was restarted")
+    assert aside(wide) == {}
+
+
+def test_cancelled_jobs_count_for_nothing(wide: LedgerControl) -> None:
+    for life, order in eight(wide)["node-a"]:
+        wide.cancel(life.job_id, "not needed any more")
+        life.leave(order, "infrastructure", "ended by the agent")
+    assert aside(wide) == {}
+
+
+def test_failures_of_long_ago_and_from_before_it_was_taken_back_count_for_nothing(
+    wide: LedgerControl, clock: FakeClock
+) -> None:
+    lives = eight(wide)["node-a"]
+    for life, order in lives[: REPEATED - 1]:
+        life.leave(order, "infrastructure", "killed by signal 9")
+    clock.advance(WINDOW_SECONDS + 1)
+    lives[2][0].leave(lives[2][1], "infrastructure", "killed by signal 9")
+    assert aside(wide) == {}
+    wide.set_aside_node("node-a", "looked at")
+    clock.advance(1)
+    wide.take_back_node("node-a")
+    wide.reconcile([])
+    lives[3][0].leave(lives[3][1], "infrastructure", "killed by signal 9")
+    assert aside(wide) == {}
+
+
+def test_the_only_node_of_a_type_is_never_set_aside_by_itself(
+    ledger_url: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    control = a_control(ledger_url, tmp_path, clock)
+    control.set_cluster(a_cluster({"node-a": 8}))
+    for number in range(6):
+        life = a_life(control, f"job-{number}", (1, 1))
+        life.leave(life.start(), "infrastructure", "killed by signal 9")
+    control.reconcile([])
+    assert aside(control) == {}
+    control.set_aside_node("node-a", "by a user it is")
+    assert control.snapshot().capacity() == {}
+    control.close()
+
+
+def on_node(control: LedgerControl, clock: FakeClock, node: str, lives: list[Life], seconds: float, step: int) -> None:
+    """All jobs run on this node for a while, with steps of so many seconds."""
+    other = "node-b" if node == "node-a" else "node-a"
+    control.take_back_node(node)
+    clock.advance(1)
+    control.set_aside_node(other, "elsewhere for now")
+    for life in lives:
+        order = life.start(step)
+        if nodes_of(order) != {node}:
+            control.trainer(order.token).commit(a_commit(order, step + 1, final=True))
+            life.leave(order)
+            order = life.start(step + 1)
+        assert nodes_of(order) == {node}
+        reports = [an_observation(step + n, order, step_seconds=seconds) for n in range(2, 12)]
+        control.trainer(order.token).observe(reports)
+
+
+@pytest.mark.parametrize(("slower", "is_set_aside"), [(2.0, True), (1.2, False)])
+def test_a_node_on_which_jobs_are_slower_than_elsewhere_is_set_aside(
+    wide: LedgerControl, clock: FakeClock, slower: float, is_set_aside: bool
+) -> None:
+    lives = [a_life(wide, f"job-{number}", (1, 1)) for number in range(REPEATED)]
+    on_node(wide, clock, "node-b", lives, seconds=0.1, step=0)
+    on_node(wide, clock, "node-a", lives, seconds=0.1 * slower, step=20)
+    wide.take_back_node("node-b")
+    clock.advance(EVERY_SECONDS)
+    actions = wide.reconcile([]).actions
+    why = "3 jobs were slower on it than elsewhere within 24 h (job-0 2.0 times, job-1 2.0 times, job-2 2.0 times)"
+    assert aside(wide) == ({"node-a": why} if is_set_aside else {})
+    assert (f"node node-a was set aside: {why}" in actions) is is_set_aside

@@ -1,0 +1,196 @@
+"""What is removed as too old, and what never is: all that decisions, readers and history may still be asked for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.transitions import retention
+from elastic_core.control.transitions.retention import DAY, EVERY_SECONDS, KEPT_REPORTS
+from elastic_core.errors import NotFound
+from elastic_core.protocol.process_groups import ExitKind
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec, an_observation
+
+KEEP_DAYS = 30.0
+
+
+def rows(url: str, statement: str) -> list[tuple[object, ...]]:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = [tuple(row) for row in connection.execute(text(statement))]
+    engine.dispose()
+    return found
+
+
+def decisions(url: str) -> list[int]:
+    return [int(str(row[0])) for row in rows(url, "SELECT id FROM decisions ORDER BY id")]
+
+
+def a_finished_job(control: LedgerControl, job_id: str, reports: int = 1) -> None:
+    control.submit(job_id, a_spec(job_id), FACTS)
+    life = Life(control, control.trainer, job_id)
+    order = life.start()
+    for first in range(1, reports + 1, 500):
+        steps = range(first, min(first + 500, reports + 1))
+        control.trainer(order.token).observe([an_observation(step, order, loss=1.0 / step) for step in steps])
+    control.trainer(order.token).commit(a_commit(order, reports + 1, finished=True))
+    life.leave(order, ExitKind.FINISHED)
+
+
+def show_everything(control: LedgerControl) -> None:
+    """As the tracker does."""
+    while events := control.feed.events(control.feed.position("mlflow")):
+        control.feed.acknowledge("mlflow", events[-1].position)
+
+
+def test_decisions_are_kept_for_so_many_days_and_the_newest_for_ever(
+    control: LedgerControl, clock: FakeClock, ledger_url: str
+) -> None:
+    for number in range(4):
+        control.decide(f"early {number}")
+    early = decisions(ledger_url)
+    clock.advance(KEEP_DAYS * DAY - 10)
+    assert retention.remove_old(control._ledger).decisions == 0
+    clock.advance(20)
+    control.decide("late")
+    late = decisions(ledger_url)[len(early) :]
+    assert retention.remove_old(control._ledger).decisions == len(early)
+    assert decisions(ledger_url) == late
+    assert control.replay(late[0]).same
+    with pytest.raises(NotFound, match=r"or none any more \(ELASTIC_KEEP_DAYS"):
+        control.replay(early[0])
+    clock.advance(10 * KEEP_DAYS * DAY)
+    retention.remove_old(control._ledger)
+    assert decisions(ledger_url) == late[-1:]
+    assert control.last_plan() is not None
+
+
+def test_decisions_are_bounded_in_number_however_young(ledger_url: str, tmp_path: Path, clock: FakeClock) -> None:
+    control = a_control(ledger_url, tmp_path, clock, keep_decisions=100)
+    control.set_cluster(a_cluster())
+    for number in range(120):
+        control.decide(f"event {number}")
+    before = decisions(ledger_url)
+    assert retention.remove_old(control._ledger).decisions == len(before) - 100
+    assert decisions(ledger_url) == before[-100:]
+    control.close()
+
+
+def test_a_decision_that_a_target_names_stays_and_explains_it(
+    control: LedgerControl, clock: FakeClock, ledger_url: str
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    Life(control, control.trainer, "job-a").start()
+    explained = control.explain("job-a").decision_id
+    assert explained is not None
+    clock.advance(2 * KEEP_DAYS * DAY)
+    engine = create_engine(ledger_url)
+    with engine.begin() as connection:  # a newer decision that, as none does today, leaves the job's target as it was
+        connection.execute(
+            text("""
+            INSERT INTO decisions (version, at, trigger, policy, wanted, seconds, snapshot, plan, actions)
+            SELECT version + 1000 + n, at + 6e6, 'later', policy, wanted, seconds, snapshot, plan, '[]'
+            FROM decisions, generate_series(1, 3) AS n WHERE id = (SELECT max(id) FROM decisions)""")
+        )
+    engine.dispose()
+    retention.remove_old(control._ledger)
+    assert explained in decisions(ledger_url)
+    assert control.explain("job-a").decision_id == explained
+
+
+def test_the_decision_before_one_that_kept_its_plan_stays_with_it(
+    control: LedgerControl, clock: FakeClock, ledger_url: str
+) -> None:
+    for number in range(3):
+        control.decide(f"early {number}")
+    clock.advance(2 * KEEP_DAYS * DAY)
+    control.decide("late")
+    *_, before, kept = decisions(ledger_url)
+    engine = create_engine(ledger_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE decisions SET policy = 'last plan' WHERE id = :id"), {"id": kept})
+    engine.dispose()
+    retention.remove_old(control._ledger)
+    assert decisions(ledger_url) == [before, kept]
+
+
+def test_events_go_when_they_are_old_and_every_reader_has_seen_them(
+    control: LedgerControl, clock: FakeClock, ledger_url: str
+) -> None:
+    a_finished_job(control, "job-a")
+    clock.advance(2 * KEEP_DAYS * DAY)
+    assert retention.remove_old(control._ledger).events == 0, "nobody has shown them yet"
+    show_everything(control)
+    a_finished_job(control, "job-b")
+    assert retention.remove_old(control._ledger).events > 0
+    assert {row[0] for row in rows(ledger_url, "SELECT job_id FROM events")} == {"job-b"}
+    assert [event.job_id for event in control.feed.events(control.feed.position("mlflow"))][:1] == ["job-b"]
+
+
+def test_events_of_a_segment_that_runs_are_kept(control: LedgerControl, clock: FakeClock) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    show_everything(control)
+    clock.advance(2 * KEEP_DAYS * DAY)
+    retention.remove_old(control._ledger)
+    assert [event.kind for event in control.feed.events(0, segment_id=order.segment_id)] == ["segment_granted"]
+
+
+def test_without_tracking_events_wait_for_no_reader(ledger_url: str, tmp_path: Path, clock: FakeClock) -> None:
+    control = a_control(ledger_url, tmp_path, clock, mlflow_uri="none")
+    control.set_cluster(a_cluster())
+    a_finished_job(control, "job-a")
+    control.feed.events(0)  # gives them their positions
+    clock.advance(2 * KEEP_DAYS * DAY)
+    assert retention.remove_old(control._ledger).events > 0
+    control.close()
+
+
+def test_of_a_job_that_is_long_over_reports_spread_over_its_work_stay(control: LedgerControl, clock: FakeClock) -> None:
+    reports = 3 * KEPT_REPORTS
+    a_finished_job(control, "job-a", reports)
+    (before,) = control.finished_runs(10)
+    clock.advance(KEEP_DAYS * DAY - 10)
+    assert retention.remove_old(control._ledger).reports == 0
+    clock.advance(20)
+    removed = retention.remove_old(control._ledger).reports
+    assert reports - KEPT_REPORTS <= removed <= reports - KEPT_REPORTS // 2
+    (after,) = control.finished_runs(10)
+    assert (after.work, after.completed) == (before.work, before.completed)
+    assert after.losses[-1] == before.losses[-1]
+    places = [place for place, _ in after.losses]
+    gaps = [later - earlier for earlier, later in pairwise(places)]
+    assert max(gaps) <= 2 * min(gaps[:-1])
+    assert len(places) >= 128
+    assert [point.step_seconds for point in after.profile] == [point.step_seconds for point in before.profile]
+    assert retention.remove_old(control._ledger).reports == 0
+
+
+def test_reports_of_a_job_that_runs_are_kept_however_old(control: LedgerControl, clock: FakeClock) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    control.trainer(order.token).observe([an_observation(step, order) for step in range(1, KEPT_REPORTS + 100)])
+    clock.advance(2 * KEEP_DAYS * DAY)
+    assert retention.remove_old(control._ledger).reports == 0
+
+
+def test_reconciliation_removes_now_and_then_and_says_so(
+    control: LedgerControl, clock: FakeClock, ledger_url: str
+) -> None:
+    for number in range(4):
+        control.decide(f"early {number}")
+    clock.advance(2 * KEEP_DAYS * DAY)
+    control.decide("late")
+    assert control.reconcile([]).actions == (
+        "removed as too old: 5 decisions, 0 events, 0 reports of jobs that are over",
+    )
+    clock.advance(2 * KEEP_DAYS * DAY)
+    control.decide("later")
+    before = decisions(ledger_url)
+    clock.advance(-2 * KEEP_DAYS * DAY + EVERY_SECONDS - 1)
+    assert control.reconcile([]).actions == ()
+    assert decisions(ledger_url) == before
