@@ -19,7 +19,7 @@ from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
 from elastic_core.control.scheduling.policy_process import PolicyProcess
-from elastic_core.control.teams import audit
+from elastic_core.control.teams import audit_trail
 from elastic_core.control.teams.permissions import About, Action
 from elastic_core.control.transitions import (
     endings,
@@ -113,7 +113,9 @@ class LedgerControl:
     # jobs
 
     def start_job(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> Submission:
-        with audit.asked(self._ledger, self._caller, Action.SUBMIT, lambda tx: audit.of_spec(tx, job_id, spec)):
+        with audit_trail.asked(
+            self._ledger, self._caller, Action.SUBMIT, lambda tx: audit_trail.of_spec(tx, job_id, spec)
+        ):
             return start_job.start_job(self._ledger, self._job_runs(), job_id, spec, warm_start, self._caller)
 
     def submission(self, job_id: str) -> Submission:
@@ -129,19 +131,19 @@ class LedgerControl:
 
     def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
         caller, user = self._submitter(job_id)
-        about = partial(audit.of_spec, job_id=job_id, spec=spec)
-        with audit.asked(self._ledger, caller, Action.SUBMIT, about, only_check=True):
+        about = partial(audit_trail.of_spec, job_id=job_id, spec=spec)
+        with audit_trail.asked(self._ledger, caller, Action.SUBMIT, about, only_check=True):
             self._ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, user))
 
     def _submitter(self, job_id: str) -> tuple[Caller | None, str | None]:
         """Who asks, and by which name; nobody where the job is known: it is submitted already."""
-        known = self._ledger.read(lambda tx: audit.known(tx, job_id))
+        known = self._ledger.read(lambda tx: audit_trail.known(tx, job_id))
         return (None, None) if known or self._caller is None else (self._caller, self._caller.name)
 
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
         caller, user = self._submitter(job_id)
-        audit.act(
-            self._ledger, caller, Action.SUBMIT, lambda tx: audit.of_spec(tx, job_id, spec), "",
+        audit_trail.act(
+            self._ledger, caller, Action.SUBMIT, lambda tx: audit_trail.of_spec(tx, job_id, spec), "",
             lambda tx: lifecycle.submit(tx, job_id, spec, facts, warm_start, user), once=True,
         )  # fmt: skip
         return self.job(job_id)
@@ -187,7 +189,7 @@ class LedgerControl:
 
     def _act(self, action: Action, job_id: str, detail: str, work: Callable[[Tx], None]) -> JobStatus:
         """`_change_job` on behalf of the caller."""
-        audit.act(self._ledger, self._caller, action, lambda tx: audit.of_job(tx, job_id), detail, work)
+        audit_trail.act(self._ledger, self._caller, action, lambda tx: audit_trail.of_job(tx, job_id), detail, work)
         self.allocator.decide_pending()
         return self.job(job_id)
 
@@ -223,8 +225,8 @@ class LedgerControl:
         return self._ledger.read(lambda tx: reads.order_of(tx, self._tokens, segment_id))
 
     def revoke(self, segment_id: str, reason: str) -> SegmentStatus:
-        audit.act(
-            self._ledger, self._caller, Action.BOUNDARY, lambda tx: audit.of_segment(tx, segment_id), reason,
+        audit_trail.act(
+            self._ledger, self._caller, Action.BOUNDARY, lambda tx: audit_trail.of_segment(tx, segment_id), reason,
             lambda tx: lifecycle.revoke(tx, segment_id, reason),
         )  # fmt: skip
         self.allocator.decide_pending()
@@ -321,12 +323,12 @@ class LedgerControl:
         return self.policy()
 
     def _change_pool(self, action: Action, subject: str, detail: str, work: Callable[[Tx], None]) -> None:
-        audit.act(self._ledger, self._caller, action, lambda _: About(subject=subject), detail, work)
+        audit_trail.act(self._ledger, self._caller, action, lambda _: About(subject=subject), detail, work)
 
     def audit_records(
         self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100
     ) -> list[AuditRecord]:
-        return self._ledger.read(lambda tx: audit.records(tx, job_ids=job_ids, actor=actor, limit=limit))
+        return self._ledger.read(lambda tx: audit_trail.records(tx, job_ids=job_ids, actor=actor, limit=limit))
 
     def explain(self, job_id: str) -> Explanation:
         return self._ledger.read(lambda tx: reads.explain(tx, job_id))

@@ -9,13 +9,12 @@ have no access to Airflow's database.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
-from airflow.utils import timezone
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
@@ -59,7 +58,7 @@ class AirflowUsers:
     def marked(self, dag_id: str, run_id: str) -> Caller:
         """Nobody's rights where Airflow's log does not tell (acts on many tasks at once do not name the run)."""
         query = select(Log.owner).where(
-            Log.dag_id == dag_id, Log.run_id == run_id, Log.event.in_(ACTS), Log.dttm > timezone.utcnow() - RECENT
+            Log.dag_id == dag_id, Log.run_id == run_id, Log.event.in_(ACTS), Log.dttm > datetime.now(UTC) - RECENT
         )
         with create_session() as session:
             name = session.scalar(query.order_by(Log.id.desc()).limit(1))

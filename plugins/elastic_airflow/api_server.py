@@ -4,11 +4,12 @@ An exception while a plugin's app starts would stop the whole API server. So not
 the control plane is built, its routes answer 503 with the reason, and building is tried again.
 """
 
-# No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
+from __future__ import annotations
+
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from fastapi import Depends, FastAPI, Request
@@ -21,6 +22,8 @@ from elastic_core.protocol.callers import Caller, Way
 from elastic_core.settings import Settings
 
 if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+
     from elastic_airflow.airflow_users import AirflowUsers
 
 log = structlog.get_logger(__name__)
@@ -87,7 +90,7 @@ def plugin_app() -> FastAPI:
     return mount_app(build_control_app, user_may("GET"))
 
 
-def user_may(method: Literal["GET", "POST"]) -> Callable[..., Any]:
+def user_may(method: ResourceMethod) -> Callable[..., Any]:
     """Airflow's own rule: who may see (GET) or start (POST) runs of `elastic_job` may do so with jobs here."""
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
     from airflow.api_fastapi.core_api.security import requires_access_dag
@@ -95,14 +98,14 @@ def user_may(method: Literal["GET", "POST"]) -> Callable[..., Any]:
     return requires_access_dag(method=method, access_entity=DagAccessEntity.RUN, param_dag_id=JOB_DAG)
 
 
-def acting_user(users: "AirflowUsers") -> Callable[..., Caller]:
+def acting_user(users: AirflowUsers) -> Callable[..., Caller]:
     """The dependency that a user must pass to act, and that says who it is."""
     from airflow.api_fastapi.core_api.security import get_user
 
     def acting(
         request: Request,
-        user: Annotated[Any, Depends(get_user)],
-        _: Annotated[None, Depends(user_may("POST"))],
+        user: Any = Depends(get_user),  # noqa: B008 - in the annotation FastAPI could not read it: its name is local
+        _: None = Depends(user_may("POST")),
     ) -> Caller:
         return users.logged_in(user, Way.REST if "authorization" in request.headers else Way.PAGE)
 

@@ -19,10 +19,13 @@ from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType as By
+from fastapi import Depends, FastAPI
+from fastapi.testclient import TestClient
 from sqlalchemy import insert
 
 from elastic_airflow.airflow_runs import AirflowJobRuns
 from elastic_airflow.airflow_users import AirflowUsers, groups_of
+from elastic_airflow.api_server import acting_user
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.callers import UNKNOWN_USER, Caller, Way
 from elastic_core.settings import Settings
@@ -157,3 +160,26 @@ def test_who_is_logged_in_has_the_groups_of_the_login_and_of_the_file(users: Air
     assert AirflowUsers(Settings(admin_groups="leads")).logged_in(
         SimpleAuthManagerUser(username="zoe", role="admin"), Way.PAGE
     ) == Caller(name="zoe", way=Way.PAGE, groups=frozenset({"admin"}))
+
+
+def test_the_login_of_a_request_is_its_caller_by_cookie_or_by_token(users: AirflowUsers) -> None:
+    """Airflow's own login and rights: who may not start runs of `elastic_job` is nobody's caller."""
+    app = FastAPI()
+    caller = Depends(acting_user(users))
+
+    @app.get("/who")
+    def who(said: Caller = caller) -> list[Any]:
+        return [said.name, said.way, sorted(said.groups), said.unrestricted]
+
+    client, login = TestClient(app), create_auth_manager()
+
+    def answers(name: str, role: str) -> list[Any]:
+        token = login.generate_jwt(SimpleAuthManagerUser(username=name, role=role))
+        by_token = client.get("/who", headers={"authorization": f"Bearer {token}"})
+        by_cookie = client.get("/who", headers={"cookie": f"_token={token}"})
+        return [answer.json() if answer.status_code == 200 else answer.status_code for answer in (by_token, by_cookie)]
+
+    assert answers("ann", "user") == [["ann", way, ["user", "vision"], False] for way in ("rest", "page")]
+    assert answers("root", "admin") == [["root", way, ["admin"], True] for way in ("rest", "page")]
+    assert answers("vic", "viewer") == [403, 403]
+    assert client.get("/who").status_code == 401

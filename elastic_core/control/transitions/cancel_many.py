@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.teams import audit
+from elastic_core.control.teams import audit_trail
 from elastic_core.control.teams.permissions import Action
 from elastic_core.control.transitions import lifecycle
 from elastic_core.domain import JobState
@@ -26,7 +26,7 @@ def _cancel(ledger: Ledger, caller: Caller | None, job_id: str, reason: str) -> 
         return JobState(tx.job(job_id).state)
 
     try:
-        state = audit.act(ledger, caller, Action.CANCEL, lambda tx: audit.of_job(tx, job_id), reason, work)
+        state = audit_trail.act(ledger, caller, Action.CANCEL, lambda tx: audit_trail.of_job(tx, job_id), reason, work)
     except UserError as refusal:
         return CancelOutcome(job_id=job_id, state=None, error=str(refusal))
     return CancelOutcome(job_id=job_id, state=state)

@@ -151,8 +151,8 @@ class _Simulation:
     def _decide(self) -> None:
         snapshot = self._snapshot()
         started = time.perf_counter()
-        within, turned_down = within_quotas(snapshot)
-        plan = with_waiting(self.policy.decide(within, Random(snapshot.version)), turned_down)
+        within, not_asked = within_quotas(snapshot)
+        plan = with_waiting(self.policy.decide(within, Random(snapshot.version)), not_asked)
         self.recorder.decision_seconds.append(time.perf_counter() - started)
         if self.options.check:
             violated = violations(plan, snapshot)
