@@ -146,11 +146,14 @@ class ReconcileOperator(ElasticOperator):
         from elastic_core.launch.host_reconcile import reconcile_host, sweep_store
         from elastic_core.launch.local import LocalLauncher
         from elastic_core.state.memory_tier import cache_servers
+        from elastic_core.state.store_access import access_brokers
         from elastic_core.state.stores.store_urls import open_store
 
         settings, control = Settings(), self.control()
         answer = reconcile_host(control, LocalLauncher(settings), SteadyClock(settings.home))
         cache_servers.retain_jobs(settings, answer.active_jobs)
+        if answer.active_jobs:
+            access_brokers.start(settings)  # unless it runs
         actions = [*answer.actions, *self._take_care_of_jobs(control, answer.active_jobs)]
         actions += self._start_missing_segment_runs(control, answer.active_segments)
         for action in actions:
