@@ -4,7 +4,7 @@ Keys and file names stand here alone, and are frozen: a group that runs outlives
 ignores keys that it does not know. `host.rundir` reads and writes the files, whole or not at all. Standard library
 only, since the agent imports this and must stay small. Four messages live with what they carry: order.json is a
 `protocol.process_groups.LaunchOrder` (here only what an agent reads of it), exit.json an `ExitReport`, memory.json a
-`state.memory_tier.cache_client.Access`, store.json a `state.store_access.grants.StoreAccess`.
+`state.memory_tier.cache_client.Access`, store.json a `state.store_access.store_grants.StoreAccess`.
 """
 
 from __future__ import annotations

@@ -10,17 +10,17 @@ from pathlib import Path
 from elastic_core.host.messages import WorkerSettings
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.state.store_access.brokered_store import open_for_job
-from elastic_core.state.store_access.grants import StoreAccess
+from elastic_core.state.store_access.store_grants import StoreAccess
 from elastic_core.train.entry import session_task
 from elastic_core.train.session import Session
 from tests.train.tasks import recorded
 
 
-@session_task
+@session_task(dataset_samples=lambda params: params["rows"])
 def probing(session: Session) -> None:
     """Trains, and before that tries the folder of the job `session.params["other"]`."""
     run_dir = RunDir(Path(os.environ[RUN_DIR]))
-    settings, own, other = run_dir.require(WorkerSettings), session.job_id, session.params["other"]
+    settings, own, other = run_dir.require(WorkerSettings), run_dir.order().job_id, session.params["other"]
     store = open_for_job(settings.store, settings.s3_endpoint, run_dir.require(StoreAccess))
     found = {
         "environment": {name: value for name, value in os.environ.items() if name.startswith("AWS_")},

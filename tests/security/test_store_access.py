@@ -62,9 +62,9 @@ def test_a_job_trains_resizes_and_resumes_without_a_credential_of_the_store(
         assert process is not None
         assert SECRET_KEY.encode() not in memory_of(process)
     running.pool(2)
-    running.until(lambda: running.running("job").allocation.num_slots, lambda count: count == 2)  # the state goes by S3
+    running.until(lambda: running.running("job").allocation.num_slots, lambda count: count == 2)
     running.until(lambda: (running.home / "job" / "probe-rank1").exists(), bool)
-    os.kill(running.worker_pids("job")[0], 9)
+    os.kill(running.worker_pids("job")[0], 9)  # so that the next attempt resumes from the store
     assert running.wait("job", 180).state is JobState.FINISHED
     for rank in (0, 1):
         found = json.loads((running.home / "job" / f"probe-rank{rank}").read_text())

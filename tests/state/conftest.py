@@ -18,7 +18,7 @@ import pytest
 
 from elastic_core.state.store_access.access_broker import AccessBroker
 from elastic_core.state.store_access.brokered_store import open_for_job
-from elastic_core.state.store_access.grants import Grant, StoreAccess
+from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
 from elastic_core.state.stores.s3_signing import RequestSigner
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
@@ -110,7 +110,7 @@ def moto() -> Iterator[Server]:
 
 
 @contextmanager
-def broker(server: Server, home: Path, url: str = f"s3://{BUCKET}") -> Iterator[Callable[[Grant], StoreAccess]]:
+def broker(server: Server, home: Path, url: str = f"s3://{BUCKET}") -> Iterator[Callable[[StoreGrant], StoreAccess]]:
     """A broker of this server; gives access by grants."""
     secret = secrets.token_bytes(32)
     with closing(AccessBroker(RequestSigner(url, server.endpoint), secret, home)):
@@ -133,7 +133,7 @@ def make_store(
         yield lambda prefix="": open_store(place, prefix=prefix, endpoint=server.endpoint)
         return
     with broker(server, tmp_path) as access_by:
-        access = access_by(Grant(who="the test", write=(folder,)))
+        access = access_by(StoreGrant(who="the test", write=(folder,)))
         for variable in [variable for variable in os.environ if variable.startswith("AWS_")]:
             monkeypatch.delenv(variable)
         yield lambda prefix="": open_for_job(place, server.endpoint, access, prefix)

@@ -1,9 +1,9 @@
 """The access broker of this host, a detached process: it holds the S3 store's credentials and signs jobs' requests.
 
-One for all jobs; it outlives launchers, agents and workers. Whoever asks shows a grant (`grants`), which it cannot have
-made itself; a request that the grant does not cover is refused with words. No byte of an object passes here. Its
-credentials come by stdin, so that its environment in /proc holds none, and the kernel lets nobody but root read its
-memory, other processes of its own user included. Ends with its installation, or when it is told to.
+One for all jobs; it outlives launchers, agents and workers. Whoever asks shows a grant (`store_grants`), which it
+cannot have made itself; a request that the grant does not cover is refused with words. No byte of an object passes
+here. Its credentials come by stdin, so that its environment in /proc holds none, and the kernel lets nobody but root
+read its memory, other processes of its own user included. Ends with its installation, or when it is told to.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core import logs
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.messages import AccessBrokerProcess
 from elastic_core.host.process import ProcessId, hide_memory
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.memory_tier.channel import Channel
-from elastic_core.state.store_access.grants import Grant, grant_key, socket_name
+from elastic_core.state.store_access.store_grants import StoreGrant, grant_key, socket_name
 from elastic_core.state.stores.s3_signing import RequestSigner, Unsigned
 
 log = logging.getLogger("elastic_core.state.store_access.access_broker")  # in its own process the name is "__main__"
@@ -39,7 +39,7 @@ SILENCE_SECONDS = 600.0  # that a connection may rest; its client makes another 
 ACCEPT_SECONDS = 0.1  # before the next try to take a connection
 TICK_SECONDS = 2.0
 _OUT_OF_FILES = (errno.ENFILE, errno.EMFILE)
-_FAULTS = (OSError, EOFError, ValueError, KeyError, TypeError)  # of a peer that is gone, or is none of ours
+_FAULTS = (OSError, EOFError, ValueError, KeyError, TypeError, UserError)  # of a peer that is gone, or none of ours
 
 
 class AccessBroker:
@@ -77,7 +77,7 @@ class AccessBroker:
             if channel is None:
                 return
             connection.settimeout(SILENCE_SECONDS)
-            grant = Grant.parse(text)
+            grant = StoreGrant.parse(text)
             while True:
                 request = json.loads(channel.receive_request())
                 try:
@@ -88,7 +88,7 @@ class AccessBroker:
                 else:
                     channel.send_answer(json.dumps(answer).encode())
 
-    def _answer(self, grant: Grant, request: Unsigned) -> dict[str, Any]:
+    def _answer(self, grant: StoreGrant, request: Unsigned) -> dict[str, Any]:
         if grant.ended(self._home):
             refusal: str | None = f"{grant.who} may do nothing in the store any more: its process group has ended"
         else:

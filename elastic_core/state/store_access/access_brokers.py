@@ -22,7 +22,8 @@ from elastic_core.host.process import ProcessId, end_processes
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
-from elastic_core.state.store_access.grants import Grant, StoreAccess
+from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
+from elastic_core.state.stores.keys import is_key
 from elastic_core.state.stores.paths import CheckpointPath
 
 ACCESS_BROKER = (sys.executable, "-m", "elastic_core.state.store_access.access_broker")
@@ -45,12 +46,13 @@ def prepare(settings: Settings, order: LaunchOrder, run_dir: RunDir) -> None:
         start(settings)
 
 
-def grant_of(order: LaunchOrder) -> Grant:
+def grant_of(order: LaunchOrder) -> StoreGrant:
     """The job's own folder; of the job whose weights it starts from, what there is to read."""
-    start_from = order.warm_start
-    parent = CheckpointPath.parse(start_from) if start_from is not None else None
-    read = () if start_from is None else (parent.job_id if parent is not None else start_from,)
-    return Grant(who=f"job {order.job_id}", write=(order.job_id,), read=read, origin_epoch=order.origin_epoch)
+    start_from = order.warm_start or ""
+    parent = CheckpointPath.parse(start_from)
+    folder = parent.job_id if parent is not None else start_from
+    read = (folder,) if is_key(folder) else ()  # else the restore says what is wrong with it
+    return StoreGrant(who=f"job {order.job_id}", write=(order.job_id,), read=read, origin_epoch=order.origin_epoch)
 
 
 def start(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
@@ -97,7 +99,7 @@ def stop(settings: Settings) -> None:
 
 
 @contextmanager
-def serving(settings: Settings, grant: Grant) -> Iterator[StoreAccess | None]:
+def serving(settings: Settings, grant: StoreGrant) -> Iterator[StoreAccess | None]:
     """Access for a process that the caller waits for, from a broker in this process; None where none is needed."""
     if not is_needed(settings):
         yield None

@@ -15,7 +15,7 @@ from typing import Any
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
-from elastic_core.state.store_access.grants import StoreAccess
+from elastic_core.state.store_access.store_grants import StoreAccess
 from elastic_core.state.stores import store_urls
 from elastic_core.state.stores.store import CheckpointStore
 

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
+from botocore.credentials import ReadOnlyCredentials
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.state.stores.keys import check_prefix
@@ -47,7 +48,7 @@ class Unsigned:
             key,
             {unquote(name): unquote(value) for name, _, value in pairs},
             {name: value for name, value in headers.items() if name.startswith("x-amz-") or name in _SIGNED},
-            S3SigV4Auth(None, "s3", "").payload(request),
+            S3SigV4Auth(_NOBODY, "s3", "").payload(request),
         )
 
     @staticmethod
@@ -64,6 +65,18 @@ class Unsigned:
         return Unsigned(method, bucket, key, query, headers, payload)
 
 
+class _PayloadElsewhere(S3SigV4Auth):
+    """Whose request's body is not in this process, only its checksum."""
+
+    def __init__(self, credentials: ReadOnlyCredentials, region: str, payload: str) -> None:
+        super().__init__(credentials, "s3", region)
+        self._of_body = payload
+
+    def payload(self, request: AWSRequest) -> str:  # noqa: ARG002 - botocore's
+        return self._of_body
+
+
+_NOBODY = ReadOnlyCredentials("", "", None)
 _SIGNED = ("content-md5", "content-type")
 _PAYLOAD = re.compile(r"[0-9a-f]{64}|UNSIGNED-PAYLOAD")
 
@@ -90,9 +103,7 @@ class RequestSigner:
         url = f"{self._endpoint}/{path}{'?' if query else ''}{query}"
         signed = AWSRequest(method=request.method, url=url, headers=dict(request.headers))
         region = "us-east-1" if self._region == "aws-global" else self._region
-        auth = S3SigV4Auth(self._credentials.get_frozen_credentials(), "s3", region)
-        auth.payload = lambda _: request.payload  # the body is not here
-        auth.add_auth(signed)
+        _PayloadElsewhere(self._credentials.get_frozen_credentials(), region, request.payload).add_auth(signed)
         return url, dict(signed.headers.items())
 
 

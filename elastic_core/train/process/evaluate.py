@@ -14,7 +14,7 @@ from elastic_core.protocol.service import JobRecords
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points
 from elastic_core.state.store_access import access_brokers
-from elastic_core.state.store_access.grants import Grant, StoreAccess
+from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
 from elastic_core.train.process import child
 
 TIMEOUT_SECONDS = 3600.0
@@ -28,7 +28,7 @@ def evaluate_checkpoint(settings: Settings, spec: JobSpec, uri: str, sha256: str
     """
     entry_points.check(spec.entry_point, settings.tasks)
     arguments = ["--checkpoint", uri, *(["--sha256", sha256] if sha256 else [])]
-    grant = Grant(who=f"the evaluation of {uri}", read=(uri,))
+    grant = StoreGrant(who=f"the evaluation of {uri}", read=(uri,))
     with access_brokers.serving(settings, grant) as access, tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         if access is not None:
             RunDir(Path(folder)).write(access)

@@ -190,7 +190,7 @@ class _Trainer:
         from elastic_core.state.memory_tier.cache_client import Access
         from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore
         from elastic_core.state.store_access.brokered_store import open_for_job
-        from elastic_core.state.store_access.grants import StoreAccess
+        from elastic_core.state.store_access.store_grants import StoreAccess
         from elastic_core.train.entry import run
         from elastic_core.train.parallel.group import Group
         from elastic_core.train.session import Session

@@ -21,14 +21,14 @@ from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.settings import Settings
 from elastic_core.state.store_access import access_brokers
 from elastic_core.state.store_access.brokered_store import AccessClient, open_for_job
-from elastic_core.state.store_access.grants import Grant, StoreAccess, grant_key
+from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant, grant_key
 from elastic_core.state.stores.s3_signing import Unsigned
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
 from tests.launch.builders import order
 from tests.state.conftest import BUCKET, Server, broker
 
-GRANT = Grant(who="job mine", write=("mine",), read=("parent", "other/lineage-0/step-1"))
+GRANT = StoreGrant(who="job mine", write=("mine",), read=("parent", "other/lineage-0/step-1"))
 URL = f"s3://{BUCKET}/root"
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -44,14 +44,14 @@ def whole(rclone: Server) -> CheckpointStore:
 
 
 @pytest.fixture
-def access_by(rclone: Server, tmp_path: Path) -> Iterator[Callable[[Grant], StoreAccess]]:
+def access_by(rclone: Server, tmp_path: Path) -> Iterator[Callable[[StoreGrant], StoreAccess]]:
     with broker(rclone, tmp_path, URL) as found:
         yield found
 
 
 @pytest.fixture
 def access(
-    access_by: Callable[[Grant], StoreAccess],
+    access_by: Callable[[StoreGrant], StoreAccess],
     whole: CheckpointStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> StoreAccess:
@@ -174,14 +174,14 @@ def test_what_is_signed_is_one_request_and_not_another(
 def test_a_grant_that_the_installation_did_not_make_is_heard_by_nobody(
     access: StoreAccess, rclone: Server, part: str
 ) -> None:
-    wider = replace(GRANT, write=("",)).text()
+    wider = replace(GRANT, write=("other",)).text()
     forged = replace(access, grant=wider) if part == "grant" else replace(access, key=grant_key(b"x", access.grant))
     with pytest.raises(ConnectionError, match="the access broker, which signs requests, does not answer"):
         AccessClient(forged)._ask(b"{}")
 
 
 def test_a_grant_ends_with_its_process_group(
-    access_by: Callable[[Grant], StoreAccess], whole: CheckpointStore, rclone: Server, tmp_path: Path
+    access_by: Callable[[StoreGrant], StoreAccess], whole: CheckpointStore, rclone: Server, tmp_path: Path
 ) -> None:
     run_dir = RunDir.of(tmp_path, 7)
     run_dir.create()
@@ -194,9 +194,16 @@ def test_a_grant_ends_with_its_process_group(
 
 def test_an_order_may_write_its_own_job_and_read_what_it_starts_from() -> None:
     checkpoint = replace(order(), warm_start="parent/lineage-2/step-0000000007-epoch-3-abc")
-    assert access_brokers.grant_of(order()) == Grant(who="job job", write=("job",), origin_epoch=7)
+    assert access_brokers.grant_of(order()) == StoreGrant(who="job job", write=("job",), origin_epoch=7)
     assert access_brokers.grant_of(checkpoint).read == ("parent",)
     assert access_brokers.grant_of(replace(order(), warm_start="exported/model")).read == ("exported/model",)
+    assert [access_brokers.grant_of(replace(order(), warm_start=odd)).read for odd in ("", "/", "a/../b")] == [()] * 3
+
+
+@pytest.mark.parametrize("folder", ["", "a/", "../a", "."])
+def test_no_grant_is_for_the_whole_store(folder: str) -> None:
+    with pytest.raises(UserError, match="is not a key of a checkpoint store"):
+        StoreGrant(who="job", read=(folder,))
 
 
 @pytest.fixture

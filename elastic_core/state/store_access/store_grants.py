@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.host.messages import EXIT, Message
 from elastic_core.host.rundir import RunDir
-from elastic_core.state.stores.keys import is_key
+from elastic_core.state.stores.keys import check_key, is_key
 
 if TYPE_CHECKING:  # it loads boto3, which processes with another store do without
     from elastic_core.state.stores.s3_signing import Unsigned
@@ -37,10 +37,11 @@ _HEADERS = {"content-md5", "content-type"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class StoreGrant:
     """Folders of a store, relative to it, that `who` may write and read, and those that it may only read.
 
-    `origin_epoch`: of the process group for which it holds, as long as that lives; 0 for none.
+    `origin_epoch`: of the process group for which it holds, as long as that lives; 0 for none. Raises `UserError` for a
+    folder that is no key: "" would be the whole store.
     """
 
     who: str
@@ -48,15 +49,19 @@ class Grant:
     read: tuple[str, ...] = ()
     origin_epoch: int = 0
 
+    def __post_init__(self) -> None:
+        for folder in (*self.write, *self.read):
+            check_key(folder)
+
     def text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
     @staticmethod
-    def parse(text: str) -> Grant:
-        """Raises `ValueError`, `KeyError` or `TypeError` for what `text` did not make."""
+    def parse(text: str) -> StoreGrant:
+        """Raises `UserError`, `ValueError`, `KeyError` or `TypeError` for what `text` did not make."""
         fields = json.loads(text)
         write, read = tuple(map(str, fields["write"])), tuple(map(str, fields["read"]))
-        return Grant(who=str(fields["who"]), write=write, read=read, origin_epoch=int(fields["origin_epoch"]))
+        return StoreGrant(who=str(fields["who"]), write=write, read=read, origin_epoch=int(fields["origin_epoch"]))
 
     def ended(self, home: Path) -> bool:
         """Whether the group for which it holds is over."""
@@ -115,7 +120,7 @@ class StoreAccess(Message):
     key: bytes
 
     @staticmethod
-    def of(secret: bytes, grant: Grant) -> StoreAccess:
+    def of(secret: bytes, grant: StoreGrant) -> StoreAccess:
         return StoreAccess(socket_name(secret), grant.text(), grant_key(secret, grant.text()))
 
 
