@@ -153,6 +153,13 @@ def asked(access: StoreAccess, fields: dict[str, Any]) -> str:
         return "cannot sign" if "the access broker cannot sign" in str(error) else str(error)
 
 
+@pytest.mark.parametrize("prefix", ["root/mine", "root/mine/", "root/parent"])
+def test_the_list_of_a_folder_is_signed_for_what_is_below_it_only(access: StoreAccess, prefix: str) -> None:
+    request = Unsigned("GET", BUCKET, "", {"list-type": "2", "prefix": prefix}, payload=EMPTY)
+    answer = AccessClient(access)._ask(json.dumps(asdict(request)).encode())
+    assert answer["url"].endswith(f"&prefix={prefix.rstrip('/').replace('/', '%2F')}%2F")  # not root/minex/
+
+
 def test_what_is_signed_is_one_request_and_not_another(
     access: StoreAccess, whole: CheckpointStore, rclone: Server
 ) -> None:
