@@ -64,6 +64,11 @@ class Settings(BaseSettings):
     # the checkpoint store: a folder or s3://bucket/prefix
     store: str = Field(default="", description="file path or s3://bucket/prefix; empty for <home>/store")
     s3_endpoint: str = ""
+    job_env: Path | None = Field(
+        default=None,
+        description="file of NAME=value lines for the environment of jobs, e.g. credentials of their data; absent: "
+        "none. The store's own credentials never reach jobs",
+    )
 
     # who may do what
     groups: Path | None = Field(

@@ -2,9 +2,9 @@
 
 Keys and file names stand here alone, and are frozen: a group that runs outlives an upgrade of its launcher. A reader
 ignores keys that it does not know. `host.rundir` reads and writes the files, whole or not at all. Standard library
-only, since the agent imports this and must stay small. Three messages live with what they carry: order.json is a
+only, since the agent imports this and must stay small. Four messages live with what they carry: order.json is a
 `protocol.process_groups.LaunchOrder` (here only what an agent reads of it), exit.json an `ExitReport`, memory.json a
-`state.memory_tier.cache_client.Access`.
+`state.memory_tier.cache_client.Access`, store.json a `state.store_access.store_grants.StoreAccess`.
 """
 
 from __future__ import annotations
@@ -193,6 +193,13 @@ class CacheServerAddress(_ProcessMessage):
 @dataclass(frozen=True, slots=True)
 class ForkServerProcess(_ProcessMessage):
     """The fork server of a home. Lies in its own folder (`host.fork_client`), not in a run dir."""
+
+    FILE = "process.json"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessBrokerProcess(_ProcessMessage):
+    """The access broker of a home. Lies in its own folder (`state.store_access.access_brokers`), not in a run dir."""
 
     FILE = "process.json"
 

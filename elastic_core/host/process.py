@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FORKED_FROM = "ELASTIC_FORK_SERVER"  # in the environment that a fork server, and so whatever it forks, shows in /proc
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _prctl = ctypes.CDLL(None).prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _memory_marks: list[mmap.mmap] = []  # of this process; a fork has them too, for as long as it executes nothing
@@ -54,6 +54,11 @@ class ProcessId(NamedTuple):
 def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that forked it ends. What it forks is not bound by that."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def hide_memory() -> None:
+    """Let nobody but root read this process's memory, its environment among it, or trace it: not even its own user."""
+    _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def adopt_orphans() -> None:

@@ -61,6 +61,7 @@ PRELOADED = (
     "elastic_core.protocol.http_client",
     "elastic_core.state.memory_tier.cache_client",
     "elastic_core.state.memory_tier.cached_store",
+    "elastic_core.state.store_access.brokered_store",
     "elastic_core.state.stores.local_store",
     "elastic_core.state.stores.store_urls",
     "elastic_core.launch.delivery",

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from elastic_core.domain import CPU, Slot
 from elastic_core.errors import InfrastructureError
 from elastic_core.host import fork_client
-from elastic_core.host.environment import allowed, worker_settings
+from elastic_core.host.environment import job_environment, worker_settings
 from elastic_core.host.messages import EXIT, SETTINGS, AgentProcess, SpawnPlan
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.this_machine import read_cluster
@@ -27,6 +27,7 @@ from elastic_core.launch.launcher import GroupStatus
 from elastic_core.protocol.process_groups import LaunchOrder, without_agent_token
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import cache_servers
+from elastic_core.state.store_access import access_brokers
 
 WORKER = (sys.executable, "-m", "elastic_core.train.process.worker")
 AGENT = "elastic_core.launch.agent"
@@ -49,6 +50,7 @@ class LocalLauncher(GroupFolders):
         with _lock(folder) as fd:
             if folder.read(AgentProcess) is None and folder.exit_report() is None:
                 self._prepare(folder, order)
+                access_brokers.prepare(self.settings, order, folder)
                 starting = cache_servers.prepare(self.settings, order, folder)
                 self._spawn_agent(folder, fd, order.agent_token)
                 cache_servers.wait(starting)
@@ -104,7 +106,7 @@ class LocalLauncher(GroupFolders):
                     ["--run-dir", str(folder.path), "--lock-fd", str(lock_fd)],
                     stdio=(reading, output.fileno(), output.fileno()),
                     pass_fds=(lock_fd,),
-                    env=allowed(os.environ, self.settings),
+                    env=job_environment(os.environ, self.settings),
                     cwd=self.settings.project.absolute(),
                     timeout=START_SECONDS,
                 )

@@ -1,7 +1,7 @@
 """The training processes of this machine, as `elastic down` sees them: asked for a boundary first, then ended.
 
 Bounded in time whatever they do. A group that obeys has committed and told the ledger when this returns, one that hangs
-is killed and reported by the next reconciliation. The cache servers end last: nobody restores from them any more.
+is killed and reported by the next reconciliation. Cache servers and access broker end last: nobody restores any more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from elastic_core.host.rundir import RunDir
 from elastic_core.launch.folders import GroupFolders
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import cache_servers
+from elastic_core.state.store_access import access_brokers
 
 DELIVERY_SECONDS = 5.0  # for an agent to tell the ledger of its end; reconciliation tells it later otherwise
 FIRM_SECONDS = 5.0  # for an agent to do what it does at once, on a machine that is busy
@@ -43,6 +44,7 @@ def stop_groups(settings: Settings) -> int:
         agent.send(signal.SIGKILL)  # its workers die with it
     _wait(lambda: any(group.alive for group in folders.groups()), FIRM_SECONDS)
     cache_servers.stop(settings)
+    access_brokers.stop(settings)
     return len(agents)
 
 

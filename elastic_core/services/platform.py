@@ -15,7 +15,7 @@ from pathlib import Path
 
 from elastic_core.errors import UserError
 from elastic_core.host import fork_client, mlflow_access
-from elastic_core.host.environment import allowed
+from elastic_core.host.environment import job_environment, job_variables
 from elastic_core.host.this_machine import discover
 from elastic_core.services import airflow
 from elastic_core.services.groups import stop_groups
@@ -24,6 +24,7 @@ from elastic_core.services.program import Port, Program, Stack, Stage
 from elastic_core.services.secrets import ensure_secrets, read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec
+from elastic_core.state.store_access import access_brokers
 
 # Addresses with passwords reach the services by secret files, never by the environment.
 _SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url"})
@@ -33,14 +34,17 @@ SHORTEST_LEASE_SECONDS = 90.0
 def service_settings(settings: Settings) -> Settings:
     """The same settings with absolute paths, so that they mean the same in every process.
 
-    Raises `UserError` for a lease too short to outlive a restart of the API server.
+    Raises `UserError` for a lease too short to outlive a restart of the API server, and for variables for jobs that
+    cannot be read.
     """
     if settings.lease_seconds < SHORTEST_LEASE_SECONDS:
         raise UserError(
             f"ELASTIC_LEASE_SECONDS is {settings.lease_seconds:g}: while the API server restarts (about 30 s) no lease "
             f"can be renewed, and healthy trainers would stop. Set it to {SHORTEST_LEASE_SECONDS:g} or more."
         )
-    paths = ("home", "project", "cluster", "mlflow_certificate", "mlflow_key", "mlflow_ca", "groups")
+    if settings.job_env:
+        job_variables(settings.job_env)
+    paths = ("home", "project", "cluster", "job_env", "mlflow_certificate", "mlflow_key", "mlflow_ca", "groups")
     return settings.model_copy(update={name: path.absolute() for name in paths if (path := getattr(settings, name))})
 
 
@@ -73,7 +77,8 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
                 task.result()
 
     def preload() -> None:
-        fork_client.start(settings.home, settings.project, allowed(environment, settings))
+        fork_client.start(settings.home, settings.project, job_environment(environment, settings))
+        access_brokers.start(settings, environment)
 
     def retire() -> None:
         stop_groups(settings)

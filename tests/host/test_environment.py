@@ -4,21 +4,45 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elastic_core.host.environment import allowed, worker_settings
+import pytest
+
+from elastic_core.errors import UserError
+from elastic_core.host.environment import allowed, job_environment, worker_settings
 from elastic_core.host.messages import SETTINGS, WorkerSettings
 from elastic_core.host.rundir import RunDir
 from elastic_core.settings import Settings
 
 
-def test_what_is_not_on_the_list_does_not_pass(tmp_path: Path) -> None:
+def test_what_is_not_on_the_list_does_not_pass() -> None:
     environ = {
         "PATH": "/bin", "LC_ALL": "C", "NCCL_DEBUG": "INFO", "ELASTIC_S3_ENDPOINT": "http://s3",
         "ELASTIC_MLFLOW_URI": "http://u:p@m", "ELASTIC_UNKNOWN": "1", "AIRFLOW_HOME": "/a",
         "AWS_SECRET_ACCESS_KEY": "k", "PGPASSWORD": "p",
     }  # fmt: skip
     want = {"PATH", "LC_ALL", "NCCL_DEBUG", "ELASTIC_S3_ENDPOINT"}
-    assert set(allowed(environ, Settings(home=tmp_path))) == want
-    assert set(allowed(environ, Settings(home=tmp_path, store="s3://b/p"))) == want | {"AWS_SECRET_ACCESS_KEY"}
+    assert set(allowed(environ)) == want  # the store's credentials are the access broker's
+
+
+def test_jobs_get_the_variables_of_their_own_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.env"
+    file.write_text("# of the data\nAWS_ACCESS_KEY_ID=mine\n\nAWS_SECRET_ACCESS_KEY=a=b c\n")
+    settings = Settings(home=tmp_path, store="s3://b/p", job_env=file)
+    found = job_environment({"PATH": "/bin", "AWS_ACCESS_KEY_ID": "the store's", "AWS_SESSION_TOKEN": "t"}, settings)
+    assert found == {"PATH": "/bin", "AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "a=b c"}
+
+
+@pytest.mark.parametrize("line", ["export A=canary", "A = canary", "canary", "=canary", "ELASTIC_STORE=canary"])
+def test_a_line_that_is_no_variable_is_refused_by_its_number_and_not_shown(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "job.env"
+    file.write_text(f"A=1\n{line}\n")
+    with pytest.raises(UserError, match=r"Line 2 of ELASTIC_JOB_ENV=.*job.env is no variable .*NAME=value") as caught:
+        job_environment({}, Settings(home=tmp_path, job_env=file))
+    assert "canary" not in str(caught.value)
+
+
+def test_a_file_of_variables_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"ELASTIC_JOB_ENV=.*absent cannot be read.*Give a file of NAME=value lines"):
+        job_environment({}, Settings(home=tmp_path, job_env=tmp_path / "absent"))
 
 
 def test_settings_for_workers_are_absolute_and_hold_no_password() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -71,3 +72,33 @@ def test_who_does_not_end_when_asked_is_killed_after_the_grace(sleeper: subproce
     assert end_processes([process for process in processes if process], 0.3) == []
     assert (sleeper.wait(), stubborn.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
     assert end_processes([], 60.0) == []
+
+
+HIDDEN = """
+import os, signal
+from elastic_core.host.process import _prctl, hide_memory
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+reading, writing = os.pipe()
+other = os.fork()
+if other == 0:
+    _prctl(4, 1, 0, 0, 0)  # as after an exec: changing the user hides it, too
+    {first}
+    os.write(writing, b"1")
+    signal.pause()
+os.read(reading, 1)
+try:
+    print(b"CANARY" in open(f"/proc/{{other}}/environ", "rb").read())
+except PermissionError:
+    print("refused")
+os.kill(other, signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root reads every process: another user has to try, which root can become")
+@pytest.mark.parametrize(("first", "seen"), [("pass", "True"), ("hide_memory()", "refused")])
+def test_a_process_that_hides_its_memory_is_not_read_by_its_own_user(first: str, seen: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HIDDEN.format(first=first)], stdout=subprocess.PIPE,
+        env={**os.environ, "CANARY": "1"}, check=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == seen

@@ -15,7 +15,6 @@ from elastic_core.host.environment import allowed
 from elastic_core.host.messages import AgentProcess
 from elastic_core.host.process import FORKED_FROM, kill_marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
-from elastic_core.settings import Settings
 from tests.launch.builders import wait_for
 
 
@@ -37,7 +36,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _fork_server(home: Path, module: str) -> Iterator[Path]:
     folder = fork_client.folder_of(home)
     folder.mkdir(mode=0o700)
-    environ = {**allowed(os.environ, Settings(home=home)), FORKED_FROM: str(folder), "OPENBLAS_NUM_THREADS": "1"}
+    environ = {**allowed(os.environ), FORKED_FROM: str(folder), "OPENBLAS_NUM_THREADS": "1"}
     with (folder / "fork-server.log").open("ab") as output:
         server = subprocess.Popen(
             [sys.executable, "-m", module, "--folder", str(folder)],

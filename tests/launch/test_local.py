@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import InfrastructureError
-from elastic_core.host.messages import EXIT, AgentProcess
+from elastic_core.host.messages import EXIT, AccessBrokerProcess, AgentProcess
 from elastic_core.host.process import ProcessId, children, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
+from elastic_core.state.store_access import access_brokers
 from tests.launch.builders import (
     AGENT_TOKEN,
     SCRIPT,
@@ -311,23 +312,29 @@ def test_a_live_group_is_not_forgotten(home: Path) -> None:
     assert launcher.poll(7).alive
 
 
-def test_no_secret_reaches_environments_or_logs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("store", ["", "s3://bucket/prefix"])
+def test_no_secret_reaches_environments_or_logs(home: Path, monkeypatch: pytest.MonkeyPatch, store: str) -> None:
     secrets = {
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://u:hidden-1@h/a",
         "AIRFLOW_CONN_ELASTIC": "http://u:hidden-2@h",
         "ELASTIC_LEDGER_URL": "postgresql://u:hidden-3@h/l",
-        "AWS_SECRET_ACCESS_KEY": "hidden-4",  # the store is a folder here
+        "AWS_SECRET_ACCESS_KEY": "hidden-4",
         "SOME_API_KEY": "hidden-5",
     }
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
     launcher = LocalLauncher(
-        settings(home).model_copy(update={"ledger_url": "postgresql://u:hidden-6@h/l"}),
+        settings(home).model_copy(update={"ledger_url": "postgresql://u:hidden-6@h/l", "store": store}),
         worker_command=(sys.executable, "-S", str(SCRIPT), "sleep"),
     )
     launcher.start(order())
     seen = [Path(f"/proc/{process.pid}/environ").read_text() for process in wait_until_ready(launcher)]
     seen.append(Path(f"/proc/{agent_of(launcher).pid}/environ").read_text())
+    broker = RunDir(access_brokers.folder_of(launcher.settings)).read(AccessBrokerProcess)
+    assert (broker is not None) == bool(store)
+    if broker is not None:
+        seen.append(Path(f"/proc/{broker.pid}/environ").read_text())
+        access_brokers.stop(launcher.settings)
     folder = RunDir.of(home, 7)
     seen += [path.read_text() for path in folder.path.rglob("*") if path.is_file() and path.name != "order.json"]
     assert not [text for text in seen if "hidden" in text or TOKEN in text]

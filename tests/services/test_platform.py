@@ -69,6 +69,17 @@ def test_services_do_not_take_over_another_airflows_settings_nor_passwords(tmp_p
     assert environment["ELASTIC_HOME"] == str(tmp_path)
 
 
+def test_variables_for_jobs_are_looked_at_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.env").write_text("A=1\n")
+    assert service_settings(Settings(home=tmp_path, job_env=Path("job.env"))).job_env == tmp_path / "job.env"
+    Path("job.env").write_text("A 1\n")
+    with pytest.raises(UserError, match=r"Line 1 of ELASTIC_JOB_ENV=job\.env"):
+        service_settings(Settings(home=tmp_path, job_env=Path("job.env")))
+
+
 def test_a_services_settings_are_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = service_settings(Settings(home=Path("here"), lease_seconds=99.5, cluster=Path("c.json")))

@@ -9,12 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
 import pytest
 
+from elastic_core.state.store_access.access_broker import AccessBroker
+from elastic_core.state.store_access.brokered_store import open_for_job
+from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
+from elastic_core.state.stores.s3_signing import RequestSigner
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
 
@@ -104,14 +109,34 @@ def moto() -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture(params=["local", "rclone", "moto"])
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], CheckpointStore]:
-    """Opens stores on one fresh place, by prefix."""
+@contextmanager
+def broker(server: Server, home: Path, url: str = f"s3://{BUCKET}") -> Iterator[Callable[[StoreGrant], StoreAccess]]:
+    """A broker of this server; gives access by grants."""
+    secret = secrets.token_bytes(32)
+    with closing(AccessBroker(RequestSigner(url, server.endpoint), secret, home)):
+        yield lambda grant: StoreAccess.of(secret, grant)
+
+
+@pytest.fixture(params=["local", "rclone", "moto", "brokered rclone", "brokered moto"])
+def make_store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], CheckpointStore]]:
+    """Opens stores on one fresh place, by prefix; brokered ones in an environment without credentials."""
     if request.param == "local":
-        return lambda prefix="": open_store(str(tmp_path / "store"), prefix=prefix)
-    server: Server = request.getfixturevalue(request.param)
-    place = f"s3://{BUCKET}/{secrets.token_hex(4)}"
-    return lambda prefix="": open_store(place, prefix=prefix, endpoint=server.endpoint)
+        yield lambda prefix="": open_store(str(tmp_path / "store"), prefix=prefix)
+        return
+    brokered, _, name = request.param.rpartition(" ")
+    server: Server = request.getfixturevalue(name)
+    folder = secrets.token_hex(4)
+    place = f"s3://{BUCKET}/{folder}"
+    if not brokered:
+        yield lambda prefix="": open_store(place, prefix=prefix, endpoint=server.endpoint)
+        return
+    with broker(server, tmp_path) as access_by:
+        access = access_by(StoreGrant(who="the test", write=(folder,)))
+        for variable in [variable for variable in os.environ if variable.startswith("AWS_")]:
+            monkeypatch.delenv(variable)
+        yield lambda prefix="": open_for_job(place, server.endpoint, access, prefix)
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def _spawn(settings: Settings, folder: Path, node: str) -> subprocess.Popen[byte
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=allowed(os.environ, settings),
+            env=allowed(os.environ),
             cwd=settings.project.absolute(),
             start_new_session=True,
         )

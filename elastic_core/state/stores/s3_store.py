@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 import boto3
+from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -51,30 +52,21 @@ _PERMANENT = {
 _MISSING = ("NoSuchKey", "404", "NotFound")
 
 
-class S3Store:
-    """See `CheckpointStore`."""
+Signer = Callable[..., None]  # completes `request`, a botocore `AWSRequest`: its address and its signature
 
-    def __init__(self, bucket: str, prefix: str, endpoint: str = "") -> None:
+
+class S3Store:
+    """See `CheckpointStore`. With a `signer` no credential is looked for: it signs each request."""
+
+    def __init__(self, bucket: str, prefix: str, endpoint: str = "", signer: Signer | None = None) -> None:
         if not bucket:
             raise UserError("An S3 store needs a bucket: s3://bucket/prefix.")
         self._bucket = bucket
         self._base = f"{prefix}/" if prefix else ""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._endpoint = endpoint
-        self._s3: Any = boto3.session.Session().client(
-            "s3",
-            endpoint_url=endpoint or None,
-            config=Config(
-                connect_timeout=5,
-                read_timeout=60,
-                retries={"total_max_attempts": 1},  # tenacity tries again, once and for all requests alike
-                max_pool_connections=_CONNECTIONS,
-                s3={"addressing_style": "path" if endpoint else "auto"},
-                # Checksums in trailers are beyond many servers; ours are in the manifest.
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-            ),
-        )
+        self._signer = signer
+        self._s3: Any = new_client(endpoint) if signer is None else _signed_elsewhere(endpoint, signer)
 
     def put(self, key: str, source: Source) -> None:
         target = self._key(key)
@@ -158,6 +150,10 @@ class S3Store:
         for key, item in self._pages("list_multipart_uploads", "Uploads", prefix):
             abort(self._s3, self._try, Bucket=self._bucket, Key=self._base + key, UploadId=item["UploadId"])
         keys = [self._base + key for key, _ in self._pages("list_objects_v2", "Contents", prefix)]
+        if self._signer is not None:  # the keys of one request for many stand in its body, which no signer is shown
+            for key in keys:
+                self._try(f"delete {prefix}", partial(self._s3.delete_object, Bucket=self._bucket, Key=key))
+            return
         for at in range(0, len(keys), 1000):
             batch = {"Objects": [{"Key": key} for key in keys[at : at + 1000]], "Quiet": True}
             request = partial(self._s3.delete_objects, Bucket=self._bucket, Delete=batch)
@@ -223,6 +219,42 @@ class S3Store:
         except (ClientError, BotoCoreError, HTTPError, OSError) as error:
             server = f" at {self._endpoint}" if self._endpoint else ""
             raise InfrastructureError(f"Cannot {action} in {self.url}{server}: {_reason(error)}.") from error
+
+
+def new_client(endpoint: str) -> Any:
+    """A client of the S3 server, AWS for "". Its credentials come from where boto3 looks for them."""
+    return boto3.session.Session().client("s3", endpoint_url=endpoint or None, config=_config(endpoint))
+
+
+def credentials() -> Any:
+    """Those that boto3 finds, renewed in time where they expire; None for none."""
+    return boto3.session.Session().get_credentials()
+
+
+def _signed_elsewhere(endpoint: str, signer: Signer) -> Any:
+    """The signer gives each request its address as well: region and server here are those of none."""
+    client = boto3.session.Session().client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=endpoint or "https://s3.amazonaws.com",
+        config=_config("any", signature_version=UNSIGNED),
+    )
+    client.meta.events.register("before-sign.s3", signer)
+    return client
+
+
+def _config(endpoint: str, **more: Any) -> Any:
+    return Config(
+        connect_timeout=5,
+        read_timeout=60,
+        retries={"total_max_attempts": 1},  # tenacity tries again, once and for all requests alike
+        max_pool_connections=_CONNECTIONS,
+        s3={"addressing_style": "path" if endpoint else "auto"},
+        # Checksums in trailers are beyond many servers; ours are in the manifest.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        **more,
+    )
 
 
 def _code(error: ClientError) -> str:

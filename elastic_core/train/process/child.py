@@ -20,7 +20,7 @@ from typing import Any
 
 from elastic_core.errors import BY_CODE, ElasticError, InfrastructureError, UserError
 from elastic_core.host import fork_client
-from elastic_core.host.environment import allowed, worker_settings
+from elastic_core.host.environment import job_environment, worker_settings
 from elastic_core.host.exits import ExitCode, exit_code
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
@@ -93,4 +93,4 @@ def _write(output: Path | None, content: Any) -> None:
 
 def _environment(settings: Settings) -> dict[str, str]:
     known = {f"ELASTIC_{name.upper()}": str(value) for name, value in worker_settings(settings).items() if value}
-    return {**allowed(os.environ, settings), **known}
+    return {**job_environment(os.environ, settings), **known}

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from elastic_core import logs
 from elastic_core.errors import CorruptCheckpoint, UserError
+from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.service import JobRecords
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points
+from elastic_core.state.store_access import access_brokers
+from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
 from elastic_core.train.process import child
 
 TIMEOUT_SECONDS = 3600.0
@@ -23,7 +28,12 @@ def evaluate_checkpoint(settings: Settings, spec: JobSpec, uri: str, sha256: str
     """
     entry_points.check(spec.entry_point, settings.tasks)
     arguments = ["--checkpoint", uri, *(["--sha256", sha256] if sha256 else [])]
-    answered = child.call("elastic_core.train.process.evaluate", spec, settings, arguments, TIMEOUT_SECONDS)
+    grant = StoreGrant(who=f"the evaluation of {uri}", read=(uri,))
+    with access_brokers.serving(settings, grant) as access, tempfile.TemporaryDirectory(prefix="elastic-") as folder:
+        if access is not None:
+            RunDir(Path(folder)).write(access)
+        arguments += ["--access", folder]
+        answered = child.call("elastic_core.train.process.evaluate", spec, settings, arguments, TIMEOUT_SECONDS)
     return {str(name): float(value) for name, value in answered.items()}
 
 
@@ -47,17 +57,21 @@ def main(argv: Sequence[str]) -> int:
     parser = child.parser("elastic_core.train.process.evaluate", __doc__)
     parser.add_argument("--checkpoint", required=True, metavar="URI", help="its directory, relative to the store")
     parser.add_argument("--sha256", help="SHA-256 of its manifest, as the ledger has it")
+    parser.add_argument("--access", type=Path, metavar="DIR", help="folder of its access to the store, if it needs any")
     options = parser.parse_args(argv)
+    access = RunDir(options.access).read(StoreAccess) if options.access else None
     return child.answer(
         options.output,
-        lambda: _evaluate(child.read_spec(options.spec), Settings(), options.checkpoint, options.sha256),
+        lambda: _evaluate(child.read_spec(options.spec), Settings(), options.checkpoint, options.sha256, access),
     )
 
 
-def _evaluate(spec: JobSpec, settings: Settings, uri: str, sha256: str | None) -> dict[str, float]:
+def _evaluate(
+    spec: JobSpec, settings: Settings, uri: str, sha256: str | None, access: StoreAccess | None
+) -> dict[str, float]:
     entry_points.check(spec.entry_point, settings.tasks)
     entry_points.reach(settings.project)
-    from elastic_core.state.stores.store_urls import open_store
+    from elastic_core.state.store_access.brokered_store import open_for_job
     from elastic_core.train.checkpoint.restore import read_weights
     from elastic_core.train.checkpoint.training_state import load_weights, seed_everything
     from elastic_core.train.entry import model_and_evaluate
@@ -67,7 +81,8 @@ def _evaluate(spec: JobSpec, settings: Settings, uri: str, sha256: str | None) -
     model, evaluate = model_and_evaluate(entry_points.load(spec.entry_point, settings.tasks), spec)
     if model is None or evaluate is None:
         return {}
-    load_weights(model, read_weights(open_store(settings.store_url(), endpoint=settings.s3_endpoint), uri, sha256))
+    store = open_for_job(settings.store_url(), settings.s3_endpoint, access)
+    load_weights(model, read_weights(store, uri, sha256))
     return measured(evaluate, model)
 
 

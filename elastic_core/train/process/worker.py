@@ -189,7 +189,8 @@ class _Trainer:
         when its lease holds."""
         from elastic_core.state.memory_tier.cache_client import Access
         from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore
-        from elastic_core.state.stores.store_urls import open_store
+        from elastic_core.state.store_access.brokered_store import open_for_job
+        from elastic_core.state.store_access.store_grants import StoreAccess
         from elastic_core.train.entry import run
         from elastic_core.train.parallel.group import Group
         from elastic_core.train.session import Session
@@ -199,7 +200,7 @@ class _Trainer:
         rank = slots.index(self.slot)
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(slots)))
         group = Group.form(self.run_dir, rank, len(slots), device, generation=order.epoch)
-        store = open_store(settings.store, endpoint=settings.s3_endpoint)
+        store = open_for_job(settings.store, settings.s3_endpoint, self.run_dir.read(StoreAccess))
         access = self.run_dir.read(Access)
         memory = None
         if access is not None:

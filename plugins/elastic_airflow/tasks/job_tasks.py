@@ -147,6 +147,7 @@ class ReconcileOperator(ElasticOperator):
         from elastic_core.launch.host_reconcile import reconcile_host, sweep_store
         from elastic_core.launch.local import LocalLauncher
         from elastic_core.state.memory_tier import cache_servers
+        from elastic_core.state.store_access import access_brokers
         from elastic_core.state.stores.store_urls import open_store
 
         settings, control = Settings(), self.control()
@@ -154,6 +155,8 @@ class ReconcileOperator(ElasticOperator):
         answer = reconcile_host(control, launcher, SteadyClock(settings.home))
         launcher.remove_ended(time.time() - settings.keep_days * 86_400)
         cache_servers.retain_jobs(settings, answer.active_jobs)
+        if answer.active_jobs:
+            access_brokers.start(settings)  # unless it runs
         actions = [*answer.actions, *self._take_care_of_jobs(control, answer.active_jobs)]
         actions += self._start_missing_segment_runs(control, answer.active_segments)
         for action in actions:

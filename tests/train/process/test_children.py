@@ -14,8 +14,11 @@ from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.train.process.evaluate import evaluate_checkpoint
 from elastic_core.train.process.inspect import _facts, inspect_job
+from tests.state.conftest import ACCESS_KEY, BUCKET, SECRET_KEY, Server, credentials, rclone  # noqa: F401 - fixtures
 from tests.train.job import PROJECT
 from tests.train.ledger import FolderLedger
+
+KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_DEFAULT_REGION": "eu-central-1"}
 
 
 def settings(job) -> Settings:
@@ -75,6 +78,21 @@ def test_checkpoint_is_measured_on_held_out_data_unless_it_is_corrupt(new_job):
         shard.write_bytes(shard.read_bytes()[:3000])
     with pytest.raises(CorruptCheckpoint, match="was cut short"):
         evaluate_checkpoint(settings(job), job.job_spec(), commit.uri, commit.manifest_sha256)
+
+
+def test_a_checkpoint_in_s3_is_measured_by_a_process_without_its_credentials(
+    new_job,
+    rclone: Server,  # noqa: F811
+):
+    url = f"s3://{BUCKET}/measured"
+    trained = {"entry": "Regression", "total": 320, "params": {"rows": 96}}
+    job = new_job(**trained, store_url=url, endpoint=rclone.endpoint, environment=KEYS)
+    assert job.run(1, 32) == [0]
+    (commit,) = job.ledger.commits()
+    asking = settings(job).model_copy(update={"store": url, "s3_endpoint": rclone.endpoint})
+    found = evaluate_checkpoint(asking, job.job_spec(), commit.uri, commit.manifest_sha256)
+    assert found == {"held_out": pytest.approx(commit.metrics["held_out"], rel=1e-6)}
+    assert not (asking.home / "store-access").exists()  # the broker was the caller's, and is gone
 
 
 def test_asking_does_not_import_torch():
