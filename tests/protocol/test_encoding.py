@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -22,7 +23,8 @@ def test_numbers_that_json_does_not_know_go_as_words(value: float) -> None:
 
 
 def test_a_domain_object_is_the_same_by_either_way() -> None:
-    told = snapshot(nodes(4), job("a"), job("b", 0.1 + 0.2), policy_state={"price": 1e-300, "seen": (1, None, "ö")})
+    remembered = {"price": 1e-300, "seen": (1, None, "ö")}
+    told = replace(snapshot(nodes(4), job("a"), job("b", 0.1 + 0.2)), policy_state=remembered)
     as_values: Any = loads(encode(told))
     assert as_values == loads(dumps(to_json(told)))
     assert from_json(Snapshot, as_values).jobs == told.jobs
