@@ -27,7 +27,7 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import mean, median
