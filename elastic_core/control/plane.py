@@ -14,7 +14,7 @@ from typing import Any
 from elastic_core.control.ledger import finished, forecast_rows, history, reads, views
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
-from elastic_core.control.ledger.tables import SegmentRow
+from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
 from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
@@ -22,28 +22,23 @@ from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.teams import audit_trail
 from elastic_core.control.teams.permissions import About, Action
 from elastic_core.control.transitions import (
-    endings,
     ledger_reconcile,
     lifecycle,
     node_health,
-    progress,
     removable,
     retention,
     start_job,
 )
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.cancel_many import cancel_many
-from elastic_core.control.transitions.commits import commit as make_commit
-from elastic_core.control.transitions.handover import is_planned
-from elastic_core.crashing import crash_here
-from elastic_core.domain import JobState, Observation, Plan, SegmentState, Slot, Snapshot
+from elastic_core.domain import JobState, Plan, SegmentState, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
 from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.job_runs import JobRuns
-from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
+from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     AuditRecord,
     CancelOutcome,
@@ -58,8 +53,7 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
-from elastic_core.protocol.tokens import Claims, KeyFile, TrainerTokens, check_agent, check_trainer, read_secret
-from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
+from elastic_core.protocol.tokens import KeyFile, TrainerTokens, read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
 from elastic_core.text import plural
@@ -108,7 +102,8 @@ class LedgerControl:
 
     def trainer(self, token: str) -> LedgerTrainer:
         """Raises `Unauthorized` for a token that is not ours."""
-        return LedgerTrainer(self, self._ledger, self._tokens, self._tokens.read(token))
+        claims = self._tokens.read(token)
+        return LedgerTrainer(self._ledger, self.allocator, self.decide, self.aside, self._tokens, claims)
 
     # jobs
 
@@ -233,7 +228,7 @@ class LedgerControl:
         return self.segment(segment_id)
 
     def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
-        self.allocator.change(lambda tx: _group_gone(tx, origin_epoch, report))
+        self.allocator.change(lambda tx: group_gone(tx, origin_epoch, report))
         self.allocator.decide_pending()
 
     # the pool
@@ -356,84 +351,6 @@ class LedgerControl:
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         return self._ledger.read(lambda tx: reads.reads(tx, job_id))
-
-
-class LedgerTrainer:
-    """`TrainerControl` for the processes of one token.
-
-    What a trainer reports is committed before anything is decided from it: a decision that fails then is logged and
-    left to the next event, because training must go on.
-    """
-
-    def __init__(self, control: LedgerControl, ledger: Ledger, tokens: TrainerTokens, claims: Claims) -> None:
-        self._control = control
-        self._ledger = ledger
-        self._tokens = tokens
-        self._claims = claims
-
-    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
-        self._check()
-        answer = self._ledger.write(lambda tx: progress.heartbeat(tx, self._tokens, self._claims, beat))
-        self._try_to_decide(self._wake)
-        return answer
-
-    def _wake(self) -> None:
-        """Whoever is due is decided about aside: a heartbeat is answered while a policy thinks, or hangs."""
-        if self._control.allocator.is_due():
-            self._control.aside(lambda: self._try_to_decide(self._control.allocator.wake))
-
-    def observe(self, observations: Sequence[Observation]) -> None:
-        self._check()
-        self._ledger.write(lambda tx: progress.observe(tx, self._claims, observations))
-
-    def mark_bad(self, checkpoint_id: int, why: str) -> None:
-        self._check()
-        self._ledger.write(lambda tx: progress.mark_bad(tx, self._claims, checkpoint_id, why))
-
-    def commit(self, commit: Commit) -> CommitAnswer:
-        self._check()
-        if not commit.final:
-            return self._ledger.write(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
-        if not commit.finished and self._ledger.read(self._is_to_be_decided):
-            # Decided before, not after: what the job gets next is then known when the lease could be handed over. A
-            # boundary that the plan asked for, or waited for, carries it out; else the plan would be made again at
-            # every one of its own steps, from a picture in which it is half carried out.
-            self._try_to_decide(lambda: self._control.decide(f"boundary of {self._claims.segment_id}"))
-            crash_here("boundary.decided")
-        answer = self._ledger.change(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
-        self._try_to_decide(self._control.allocator.decide_pending)
-        return answer
-
-    def release_slots(self, slots: Sequence[Slot]) -> None:
-        self._check()
-        self._control.allocator.change(lambda tx: progress.release_slots(tx, self._claims, slots))
-        self._try_to_decide(self._control.allocator.decide_pending)
-
-    def exited(self, report: ExitReport) -> None:
-        check_agent(self._claims)
-        self._control.allocator.change(lambda tx: _group_gone(tx, self._claims.origin_epoch, report))
-        self._try_to_decide(self._control.allocator.decide_pending)
-
-    def _check(self) -> None:
-        check_trainer(self._claims, self._ledger.clock())
-
-    def _is_to_be_decided(self, tx: Tx) -> bool:
-        segment = tx.session.get(SegmentRow, self._claims.segment_id)
-        return segment is not None and SegmentState(segment.state).open and not is_planned(tx, segment)
-
-    @staticmethod
-    def _try_to_decide(decision: Any) -> None:
-        try:
-            decision()
-        except Exception:
-            log.exception("a decision failed; the next event or reconciliation makes it up")
-
-
-def _group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
-    """At once, not at the next reconciliation: a node that fails jobs uses up their attempts within seconds."""
-    endings.group_gone(tx, origin_epoch, report)
-    if report.kind == ExitKind.INFRASTRUCTURE:
-        node_health.judge_failures(tx)
 
 
 def ledger_url(settings: Settings) -> str:

@@ -256,6 +256,7 @@ class CancelOutcome:
     error: str | None = None  # then: why
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
     """A machine of the cluster, or one that has left it (`present`), and why it gets no jobs."""
 

@@ -4,8 +4,8 @@ A job whose user named the batch that its learning rate is tuned for (`Limits.ba
 at it, or as near as its slots allow, until gradient noise was measured: its own, or its task's once it reports itself.
 Then it may grow as far as a sample is still worth `Limits.min_efficiency` of one at that batch (McCandlish et al. 2018,
 `predict.speed.efficiency`), and only where at least `STEPS_LEFT` steps remain at the larger batch. What it has grown to
-it keeps as its work runs out: else each smaller batch would lower the bound for the next. At or below the base batch
-every batch of its range is allowed. Jobs without a base batch (published traces, whose noise is known throughout) are
+it keeps as its work runs out: else each smaller batch would lower the bound for the next. Else every batch at or below
+the base batch is allowed, too. Jobs without a base batch (published traces, whose noise is known throughout) are
 bound by their range alone.
 
 `bounded` narrows a job's limits to this, for every policy that takes its jobs from `policy.base.queue`; `horizon`,
@@ -36,8 +36,8 @@ class BatchBound:
     smallest: int
     largest: int
     min_efficiency: float
-    most_by_steps: int
-    kept: int  # what it runs at, where that is more than its steps would allow by now; else 0
+    by_steps: int  # largest at which enough steps remain, within the range
+    in_use: int  # what it runs at, or did last
     needed: int  # batch that gives every slot its samples, on its fewest slots and on those that it holds
 
     @staticmethod
@@ -50,21 +50,32 @@ class BatchBound:
         held = job.allocation.num_slots if job.allocation is not None else 0
         needed = max(limits.min_slots, held) * limits.min_local_batch
         by_steps = _on_grid(remaining_work / STEPS_LEFT, limits.base_batch)
-        in_use = job.last_batch or 0
+        nearest = min(max(limits.base_batch, limits.min_batch), limits.max_batch)
         return BatchBound(
-            limits.base_batch, min(max(limits.base_batch, limits.min_batch), limits.max_batch),
-            limits.min_batch, limits.max_batch, limits.min_efficiency,
-            int(min(max(by_steps, in_use), limits.max_batch)), in_use if in_use > by_steps else 0,
-            min(needed, limits.max_batch),
+            limits.base_batch, nearest, limits.min_batch, limits.max_batch, limits.min_efficiency,
+            int(max(min(by_steps, limits.max_batch), nearest)), job.last_batch or 0, min(needed, limits.max_batch),
         )  # fmt: skip
+
+    def kept(self, noise_scale: float | None) -> int | None:
+        """What a job goes on with that already runs at more than the steps that remain would allow: all of it that its
+        noise allows. None for others."""
+        most = min(self.in_use, self._by_worth(noise_scale))
+        return most if most > self.by_steps else None
+
+    def _by_worth(self, noise_scale: float | None) -> int:
+        if not is_measured(noise_scale):
+            return self.nearest
+        largest = largest_batch(self.min_efficiency, self.reference, noise_scale)
+        return int(max(min(_on_grid(largest, self.reference), self.largest), self.nearest))
 
     def range(self, noise_scale: float | None) -> BatchRange:
         """Without a measured noise scale the base batch alone."""
         if not is_measured(noise_scale):
             return BatchRange(self.nearest, self.nearest, self.nearest, self.needed)
-        by_worth = _on_grid(largest_batch(self.min_efficiency, self.reference, noise_scale), self.reference)
-        high = max(min(by_worth, self.most_by_steps, self.largest), self.nearest)
-        return BatchRange(max(self.nearest, min(self.kept, int(high))), self.smallest, int(high), self.needed)
+        kept = self.kept(noise_scale)
+        if kept is not None:
+            return BatchRange(kept, self.smallest, kept, self.needed)
+        return BatchRange(self.nearest, self.smallest, min(self._by_worth(noise_scale), self.by_steps), self.needed)
 
 
 def known_noise(job: JobView, noise_scale: float | None) -> float | None:
@@ -79,8 +90,9 @@ def bounded(job: JobView) -> JobView:
         return job
     bound = BatchBound.of(job, expected_remaining(job))
     assert bound is not None
-    allowed = bound.range(known_noise(job, job.noise_scale))
-    low = allowed.reference if bound.kept else allowed.low
+    noise = known_noise(job, job.noise_scale)
+    allowed = bound.range(noise)
+    low = bound.kept(noise) or allowed.low
     return replace(job, limits=_narrowed(job.limits, low, max(allowed.high, allowed.needed)))
 
 

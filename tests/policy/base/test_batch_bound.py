@@ -71,6 +71,21 @@ def test_near_its_end_no_smaller_batch_is_taken_for_nearly_as_fast(left: int, sm
     assert bound.range(1e6).reference == smallest
 
 
+@given(
+    noise=st.floats(0.0, 1e5), left=st.integers(1, 10**6), running=st.integers(16, 1024),
+    choice=st.floats(0.0, 1.0), base=st.integers(8, 1100),
+)  # fmt: skip
+def test_a_batch_that_was_chosen_leaves_the_choice_as_it_was(
+    noise: float, left: int, running: int, choice: float, base: int
+) -> None:
+    """So that whoever chooses by value, or by the number of slots, chooses it again."""
+    view = replace(trained(noise, total_samples=left), limits=replace(LIVE, base_batch=base))
+    low, high = allowed(holding(view, Slot("n", 0, "cpu"), batch=running))
+    chosen = low + round(choice * (high - low))
+    low_then, high_then = allowed(holding(view, Slot("n", 0, "cpu"), batch=chosen))
+    assert (low_then, high_then) == (low, high)
+
+
 def test_where_no_end_is_known_as_much_again_is_to_come() -> None:
     young = trained(1e6, total_samples=None, done_samples=STEPS_LEFT * 128)
     assert allowed(young) == (16, 128)

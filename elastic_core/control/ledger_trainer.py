@@ -1,0 +1,103 @@
+"""`TrainerControl` over the ledger: what the processes of one job report, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from elastic_core.control.ledger.database import Ledger, Tx
+from elastic_core.control.ledger.tables import SegmentRow
+from elastic_core.control.scheduling.allocator import Allocator
+from elastic_core.control.scheduling.deciders import Aside
+from elastic_core.control.transitions import endings, node_health, progress
+from elastic_core.control.transitions.commits import commit as make_commit
+from elastic_core.control.transitions.handover import is_planned
+from elastic_core.crashing import crash_here
+from elastic_core.domain import Observation, SegmentState, Slot
+from elastic_core.logs import get_logger
+from elastic_core.protocol.process_groups import ExitKind, ExitReport
+from elastic_core.protocol.tokens import Claims, TrainerTokens, check_agent, check_trainer
+from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
+
+log = get_logger(__name__)
+
+
+class LedgerTrainer:
+    """`TrainerControl` for the processes of one token.
+
+    What a trainer reports is committed before anything is decided from it: a decision that fails then is logged and
+    left to the next event, because training must go on.
+    """
+
+    def __init__(
+        self, ledger: Ledger, allocator: Allocator, decide: Callable[[str], object], aside: Aside,
+        tokens: TrainerTokens, claims: Claims,
+    ) -> None:  # fmt: skip
+        """`decide`: for a reason; `aside`: what nobody waits for."""
+        self._ledger, self._allocator, self._decide, self._aside = ledger, allocator, decide, aside
+        self._tokens = tokens
+        self._claims = claims
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        self._check()
+        answer = self._ledger.write(lambda tx: progress.heartbeat(tx, self._tokens, self._claims, beat))
+        self._try_to_decide(self._wake)
+        return answer
+
+    def _wake(self) -> None:
+        """Whoever is due is decided about aside: a heartbeat is answered while a policy thinks, or hangs."""
+        if self._allocator.is_due():
+            self._aside(lambda: self._try_to_decide(self._allocator.wake))
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        self._check()
+        self._ledger.write(lambda tx: progress.observe(tx, self._claims, observations))
+
+    def mark_bad(self, checkpoint_id: int, why: str) -> None:
+        self._check()
+        self._ledger.write(lambda tx: progress.mark_bad(tx, self._claims, checkpoint_id, why))
+
+    def commit(self, commit: Commit) -> CommitAnswer:
+        self._check()
+        if not commit.final:
+            return self._ledger.write(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
+        if not commit.finished and self._ledger.read(self._is_to_be_decided):
+            # Decided before, not after: what the job gets next is then known when the lease could be handed over. A
+            # boundary that the plan asked for, or waited for, carries it out; else the plan would be made again at
+            # every one of its own steps, from a picture in which it is half carried out.
+            self._try_to_decide(lambda: self._decide(f"boundary of {self._claims.segment_id}"))
+            crash_here("boundary.decided")
+        answer = self._ledger.change(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
+        self._try_to_decide(self._allocator.decide_pending)
+        return answer
+
+    def release_slots(self, slots: Sequence[Slot]) -> None:
+        self._check()
+        self._allocator.change(lambda tx: progress.release_slots(tx, self._claims, slots))
+        self._try_to_decide(self._allocator.decide_pending)
+
+    def exited(self, report: ExitReport) -> None:
+        check_agent(self._claims)
+        self._allocator.change(lambda tx: group_gone(tx, self._claims.origin_epoch, report))
+        self._try_to_decide(self._allocator.decide_pending)
+
+    def _check(self) -> None:
+        check_trainer(self._claims, self._ledger.clock())
+
+    def _is_to_be_decided(self, tx: Tx) -> bool:
+        segment = tx.session.get(SegmentRow, self._claims.segment_id)
+        return segment is not None and SegmentState(segment.state).open and not is_planned(tx, segment)
+
+    @staticmethod
+    def _try_to_decide(decision: Any) -> None:
+        try:
+            decision()
+        except Exception:
+            log.exception("a decision failed; the next event or reconciliation makes it up")
+
+
+def group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
+    """At once, not at the next reconciliation: a node that fails jobs uses up their attempts within seconds."""
+    endings.group_gone(tx, origin_epoch, report)
+    if report.kind == ExitKind.INFRASTRUCTURE:
+        node_health.judge_failures(tx)
