@@ -16,14 +16,14 @@ PARTS = {
     "services_commands": None,
     "jobs_commands": "jobs",
     "audit_commands": None,
-    "checkpoints": "checkpoint",
+    "checkpoints.checkpoint_commands": "checkpoint",
     "tracker_commands": "tracker",
     "policy_commands": "policy",
     "node_commands": "nodes",
     "forecast_commands": None,
     "history_commands": "history",
     "simulate": None,
-    "files": None,
+    "checkpoints.files": None,
 }
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
-from elastic_core.commands.checkpoints import app
+from elastic_core.commands.checkpoints.checkpoint_commands import app
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.state.format.checkpoint_format import CheckpointHeader, checkpoint_uri, write_manifest, write_shard
 from elastic_core.state.stores.store import CheckpointStore

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from elastic_core.commands import exporting
-from elastic_core.commands.checkpoints import app
+from elastic_core.commands.checkpoints.checkpoint_commands import app
 from elastic_core.errors import ElasticError, InfrastructureError, UserError
 from elastic_core.settings import Settings
 from examples.digits import split_digits

@@ -169,7 +169,7 @@ def test_a_control_plane_without_airflow_says_so(ledger_url: str, tmp_path: Path
 def test_a_start_that_fails_leaves_nothing_and_may_be_asked_for_again(
     plane: Plane, runs: FakeJobRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(job_id: str, conf: object) -> bool:
+    def away(job_id: str, conf: object, caller: object) -> bool:
         raise InfrastructureError("Airflow does not know the DAG yet")
 
     with monkeypatch.context() as patched:
@@ -185,5 +185,5 @@ def test_a_start_that_another_caller_won_is_the_same_request(
     plane: Plane, runs: FakeJobRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = runs.start
-    monkeypatch.setattr(runs, "start", lambda job_id, conf: start(job_id, conf) and start(job_id, conf))
+    monkeypatch.setattr(runs, "start", lambda *asked: start(*asked) and start(*asked))
     assert plane.service.start_job("job-a", a_spec()).state is SubmissionState.STARTING

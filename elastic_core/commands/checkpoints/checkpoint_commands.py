@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from elastic_core.commands.changing import plan, reshard
-from elastic_core.commands.exporting import export
+from elastic_core.commands.checkpoints.changing import plan, reshard
+from elastic_core.commands.checkpoints.exporting import export
 from elastic_core.commands.opening import Sha256, Store, locate, open_checkpoint
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
