@@ -30,7 +30,7 @@ function card(job, now, colour) {
   const turnedOut = hindsight(job);
   if (turnedOut) article.append(turnedOut);
   for (const note of job.notes) article.append(el("p", { class: "note" }, note));
-  for (const action of job.actions) article.append(el("p", { class: action.done ? "note" : "note refused" }, actionWords(action, now)));
+  for (const action of job.actions) article.append(el("p", { class: action.done ? "action" : "action refused" }, actionWords(action, now)));
   return article;
 }
 
