@@ -14,7 +14,7 @@ from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.scheduling import chosen_policy
-from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
+from elastic_core.control.scheduling.allocator import Allocator, Replay, is_due, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
 from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.transitions import endings, ledger_reconcile, lifecycle, progress, removable, start_job
@@ -263,14 +263,12 @@ class LedgerTrainer:
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         self._check()
-        answer = self._ledger.write(lambda tx: progress.heartbeat(tx, self._tokens, self._claims, beat))
-        self._try_to_decide(self._wake)
-        return answer
-
-    def _wake(self) -> None:
-        """Whoever is due is decided about aside: a heartbeat is answered while a policy thinks, or hangs."""
-        if self._control.allocator.is_due():
+        answer, due = self._ledger.write(
+            lambda tx: (progress.heartbeat(tx, self._tokens, self._claims, beat), is_due(tx))
+        )
+        if due:  # aside: a heartbeat is answered while a policy thinks, or hangs
             self._control.aside(lambda: self._try_to_decide(self._control.allocator.wake))
+        return answer
 
     def observe(self, observations: Sequence[Observation]) -> None:
         self._check()
