@@ -7,7 +7,7 @@ from typing import Any
 
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import SegmentRow
-from elastic_core.control.scheduling.allocator import Allocator
+from elastic_core.control.scheduling.allocator import Allocator, is_due
 from elastic_core.control.scheduling.deciders import Aside
 from elastic_core.control.transitions import endings, node_health, progress
 from elastic_core.control.transitions.commits import commit as make_commit
@@ -40,14 +40,12 @@ class LedgerTrainer:
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         self._check()
-        answer = self._ledger.write(lambda tx: progress.heartbeat(tx, self._tokens, self._claims, beat))
-        self._try_to_decide(self._wake)
-        return answer
-
-    def _wake(self) -> None:
-        """Whoever is due is decided about aside: a heartbeat is answered while a policy thinks, or hangs."""
-        if self._allocator.is_due():
+        answer, due = self._ledger.write(
+            lambda tx: (progress.heartbeat(tx, self._tokens, self._claims, beat), is_due(tx))
+        )
+        if due:  # aside: a heartbeat is answered while a policy thinks, or hangs
             self._aside(lambda: self._try_to_decide(self._allocator.wake))
+        return answer
 
     def observe(self, observations: Sequence[Observation]) -> None:
         self._check()

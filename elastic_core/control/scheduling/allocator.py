@@ -120,13 +120,9 @@ class Allocator:
                     rounds += 1
             rounds += 1
 
-    def is_due(self) -> bool:
-        """Whether the plan's own next time has come, or a crash left an event undecided."""
-        return self._ledger.read(_is_due)
-
     def wake(self) -> None:
-        """Decide if it is due."""
-        if self.is_due():
+        """Decide if the plan's own next time has come, or if a crash left an event undecided."""
+        if self._ledger.read(is_due):
             self._ledger.change(_take_wake_up)
             self.decide_pending()
 
@@ -206,7 +202,8 @@ def _is_undecided(tx: Tx) -> bool:
     return row.version != row.decided_version
 
 
-def _is_due(tx: Tx) -> bool:
+def is_due(tx: Tx) -> bool:
+    """Whether the plan's own next time has come, or a crash left an event undecided."""
     row = tx.scheduling()
     return row.version != row.decided_version or (row.wake_at is not None and row.wake_at <= tx.now)
 
