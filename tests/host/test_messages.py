@@ -11,6 +11,7 @@ import pytest
 from elastic_core.domain import Slot, to_json
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import (
+    AccessBrokerProcess,
     AgentProcess,
     CacheServerAddress,
     GroupStop,
@@ -31,6 +32,7 @@ from elastic_core.host.messages import (
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.memory_tier.cache_client import Access
+from elastic_core.state.store_access.store_grants import StoreAccess
 from tests.launch.builders import order
 
 SLOT = SlotId("n0", 1, "cpu")
@@ -95,6 +97,8 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
         "n1.json",
         {"pid": 7, "start_time": 9, "socket": "s", "host": "127.0.0.1", "port": 80},
     ),
+    (AccessBrokerProcess(7, 9), None, "process.json", {"pid": 7, "start_time": 9}),
+    (StoreAccess("s", "{}", b"\x01\xff"), None, "store.json", {"socket": "s", "grant": "{}", "key": "01ff"}),
 ]
 IDS = [name for _, _, name, _ in FILES]
 
