@@ -67,9 +67,9 @@ def rotate(settings: Settings, names: Sequence[str], now: float, overlap_seconds
             raise UserError(f"there is no secret {path} yet: `elastic up` makes it")
         if overlap_seconds and before.exists() and now < (until := float(before.read_text().partition("\n")[0])):
             raise UserError(
-                f"the secret before the {name!r} of now counts for {(until - now) / 3600:.1f} h more, and what it signed "
-                "would be refused. Rotate again after that, or with --at-once: processes that still use it are refused, "
-                "and their jobs go on from their last checkpoints"
+                f"the secret before the {name!r} of now counts for {(until - now) / 3600:.1f} h more, and what it "
+                "signed would be refused. Rotate again after that, or with --at-once: processes that still use it are "
+                "refused then, and their jobs go on from their last checkpoints"
             )
     for name in names:
         path, before = settings.secret_file(name), settings.secret_file(name + BEFORE)
