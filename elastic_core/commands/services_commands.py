@@ -118,9 +118,8 @@ def rotate_secrets(
     chosen = tuple(names or SIGNING)
     rotate(Settings(), chosen, time.time(), 0.0 if at_once else overlap_hours * 3600)
     until = "those before count no more" if at_once else f"those before count for {overlap_hours:g} h more"
-    typer.echo(
-        f"new: {', '.join(chosen)}; {until}. Start the services anew within that time (elastic down, elastic up)"
-    )
+    typer.echo(f"new: {', '.join(chosen)}; {until}")
+    typer.echo("Airflow's services sign with the ones before until `elastic down` and `elastic up`")
 
 
 @app.command()

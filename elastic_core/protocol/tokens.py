@@ -34,9 +34,7 @@ SIGNATURE_HEADER = "x-elastic-signature"
 CALLER_HEADER = "x-elastic-caller"  # for whom the request acts (`protocol.callers.OnBehalf`); absent: the platform
 NONCE_BYTES = 16
 PRUNE_NONCES = 1024
-BEFORE = (
-    ".before"  # beside a secret's file: until when the one before counts (Unix seconds), and in the next line itself
-)
+BEFORE = ".before"  # beside a secret's file: until when the one before counts (Unix seconds), then itself
 MIN_SECRET_BYTES = 32
 MIN_DIFFERENT_BYTES = 8  # of a secret, besides words that stand for one; 32 random hexadecimal digits have 14
 _STANDS_FOR_ONE = re.compile(rb"change[-_ ]?(me|this)|secret|password|placeholder|example|default", re.IGNORECASE)

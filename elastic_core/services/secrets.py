@@ -70,7 +70,7 @@ def rotate(settings: Settings, names: Sequence[str], now: float, overlap_seconds
             raise UserError(
                 f"the secret before the {name!r} of now counts for {(until - now) / 3600:.1f} h more, and what it "
                 "signed would be refused. Rotate again after that, or with --at-once: processes that still use it are "
-                "refused, and their jobs go on from their last checkpoints"
+                "refused then, and their jobs go on from their last checkpoints"
             )
     for name in names:
         path, before = settings.secret_file(name), settings.secret_file(name + BEFORE)
