@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from elastic_core.commands.forecast_commands import lines_of
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.predict.work.graded import report
 from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast, Grade, Quantity
-from elastic_core.protocol.records import JobStatus
+from elastic_core.protocol.records import AuditRecord, JobStatus
 from tests.builders import FACTS, a_spec
 
 NOW = 1000.0
@@ -55,6 +56,9 @@ class Api:
 
     def forecast_report(self, limit: int) -> Any:
         return report([ENDED, ENDED][:limit])
+
+    def audit_records(self, job_ids: Sequence[str], limit: int) -> list[AuditRecord]:
+        return []
 
 
 @pytest.fixture

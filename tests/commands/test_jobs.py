@@ -55,8 +55,8 @@ def record(control: LedgerControl, runs: FakeJobRuns) -> None:
     """What the job's run does first, played as soon as it was asked for."""
     start = runs.start
 
-    def recorded(name: str, conf: Mapping[str, Any]) -> bool:
-        started = start(name, conf)
+    def recorded(name: str, conf: Mapping[str, Any], caller: Caller | None = None) -> bool:
+        started = start(name, conf, caller)
         control.submit(name, parse_job_spec(conf["spec"]), FACTS, conf["warm_start"])
         return started
 

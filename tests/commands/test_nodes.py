@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 
 from typer.testing import CliRunner, Result
@@ -21,7 +22,7 @@ def test_nodes_are_listed_set_aside_and_taken_back(control: LedgerControl) -> No
     )
     shown = elastic("set-aside", "node-a", "--reason", "its fan is broken").stdout
     assert shown.startswith("node-a  cpu  0 of 2 slots held  set aside ")
-    assert shown.endswith(" by a user, by the command line: its fan is broken\n")
+    assert shown.endswith(f" by {getpass.getuser()}@host: its fan is broken\n")
     assert control.snapshot().capacity() == {"cpu": 2}
     (_, used) = json.loads(elastic("list", "--json").stdout)
     assert (used["name"], used["set_aside_at"]) == ("node-b", None)
