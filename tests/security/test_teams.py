@@ -100,7 +100,11 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/ui/segments/{job}__seg_0/revoke": {"reason": "enough"},
     "/ui/jobs/new/start": {"spec": SPEC},
     "/ui/cancel": {"job_ids": ["{job}"], "reason": "enough"},
+    "/ui/nodes/node-a/set_aside": {"reason": "its fan is broken"},
+    "/ui/nodes/node-a/take_back": {},
 }
+# Routes and methods of the pool itself: the operator's, and administrators'.
+POOL = ("/ui/nodes/", "set_", "take_back_")
 # role -> (route of an own job, of another's job, a submission) is let in
 ROLES = {
     "": (False, False, False),
@@ -118,8 +122,11 @@ def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
         for route in app.routes
         if isinstance(route, APIRoute) and route.path.startswith("/ui") and route.methods - {"GET", "HEAD"}
     }
-    named = {path.replace("{job}__seg_0", "{segment_id}").replace("{job}", "{job_id}") for path in ROUTES}
-    assert acting == {path.replace("/new/", "/{job_id}/") for path in named}
+    parts = {"{job}__seg_0": "{segment_id}", "{job}": "{job_id}", "/new/": "/{job_id}/", "/node-a/": "/{node}/"}
+    named = set(ROUTES)
+    for example, part in parts.items():
+        named = {path.replace(example, part) for path in named}
+    assert acting == named
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -132,6 +139,8 @@ def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
             body = json.loads(json.dumps(ROUTES[path]).replace("{job}", job_id))
             answer = client.post(path.replace("{job}", job_id), json=body, headers={**OWN_PAGE, "x-user": who})
             let_in = submits if path.endswith("/start") else own if is_own else others
+            if path.startswith(POOL):
+                let_in = who == "root"
             if path == "/ui/cancel" and answer.status_code == 200:
                 refused = "may not cancel" in (answer.json()[0]["error"] or "")
             else:
@@ -152,6 +161,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "submit": {"job_id": "new", "spec": SPEC, "facts": {"dataset_samples": 100}},
     "set_policy": {"policy": "fifo"},
     "set_cluster": {"cluster": a_cluster().model_dump(mode="json")},
+    "set_aside_node": {"node": "node-a", "reason": "its fan is broken"},
+    "take_back_node": {"node": "node-a"},
 }
 
 
@@ -162,7 +173,7 @@ def test_a_signed_request_has_no_more_rights_than_whom_it_acts_for(client: httpx
     allowed = {
         "eve": False,
         "ann": name in ("start_job", "check_submission", "submit"),
-        "olga": not name.startswith("set_"),
+        "olga": not name.startswith(POOL),
         "root": True,
     }
     for who, let_in in allowed.items():
