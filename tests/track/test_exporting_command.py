@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from elastic_core.commands import exporting
+from elastic_core.commands.checkpoints import exporting
 from elastic_core.commands.checkpoints.checkpoint_commands import app
 from elastic_core.errors import ElasticError, InfrastructureError, UserError
 from elastic_core.settings import Settings
