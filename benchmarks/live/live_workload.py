@@ -92,7 +92,8 @@ class LiveWorkload:
 
     def fingerprint(self) -> str:
         """Of everything that makes two runs comparable."""
-        content = json.dumps([self.name, [asdict(node) for node in self.nodes], [asdict(job) for job in self.jobs]])
+        nodes = [{key: value for key, value in asdict(node).items() if key != "set_aside"} for node in self.nodes]
+        content = json.dumps([self.name, nodes, [asdict(job) for job in self.jobs]])
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def cluster(self) -> ClusterSpec:

@@ -22,6 +22,7 @@ FIRST, LAST = 5.0, 95.0  # seconds
 POINTS = tuple(CONTROL_POINTS)
 JUMPS = (-3600.0, -40.0, -5.0, 5.0, 40.0, 3600.0)
 
+SUBMISSIONS_POINT = "run.started"  # to which submissions alone come, most of them early
 OPERATORS_POINT = "cluster.unfenced"  # in the command by which an operator changes the cluster
 
 
@@ -60,7 +61,7 @@ class Faults:
             world.hub.at(rng.uniform(FIRST, LAST), lambda kind=kind: self._make(kind))
         for offset in (0, len(POINTS) // 2):
             point = POINTS[(world.seed + offset) % len(POINTS)]
-            armed_at = rng.uniform(0.0, 50.0)
+            armed_at = rng.uniform(0.0, 50.0) if point != SUBMISSIONS_POINT else 0.0
             world.hub.at(armed_at, lambda point=point: self._arm(point))
             if point == OPERATORS_POINT:  # which nothing else leads to
                 world.hub.at(armed_at + 1.0, lambda: self._make("node lost"))

@@ -25,7 +25,7 @@ class Slot:
 class Node:
     """A machine of the cluster. A node that has left keeps its name here with `present=False`.
 
-    One that is set aside (`set_aside`: why) is not present either for who decides. JSON leaves it out where it is "".
+    One that is set aside (`set_aside`: why) is not present either for who decides.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Node:
     num_slots: int
     price_per_slot_hour: float = 0.0
     present: bool = True
-    set_aside: Annotated[str, Field(exclude_if=lambda why: not why)] = ""
+    set_aside: str = ""
 
     def slots(self) -> tuple[Slot, ...]:
         return _slots_of(self.name, self.type, self.num_slots)

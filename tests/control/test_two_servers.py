@@ -132,7 +132,7 @@ def disturb(client: OneOfTwo, plane: LedgerControl, stop: threading.Event) -> li
         seen += [event.position for event in plane.feed.events(seen[-1])]
         node = rng.choice(("node-a", "node-b"))
         client.service.decide("asked for at once, by many")
-        client.service.set_aside_node(node, "looked at", "somebody")
+        client.service.set_aside_node(node, "looked at")
         client.service.jobs()
         client.service.take_back_node(node)
     while events := plane.feed.events(seen[-1]):

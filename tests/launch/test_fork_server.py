@@ -20,7 +20,6 @@ from elastic_core.host.messages import ForkServerProcess
 from elastic_core.host.process import FORKED_FROM, ProcessId, marked
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch import fork_server
-from elastic_core.settings import Settings
 from tests.launch.builders import wait_for
 
 PROBE = "tests.launch.probe"
@@ -35,7 +34,7 @@ def forking(executing_home: Path, fork_server_of_scripts: Path) -> Path:
 
 def run(home: Path, *argv: str, timeout: float = 20.0, **env: str) -> tuple[int, str]:
     """Exit code and output of the probe."""
-    environ = {**allowed(os.environ, Settings(home=home)), **env}
+    environ = {**allowed(os.environ), **env}
     with (home / "output").open("w+b") as output:
         files = (subprocess.DEVNULL, output.fileno(), output.fileno())
         code = fork_client.run_module(
@@ -150,7 +149,7 @@ def test_strangers_are_not_answered(forking: Path, fork_server_of_scripts: Path)
 
 
 def test_one_that_was_killed_is_started_again_for_the_next(executing_home: Path) -> None:
-    home, environ = executing_home, allowed(os.environ, Settings(home=executing_home))
+    home, environ = executing_home, allowed(os.environ)
     folder = fork_client.folder_of(home)
     starts = [threading.Thread(target=fork_client.start, args=(home, Path.cwd(), environ)) for _ in range(4)]
     for thread in starts:

@@ -131,7 +131,7 @@ def _records(
                 job=submission(job, spec),
                 total_samples=job.total_samples if spec.work.end_is_known else None,
                 committed_samples=0 if head is None else _work(head),
-                state_bytes=None if head is None else head.size_bytes,
+                state_bytes=None if head is None else head.size_bytes or None,
                 reported_samples=reported.get(job_id, 0),
                 segment=OpenSegment(
                     segment_id=segment.id,

@@ -110,7 +110,7 @@ class Trainer:
 
     def _commit(self, **more: Any) -> Any:
         assert self.order is not None
-        commit = a_commit(self.order, self.step, **{"samples": int(self.job.done), **more})
+        commit = a_commit(self.order, self.step, **{"samples": int(self.job.done), "size_bytes": 0, **more})
         self.committed = commit.samples
         return self.calls.commit(commit)
 
