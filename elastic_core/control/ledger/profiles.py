@@ -43,7 +43,7 @@ NOISE = text("""
 
 PAST = text("""
     WITH history AS (
-        SELECT l.job_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage, s.start_step,
+        SELECT l.job_id, l.segment_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage,
                CASE WHEN s.asked_at <= l.granted_at THEN s.asked_at END AS asked_at,
                l.epoch = l.origin_epoch AS restarted,
                lag(l.allocation - 'global_batch') OVER w <> l.allocation - 'global_batch' AS moved,
@@ -59,15 +59,17 @@ PAST = text("""
             WHEN restarted THEN coalesce(next.step_at, started_at) - granted_at
                  + greatest(gone_at + greatest(asked_at - gone_at, 0) - coalesce(last.step_at, ended_at), 0)
             ELSE next.step_at - last.step_at END AS pause
-        FROM history h
+        FROM (SELECT *, first_value(ended_with) OVER (PARTITION BY job_id, segment_id ORDER BY epoch) AS began_with
+              FROM history) h  -- a segment that is tried again starts later: its first attempt's checkpoints are before
         LEFT JOIN LATERAL (
             SELECT (timings ->> 'last_step_at')::float8 AS step_at FROM checkpoints
             WHERE (h.restarted OR h.moved) AND id = h.ended_with AND epoch = h.epoch_before
         ) last ON true
         LEFT JOIN LATERAL (
             SELECT (timings ->> 'first_step_at')::float8 AS step_at FROM checkpoints c
-            WHERE (h.restarted OR h.moved) AND c.job_id = h.job_id AND c.lineage = h.lineage AND c.step >= h.start_step
-              AND c.epoch = h.epoch
+            WHERE (h.restarted OR h.moved) AND c.job_id = h.job_id AND c.lineage = h.lineage AND c.epoch = h.epoch
+              AND c.step >= coalesce(
+                  (SELECT step FROM checkpoints b WHERE b.id = h.began_with AND b.lineage = h.lineage), 0)
             ORDER BY c.step LIMIT 1
         ) next ON true
     )
