@@ -1,10 +1,11 @@
 """300 jobs submitted at once: how long the page and a decision take, and to cancel all of them on the page.
 
 The control plane's app with the page's routes runs in a process of its own under uvicorn, over an embedded PostgreSQL
-with its usual durability, and with the default policy on 64 slots. Jobs come by signed requests of eight threads, as
-their runs' tasks send them (`submit`, `acquire`), on behalf of a user, whose actions are on record. All the while the
-page is asked for anew once its answer is not kept any longer. Then decisions are asked for one by one, and one request
-of a user cancels all jobs. Not in it: Airflow (its login, its scheduler, the runs of the jobs) and heartbeats.
+with its usual durability, and with the default policy, in its policy process, on 64 slots. Jobs come by signed requests
+of eight threads, as their runs' tasks send them (`submit`, `acquire`), on behalf of a user, whose actions are on
+record. All the while the page is asked for anew once its answer is not kept any longer. Then decisions are asked for
+one by one, and one request of a user cancels all jobs. Not in it: Airflow (its login, its scheduler, the runs of the
+jobs) and heartbeats.
 
 Bars: the 95th percentile of the page's answers and of decisions at most 1 s, all jobs cancelled within 10 s.
 """

@@ -26,6 +26,8 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     from elastic_core.control.ledger.database import Ledger
     from elastic_core.control.plane import LedgerControl
     from elastic_core.control.rpc.http_api import create_app
+    from elastic_core.control.scheduling.deciders import InAThread
+    from elastic_core.control.scheduling.policy_process import PolicyProcess
     from elastic_core.host.steady_clock import SteadyClock
     from elastic_core.settings import Settings
 
@@ -34,7 +36,9 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     import_all_models()
     Base.metadata.create_all(airflow_settings.engine)
     settings = Settings(home=Path(home), mlflow_uri="none")
-    control = LedgerControl(Ledger(url, settings, SteadyClock(Path(home))), settings, SECRET)
+    ledger = Ledger(url, settings, SteadyClock(Path(home)))
+    decider = PolicyProcess(settings.decide_seconds, settings.decide_memory_mb)
+    control = LedgerControl(ledger, settings, SECRET, decider=decider, aside=InAThread())  # as `open_control` has it
     app = create_app(control, service_secret=SECRET, user_reads=_reader, user_writes=_user)
     app.include_router(ui_router(control, settings), prefix="/ui")
     uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).run(sockets=[listener])

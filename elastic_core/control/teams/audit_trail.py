@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from sqlalchemy import select
@@ -83,9 +84,7 @@ def of_job(tx: Tx, job_id: str) -> About:
 
 
 def of_segment(tx: Tx, segment_id: str) -> About:
-    job_id = tx.segment(segment_id).job_id
-    job = of_job(tx, job_id)
-    return About(subject=f"segment {segment_id!r}", job_id=job_id, queue=job.queue, submitted_by=job.submitted_by)
+    return replace(of_job(tx, tx.segment(segment_id).job_id), subject=f"segment {segment_id!r}")
 
 
 def of_spec(tx: Tx, job_id: str, spec: JobSpec) -> About:

@@ -1,7 +1,7 @@
-"""Nodes are set aside and taken back: by a user, or by what the ledger knows of the jobs that ran on them.
+"""Nodes are set aside by the operator, or by what the ledger knows of the jobs that ran on them, and taken back.
 
 A node that is set aside gets no further slots; what runs there goes on, and moves at a boundary once there is room
-elsewhere. Nothing takes a node back but a user, since an idle node shows nothing. What counts against a node, within
+elsewhere. Only the operator takes one back, since an idle node shows nothing. What counts against a node, within
 `WINDOW_SECONDS` and since it was last taken back:
 
 *Failures*: jobs that lost an attempt on it to the infrastructure (dead processes, no heartbeats), however often each. A

@@ -96,10 +96,11 @@ def _start(question: Question, mean: Floats) -> Floats:
     a worse minimum, and all take half as many steps more (decision record 0074).
     """
     start = mean.copy()
-    fixed, per_sample, sync = mean[: COMMON.index("sync") + 1]
+    fixed, per_sample = mean[COMMON.index("fixed")], mean[COMMON.index("per_sample")]
     exchanging = [point for point in question.points if point.num_slots > 1 and _compute_part(point) is not None]
     if exchanging:
-        sync = start[COMMON.index("sync")] = median(log(point.step_seconds) for point in exchanging)
+        start[COMMON.index("sync")] = median(log(point.step_seconds) for point in exchanging)
+    sync = start[COMMON.index("sync")]
     for place, kind in enumerate(question.types):
         own = len(COMMON) + len(BY_TYPE) * place
         slowness = [

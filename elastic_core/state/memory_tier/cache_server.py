@@ -26,6 +26,7 @@ from typing import Any
 
 from elastic_core import logs
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.detached import detach, is_installed
 from elastic_core.host.messages import CacheServerAddress
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
@@ -262,7 +263,7 @@ def run(folder: Path, node: str, secret_file: Path, limit: int, host: str, ready
     RunDir(folder).write(server.address, node)
     log.info(f"holds up to {limit} bytes for node {node}")
     ready()
-    while not stopped.wait(TICK_SECONDS) and server.idle_seconds < IDLE_SECONDS and _is_installed(secret_file, secret):
+    while not stopped.wait(TICK_SECONDS) and server.idle_seconds < IDLE_SECONDS and is_installed(secret_file, secret):
         memory.expire(JOB_SECONDS)
     server.close()
     with suppress(OSError):
@@ -277,27 +278,13 @@ def spare() -> int:
     return sizes["MemAvailable"] - sizes["MemTotal"] // RESERVE
 
 
-def _is_installed(secret_file: Path, secret: bytes) -> bool:
-    """Whether the installation is still there."""
-    try:
-        return secret_file.read_bytes() == secret
-    except OSError:
-        return False
-
-
 def main(argv: Sequence[str]) -> None:
     """`--folder D --node N --secret F --limit BYTES --host H`: called by `cache_servers` only, hence no help.
 
     The process that was started returns once the server, which has left its caller's process tree, can be reached.
     """
     options = dict(zip(argv[::2], argv[1::2], strict=True))
-    reading, writing = os.pipe()
-    if os.fork():
-        os.close(writing)
-        os.read(reading, 1)  # or the end of it
-        os._exit(0)
-    os.close(reading)
-    os.setsid()
+    ready = detach()
     logs.configure("cache server")
     run(
         Path(options["--folder"]),
@@ -305,7 +292,7 @@ def main(argv: Sequence[str]) -> None:
         Path(options["--secret"]),
         int(options["--limit"]),
         options["--host"],
-        ready=lambda: os.close(writing),
+        ready=ready,
     )
 
 

@@ -8,7 +8,6 @@ store.
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 from collections.abc import Collection, Iterable
@@ -16,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import UserError
+from elastic_core.host.detached import shared_secret
 from elastic_core.host.environment import allowed
 from elastic_core.host.messages import CacheServerAddress
 from elastic_core.host.process import ProcessId, end_processes
@@ -112,17 +112,7 @@ def _nodes(settings: Settings, order: LaunchOrder) -> tuple[str, ...]:
 
 
 def _secret(settings: Settings) -> bytes:
-    """The installation's, made by whoever needs it first."""
-    path = settings.secret_file("memory")
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        temporary.touch(mode=0o600)
-        temporary.write_text(secrets.token_urlsafe(48))
-        with suppress(FileExistsError):  # another has just done the same
-            os.link(temporary, path)
-        temporary.unlink()
-    return path.read_bytes()
+    return shared_secret(settings.secret_file("memory"))
 
 
 def _process(folder: Path, node: str) -> ProcessId | None:

@@ -25,6 +25,7 @@ from typing import Any
 
 from elastic_core import logs
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.host.detached import detach, is_installed
 from elastic_core.host.messages import AccessBrokerProcess
 from elastic_core.host.process import ProcessId, hide_memory
 from elastic_core.host.rundir import RunDir
@@ -114,19 +115,12 @@ def run(url: str, endpoint: str, secret_file: Path, folder: Path, home: Path, re
     RunDir(folder).write(AccessBrokerProcess(*ProcessId.current()))
     log.info(f"signs requests of jobs to {url}")
     ready()
-    while not stopped.wait(TICK_SECONDS) and _is_installed(secret_file, secret):
+    while not stopped.wait(TICK_SECONDS) and is_installed(secret_file, secret):
         pass
     broker.close()
     with suppress(OSError):
         RunDir(folder).delete(AccessBrokerProcess)
     log.info("ends")
-
-
-def _is_installed(secret_file: Path, secret: bytes) -> bool:
-    try:
-        return secret_file.read_bytes() == secret
-    except OSError:
-        return False
 
 
 def take_environment(variables: Mapping[str, str]) -> None:
@@ -142,18 +136,12 @@ def main(argv: Sequence[str]) -> None:
     hide_memory()
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     take_environment(json.loads(sys.stdin.buffer.read()))
-    reading, writing = os.pipe()
-    if os.fork():
-        os.close(writing)
-        os.read(reading, 1)  # or the end of it
-        os._exit(0)
-    os.close(reading)
-    os.setsid()
+    ready = detach()
     logs.configure("access broker")
     try:
         run(
             options["--url"], options["--endpoint"], Path(options["--secret"]), Path(options["--folder"]),
-            Path(options["--home"]), ready=lambda: os.close(writing),
+            Path(options["--home"]), ready=ready,
         )  # fmt: skip
     except (OSError, InfrastructureError):
         log.exception("no access broker")

@@ -12,10 +12,11 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.detached import shared_secret
 from elastic_core.host.environment import allowed
 from elastic_core.host.messages import AccessBrokerProcess
 from elastic_core.host.process import ProcessId, end_processes
@@ -114,17 +115,7 @@ def serving(settings: Settings, grant: StoreGrant) -> Iterator[StoreAccess | Non
 
 
 def _secret(settings: Settings) -> bytes:
-    """The installation's, made by whoever needs it first."""
-    path = settings.secret_file("store-access")
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        temporary.touch(mode=0o600)
-        temporary.write_text(secrets.token_urlsafe(48))
-        with suppress(FileExistsError):  # another has just done the same
-            os.link(temporary, path)
-        temporary.unlink()
-    return path.read_bytes()
+    return shared_secret(settings.secret_file("store-access"))
 
 
 def _process(folder: Path) -> ProcessId | None:
