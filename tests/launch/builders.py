@@ -82,9 +82,10 @@ def wait_until_dead(launcher: Launcher, origin_epoch: int = 7, seconds: float = 
 
 
 def wait_until_ready(launcher: LocalLauncher, num_ranks: int = 2, origin_epoch: int = 7) -> list[ProcessId]:
-    """The workers, once all of them are past their preparations."""
+    """The workers, once all of them are past their preparations, and their agent has written down that they live."""
     folder = RunDir.of(launcher.home, origin_epoch)
     wait_for(lambda: all((folder.path / f"ready{rank}").exists() for rank in range(num_ranks)))
+    wait_for(lambda: (recorded := folder.read(WorkerProcesses)) and len(recorded.workers) >= num_ranks)
     return workers_of(folder)
 
 

@@ -49,8 +49,13 @@ class _Breed:
         self._greedy = sorted(rows, key=lambda row: (min(search.contenders[row].utilities.values()), row))
 
     def random(self, count: int) -> list[Genome]:
+        return [self._random() for _ in range(count)]
+
+    def _random(self) -> Genome:
+        """Some of the jobs, or one alone: what few share, crossover does not come to from what many share."""
         rows = [NOBODY, *range(len(self._search.contenders))]
-        return [tuple(self._gene(self._rng.choice(rows)) for _ in self._search.type_of) for _ in range(count)]
+        genes = [self._gene(row) for row in self._rng.sample(rows, self._rng.randint(1, len(rows)))]
+        return tuple(self._rng.choice(genes) for _ in self._search.type_of)
 
     def _gene(self, row: int) -> Gene:
         return IDLE if row == NOBODY else (row, self._rng.randrange(len(self._search.contenders[row].ladders)))

@@ -83,6 +83,7 @@ def fits(profiles: list[tuple[ProfilePoint, ...]]) -> list[StepTime]:
 @settings(BUSY, max_examples=40)
 @example(seed=924).via("so flat a minimum that predictions 0.5 % apart explain the measurements equally well")
 @example(seed=1152).via("a posterior with two minima")
+@example(seed=2128).via("a search that passes a saddle, in more than 60 steps")
 @given(seed=st.integers(0, 10**9))
 def test_predictions_of_a_fit_among_many_are_those_of_scipy_alone(seed: int) -> None:
     """From the same start; or, where measurements leave them open, a hundredth of their own uncertainty apart."""
