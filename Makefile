@@ -34,15 +34,16 @@ down: setup
 	$(BIN)/elastic down
 
 test: setup
-	$(BIN)/pytest -m "not e2e" -n 2 --dist loadfile
+	$(BIN)/pytest -m "not e2e" -n 3 --dist loadfile
 
 e2e: setup
 	$(BIN)/pytest -m "e2e and not nightly"
 
-# What is too long for every change: further resizes, a thousand seeds of faults, and every mutant. Interrupted, the last
-# two go on where they were.
+# What is too long for every change: further resizes, laws over ten times as many cases and drawn anew, a thousand seeds
+# of faults, and every mutant. Interrupted, the last two go on where they were.
 nightly: setup
 	$(BIN)/pytest -m nightly
+	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py -m "not e2e"
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume
 

@@ -15,11 +15,12 @@ from sqlalchemy.engine import Engine
 
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
+from tests.effort import EFFORT
 
 TEMPLATE = "ledger_template"
 
 # How long an example takes says how busy the machine is, nothing about the law.
-hypothesis.settings.register_profile("elastic", deadline=None)
+hypothesis.settings.register_profile("elastic", deadline=None, derandomize=EFFORT == 1)
 hypothesis.settings.load_profile("elastic")
 
 

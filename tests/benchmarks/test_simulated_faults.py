@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +18,9 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.crashing import CONTROL_POINTS
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec
 from tests.conftest import TestServer
+from tests.effort import EFFORT
 
-SEEDS = int(os.environ.get("ELASTIC_TEST_SEEDS", "50"))
+SEEDS = 20 * EFFORT
 WORKERS = 2  # processes, whatever else pytest runs beside them
 
 

@@ -6,7 +6,6 @@ After every step the promises are checked in the database; at the end everybody 
 from __future__ import annotations
 
 import itertools
-import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, Proces
 from elastic_core.protocol.trainer import Directive
 from tests.builders import FACTS, FakeClock, a_beat, a_cluster, a_commit, a_control, a_spec
 from tests.conftest import TestServer
+from tests.effort import EFFORT
 
 JOBS = ("job-a", "job-b", "job-c")
 ANY_JOB = st.sampled_from(JOBS)
@@ -274,9 +274,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
 def test_random_lives_keep_the_promises(postgres_server: TestServer) -> None:
     LedgerMachine.server = postgres_server
-    examples = int(os.environ.get("ELASTIC_TEST_LIVES", "6"))  # a thousand find what six do not
     chosen = settings(
-        max_examples=examples, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck),
-        database=None, derandomize=examples < 10,
+        max_examples=6 * EFFORT, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck),
+        database=None,
     )  # fmt: skip
     run_state_machine_as_test(LedgerMachine, settings=chosen)

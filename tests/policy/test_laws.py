@@ -14,6 +14,7 @@ from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.queue import HEAD_START, in_order, usable_types
 from elastic_core.policy.rules import starvation
 from elastic_core.predict.speed.efficiency import efficiency
+from tests.effort import EFFORT
 from tests.policy.builders import NOW, apply, decide, job, limits
 from tests.policy.strategies import BUSY, snapshots
 
@@ -26,7 +27,7 @@ def declaring(law: Law) -> pytest.MarkDecorator:
 
 
 @pytest.mark.parametrize("name", registry.names())
-@settings(BUSY, max_examples=30)
+@settings(BUSY, max_examples=10 * EFFORT)
 @given(picture=snapshots())
 def test_a_live_job_grows_no_further_than_measured_noise_lets_it(name: str, picture: Snapshot) -> None:
     """Whatever policy decides: beyond its base batch a sample keeps its least worth, or its slots need so many."""
@@ -51,7 +52,7 @@ def idle(plan: Plan, picture: Snapshot) -> dict[str, int]:
 
 
 @declaring(Law.WORK_CONSERVING)
-@settings(BUSY, max_examples=100)
+@settings(BUSY, max_examples=30 * EFFORT)
 @given(picture=snapshots())
 def test_no_slot_idles_while_a_waiting_job_could_start_on_it(name: str, picture: Snapshot) -> None:
     plan = decide(registry.get(name), picture)
@@ -62,7 +63,7 @@ def test_no_slot_idles_while_a_waiting_job_could_start_on_it(name: str, picture:
 
 
 @declaring(Law.BOUNDED_RESIZES)
-@settings(BUSY, max_examples=120)
+@settings(BUSY, max_examples=40 * EFFORT)
 @given(picture=snapshots())
 def test_a_plan_in_force_is_decided_again(name: str, picture: Snapshot) -> None:
     """Nothing new was measured and nobody came or went: no count, type or batch changes."""
@@ -76,7 +77,7 @@ def test_a_plan_in_force_is_decided_again(name: str, picture: Snapshot) -> None:
 
 
 @declaring(Law.BOUNDED_RESIZES)
-@settings(BUSY, max_examples=50)
+@settings(BUSY, max_examples=15 * EFFORT)
 @given(picture=snapshots())
 def test_a_plan_not_yet_in_force_is_decided_again(name: str, picture: Snapshot) -> None:
     """Many decisions may pass before a job reaches its boundary; they all say the same."""
@@ -89,7 +90,7 @@ def test_a_plan_not_yet_in_force_is_decided_again(name: str, picture: Snapshot) 
 
 
 @declaring(Law.NO_STARVATION)
-@settings(BUSY, max_examples=50)
+@settings(BUSY, max_examples=15 * EFFORT)
 @given(picture=snapshots(), priority=st.integers(0, 5))
 def test_every_job_that_fits_the_pool_runs_in_bounded_time(name: str, picture: Snapshot, priority: int) -> None:
     """Against a stream of newcomers of higher priority, one each time that the first running job ends."""

@@ -49,10 +49,17 @@ class _Breed:
         self._greedy = sorted(rows, key=lambda row: (min(search.contenders[row].utilities.values()), row))
 
     def random(self, count: int) -> list[Genome]:
-        return [self._random() for _ in range(count)]
+        """Some jobs on the whole pool alone, then genomes of a few jobs and of many.
 
-    def _random(self) -> Genome:
-        """Some of the jobs, or one alone: what few share, crossover does not come to from what many share."""
+        Operators hardly come to a schedule of a few jobs from schedules of many: whoever is stopped starts again.
+        """
+        rows = range(len(self._search.contenders))
+        everywhere = [(row, times) for row in rows for times in range(len(self._search.contenders[row].ladders))]
+        alone = self._rng.sample(everywhere, min(len(everywhere), count // 2))
+        pool = self._search.type_of
+        return [(gene,) * len(pool) for gene in alone] + [self._mixed() for _ in range(count - len(alone))]
+
+    def _mixed(self) -> Genome:
         rows = [NOBODY, *range(len(self._search.contenders))]
         genes = [self._gene(row) for row in self._rng.sample(rows, self._rng.randint(1, len(rows)))]
         return tuple(self._rng.choice(genes) for _ in self._search.type_of)

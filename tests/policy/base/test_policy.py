@@ -14,6 +14,7 @@ from elastic_core.errors import UserError
 from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.plans.plan_check import violations
+from tests.effort import EFFORT
 from tests.policy.builders import apply, decide, job, nodes, snapshot
 from tests.policy.strategies import BUSY, snapshots, without_measurements
 
@@ -25,7 +26,7 @@ def through_json(kind: Any, value: Any) -> Any:
 
 
 @every_policy
-@settings(BUSY, max_examples=40)
+@settings(BUSY, max_examples=12 * EFFORT)
 @given(picture=snapshots())
 def test_a_plan_keeps_limits_and_capacity(name: str, picture: Snapshot) -> None:
     plan = decide(registry.get(name), picture)
@@ -36,7 +37,7 @@ def test_a_plan_keeps_limits_and_capacity(name: str, picture: Snapshot) -> None:
 
 
 @every_policy
-@settings(BUSY, max_examples=30)
+@settings(BUSY, max_examples=10 * EFFORT)
 @given(picture=snapshots())
 def test_a_decision_can_be_replayed_from_what_was_stored(name: str, picture: Snapshot) -> None:
     """Another process, another seed for the policies that draw nothing: the same plan, to the last word."""
@@ -47,7 +48,7 @@ def test_a_decision_can_be_replayed_from_what_was_stored(name: str, picture: Sna
 
 
 @every_policy
-@settings(BUSY, max_examples=30)
+@settings(BUSY, max_examples=10 * EFFORT)
 @given(picture=snapshots())
 def test_state_carried_through_json_is_the_state(name: str, picture: Snapshot) -> None:
     policy = registry.get(name)
@@ -56,7 +57,7 @@ def test_state_carried_through_json_is_the_state(name: str, picture: Snapshot) -
 
 
 @every_policy
-@settings(BUSY, max_examples=20)
+@settings(BUSY, max_examples=8 * EFFORT)
 @given(picture=snapshots())
 def test_a_job_without_any_measurement_is_no_obstacle(name: str, picture: Snapshot) -> None:
     bare = without_measurements(picture)
