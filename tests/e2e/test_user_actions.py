@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from elastic_core.domain import JobState, SegmentState
@@ -49,10 +50,19 @@ def mark(platform: Platform, dag_id: str, run_id: str, task_id: str, state: str)
 
 
 def delete(platform: Platform, dag_id: str, run_id: str) -> None:
-    """Airflow deletes no run that it thinks is running: end it first, as a person would."""
+    """Airflow deletes no run that it thinks is running: end it first, as a person would. The triggerer sees both at
+    once: what was marked, and is looked at before it is deleted, is a wish of its own."""
     path = f"/dags/{dag_id}/dagRuns/{run_id}"
-    platform.airflow.patch(path, json={"state": "failed"}).raise_for_status()
-    platform.airflow.delete(path).raise_for_status()
+    triggerer = psutil.Process(platform.pid("triggerer"))
+    suspended = [triggerer, *triggerer.children(recursive=True)]
+    for process in suspended:
+        process.suspend()
+    try:
+        platform.airflow.patch(path, json={"state": "failed"}).raise_for_status()
+        platform.airflow.delete(path).raise_for_status()
+    finally:
+        for process in suspended:
+            process.resume()
 
 
 def pause(platform: Platform, dag_id: str, paused: bool) -> None:
