@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any, TypeVar
 
 import boto3
+import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import (
@@ -223,17 +224,29 @@ class S3Store:
 
 def new_client(endpoint: str) -> Any:
     """A client of the S3 server, AWS for "". Its credentials come from where boto3 looks for them."""
-    return boto3.session.Session().client("s3", endpoint_url=endpoint or None, config=_config(endpoint))
+    return _session().client("s3", endpoint_url=endpoint or None, config=_config(endpoint))
 
 
 def credentials() -> Any:
     """Those that boto3 finds, renewed in time where they expire; None for none."""
-    return boto3.session.Session().get_credentials()
+    return _session().get_credentials()
+
+
+def _session() -> boto3.session.Session:
+    """One that looks for credentials anew. What boto3 knows of S3 is read once a process: it is a tenth of a second."""
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _service_models())
+    return boto3.session.Session(botocore_session=session)
+
+
+@cache
+def _service_models() -> Any:
+    return botocore.session.get_session().get_component("data_loader")
 
 
 def _signed_elsewhere(endpoint: str, signer: Signer) -> Any:
     """The signer gives each request its address as well: region and server here are those of none."""
-    client = boto3.session.Session().client(
+    client = _session().client(
         "s3",
         region_name="us-east-1",
         endpoint_url=endpoint or "https://s3.amazonaws.com",
