@@ -195,16 +195,16 @@ def _job(platform: Platform, name: str) -> dict[str, Any]:
         for verdict in verdicts[:-1]
         if not (verdict.proven and verdict.every_index)
     ]
-    if sum(verdict.count for verdict in verdicts) != job.total_samples:
-        wrong.append(f"{name}: {sum(verdict.count for verdict in verdicts)} of {job.total_samples} samples were read")
-    ended = job.state is JobState.FINISHED and airflow == "success"
+    read, finished = sum(verdict.count for verdict in verdicts), job.state is JobState.FINISHED
+    if finished and read != job.total_samples:
+        wrong.append(f"{name}: {read} of {job.total_samples} samples were read")
     segments = platform.control.segments(name)
     return {
         "name": name,
         "state": str(job.state),
         "error": job.error,
         "airflow": airflow,
-        "ended_well": ended,
+        "ended_well": finished and airflow == "success",
         "wrong": wrong,
         "samples": job.done_samples,
         "segments": len(segments),

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -218,6 +219,37 @@ def test_an_agent_that_hangs_past_the_grace_is_killed_by_the_next_stop(
     launcher.stop(7, grace_seconds=0)
     wait_until_dead(launcher, seconds=5)
     assert processes(launcher) == []
+
+
+def with_grace(launcher: LocalLauncher, seconds: float) -> LocalLauncher:
+    return LocalLauncher(launcher.settings.model_copy(update={"grace_seconds": seconds}), launcher.worker_command)
+
+
+def test_a_worker_that_stays_stopped_past_the_grace_is_killed_and_the_report_says_so(home: Path) -> None:
+    launcher = with_grace(scripted(home, "sleep"), 1.0)
+    launcher.start(order())
+    workers = wait_until_ready(launcher)
+    workers[1].send(signal.SIGSTOP)
+    report = wait_until_dead(launcher).exit
+    assert report is not None
+    assert report.kind == "infrastructure"
+    assert f"rank 1 (pid {workers[1].pid}) was stopped by a signal" in report.error
+    assert processes(launcher) == []
+
+
+def test_a_worker_that_is_stopped_again_and_again_for_less_than_the_grace_goes_on(home: Path) -> None:
+    launcher = with_grace(scripted(home, "sleep"), 4.0)
+    launcher.start(order())
+    worker = wait_until_ready(launcher)[1]
+    for _ in range(3):
+        worker.send(signal.SIGSTOP)
+        wait_for(worker.stopped)
+        time.sleep(1.6)
+        worker.send(signal.SIGCONT)
+        wait_for(lambda: not worker.stopped())
+        time.sleep(1.2)  # the agent looks every second
+    assert worker.alive()
+    assert launcher.poll(7).alive
 
 
 @pytest.mark.parametrize("behaviour", ["parent", "daemon"])
