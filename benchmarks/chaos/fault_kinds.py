@@ -205,8 +205,8 @@ ACTS: dict[str, Act] = {
         "kill the fork server", hurting.victims.fork_server(), rng
     ),
     "kill an Airflow task": _kill_task,
-    "kill a memory keeper": lambda hurting, rng: hurting.kill(
-        "kill a memory keeper", hurting.victims.cache_servers(), rng
+    "kill a cache server": lambda hurting, rng: hurting.kill(
+        "kill a cache server", hurting.victims.cache_servers(), rng
     ),
     "kill the policy process": lambda hurting, rng: hurting.kill(
         "kill the policy process", hurting.victims.policy_process(), rng

@@ -22,7 +22,7 @@ from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.services.marks import of_home, of_program
 
 POLICY_PROCESS = "elastic_core.control.scheduling.policy_process"
-AIRFLOW_TASK = re.compile(r"LocalExecutor: \S")  # the title of an executor's process while it has a task
+AIRFLOW_TASK = re.compile(r"LocalExecutor: (?!<idle>)\S")  # the title of an executor's process while it has a task
 AIRFLOW_WORKER = re.compile(r"LocalExecutor")
 
 
