@@ -18,6 +18,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterable
+from math import nan
 from statistics import median, quantiles
 
 from benchmarks.chaos.chaos_run import Chosen, Outcome, chaos
@@ -110,6 +112,7 @@ def _figures(report: Report, chosen: Chosen, outcome: Outcome) -> None:
     report.figure("violations", outcome.violations)
     report.figure("looks_at_the_ledger", outcome.looks)
     report.figure("recovery_seconds", outcome.recoveries)
+    report.figure("seconds_until_slots_again", outcome.waits)
     report.figure("kills_without_a_recovery", outcome.needless)
     report.figure("hang_found_seconds", outcome.hung)
     report.figure("effective", outcome.effective)
@@ -122,14 +125,24 @@ def _figures(report: Report, chosen: Chosen, outcome: Outcome) -> None:
     ]
     report.table("Run", ("what", "figure"), rows)
     if outcome.recoveries:
-        seconds = sorted(outcome.recoveries.values())
-        report.table("Recovery from a killed worker, seconds", ("count", "least", "median", "p95", "most"),
-                     [(len(seconds), seconds[0], median(seconds), _p95(seconds), seconds[-1])])  # fmt: skip
+        rest = [outcome.recoveries[pid] - wait for pid, wait in outcome.waits.items() if pid in outcome.recoveries]
+        report.table(
+            "Recovery from a killed worker, seconds", ("what", "count", "least", "median", "p95", "most"),
+            [_spread("until the job's next step", outcome.recoveries.values()),
+             _spread("until it had slots again", outcome.waits.values()), _spread("from then on", rest)],
+        )  # fmt: skip
 
 
 def _effective(outcome: Outcome) -> float:
     wall = sum(job.wall for job in outcome.effective)
     return sum(job.training for job in outcome.effective) / wall if wall else 0.0
+
+
+def _spread(what: str, raw: Iterable[float]) -> tuple[str, int, float, float, float, float]:
+    ordered = sorted(raw)
+    if not ordered:
+        return what, 0, nan, nan, nan, nan
+    return what, len(ordered), ordered[0], median(ordered), _p95(ordered), ordered[-1]
 
 
 def _counted(lines: list[str]) -> str:

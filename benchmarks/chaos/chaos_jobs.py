@@ -1,4 +1,5 @@
-"""Always as many jobs as there are lanes: as one ends, the lane's next is submitted, as a user does it.
+"""Always as many jobs as there are lanes: as one ends, the lane's next is submitted, as a user does it; and an operator
+who takes back the nodes that the platform sets aside because jobs failed on them.
 
 Jobs are those of `examples.paced`: real processes, data order, exchange, checkpoints and resizes on a small model, with
 steps that last as long as a profile says. Every index that they read is kept (`audit: full`).
@@ -7,6 +8,7 @@ steps that last as long as a profile says. Every index that they read is kept (`
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ import httpx
 
 from benchmarks.chaos.event_log import EventLog
 from benchmarks.common.ledger_history import Picture
+from elastic_core.errors import InfrastructureError
 from elastic_core.spec import ClusterSpec
 from examples.paced import PacedParams, entry_point
 from tests.e2e.platform import Platform
@@ -25,11 +28,12 @@ BATCH = 64
 SECONDS_A_STEP = 0.35  # of these jobs on one slot, about
 CHECKPOINT_SECONDS = 10.0
 WIDTH = 256  # 84,000 weights: a checkpoint of 1 MB
-SLOTS = 8
+SLOTS = 12
+CONTROL_SECONDS = 5.0  # between two looks at which nodes are set aside
 
 
 def cluster() -> ClusterSpec:
-    """4 nodes of 2 slots."""
+    """4 nodes of 3 slots."""
     return ClusterSpec.model_validate(
         {"nodes": [{"name": f"node-{name}", "type": "t4", "slots": SLOTS // 4} for name in "abcd"]}
     )
@@ -62,6 +66,7 @@ class JobSupply:
         self._current = {lane: self._name(lane, 0) for lane in range(lanes)}
         self._to_submit = set(self._current.values())
         self._enough = threading.Event()
+        self._looked = 0.0
         self._thread = threading.Thread(target=self._keep_up, name="jobs")
         self.submitted: list[str] = []
 
@@ -81,6 +86,7 @@ class JobSupply:
 
     def _keep_up(self) -> None:
         while not self._enough.wait(POLL_SECONDS):
+            self._take_back_nodes()
             picture = self._picture()
             for lane, name in self._current.items():
                 if name in self._to_submit:
@@ -89,6 +95,19 @@ class JobSupply:
                     self._log.say("a job has ended", job=name, state=picture.jobs[name]["state"])
                     self._current[lane] = self._name(lane, int(name.rpartition("-")[2]) + 1)
                     self._to_submit.add(self._current[lane])
+
+    def _take_back_nodes(self) -> None:
+        """As an operator would: whose workers are killed is not to blame for it, but the platform cannot know."""
+        if time.monotonic() - self._looked < CONTROL_SECONDS:
+            return
+        self._looked = time.monotonic()
+        try:
+            for node in self._platform.control.nodes():
+                if node.set_aside_at is not None:
+                    self._platform.control.take_back_node(node.name)
+                    self._log.say("a node was set aside, and is taken back", node=node.name, why=node.set_aside_reason)
+        except InfrastructureError:
+            return  # the API server is away: at the next look
 
     def _submit(self, lane: int, name: str) -> None:
         """By a run of `elastic_job`; tried again with the same id where the API server is away."""

@@ -18,7 +18,7 @@ from benchmarks.chaos.chaos_jobs import SLOTS, JobSupply, cluster
 from benchmarks.chaos.event_log import EventLog
 from benchmarks.chaos.fault_kinds import ACTS, HANG, OTHERS, Fault, Hurting
 from benchmarks.chaos.fault_plan import KILL_WORKER, PlannedFault, fault_plan
-from benchmarks.chaos.figures import Effective, effective_times, recoveries
+from benchmarks.chaos.figures import Effective, effective_times, recoveries, waits_for_slots
 from benchmarks.chaos.victims import Victims
 from benchmarks.chaos.witness import Witness
 from benchmarks.common.ledger_history import Picture
@@ -60,6 +60,7 @@ class Outcome:
     held_twice: set[str] = field(default_factory=set)
     looks: int = 0
     recoveries: dict[int, float] = field(default_factory=dict)  # seconds by the killed worker's pid
+    waits: dict[int, float] = field(default_factory=dict)  # of these, until the job had slots again
     needless: list[Fault] = field(default_factory=list)  # killed workers whose job took no step any more
     hung: dict[int, float] = field(default_factory=dict)  # seconds until found, by pid
     not_found: list[Fault] = field(default_factory=list)  # hung, and never found
@@ -179,6 +180,7 @@ def _figures(url: str, outcome: Outcome) -> None:
     engine = create_engine(url)
     killed = [fault for fault in outcome.faults if fault.kind == KILL_WORKER]
     outcome.recoveries, outcome.needless = recoveries(engine, killed)
+    outcome.waits = waits_for_slots(engine, killed)
     outcome.effective = effective_times(engine)
     engine.dispose()
 

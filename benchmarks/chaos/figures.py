@@ -29,6 +29,7 @@ CHECKPOINTS = text("""
     WHERE NOT c.bad ORDER BY c.job_id, c.samples
 """)
 SPEEDS = text("SELECT job_id, epoch, samples, samples_per_second AS speed FROM observations ORDER BY epoch, step")
+GRANTS = text("SELECT job_id, origin_epoch, min(granted_at) AS at FROM leases GROUP BY job_id, origin_epoch")
 HELD = text("""
     SELECT j.id, min(l.granted_at) AS began, j.finished_at AS ended
     FROM jobs j JOIN leases l ON l.job_id = j.id WHERE j.state = 'finished' GROUP BY j.id
@@ -61,6 +62,19 @@ def recoveries(engine: Engine, killed: Iterable[Fault]) -> tuple[dict[int, float
         else:
             without.append(fault)
     return seconds, without
+
+
+def waits_for_slots(engine: Engine, killed: Iterable[Fault]) -> dict[int, float]:
+    """Seconds from each kill until the job had slots again, by the worker's pid: the part of a recovery that is for the
+    agent's report and the policy's decision."""
+    with engine.connect() as connection:
+        rows = [(row.job_id, row.origin_epoch, row.at) for row in connection.execute(GRANTS)]
+    return {
+        fault.process.pid: min(after) - fault.at
+        for fault in killed
+        if fault.process is not None
+        and (after := [at for job, origin, at in rows if job == fault.job and origin > fault.origin and at > fault.at])
+    }
 
 
 def effective_times(engine: Engine) -> list[Effective]:
