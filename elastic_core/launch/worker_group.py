@@ -105,7 +105,7 @@ class Group:
             self._reap()
             if not self.ending:
                 self._end_strays_of_ended()
-                self._end_stopped(time.monotonic())
+                self.end_stopped(time.monotonic())
                 self._start_standby()
             if time.monotonic() >= self.deadline or set(self.pids.values()) <= self.standby:
                 self._kill()
@@ -116,12 +116,26 @@ class Group:
         while True:
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+                    self.stopped.pop(number, None)
             except ChildProcessError:
                 return
             for pid in process.children(os.getpid()):
                 process.send(pid, signal.SIGKILL)
             signal.sigtimedwait((signal.SIGCHLD,), 0.05)
+
+    def end_stopped(self, now: float) -> None:
+        """End members that a signal stopped for longer than the grace: the others wait for them in a collective, and
+        rank 0's heartbeat may go on all the while."""
+        for pid, number in self.pids.items():
+            if number in self.standby or number in self.draining or not self.processes[number].stopped():
+                self.stopped.pop(number, None)
+                continue
+            seconds = now - self.stopped.setdefault(number, now)
+            if seconds >= self.plan.grace_seconds:
+                why = f"rank {number} (pid {pid}) was stopped by a signal for {seconds:.0f} s, and is killed"
+                log.warning(why)
+                self.outcome = self.outcome._replace(failure=why)
+                process.send(pid, signal.SIGKILL)
 
     def _ask_to_stop(self) -> None:
         request = self.run_dir.read(GroupStop)
@@ -196,20 +210,6 @@ class Group:
             if not strays:
                 del self.sessions[number]
         self._record()
-
-    def _end_stopped(self, now: float) -> None:
-        """End members that a signal stopped for longer than the grace: the others wait for them in a collective, and
-        rank 0's heartbeat may go on all the while."""
-        for pid, number in self.pids.items():
-            if number in self.standby or number in self.draining or not self.processes[number].stopped():
-                self.stopped.pop(number, None)
-                continue
-            seconds = now - self.stopped.setdefault(number, now)
-            if seconds >= self.plan.grace_seconds:
-                why = f"rank {number} (pid {pid}) was stopped by a signal for {seconds:.0f} s, and is killed"
-                log.warning(why)
-                self.outcome = self.outcome._replace(failure=why)
-                process.send(pid, signal.SIGKILL)
 
     def _start_standby(self) -> None:
         request = self.run_dir.read(StandbyRequest)
