@@ -116,7 +116,7 @@ class Group:
         while True:
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
-                    self.stopped.pop(number, None)
+                    pass
             except ChildProcessError:
                 return
             for pid in process.children(os.getpid()):
