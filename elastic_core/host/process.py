@@ -45,6 +45,11 @@ class ProcessId(NamedTuple):
     def alive(self) -> bool:
         return ProcessId.of(self.pid) == self
 
+    def stopped(self) -> bool:
+        """Whether a signal (SIGSTOP, SIGTSTP) has stopped it, and nobody has had it go on."""
+        stat = _stat(self.pid)
+        return stat is not None and stat[0] == "T" and int(stat[19]) == self.start_time
+
     def send(self, signum: int) -> None:
         """Send a signal, if the process is still the same one."""
         if self.alive():

@@ -1,8 +1,8 @@
 """The detached process that starts and watches the workers of one process group (`launch.worker_group`).
 
 It outlives whoever launched it, writes exit.json only when every process of the group is gone, then tells the
-ledger. It does not watch for hangs: heartbeats do. Nothing large is imported before the workers are gone: it must
-start fast and stay small beside them. Its log is logs/agent.log of the run dir.
+ledger. Of workers that hang it ends those that a signal has stopped; heartbeats show others. Nothing large is imported
+before the workers are gone: it must start fast and stay small beside them. Its log is logs/agent.log of the run dir.
 """
 
 from __future__ import annotations

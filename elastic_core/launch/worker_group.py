@@ -59,7 +59,7 @@ class GroupOutcome(NamedTuple):
     order: list[int]
     killed: set[int]
     stop_grace: float | None  # seconds, when the group was asked to stop
-    failure: str = ""  # why the agent itself could not go on
+    failure: str = ""  # why the agent could not go on, or ended the group by itself
 
 
 class Group:
@@ -75,6 +75,7 @@ class Group:
         self.dead_standby: dict[int, int] = {}  # workers that died while they waited: number -> code
         self.serving: set[int] = set()  # of those that leave, those from which the group takes what they hold
         self.draining: dict[int, float] = {}  # workers whose slot is the group's no more: number -> when to kill them
+        self.stopped: dict[int, float] = {}  # members that a signal has stopped: number -> since when
         self.sessions: dict[int, ProcessId] = {}  # of ended workers, while something of them may be left: by number
         self.standby_request: int | None = None  # the last one that was fulfilled
         self.outcome = GroupOutcome({}, [], set(), None)
@@ -104,6 +105,7 @@ class Group:
             self._reap()
             if not self.ending:
                 self._end_strays_of_ended()
+                self.end_stopped(time.monotonic())
                 self._start_standby()
             if time.monotonic() >= self.deadline or set(self.pids.values()) <= self.standby:
                 self._kill()
@@ -120,6 +122,20 @@ class Group:
             for pid in process.children(os.getpid()):
                 process.send(pid, signal.SIGKILL)
             signal.sigtimedwait((signal.SIGCHLD,), 0.05)
+
+    def end_stopped(self, now: float) -> None:
+        """End members that a signal stopped for longer than the grace: the others wait for them in a collective, and
+        rank 0's heartbeat may go on all the while."""
+        for pid, number in self.pids.items():
+            if number in self.standby or number in self.draining or not self.processes[number].stopped():
+                self.stopped.pop(number, None)
+                continue
+            seconds = now - self.stopped.setdefault(number, now)
+            if seconds >= self.plan.grace_seconds:
+                why = f"rank {number} (pid {pid}) was stopped by a signal for {seconds:.0f} s, and is killed"
+                log.warning(why)
+                self.outcome = self.outcome._replace(failure=why)
+                process.send(pid, signal.SIGKILL)
 
     def _ask_to_stop(self) -> None:
         request = self.run_dir.read(GroupStop)

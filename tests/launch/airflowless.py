@@ -18,7 +18,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState
 from elastic_core.errors import Conflict, InfrastructureError
-from elastic_core.host.messages import AgentProcess, M, OrderInForce, WorkerProcesses
+from elastic_core.host.messages import AgentProcess, M, WorkerProcesses
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.host_reconcile import reconcile_host
 from elastic_core.launch.local import LocalLauncher
@@ -29,6 +29,7 @@ from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
 from elastic_core.train.entry import job_facts
 from tests.builders import CONTROL_SECRET, TRAINER_SECRET
+from tests.launch.slot_watch import SlotWatch
 from tests.train import tasks
 
 ROWS = 96  # samples of the data set
@@ -90,7 +91,7 @@ class Platform:
         self.control = HttpControl(settings.control_url, secret)
         self._reconcile_seconds = reconcile_seconds
         self.launcher = LocalLauncher(settings)
-        self.held_twice: set[str] = set()
+        self.slot_watch = SlotWatch(settings.home)
         self._closed = threading.Event()
         self._threads = [threading.Thread(target=target) for target in (self._drive, self._watch)]
 
@@ -191,23 +192,13 @@ class Platform:
                 continue  # lost meanwhile, or the API is away: asked again
 
     def _watch(self) -> None:
-        """Looks at the processes themselves: whether two of them ever sit on one slot.
-
-        A standby worker sits on its slot once its group's order names it, and then until it is gone.
-        """
-        seated: set[int] = set()
         while not self._closed.wait(0.05):
-            holders: dict[str, list[int]] = {}
-            for path in (self.home / "run").glob("*"):
-                folder = RunDir(path)
-                order, recorded = folder.read(OrderInForce), folder.read(WorkerProcesses)
-                named = set(map(str, order.slots)) if order else set()
-                for worker in recorded.workers if recorded else ():
-                    if worker.slot in named:
-                        seated.add(worker.pid)
-                    if worker.pid in seated and worker.process.alive():
-                        holders.setdefault(worker.slot, []).append(worker.pid)
-            self.held_twice |= {f"{slot} by {pids}" for slot, pids in holders.items() if len(pids) > 1}
+            self.slot_watch.look()
+
+    @property
+    def held_twice(self) -> set[str]:
+        """Slots on which two processes sat at once."""
+        return self.slot_watch.held_twice
 
     def __enter__(self) -> Platform:
         for thread in self._threads:

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import InfrastructureError
-from elastic_core.host.messages import EXIT, AccessBrokerProcess, AgentProcess
+from elastic_core.host.messages import EXIT, AccessBrokerProcess, AgentProcess, SpawnPlan
 from elastic_core.host.process import ProcessId, children, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.workers import CPU_NICE
 from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.worker_group import Group
 from elastic_core.state.store_access import access_brokers
 from tests.launch.builders import (
     AGENT_TOKEN,
@@ -218,6 +219,47 @@ def test_an_agent_that_hangs_past_the_grace_is_killed_by_the_next_stop(
     launcher.stop(7, grace_seconds=0)
     wait_until_dead(launcher, seconds=5)
     assert processes(launcher) == []
+
+
+def with_grace(launcher: LocalLauncher, seconds: float) -> LocalLauncher:
+    return LocalLauncher(launcher.settings.model_copy(update={"grace_seconds": seconds}), launcher.worker_command)
+
+
+def test_a_worker_that_stays_stopped_past_the_grace_is_killed_and_the_report_says_so(home: Path) -> None:
+    launcher = with_grace(scripted(home, "sleep"), 1.0)
+    launcher.start(order())
+    workers = wait_until_ready(launcher)
+    workers[1].send(signal.SIGSTOP)
+    report = wait_until_dead(launcher, seconds=60).exit
+    assert report is not None
+    assert report.kind == "infrastructure"
+    assert f"rank 1 (pid {workers[1].pid}) was stopped by a signal" in report.error
+    assert processes(launcher) == []
+
+
+def test_the_grace_of_a_stopped_worker_begins_anew_when_it_has_gone_on(tmp_path: Path) -> None:
+    plan = SpawnPlan(argv=(), env={}, cwd="/", grace_seconds=30.0, cpu_slots=())
+    group = Group(RunDir(tmp_path), plan)
+    with subprocess.Popen(["sleep", "600"]) as child:
+        worker = ProcessId.of(child.pid)
+        assert worker is not None
+        group.pids, group.processes = {worker.pid: 0}, {0: worker}
+        for begin in (0.0, 40.0):
+            worker.send(signal.SIGSTOP)
+            wait_for(worker.stopped)
+            group.end_stopped(begin)
+            group.end_stopped(begin + 29.0)
+            worker.send(signal.SIGCONT)
+            wait_for(lambda: not worker.stopped())
+            group.end_stopped(begin + 39.0)
+        assert worker.alive()
+        assert group.outcome.failure == ""
+        worker.send(signal.SIGSTOP)
+        wait_for(worker.stopped)
+        group.end_stopped(80.0)
+        group.end_stopped(110.0)
+        assert child.wait() == -signal.SIGKILL
+        assert group.outcome.failure == f"rank 0 (pid {worker.pid}) was stopped by a signal for 30 s, and is killed"
 
 
 @pytest.mark.parametrize("behaviour", ["parent", "daemon"])

@@ -95,11 +95,18 @@ class LocalStore:
     def _path(self, key: str) -> Path:
         path = self._root / check_key(key)
         with _faults(f"resolve {path}"):
-            root = os.path.realpath(self._root).rstrip("/")  # pathlib does the same in twice the time
+            root = self._real_root()
             real = os.path.realpath(f"{root}/{key}")
         if not real.startswith(f"{root}/"):
             raise UserError(f"{key!r} leads out of the store {self.url} by a link, to {real}: remove the link.")
         return path
+
+    def _real_root(self) -> str:
+        """Raises `NotADirectoryError` where something else is in the folder's place: its objects are away, not lost."""
+        root = os.path.realpath(self._root).rstrip("/")  # pathlib does the same in twice the time
+        if not os.path.isdir(root) and os.path.exists(root):
+            raise NotADirectoryError(errno.ENOTDIR, "The checkpoint store is not a folder; is it mounted?", root)
+        return root
 
     @contextmanager
     def _open(self, key: str) -> Iterator[BinaryIO]:
@@ -118,6 +125,7 @@ class LocalStore:
 
     def _files(self, prefix: str) -> Iterator[Path]:
         """Every file in the prefix's folder and, since the prefix may name an object, beside it."""
+        self._real_root()
         top = self._path(prefix) if prefix else self._root
         if prefix and top.parent.is_dir():
             yield from (path for path in top.parent.iterdir() if path.is_file())

@@ -49,6 +49,15 @@ def test_a_store_whose_own_folder_is_a_link_works(tmp_path: Path) -> None:
     assert store.get("a") == b"x"
 
 
+def test_a_store_with_something_else_in_its_folders_place_is_away_and_not_empty(tmp_path: Path) -> None:
+    """As a network folder that is gone: were its objects taken for lost, a restart would give up every checkpoint."""
+    (tmp_path / "store").write_text("nothing is mounted here")
+    store = open_store(str(tmp_path / "store"))
+    for ask in (lambda: store.get("a"), lambda: store.size("a"), lambda: store.list(""), lambda: store.put("a", b"1")):
+        with pytest.raises(InfrastructureError, match="not a folder; is it mounted"):
+            ask()
+
+
 def test_deleting_a_folder_leaves_what_links_in_it_point_to(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "kept").write_bytes(b"x")
