@@ -73,7 +73,7 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
         database_urls(settings, embedded)
         airflow.write_configuration(settings)
         with ThreadPoolExecutor(2) as pool:
-            for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(_migrate_ledger, settings)):
+            for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(migrate_ledger, settings)):
                 task.result()
 
     def preload() -> None:
@@ -116,7 +116,8 @@ def close_to_others(home: Path) -> None:
             os.chmod(path, stat.S_IMODE(known.st_mode) & (0o711 if path == home else 0o700))
 
 
-def _migrate_ledger(settings: Settings) -> None:
+def migrate_ledger(settings: Settings) -> None:
+    """Bring an older ledger up to date. Raises `UserError` for one of a later release."""
     from elastic_core.control.ledger.migrations import upgrade
 
     upgrade(read_secret(settings, "ledger_url"))
