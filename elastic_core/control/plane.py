@@ -359,8 +359,8 @@ def ledger_url(settings: Settings) -> str:
 
 
 def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerControl:
-    """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet), `UserError` where it is a
-    later release's."""
+    """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet), `UserError` where it is
+    a later release's."""
     ledger = Ledger(ledger_url(settings), settings, SteadyClock(settings.home.absolute()))
     try:
         ledger.check()

@@ -3,9 +3,9 @@ release is imported. `test_older_ledgers` opens them.
 
     python tests/control/ledger/freeze.py FOLDER
 
-writes FOLDER/ledger.sql.gz (what pg_dump says) and FOLDER/store, with the one job's checkpoint that is still needed: only ever for a NEW revision of the ledger, beside those
-that are there. For a release of before, run this file with that release's tree in PYTHONPATH, so it keeps to what all of
-them have.
+writes FOLDER/ledger.sql.gz (what pg_dump says) and FOLDER/store, with the one checkpoint that a job still needs: only
+ever for a NEW revision of the ledger, beside those that are there. For a release of before, run this file with that
+release's tree in PYTHONPATH, so it keeps to what all of them have.
 
 Three jobs of 120 samples, 40 an epoch, as an installation that was stopped has them: `finished`, `half` (stopped at a
 boundary, in the midst of an epoch) and `waiting`, which has only been submitted.

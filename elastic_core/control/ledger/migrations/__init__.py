@@ -38,8 +38,8 @@ def require_known(revision: str | None) -> None:
     known = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
     if revision is not None and revision not in known:
         raise UserError(
-            f"the ledger is at revision {revision}, which is not of this release: it knows {known[-1]} to {known[0]}. A "
-            "later release has upgraded it, and a ledger is not taken back: install that release again, or restore a "
+            f"the ledger is at revision {revision}, which is not of this release: it knows {known[-1]} to {known[0]}. "
+            "A later release has upgraded it, and a ledger is not taken back: install that release again, or restore a "
             "backup from before the upgrade (`elastic restore`)"
         )
 
