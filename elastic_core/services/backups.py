@@ -1,7 +1,8 @@
 """Back-ups of an installation with the embedded PostgreSQL, made while it runs, and restored into a fresh home.
 
-A back-up is a folder: a dump of each database by PostgreSQL's own tools, the checkpoints that the ledger names, MLflow's
-artifacts, the secrets if that is asked for, and last `backup.json`, without which it is none. What fits to what:
+A back-up is a folder: a dump of each database by PostgreSQL's own tools, the checkpoints that the ledger names,
+MLflow's artifacts, the secrets if that is asked for, and last `backup.json`, without which it is none. What fits to
+what:
 
 - Airflow's database is dumped before the ledger: runs that it lacks are started by reconciliation.
 - The ledger is dumped in one snapshot with the list of its checkpoints, and all of these are in the back-up. They never
@@ -18,7 +19,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,7 +105,8 @@ def restore(settings: Settings, folder: Path, environment: Mapping[str, str], te
         raise UserError(
             "ELASTIC_LEDGER_URL names a PostgreSQL of your own: a back-up is restored into the embedded one"
         )
-    _require_empty(settings.home, "a back-up is restored into a home of its own: set ELASTIC_HOME to a new folder")
+    for used in (server.data, settings.secret_file(""), settings.home / "mlflow"):
+        _require_empty(used, "a back-up is restored into a home of its own: set ELASTIC_HOME to a new folder")
     if not _in_bucket(settings):
         _require_empty(Path(settings.store_url()), "checkpoints are restored into a store of their own")
     settings.home.mkdir(parents=True, exist_ok=True)
@@ -154,7 +156,7 @@ def _read(folder: Path) -> Backup:
 def _ledger_with_checkpoints(
     settings: Settings, server: EmbeddedPostgres, folder: Path, tell: Tell
 ) -> tuple[str, int, tuple[str, ...]]:
-    """Dump the ledger, and copy the checkpoints that the dump names: its revision, how many, and which are not there."""
+    """Dump the ledger and copy the checkpoints that the dump names: its revision, how many, and which are not there."""
     for _ in range(TRIES):
         with _snapshot(server) as (snapshot, revision, checkpoints):
             _dump(server, "ledger", folder, tell, f"--snapshot={snapshot}")

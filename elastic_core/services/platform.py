@@ -97,8 +97,8 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
 
 
 def prepare_home(settings: Settings, *, restoring: bool = False) -> None:
-    """Make folder and secrets. Raises `UserError` for settings under which MLflow would be a way in, and for a home that
-    a back-up was not restored into to the end."""
+    """Make folder and secrets. Raises `UserError` for settings under which MLflow would be a way in, and for a home
+    that a back-up was not restored into to the end."""
     if not restoring and (unfinished := settings.home / RESTORING).exists():
         raise UserError(
             f"{unfinished.read_text()} was not restored to the end into {settings.home}: remove this folder and the "
