@@ -24,11 +24,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import create_engine, select, text
+from pydantic import TypeAdapter
 
 from elastic_core.control.ledger import migrations
-from elastic_core.control.ledger.tables import CheckpointRow
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError, UserError
 from elastic_core.services import stack as services
 from elastic_core.services.platform import RESTORING, prepare_home
@@ -143,7 +141,7 @@ def _read(folder: Path) -> Backup:
         if version != VERSION:
             raise UserError(f"the back-up {folder} has version {version}; this release reads {VERSION}")
         backup = TypeAdapter(Backup).validate_python(content)
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is none of ours: {error}") from error
     migrations.require_known(backup.revision)
     for role, digest in backup.databases.items():
@@ -177,19 +175,20 @@ def _ledger_with_checkpoints(
 def _snapshot(server: EmbeddedPostgres) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     """A name under which pg_dump sees what is seen here: the ledger's revision, uri and manifest's SHA-256 of each
     checkpoint that is kept."""
-    engine = create_engine(server.url("ledger"), isolation_level="REPEATABLE READ")
-    kept = select(CheckpointRow.uri, CheckpointRow.manifest_sha256).where(
-        CheckpointRow.swept_at.is_(None), CheckpointRow.bad.is_(False)
-    )
+    connection = server.connect("ledger", "ledger")
     try:
-        with engine.connect() as connection:
-            revision = migrations.current(engine)
-            if revision is None:
-                raise UserError("there is no ledger to back up yet: `elastic up` makes it")
-            snapshot = str(connection.scalar(text("SELECT pg_export_snapshot()")))
-            yield snapshot, revision, [(uri, digest) for uri, digest in connection.execute(kept)]
+        connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        cursor = connection.cursor()
+        cursor.execute("SELECT pg_export_snapshot(), to_regclass('alembic_version')")
+        snapshot, table = cursor.fetchone()
+        if table is None:
+            raise UserError("there is no ledger to back up yet: `elastic up` makes it")
+        cursor.execute("SELECT version_num FROM alembic_version")
+        (revision,) = cursor.fetchone()
+        cursor.execute("SELECT uri, manifest_sha256 FROM checkpoints WHERE swept_at IS NULL AND NOT bad ORDER BY id")
+        yield snapshot, revision, cursor.fetchall()
     finally:
-        engine.dispose()
+        connection.close()
 
 
 def _missing(store_folder: Path, checkpoints: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -262,5 +261,5 @@ def _in_bucket(settings: Settings) -> bool:
 
 
 def _require_empty(folder: Path, way_out: str) -> None:
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; {way_out}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not an empty folder; {way_out}")

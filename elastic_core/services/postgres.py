@@ -88,7 +88,7 @@ class EmbeddedPostgres:
         import psycopg2
 
         try:
-            self._connect("postgres", "postgres", connect_timeout=5).close()
+            self.connect("postgres", "postgres", connect_timeout=5).close()
         except (InfrastructureError, psycopg2.OperationalError) as error:
             return str(error).strip()
         return None
@@ -97,7 +97,7 @@ class EmbeddedPostgres:
         """Make the roles and databases that are missing, and write their URLs to the secret files."""
         from psycopg2 import sql
 
-        connection = self._connect("postgres", "postgres")
+        connection = self.connect("postgres", "postgres")
         connection.autocommit = True
         try:
             cursor = connection.cursor()
@@ -122,7 +122,8 @@ class EmbeddedPostgres:
         query = urlencode({"host": str(self.socket_folder())})
         return f"postgresql+psycopg2://{role}:{password}@/{role}?{query}"
 
-    def _connect(self, role: str, database: str, **options: Any) -> Any:
+    def connect(self, role: str, database: str, **options: Any) -> Any:
+        """A connection of psycopg2. Raises `InfrastructureError` where the server does not run."""
         import psycopg2
 
         secret = "postgres" if role == "postgres" else f"postgres_{role}"

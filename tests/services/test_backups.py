@@ -154,10 +154,10 @@ def test_what_is_no_sound_backup_of_a_known_release_is_refused_before_anything_i
     refused("is none of ours", checkpoints="many")
     with pytest.raises(UserError, match=r"holds no backup\.json: it is no back-up, or one that was not completed"):
         backups.restore(settings, home / "nothing", {}, tell)
-    with pytest.raises(UserError, match="is not empty; give the back-up a folder of its own"):
+    with pytest.raises(UserError, match="is not an empty folder; give the back-up a folder of its own"):
         backups.back_up(installation, folder, secrets=False, tell=tell)
     (folder / "backup.json").write_text(json.dumps(contents))
-    with pytest.raises(UserError, match="is not empty; a back-up is restored into a home of its own"):
+    with pytest.raises(UserError, match="is not an empty folder; a back-up is restored into a home of its own"):
         backups.restore(installation, folder, {}, tell)
 
 
