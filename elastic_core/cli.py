@@ -14,6 +14,7 @@ from elastic_core.errors import ElasticError
 # Module of `elastic_core.commands` -> the name of its group; None: subcommands of their own (`elastic up`).
 PARTS = {
     "services_commands": None,
+    "backup_commands": None,
     "jobs_commands": "jobs",
     "audit_commands": None,
     "checkpoints.checkpoint_commands": "checkpoint",

@@ -127,6 +127,10 @@ class Settings(BaseSettings):
     keep_decisions: int = Field(
         default=20_000, ge=100, description="most decisions that are kept with their inputs, however young they are"
     )
+    keep_audit_days: float = Field(default=365.0, gt=0, description="days for which it is on record who did what")
+    keep_audit_records: int = Field(
+        default=200_000, ge=100, description="most records of actions that are kept, and as many of refusals"
+    )
 
     def store_url(self) -> str:
         return self.store or str(self.home.absolute() / "store")

@@ -32,7 +32,7 @@ from elastic_core.control.transitions import (
 from elastic_core.control.transitions import pool_changes as pool
 from elastic_core.control.transitions.cancel_many import cancel_many
 from elastic_core.domain import JobState, Plan, SegmentState, Snapshot
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
 from elastic_core.protocol.callers import Caller
@@ -359,7 +359,8 @@ def ledger_url(settings: Settings) -> str:
 
 
 def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerControl:
-    """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet)."""
+    """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet), `UserError` where it is
+    a later release's."""
     ledger = Ledger(ledger_url(settings), settings, SteadyClock(settings.home.absolute()))
     try:
         ledger.check()
@@ -371,6 +372,6 @@ def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerContr
     except ValueError as error:
         ledger.close()
         raise InfrastructureError(str(error)) from error
-    except InfrastructureError:
+    except (InfrastructureError, UserError):
         ledger.close()
         raise

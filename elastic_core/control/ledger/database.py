@@ -84,9 +84,11 @@ class Ledger:
         self.clock = clock
 
     def check(self) -> None:
-        """Raises `InfrastructureError` where the database is away or not at our revision."""
+        """Raises `InfrastructureError` where the database is away or has yet to be brought to our revision, `UserError`
+        where a later release has brought it further."""
         with _translated():
             revision = migrations.current(self._engine)
+        migrations.require_known(revision)
         if revision != migrations.newest():
             raise InfrastructureError(
                 f"the ledger's database is at revision {revision}, this program needs {migrations.newest()}. "

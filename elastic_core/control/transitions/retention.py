@@ -1,4 +1,5 @@
-"""What the ledger need not keep for ever: inputs of old decisions, events that were shown, reports of jobs long over.
+"""What the ledger need not keep for ever: inputs of old decisions, events that were shown, reports of jobs long over,
+old records of who did what.
 
 What stays whatever its age: jobs, segments, leases, checkpoints and forecasts, which are the history that forecasts,
 the simulator and the page are made of; the newest decisions and those that targets name; events of open segments, and
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from sqlalchemy import CursorResult, TextClause, func, select, text
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.tables import KEPT, DecisionRow, ReaderRow
+from elastic_core.control.ledger.tables import KEPT, AuditRow, DecisionRow, ReaderRow
 from elastic_core.domain import JobState
 
 EVERY_SECONDS = 900.0
@@ -29,6 +30,13 @@ DECISIONS = text("""
     DELETE FROM decisions WHERE id IN (
         SELECT id FROM decisions WHERE id < :keep_from AND id NOT IN (SELECT decision_id FROM targets)
         ORDER BY id LIMIT :batch)
+""")
+
+# Refusals are counted apart: who asks for what they may not, however often, pushes nobody's deeds off the record.
+AUDIT = text("""
+    DELETE FROM audit_records WHERE id IN (
+        SELECT id FROM audit_records
+        WHERE at < :before OR id < :first_done AND done OR id < :first_refused AND NOT done LIMIT :batch)
 """)
 
 EVENTS = text("""
@@ -64,18 +72,24 @@ class Removed:
     decisions: int = 0
     events: int = 0
     reports: int = 0
+    audit_records: int = 0
 
     def __str__(self) -> str:
-        return f"{self.decisions} decisions, {self.events} events, {self.reports} reports of jobs that are over"
+        return (
+            f"{self.decisions} decisions, {self.events} events, {self.reports} reports of jobs that are over, "
+            f"{self.audit_records} audit records"
+        )
 
 
 def remove_old(ledger: Ledger) -> Removed:
-    """Remove what is older than `ELASTIC_KEEP_DAYS`, and decisions beyond the newest `ELASTIC_KEEP_DECISIONS`."""
+    """Remove what is older than `ELASTIC_KEEP_DAYS`, and decisions beyond the newest `ELASTIC_KEEP_DECISIONS`; of audit
+    records those older than `ELASTIC_KEEP_AUDIT_DAYS`, and beyond the newest `ELASTIC_KEEP_AUDIT_RECORDS`."""
     crowded = ledger.read(_crowded)
     return Removed(
         decisions=_in_batches(ledger, _remove_decisions),
         events=_in_batches(ledger, _remove_events),
         reports=sum(_in_batches(ledger, _thinning(job, most)) for job, most in crowded),
+        audit_records=_in_batches(ledger, _remove_audit_records),
     )
 
 
@@ -91,6 +105,19 @@ def _in_batches(ledger: Ledger, remove: Callable[[Tx], int]) -> int:
 
 def _before(tx: Tx) -> float:
     return tx.now - tx.settings.keep_days * DAY
+
+
+def _remove_audit_records(tx: Tx) -> int:
+    return _count(
+        tx, AUDIT, before=tx.now - tx.settings.keep_audit_days * DAY, first_done=_first_kept_record(tx, done=True),
+        first_refused=_first_kept_record(tx, done=False), batch=BATCH,
+    )  # fmt: skip
+
+
+def _first_kept_record(tx: Tx, *, done: bool) -> int:
+    """Id of the oldest audit record of its kind that is not one too many."""
+    newest = select(AuditRow.id).where(AuditRow.done == done).order_by(AuditRow.id.desc())
+    return tx.session.scalar(newest.offset(tx.settings.keep_audit_records - 1).limit(1)) or 0
 
 
 def _remove_decisions(tx: Tx) -> int:

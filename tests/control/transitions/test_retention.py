@@ -12,10 +12,12 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.transitions import retention
 from elastic_core.control.transitions.retention import DAY, EVERY_SECONDS, KEPT_REPORTS
 from elastic_core.errors import NotFound
+from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.process_groups import ExitKind
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec, an_observation
 
-KEEP_DAYS = 30.0
+KEEP_DAYS, AUDIT_DAYS = 30.0, 365.0
+OPERATOR = Caller(name="op@host", way=Way.CLI, unrestricted=True)
 
 
 def rows(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -178,6 +180,32 @@ def test_reports_of_a_job_that_runs_are_kept_however_old(control: LedgerControl,
     assert retention.remove_old(control._ledger).reports == 0
 
 
+def test_who_did_what_stays_on_record_for_longer_than_anything_else(control: LedgerControl, clock: FakeClock) -> None:
+    control.acting(OPERATOR).set_policy("fifo")
+    clock.advance(AUDIT_DAYS * DAY - 10)
+    assert retention.remove_old(control._ledger).audit_records == 0
+    control.acting(OPERATOR).set_policy("srtf")
+    clock.advance(20)
+    assert retention.remove_old(control._ledger).audit_records == 1
+    assert [record.subject for record in control.audit_records()] == ["policy srtf"]
+
+
+def test_refusals_without_end_push_no_action_off_the_record(ledger_url: str, tmp_path: Path, clock: FakeClock) -> None:
+    control = a_control(ledger_url, tmp_path, clock, keep_audit_records=100)
+    control.acting(OPERATOR).set_policy("fifo")
+    for _ in range(120):
+        with pytest.raises(NotFound):
+            control.acting(OPERATOR).cancel("nothing", "x")
+    assert retention.remove_old(control._ledger).audit_records == 20
+    for number in range(110):
+        control.acting(OPERATOR).set_policy(("fifo", "srtf")[number % 2])
+    assert retention.remove_old(control._ledger).audit_records == 11
+    kept = control.audit_records(limit=1000)
+    assert [sum(record.done == done for record in kept) for done in (True, False)] == [100, 100]
+    assert retention.remove_old(control._ledger).audit_records == 0
+    control.close()
+
+
 def test_reconciliation_removes_now_and_then_and_says_so(
     control: LedgerControl, clock: FakeClock, ledger_url: str
 ) -> None:
@@ -186,7 +214,7 @@ def test_reconciliation_removes_now_and_then_and_says_so(
     clock.advance(2 * KEEP_DAYS * DAY)
     control.decide("late")
     assert control.reconcile([]).actions == (
-        "removed as too old: 5 decisions, 0 events, 0 reports of jobs that are over",
+        "removed as too old: 5 decisions, 0 events, 0 reports of jobs that are over, 0 audit records",
     )
     clock.advance(2 * KEEP_DAYS * DAY)
     control.decide("later")
