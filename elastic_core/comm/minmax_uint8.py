@@ -5,7 +5,7 @@
 
 all in single precision. The error is at most half a step, 1 / (2 scale), and a few of the last bits of the greatest
 value. Codes are held to their range because rint(max scale) - 255 is rounded where values differ by less than 2e-5 of
-their size. One value that is not finite makes all decoded ones NaN.
+their size. One value that is not finite leaves no decoded one finite.
 
 Without a compiler at hand it is torch's own kernels: one operation after the other over blocks that stay in the cache,
 so that memory is passed over twice (for the range, and for the codes) instead of once an operation.

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elastic_core.comm.algorithms import create
+from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.halves import Bf16Sum, Fp16Sum
 from elastic_core.comm.pieces import PIECE_BYTES, swap
 from elastic_core.comm.powersgd import PowerSgd
+from elastic_core.train.checkpoint.training_state import rank_tensors, restore_rank
 from tests.comm import plain, ranks
 
 CPU = torch.device("cpu")
@@ -61,7 +63,8 @@ def trained(name: str, rank: int, world: int, unused: bool, folder: str) -> None
     )
     names = {id(p): name for name, p in model.named_parameters()}
     buckets: list[list[list[str]]] = []
-    algorithm = create(name, CPU)
+    # DDP itself exchanges which parameters were used, at the same time.
+    algorithm = create(name, CPU, dist.new_group() if unused else None)
     algorithm.attach(ddp, lambda bucket: buckets[-1].append([names[id(p)] for p in bucket.parameters()]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(STEPS):
@@ -88,7 +91,9 @@ def replayed(name: str, world: int, unused: bool, buckets: list[list[list[str]]]
                     parameters[parameter].grad = power.sum(parameter, [grads[parameter] for grads in by_rank])
                 continue
             flat = [torch.cat([grads[parameter].reshape(-1) for parameter in bucket]) for grads in by_rank]
-            if name == "bytegrad":
+            if name == "allreduce":
+                total = sum(flat[1:], flat[0])
+            elif name == "bytegrad":
                 total = plain.bytegrad_sum(flat)
             else:
                 total = plain.half_sum(flat, {"fp16": torch.float16, "bf16": torch.bfloat16}[name])
@@ -128,7 +133,7 @@ def train_and_compare(rank: int, world: int, name: str, unused: bool, folder: st
 
 
 @pytest.mark.parametrize(("world", "unused"), [(2, False), (4, True)])
-@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("name", ["allreduce", *LOSSY])
 def test_training_with_accumulation_and_unused_parameters_is_as_replayed_in_one_process(tmp_path, name, world, unused):
     ranks.run(train_and_compare, tmp_path, world, name, unused, str(tmp_path))
 
@@ -297,6 +302,23 @@ def goes_on(rank: int, world: int) -> None:
 
 def test_with_its_state_powersgd_goes_on_as_if_never_stopped(tmp_path):
     ranks.run(goes_on, tmp_path, 2)
+
+
+def through_a_checkpoint(rank: int, world: int) -> None:
+    before = exchanging(nn.Linear(60, 50, bias=False), PowerSgd())
+    before.step(torch.randn(50, 60))
+    saved = rank_tensors(rank, before.algorithm)
+    same, other_number = PowerSgd(), PowerSgd()
+    assert restore_rank(saved, True, rank, same)
+    assert same.state_dict().keys() == {"error/weight", "factor/weight"}
+    assert all(torch.equal(value, same.state_dict()[key]) for key, value in before.algorithm.state_dict().items())
+    assert not restore_rank(saved, False, rank, other_number)
+    assert other_number.state_dict() == {}, "with other ranks errors begin anew"
+    assert restore_rank(saved, True, rank, ByteGrad()), "nothing of another algorithm is loaded"
+
+
+def test_state_goes_through_a_checkpoint_to_as_many_ranks_of_the_same_algorithm(tmp_path):
+    ranks.run(through_a_checkpoint, tmp_path, 2)
 
 
 def recovers(rank: int, world: int) -> None:

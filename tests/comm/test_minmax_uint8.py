@@ -57,10 +57,10 @@ def test_values_that_are_all_alike_stay_what_they_are_but_for_single_precision()
 
 
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
-def test_one_value_that_is_not_finite_makes_all_of_its_chunk_nan(bad):
+def test_one_value_that_is_not_finite_leaves_none_of_its_chunk_finite(bad):
     values = torch.randn(100)
     values[17] = bad
-    assert sent(values).isnan().all()
+    assert not sent(values).isfinite().any()
 
 
 def test_decoded_values_are_added_to_a_sum_and_written_in_any_dtype():
