@@ -19,7 +19,7 @@ from torch import Tensor
 
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.minmax_uint8 import MinMaxUInt8, message_bytes
-from elastic_core.comm.pieces import swap
+from elastic_core.comm.piecewise import swap
 
 
 class ByteGrad(HookedAlgorithm):

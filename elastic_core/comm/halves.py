@@ -18,7 +18,7 @@ from torch import Tensor
 
 from elastic_core.comm.allreduce import sum_in_order
 from elastic_core.comm.hooked import HookedAlgorithm
-from elastic_core.comm.pieces import swap
+from elastic_core.comm.piecewise import swap
 
 
 class _HalfSum(HookedAlgorithm):

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from elastic_core.comm.algorithms import create
 from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.halves import Bf16Sum, Fp16Sum
-from elastic_core.comm.pieces import PIECE_BYTES, swap
+from elastic_core.comm.piecewise import PIECE_BYTES, swap
 from elastic_core.comm.powersgd import PowerSgd
 from elastic_core.train.checkpoint.training_state import rank_tensors, restore_rank
 from tests.comm import plain, ranks
