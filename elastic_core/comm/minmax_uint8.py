@@ -40,7 +40,7 @@ class MinMaxUInt8:
         scale = _LEVELS / (greatest - least + _LEAST_RANGE)
         lower = (greatest * scale).round_() - _LEVELS
         message[:HEADER_BYTES].copy_(torch.stack([scale, lower]).view(torch.uint8))
-        for block, codes in zip(values.split(BLOCK), message[HEADER_BYTES:].split(BLOCK), strict=True):
+        for block, codes in zip(torch.split(values, BLOCK), torch.split(message[HEADER_BYTES:], BLOCK), strict=True):
             scaled = torch.mul(block, scale, out=self._scratch[: block.numel()])
             codes.copy_(scaled.round_().sub_(lower).clamp_(0, _LEVELS))
 
@@ -56,5 +56,5 @@ class MinMaxUInt8:
 
     def _blocks(self, message: Tensor, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         scale, lower = message[:HEADER_BYTES].clone().view(torch.float32)
-        for codes, block in zip(message[HEADER_BYTES:].split(BLOCK), like.split(BLOCK), strict=True):
+        for codes, block in zip(torch.split(message[HEADER_BYTES:], BLOCK), torch.split(like, BLOCK), strict=True):
             yield self._scratch[: codes.numel()].copy_(codes).add_(lower).div_(scale), block

@@ -33,4 +33,4 @@ def swap(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], group: dis
 
 
 def _pieces(message: Tensor) -> tuple[Tensor, ...]:
-    return message.view(torch.uint8).split(PIECE_BYTES) if message.numel() else ()
+    return torch.split(message.view(torch.uint8), PIECE_BYTES) if message.numel() else ()

@@ -87,7 +87,8 @@ class PowerSgd(HookedAlgorithm):
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             of_dtype = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = self._exact.reduce(torch.cat([tensor.reshape(-1) for tensor in of_dtype]))
-            for tensor, part in zip(of_dtype, flat.split([tensor.numel() for tensor in of_dtype]), strict=True):
+            parts = torch.split(flat, [tensor.numel() for tensor in of_dtype])
+            for tensor, part in zip(of_dtype, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
 
 
