@@ -157,8 +157,7 @@ class Limits:
     cuts: tuple[Layout, ...] = ()
     base_batch: int | None = None  # that a sample's worth is counted at (`reference_batch`); None: the smallest
     min_efficiency: float = 0.0  # least part of a sample's worth at the reference batch that a chosen batch may leave
-    # Communication algorithm of its data-parallel replicas. JSON leaves the exact one out.
-    comm: Annotated[str, Field(exclude_if=lambda comm: comm == EXACT)] = EXACT
+    comm: str = EXACT  # communication algorithm of its data-parallel replicas
 
     def layouts(self, num_slots: int) -> tuple[Layout, ...]:
         """The layouts of so many slots that the job admits, the simplest first; () where it admits none."""
