@@ -31,9 +31,7 @@ class OrderedAllReduce(HookedAlgorithm):
     name: ClassVar[str] = "allreduce"
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        super().__init__()
-        self._group = group
-        self._world = dist.get_world_size(group)
+        super().__init__(group)
         self._scratch: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def reduce(self, buffer: Tensor) -> Tensor:

@@ -11,10 +11,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
@@ -22,7 +24,16 @@ from torch.nn.parallel import DistributedDataParallel
 from elastic_core.comm.algorithm import BucketProbe, GradBucket
 from elastic_core.comm.hook import exchange
 
-_Item = tuple[Tensor, bool, "Future[Tensor]"]
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients of one dtype: flat, and as views by the names of their parameters, in their shapes."""
+
+    buffer: Tensor
+    gradients: Mapping[str, Tensor]
+
+
+_Item = tuple[Bucket, bool, "Future[Tensor]"]
 
 
 class HookedAlgorithm(ABC):
@@ -30,8 +41,11 @@ class HookedAlgorithm(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+        self._rank, self._world = dist.get_rank(group), dist.get_world_size(group)
         self._probe: BucketProbe | None = None
+        self._names: dict[int, str] = {}  # of parameters, by their ids
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -42,9 +56,14 @@ class HookedAlgorithm(ABC):
     def reduce(self, buffer: Tensor) -> Tensor:
         """The sum over ranks of a flat bucket; may be done in place. Runs on the exchange thread."""
 
+    def reduce_bucket(self, bucket: Bucket) -> Tensor:
+        """The same for algorithms that treat parameters by their shapes, or keep something of each."""
+        return self.reduce(bucket.buffer)
+
     def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None) -> None:
         assert self._thread is None, "one algorithm object serves one model"
         self._probe = probe
+        self._names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         self._thread = threading.Thread(target=self._work, name=f"comm-{self.name}", daemon=True)
         self._thread.start()
         model.register_comm_hook(self, exchange)
@@ -74,15 +93,17 @@ class HookedAlgorithm(ABC):
         future: Future[Tensor] = Future()
         if bucket.is_last():
             self._last_ready = time.perf_counter()
-        self._queue.put((bucket.buffer(), bucket.is_last(), future))
+        views = zip(bucket.parameters(), bucket.gradients(), strict=True)
+        gradients = {self._names[id(parameter)]: view for parameter, view in views}
+        self._queue.put((Bucket(bucket.buffer(), gradients), bucket.is_last(), future))
         return future
 
     def _work(self) -> None:
         torch.set_num_threads(1)
         while (item := self._queue.get()) is not None:
-            buffer, last, future = item
+            bucket, last, future = item
             try:
-                reduced = self.reduce(buffer)
+                reduced = self.reduce_bucket(bucket)
             except Exception as error:  # noqa: BLE001 - handed to backward, which raises it on the main thread
                 self._failure = error
                 future.set_exception(error)  # type: ignore[arg-type]  # torch's annotation is wrong

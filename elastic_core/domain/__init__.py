@@ -30,6 +30,7 @@ from elastic_core.domain.observed import (
 )
 from elastic_core.domain.resources import (
     CPU,
+    EXACT,
     Allocation,
     Layout,
     Limits,
@@ -42,6 +43,7 @@ from elastic_core.domain.resources import (
 
 __all__ = [
     "CPU",
+    "EXACT",
     "Allocation",
     "JobState",
     "JobView",

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from elastic_core.domain.observed import ProfilePoint, Quantiles, StepForecast, ThroughputModel, WorkForecast
-from elastic_core.domain.resources import Allocation, Layout, Limits, Node, Queue, Roles, Slot
+from elastic_core.domain.resources import EXACT, Allocation, Layout, Limits, Node, Queue, Roles, Slot
 
 _NO_RANKS = Layout(data=0)
 
@@ -121,7 +121,7 @@ class Target:
     counts: Mapping[str, int]  # slots by resource type
     global_batch: int
     layout: Layout
-    comm: str = "allreduce"
+    comm: str = EXACT
     reason: str = ""
     nodes: Mapping[str, int] | None = None  # slots by node, a preference; None: the packing rule chooses
     roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from elastic_core.domain.resources import Layout, Roles
+from elastic_core.domain.resources import EXACT, Layout, Roles
 
 Quantiles = tuple[float, float, float]  # low, median, high of what is forecast: its 0.1, 0.5 and 0.9 quantiles
 
@@ -36,6 +36,7 @@ class Observation:
     layout: Layout | None = None  # None: data-parallel replicas, one a slot
     progress: float | None = None  # the job's work done in samples at its base batch, where that is its measure
     gain: float | None = None  # then: base-batch steps that the last step counted for
+    comm: str = EXACT  # communication algorithm of the allocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class ProfilePoint:
     roles: Roles = ()  # of a job over parameter servers, whose slots here are its GPUs
     server_cores: float = 0.0  # of each of its servers
     layout: Layout | None = None  # None: data-parallel replicas, one a slot
+    comm: str = EXACT  # communication algorithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

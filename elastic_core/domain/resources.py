@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 CPU = "cpu"  # the resource type without an accelerator
+EXACT = "allreduce"  # the communication algorithm of whoever asks for no other: the exact sum
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,7 +105,7 @@ class Allocation:
     slots: tuple[Slot, ...]
     global_batch: int
     layout: Layout
-    comm: str = "allreduce"
+    comm: str = EXACT
     roles: Roles = ()
 
     @property
@@ -156,6 +157,7 @@ class Limits:
     cuts: tuple[Layout, ...] = ()
     base_batch: int | None = None  # that a sample's worth is counted at (`reference_batch`); None: the smallest
     min_efficiency: float = 0.0  # least part of a sample's worth at the reference batch that a chosen batch may leave
+    comm: str = EXACT  # communication algorithm of its data-parallel replicas
 
     def layouts(self, num_slots: int) -> tuple[Layout, ...]:
         """The layouts of so many slots that the job admits, the simplest first; () where it admits none."""

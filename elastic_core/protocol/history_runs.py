@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from elastic_core.domain import ProfilePoint
+from elastic_core.domain import EXACT, ProfilePoint
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import FinishedRun, JobDescription
 
@@ -100,7 +100,8 @@ class HistoryRun(BaseModel):
             steps=[
                 HistoryStep(type=point.type, slots=point.num_slots, nodes=point.num_nodes, batch=point.global_batch,
                             seconds=point.step_seconds, reports=point.count)
-                for point in run.profile if point.layout is None and not point.roles
+                for point in run.profile
+                if point.layout is None and not point.roles and (point.comm == EXACT or point.num_slots == 1)
             ],
         )  # fmt: skip
 

@@ -56,7 +56,7 @@ def _configuration(point: ProfilePoint) -> tuple[object, ...]:
     partition = () if layout is None else (layout.data, layout.tensor, layout.pipeline, layout.sharded)
     return (
         point.num_slots, point.num_nodes, point.type, point.global_batch, point.local_batch, point.accumulation,
-        partition, point.roles, point.server_cores,
+        partition, point.roles, point.server_cores, point.comm,
     )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def profile(reports: Sequence[Observation]) -> tuple[ProfilePoint, ...]:
         configuration = ProfilePoint(
             num_slots=report.num_slots, num_nodes=report.num_nodes, type=report.type,
             global_batch=report.global_batch, local_batch=report.local_batch, accumulation=report.accumulation,
-            layout=report.layout, step_seconds=0.0, sync_seconds=0.0, count=0,
+            layout=report.layout, comm=report.comm, step_seconds=0.0, sync_seconds=0.0, count=0,
         )  # fmt: skip
         by_configuration.setdefault(configuration, []).append(report)
     return as_profile(

@@ -14,10 +14,11 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from elastic_core.domain import Limits
+from elastic_core.domain import EXACT, Limits
 from elastic_core.errors import UserError
 from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
+from elastic_core.spec.job_comm import Comm
 from elastic_core.spec.job_slots import Layouts, Slots, _list_counts
 from elastic_core.spec.job_work import Work
 from elastic_core.spec.problems import parse, refuse
@@ -182,6 +183,7 @@ class JobSpec(BaseModel):
     batch: Batch
     slots: Slots = Slots()
     layouts: Layouts = Layouts()
+    comm: Comm = Comm()
     segment: SegmentLength = SegmentLength()
     checkpoints: Checkpoints = Checkpoints()
     priority: int = Field(
@@ -295,6 +297,15 @@ class JobSpec(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _replicas_exchange(self) -> Self:
+        if self.comm.algorithm != EXACT and self.layouts != Layouts():
+            raise ValueError(
+                f"comm.algorithm is {self.comm.algorithm!r}, which is for replicas of the whole model, and layouts may "
+                f"cut it; possible are layouts left out, or comm.algorithm: {EXACT}"
+            )
+        return self
+
     def _counts(self) -> tuple[int, ...]:
         """The counts that some layout fills."""
         units = {cut.model_size for cut in self.layouts.cuts()}
@@ -313,6 +324,7 @@ class JobSpec(BaseModel):
             requested_batch=self.batch.base or self.batch.min,
             base_batch=self.batch.base or self.batch.min,
             min_efficiency=self.batch.min_efficiency,
+            comm=self.comm.algorithm,
         )
 
 

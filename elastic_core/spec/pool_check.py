@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from elastic_core.domain import CPU, EXACT
 from elastic_core.spec.cluster import ClusterSpec
 from elastic_core.spec.job import JobSpec
 from elastic_core.spec.problems import refuse
@@ -18,7 +19,7 @@ def check_against(spec: JobSpec, cluster: ClusterSpec, now: float | None = None)
 
     `now` (Unix seconds) also refuses a deadline that has passed.
     """
-    problems = [*_types(spec, cluster), *_queue(spec, cluster), *_deadline(spec, now)]
+    problems = [*_types(spec, cluster), *_comm(spec, cluster), *_queue(spec, cluster), *_deadline(spec, now)]
     if problems:
         raise refuse("job spec", problems)
 
@@ -38,6 +39,17 @@ def _types(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
         yield (
             f"slots.min: the job needs at least {fewest} slots of one type, and the cluster has {have}; "
             f"possible are at most {largest}"
+        )
+
+
+def _comm(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
+    others = sorted(
+        kind for kind in cluster.capacity() if kind != CPU and (not spec.slots.types or kind in spec.slots.types)
+    )
+    if spec.comm.algorithm != EXACT and others:
+        yield (
+            f"comm.algorithm: {spec.comm.algorithm!r} runs on slots of type {CPU!r} only, and the job may get "
+            f"{', '.join(others)}; possible are slots.types: [{CPU}], or comm.algorithm: {EXACT}"
         )
 
 

@@ -142,6 +142,13 @@ def test_everything_can_be_looked_at(control: LedgerControl) -> None:
     assert isinstance(elastic("show", "nobody").exception, NotFound)
 
 
+def test_an_exchange_that_is_not_the_exact_sum_is_shown(control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(comm={"algorithm": "bytegrad"}), FACTS)
+    control.submit("job-b", a_spec(), FACTS)
+    assert "exchange   bytegrad (lossy)" in elastic("show", "job-a").stdout
+    assert "exchange" not in elastic("show", "job-b").stdout
+
+
 def test_a_job_is_cancelled_revived_and_rolled_back(control: LedgerControl) -> None:
     control.submit("job-a", a_spec(), FACTS)
     order = Life(control, control.trainer, "job-a").start()

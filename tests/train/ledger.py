@@ -167,6 +167,7 @@ def make_order(
     **more: Any,
 ) -> LaunchOrder:
     allocation = Allocation(
+        comm=spec.comm.algorithm,
         slots=tuple(_slot(i) for i in range(slots)),
         global_batch=batch,
         layout=layout or Layout(data=slots),

@@ -17,7 +17,7 @@ from elastic_core.snapshot.past import Past
 
 PROFILE = text("""
     SELECT o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation,
-           o.layout,
+           o.layout, o.comm,
            percentile_cont(:quartile) WITHIN GROUP (ORDER BY o.step_seconds) AS step_seconds,
            percentile_cont(:quartile) WITHIN GROUP (ORDER BY o.sync_seconds) AS sync_seconds,
            count(*) AS count
@@ -26,7 +26,8 @@ PROFILE = text("""
         SELECT * FROM observations WHERE job_id = wanted.id AND step_seconds > 0 AND step_seconds < 'Infinity'
         ORDER BY id DESC LIMIT :recent
     ) AS o
-    GROUP BY o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout
+    GROUP BY o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout,
+             o.comm
 """)
 
 # NaN is dropped: in PostgreSQL it is greater than any number.

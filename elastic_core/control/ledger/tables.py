@@ -12,6 +12,8 @@ from sqlalchemy import BigInteger, Double, ForeignKey, Identity, Index, MetaData
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from elastic_core.domain import EXACT
+
 Json = dict[str, Any]
 KEPT = "last plan"  # where a policy's name stands in the record of a decision that kept the plan before it
 
@@ -228,6 +230,7 @@ class ObservationRow(Base):
     layout: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))  # NULL: data-parallel replicas
     progress: Mapped[float | None]  # samples at the base batch; NULL where samples are the measure
     gain: Mapped[float | None]
+    comm: Mapped[str] = mapped_column(server_default=EXACT)  # communication algorithm
 
 
 class CheckpointRow(Base):

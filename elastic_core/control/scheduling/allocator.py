@@ -34,6 +34,7 @@ from elastic_core.errors import ElasticError, NotFound
 from elastic_core.logs import get_logger
 from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Policy
+from elastic_core.policy.plans.exchanges import with_exchanges
 from elastic_core.policy.plans.plan_check import violations
 from elastic_core.policy.rules.slot_quotas import over_quota, with_waiting, within_quotas
 from elastic_core.protocol.encoding import dumps, loads
@@ -165,7 +166,7 @@ def ask(policy: Policy, snapshot: Snapshot) -> Plan:
 
 def ask_within_quotas(decide: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     within, waiting = within_quotas(snapshot)
-    return checked(with_waiting(decide(within), waiting), snapshot)
+    return checked(with_exchanges(with_waiting(decide(within), waiting), snapshot), snapshot)
 
 
 def checked(plan: Plan, snapshot: Snapshot) -> Plan:

@@ -94,7 +94,10 @@ def _groups(
         rows_by_model.setdefault((job.task, _without_requests(job.limits), job.scale_invariant), []).append(row)
     key = options.key
     models = task_models.all(
-        [(memories[task].points(), limits, key, experience, unit) for task, limits, unit in rows_by_model]
+        [
+            (throughput.alike(memories[task].points(), limits), limits, key, experience, unit)
+            for task, limits, unit in rows_by_model
+        ]
     )
     return [
         _Group(memories[task], limits, model, rows)

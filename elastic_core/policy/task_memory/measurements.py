@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_core.domain import JobView, Layout, ProfilePoint, to_json
+from elastic_core.domain import EXACT, JobView, Layout, ProfilePoint, to_json
 from elastic_core.predict.speed.layout_speeds import is_plain, name_of
 
 MOST_POINTS = 48  # of one task
@@ -26,7 +26,8 @@ _LEAST = 1e-9  # seconds
 _POINT_FIELDS = tuple(known.name for known in fields(ProfilePoint) if known.name not in ("roles", "layout"))
 _values_of = attrgetter(*_POINT_FIELDS)
 
-Configuration = tuple[int, int, str, int, int, str]  # slots, nodes, type, local batch, accumulation, cut of the model
+# slots, nodes, type, local batch, accumulation, cut of the model and communication algorithm
+Configuration = tuple[int, int, str, int, int, str]
 
 
 @dataclass(slots=True)
@@ -185,7 +186,8 @@ def _name(configuration: Configuration) -> str:
 
 def configuration_of(point: ProfilePoint) -> Configuration:
     partition = "" if point.layout is None or is_plain(point.layout) else name_of(point.layout)
-    return point.num_slots, point.num_nodes, point.type, point.local_batch, point.accumulation, partition
+    exchange = "" if point.comm == EXACT or point.num_slots == 1 else f"@{point.comm}"
+    return point.num_slots, point.num_nodes, point.type, point.local_batch, point.accumulation, partition + exchange
 
 
 def stage_of(done: float) -> int:

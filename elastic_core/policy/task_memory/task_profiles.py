@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from elastic_core.domain import JobView, ProfilePoint, ThroughputModel, from_json, to_json
+from elastic_core.domain import EXACT, JobView, ProfilePoint, ThroughputModel, from_json, to_json
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ MOST_POINTS = 32  # of one task
 
 @dataclass(frozen=True, slots=True)
 class TaskProfiles:
-    models: Mapping[str, ThroughputModel]  # by task
+    models: Mapping[str, ThroughputModel]  # by task and exchange (`_model_key`)
     points: Mapping[str, tuple[ProfilePoint, ...]]  # by task, of jobs over parameter servers
 
     @staticmethod
@@ -34,10 +34,11 @@ class TaskProfiles:
             if job.task and with_roles:
                 points[job.task] = _merged(points.pop(job.task, ()), with_roles)
             elif job.task and job.throughput is not None:
-                known = models.get(job.task)
+                key = _model_key(job)
+                known = models.get(key)
                 if known is None or job.throughput.num_points >= known.num_points:
-                    models.pop(job.task, None)
-                    models[job.task] = job.throughput
+                    models.pop(key, None)
+                    models[key] = job.throughput
         return TaskProfiles(_latest(models), _latest(points))
 
     def to_state(self) -> dict[str, Any]:
@@ -50,9 +51,14 @@ class TaskProfiles:
         """The job as if it had measured what its task's jobs did; its own measurements come first."""
         if job.limits.servers is not None:
             return replace(job, profile=_merged(self.points.get(job.task, ()), job.profile))
-        if job.throughput is None and job.task in self.models:
-            return replace(job, throughput=self.models[job.task])
+        if job.throughput is None and _model_key(job) in self.models:
+            return replace(job, throughput=self.models[_model_key(job)])
         return job
+
+
+def _model_key(job: JobView) -> str:
+    """Steps under one communication algorithm say little of those under another."""
+    return job.task if not job.task or job.limits.comm == EXACT else f"{job.task} {job.limits.comm}"
 
 
 def _stored(state: Mapping[str, Any]) -> TaskProfiles:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_core.domain import StepForecast
+from elastic_core.domain import EXACT, StepForecast
 from elastic_core.errors import UserError
 from elastic_core.predict.forecasts.job_features import Vocabulary, learn_vocabulary, submitted_table
 from elastic_core.predict.forecasts.quantile_kinds import FITS
@@ -66,7 +66,8 @@ class StepModel:
 def fit_steps(runs: Sequence[FinishedRun], kinds: Sequence[str] = tuple(FITS), seed: int = 0) -> StepModel:
     """Raises `UserError` for fewer than `MIN_MEASURED` jobs that were measured."""
     examples = [(i, run.description, point, 1.0 / len(run.profile))
-                for i, run in enumerate(runs) for point in run.profile if point.step_seconds > 0]  # fmt: skip
+                for i, run in enumerate(runs) for point in run.profile
+                if point.step_seconds > 0 and (point.num_slots == 1 or point.comm == EXACT)]  # fmt: skip
     measured = len({i for i, *_ in examples})
     if measured < MIN_MEASURED:
         raise UserError(

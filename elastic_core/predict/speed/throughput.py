@@ -183,7 +183,7 @@ def fit_all(jobs: Sequence[Measured]) -> list[StepTime]:
     at the scale of the one configuration measured if there is one. Types that only `experience` knows are in the model
     too, projected from those that were measured. A model does not depend on the other jobs.
     """
-    sane = [[point for point in points if _sane(point)] for points, _, _ in jobs]
+    sane = [[point for point in alike(points, limits) if _sane(point)] for points, limits, _ in jobs]
     usable = [layout_speeds.as_replicas(points, limits) for points, (_, limits, _) in zip(sane, jobs, strict=True)]
     asked = [row for row, points in enumerate(usable) if points]
     parameters = estimates([Question(usable[row], _types(usable[row], *jobs[row][1:]), jobs[row][2]) for row in asked])
@@ -198,6 +198,11 @@ def fit_all(jobs: Sequence[Measured]) -> list[StepTime]:
             times = StepTime(*answer, types, _source(usable[row]), num_points=len(usable[row]))
             models.append(_with_layouts(times, sane[row], limits))
     return models
+
+
+def alike(points: Sequence[ProfilePoint], limits: Limits) -> tuple[ProfilePoint, ...]:
+    """Those measured under the job's own communication algorithm; one slot exchanges nothing."""
+    return tuple(point for point in points if point.num_slots == 1 or point.comm == limits.comm)
 
 
 def _source(points: Sequence[ProfilePoint]) -> str:

@@ -330,7 +330,7 @@ class Running:
         return ProfilePoint(
             num_slots=slots, num_nodes=nodes, type=kind, global_batch=batch, local_batch=local,
             accumulation=accumulation, step_seconds=step_seconds, sync_seconds=sync_seconds, roles=roles,
-            server_cores=cores, count=count,
+            server_cores=cores, count=count, comm=self.job.limits.comm,
         )  # fmt: skip
 
     def _fitted(self, profile: tuple[ProfilePoint, ...], fit: Fit | None) -> ThroughputModel | None:

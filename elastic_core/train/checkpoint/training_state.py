@@ -1,8 +1,8 @@
 """What a checkpoint of a training job holds, and putting it back.
 
 Tensors: `model/<name>` (parameters and persistent buffers), `optim/<parameter>/<key>`, and per rank
-`rng/<kind>/<rank>` and `comm/<rank>/<key>`. Scalars: the optimizer's numbers, the scheduler's state, AdaScale's noise
-means, the version of the data order, and how many ranks wrote it.
+`rng/<kind>/<rank>` and `comm/<rank>/<algorithm>/<key>`. Scalars: the optimizer's numbers, the scheduler's state,
+AdaScale's noise means, the version of the data order, and how many ranks wrote it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def rank_tensors(rank: int, comm: CommAlgorithm | None) -> dict[str, Tensor]:
     """What only this rank holds."""
     tensors = capture_rng(rank)
     if comm is not None:
-        tensors.update({f"comm/{rank}/{key}": value for key, value in comm.state_dict().items()})
+        tensors.update({f"comm/{rank}/{comm.name}/{key}": value for key, value in comm.state_dict().items()})
     return tensors
 
 
@@ -118,8 +118,8 @@ def restore_rank(tensors: Mapping[str, Tensor], same_layout: bool, rank: int, co
     if not same_layout:
         return False
     restore_rng(tensors, rank)
-    prefix = f"comm/{rank}/"
     if comm is not None:
+        prefix = f"comm/{rank}/{comm.name}/"  # another algorithm's state is nothing to this one
         comm_state = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         comm.load_state_dict(comm_state)
     return True

@@ -66,7 +66,9 @@ class Gradients:
                 gradient_as_bucket_view=True,
                 find_unused_parameters=find_unused_parameters,
             )
-            self.comm = create(comm, group.device)
+            # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
+            own = find_unused_parameters and group.device.type == "cpu"
+            self.comm = create(comm, group.device, group.beside("the exchange of gradients") if own else None)
             self.comm.attach(self._ddp, self._probe)
             self.wrapped = self._ddp
 

@@ -80,6 +80,15 @@ class Group:
         """As `strangers.prove_peers`, for a group that was formed among ranks of this one."""
         prove_peers(self._token, what, among)
 
+    def beside(self, what: str) -> dist.ProcessGroup:
+        """Another gloo group of the same ranks, for what is exchanged at the same time as something in this one.
+        Collective; closed with this one."""
+        with communicating(f"the forming of {what}"), closed_afterwards():
+            made = dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
+            assert made is not None, "every rank is in it"
+            self.prove(what, made)
+        return made
+
     def gather_vectors(self, values: Sequence[float]) -> list[list[float]]:
         """Every rank's vector (all of one length), by rank, on every rank."""
         if self.world == 1:

@@ -103,6 +103,7 @@ def summarise(
         layout=None if allocation.layout == Layout(data=allocation.num_slots) else allocation.layout,
         progress=last.progress,
         gain=last.gain,
+        comm=allocation.comm,
     )
 
 

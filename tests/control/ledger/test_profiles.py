@@ -34,6 +34,7 @@ REPORTS = st.lists(
             "grad_sqr": NOISE,
             "grad_var": NOISE,
             "layout": st.sampled_from([None, Layout(data=1, tensor=2)]),
+            "comm": st.sampled_from(["allreduce", "bytegrad"]),
         }
     ),
     max_size=70,

@@ -36,6 +36,17 @@ def test_a_measurement_counts_once_however_often_it_is_seen() -> None:
     assert [seen.jobs for seen in after(one, one, one).means.values()] == [1]
 
 
+def test_steps_under_two_exchanges_are_kept_apart_but_on_one_slot_which_exchanges_nothing() -> None:
+    exact, lossy = a_job("a", 0.1, 0.2), a_job("b", 0.1, 0.05)
+    lossy = replace(lossy, profile=tuple(replace(point, comm="bytegrad") for point in lossy.profile))
+    means = after([exact, lossy]).means.values()
+    assert sorted((mean.point.num_slots, mean.point.step_seconds, mean.jobs) for mean in means) == [
+        (1, pytest.approx(0.1), 2),
+        (2, 0.05, 1),
+        (2, 0.2, 1),
+    ]
+
+
 def test_jobs_of_one_task_are_averaged_in_the_logarithm() -> None:
     (seen,) = after([a_job("a", 0.1), a_job("b", 0.4)]).means.values()
     assert seen.jobs == 2

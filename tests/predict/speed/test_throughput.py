@@ -210,3 +210,13 @@ def test_a_step_is_its_micro_batches_and_the_exchange_that_does_not_hide() -> No
     assert model.seconds_of(one, one, "cpu", one * 64, one * 2) == pytest.approx(2 * alone)
     apart = model.seconds(one * 4, one * 2, "cpu", one * 128, small)
     assert apart > model.compute_seconds(one * 4, one * 2, "cpu", one * 128, small)
+
+
+def test_a_model_is_fitted_to_what_was_measured_under_the_jobs_own_exchange() -> None:
+    """One slot exchanges nothing: it is measured for all."""
+    exact = [point(slots, 64) for slots in (1, 2, 4)]
+    lossy = [replace(point(slots, 64), comm="bytegrad", step_seconds=0.01 / slots) for slots in (2, 4)]
+    under_bytegrad = replace(LIMITS, comm="bytegrad")
+    assert job_models((*exact, *lossy), LIMITS) == job_models(tuple(exact), LIMITS)
+    assert job_models((*exact, *lossy), under_bytegrad) == job_models((exact[0], *lossy), under_bytegrad)
+    assert ask(job_models((*exact, *lossy), under_bytegrad), 4, 64) < 0.8 * ask(job_models(tuple(exact), LIMITS), 4, 64)

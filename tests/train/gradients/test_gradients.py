@@ -120,3 +120,44 @@ def test_norms_of_the_fixed_parts_are_those_of_their_own_mean_gradients(tmp_path
             assert measured == pytest.approx(
                 sum(float(p.grad.double().square().sum()) for p in model.parameters()), rel=1e-4
             )
+
+
+class _Branches(nn.Module):
+    """Each rank uses another branch at each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.common = nn.Linear(12, 160)
+        self.branches = nn.ModuleList(nn.Linear(160, 160) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
+        return self.branches[which % 3](self.common(x)).mean(1, keepdim=True)
+
+
+def steps_with_unused_parameters(folder: str, rank: int, world: int) -> int:
+    group = Group.form(RunDir(Path(folder)), rank, world, torch.device("cpu"))
+    torch.manual_seed(3)
+    gradients = Gradients(_Branches(), group, "allreduce", find_unused_parameters=True)
+    reader, plan = Reader(data(ROWS), None, group.device), DataPlan(5, ROWS, 10_000, None)
+    for step in range(30):
+        for micro in plan_step(plan, 30 * step, 30, rank, world).micro:
+            gradients.expect(micro)
+            x, y = reader.read(micro.indices)
+            gradients.backward(nn.functional.mse_loss(gradients.wrapped(x, rank + step), y), micro)
+        gradients.finish()
+        norms = group.gather_vectors([gradients.sqr_norm()])
+        assert norms[0][0] > 0
+        assert norms == [norms[0]] * world, step
+        for parameter in gradients.parameters:
+            parameter.grad = None
+    gradients.close()
+    group.close()
+    return 0
+
+
+def test_what_ddp_exchanges_of_unused_parameters_does_not_meet_the_gradients(tmp_path):
+    processes = [
+        forked.start(steps_with_unused_parameters, str(tmp_path), rank, 3, log=tmp_path / f"log{rank}")
+        for rank in range(3)
+    ]
+    assert forked.join(processes, 30.0) == [0, 0, 0], [path.read_text() for path in tmp_path.glob("log*")]

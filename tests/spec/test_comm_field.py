@@ -1,0 +1,67 @@
+"""A spec says how gradients are exchanged; what cannot be is refused, saying what is possible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elastic_core.comm.algorithms import NAMES
+from elastic_core.errors import UserError
+from elastic_core.spec import JobSpec, check_against, parse_cluster_spec, parse_job_spec
+from elastic_core.spec.form import spec_from_form
+from elastic_core.spec.job_comm import CLASSES
+
+JOB = {"name": "j", "entry_point": "m:C", "work": {"epochs": 1}, "batch": {"min": 8, "max": 64}}
+
+
+def a_spec(comm: Any, **more: Any) -> JobSpec:
+    return parse_job_spec({**JOB, "slots": {"min": 1, "max": 4}, "comm": comm, **more})
+
+
+def test_without_a_word_it_is_the_exact_sum() -> None:
+    assert parse_job_spec(JOB).limits().comm == "allreduce"
+
+
+def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_round() -> None:
+    assert {a_spec({"algorithm": name}).limits().comm for name in NAMES} == set(CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("comm", "said"),
+    [
+        ({"algorithm": "bytgrad"}, "'allreduce', 'fp16', 'bf16', 'bytegrad' or 'powersgd'"),
+        ({"algorithm": "bytegrad", "allow": "exact"},
+         "algorithm 'bytegrad' is lossy, and allow is 'exact'; possible are allow: lossy, or one of allreduce"),
+        ({"allow": "all"}, "'exact', 'lossy' or 'averaging'"),
+        ({"algorithm": "bytegrad", "bits": 4}, "comm.bits: there is no such key"),
+    ],
+)  # fmt: skip
+def test_what_does_not_exist_or_contradicts_itself_is_refused(comm: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        a_spec(comm)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("allow", ["lossy", "averaging", None])
+def test_what_is_allowed_may_be_more_than_what_is_used(allow: str | None) -> None:
+    assert a_spec({"algorithm": "powersgd", "allow": allow}).comm.algorithm == "powersgd"
+
+
+def test_models_that_may_be_cut_use_the_exact_sum() -> None:
+    with pytest.raises(UserError, match="is for replicas of the whole model, and layouts may cut it; possible are"):
+        a_spec({"algorithm": "bytegrad"}, layouts={"tensor": [1, 2]})
+
+
+def test_where_the_job_may_get_other_slots_than_cpu_it_is_refused_before_it_waits() -> None:
+    cluster = parse_cluster_spec({"nodes": [{"name": "a", "type": "h200", "slots": 8}, {"name": "b", "type": "cpu",
+                                                                                         "slots": 2}]})  # fmt: skip
+    with pytest.raises(UserError, match=r"the job may get h200; possible are slots.types: \[cpu\], or comm.algorithm"):
+        check_against(a_spec({"algorithm": "bytegrad"}), cluster)
+    check_against(a_spec({"algorithm": "bytegrad"}, slots={"min": 1, "max": 2, "types": ["cpu"]}), cluster)
+    check_against(a_spec({}), cluster)
+
+
+def test_the_trigger_form_has_a_field_for_it() -> None:
+    filled = {"name": "j", "entry_point": "m:C", "work_epochs": 1, "batch_min": 8, "batch_max": 64}
+    assert spec_from_form({**filled, "comm_algorithm": "fp16"}, {}).comm.algorithm == "fp16"
