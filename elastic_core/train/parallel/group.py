@@ -84,7 +84,9 @@ class Group:
         """Another gloo group of the same ranks, for what is exchanged at the same time as something in this one.
         Collective; closed with this one."""
         with communicating(f"the forming of {what}"), closed_afterwards():
-            made = dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
+            made: dist.ProcessGroup | None = dist.new_group(
+                backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS)
+            )
             assert made is not None, "every rank is in it"
             self.prove(what, made)
         return made
