@@ -4,7 +4,8 @@ A back-up is a folder: a dump of each database by PostgreSQL's own tools, the ch
 MLflow's artifacts, the secrets if that is asked for, and last `backup.json`, without which it is none. What fits to
 what:
 
-- Airflow's database is dumped before the ledger: runs that it lacks are started by reconciliation.
+- Airflow's database is dumped before the ledger: runs that it lacks are started by reconciliation. Airflow cannot read
+  it without its key, so without the secrets it is not restored, and all runs are started so.
 - The ledger is dumped in one snapshot with the list of its checkpoints, and all of these are in the back-up. They never
   change, so they are copied after the dump; where retention has deleted one by then, ledger and copy are made again.
 - MLflow comes last: what it shows already and the ledger's reader has yet to show is shown once more.
@@ -109,7 +110,7 @@ def restore(settings: Settings, folder: Path, environment: Mapping[str, str], te
         _require_empty(Path(settings.store_url()), "checkpoints are restored into a store of their own")
     settings.home.mkdir(parents=True, exist_ok=True)
     (settings.home / RESTORING).write_text(str(folder))
-    if backup.secrets:
+    if (folder / "secrets").exists():  # backed up, or laid there again by whoever kept them elsewhere
         _copy_secrets(folder / "secrets", settings.secret_file(""))
     prepare_home(settings, restoring=True)
     if backup.store == "store" and not _in_bucket(settings):
@@ -122,6 +123,9 @@ def restore(settings: Settings, folder: Path, environment: Mapping[str, str], te
     try:
         server.ensure_databases()
         for role in backup.databases:
+            if role == "airflow" and not (folder / "secrets" / "fernet").exists():
+                tell(f"Airflow begins anew: its database can only be read with secrets/fernet, and {folder} lacks it")
+                continue
             tell(f"restoring the database {role}")
             options = ("--exit-on-error", "--single-transaction", "--no-owner", "--no-acl", f"--dbname={role}")
             _run(server, role, "pg_restore", *options, str(folder / f"{role}.dump"))

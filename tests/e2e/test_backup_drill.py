@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_airflow.names import resumed_run_id
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, job_of, start, trains
 
@@ -68,7 +69,8 @@ def test_jobs_go_on_from_a_backup_in_a_fresh_home_with_new_secrets_and_read_ever
     for name in ("one", "two"):
         assert finished(second, name, 600).done_samples == SAMPLES
         assert_read_exactly_once(second, name)
-        eventually(lambda name=name: second.run_state("elastic_job", name) == "success", 300, f"{name}'s run succeeds")
+        run = resumed_run_id(name)  # this Airflow never knew the first one
+        eventually(lambda run=run: second.run_state("elastic_job", run) == "success", 300, f"{run} succeeds")
 
 
 def newest_in_store(platform: Platform, job_id: str) -> int:
