@@ -40,6 +40,7 @@ def newest_step(platform: Platform, job_id: str) -> int:
     return max((saved.step for saved in platform.control.checkpoints(job_id)), default=0)
 
 
+@pytest.mark.nightly
 def test_jobs_go_on_from_a_backup_in_a_fresh_home_with_new_secrets_and_read_every_sample_once(
     homes: tuple[Platform, Platform, Path],
 ) -> None:
