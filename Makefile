@@ -43,7 +43,8 @@ e2e: setup
 # of faults, and every mutant. Interrupted, the last two go on where they were.
 nightly: setup
 	$(BIN)/pytest -m nightly
-	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py -m "not e2e"
+	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py \
+		tests/benchmarks/test_simulated_faults.py -m "not e2e"
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume
 

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _Mask = NDArray[np.bool_]
 
-_MAX_STEPS = 300
+_MAX_STEPS = 300  # one that passes a saddle takes more than 60
 _CLOSE = 1e-8  # relative fall of the cost, seen and expected, that ends a search
 _DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-4, 1e-9, 1e12  # relative to the diagonal of the normal matrix
 
