@@ -14,6 +14,7 @@ at most 1.02 times the bytes needed, and a save at most 2 times a plain write wi
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -39,6 +40,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from benchmarks.common.report import Report
 from elastic_core.domain import Slot, from_json, to_json
+from elastic_core.host.environment import ALLOCATION
 from elastic_core.state.format.checkpoint_format import (
     ShardInfo,
     plan_shards,
@@ -224,6 +226,7 @@ def check(rank: Rank, received: Mapping[str, Tensor], method: str) -> None:
 
 def run_rank(rank: int, world: int, folder: Path, mib: int, rounds: int, answer: Any) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # as workers do with what is loaded before they train
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     group_file = f"file://{folder}/group-{world}"
     dist.init_process_group("gloo", init_method=group_file, rank=rank, world_size=world)
@@ -320,6 +323,7 @@ def main() -> int:
     mib, rounds, worlds = (128, 3, (4, 2)) if arguments.quick else (1024, 6, (4, 3, 2))
     rounds = max(2, arguments.rounds or rounds)
     report = Report("reshard", quick=arguments.quick)
+    os.environ.update(ALLOCATION)  # torch's, for all methods: as jobs have it
     metas = metas_of(mib)
     size = sum(int(np.prod(meta.shape)) * 4 for meta in metas.values())
     with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:

@@ -113,9 +113,11 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         size, bound = width // heads, width**-0.5
-        self.qkv = nn.Parameter(torch.empty(heads, 3, size, width).uniform_(-bound, bound))
+        self.qkv = nn.Parameter(torch.empty(heads, 3, size, width))
         self.qkv_bias = nn.Parameter(torch.zeros(heads, 3, size))
-        self.out = nn.Parameter(torch.empty(heads, size, width).uniform_(-bound, bound))
+        self.out = nn.Parameter(torch.empty(heads, size, width))
+        nn.init.uniform_(self.qkv, -bound, bound)  # parameters are filled: then a resize need not draw them again
+        nn.init.uniform_(self.out, -bound, bound)
 
     def forward(self, x_btw: Tensor) -> Tensor:
         qkv, bias, out = local(self.qkv), local(self.qkv_bias), local(self.out)
@@ -143,7 +145,8 @@ class Embed(nn.Module):
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
         self.token = nn.Embedding(256, width)
-        self.position = nn.Parameter(0.02 * torch.randn(context, width))
+        self.position = nn.Parameter(torch.empty(context, width))
+        nn.init.normal_(self.position, std=0.02)
 
     def forward(self, bytes_bt: Tensor) -> Tensor:
         embedded: Tensor = self.token(bytes_bt) + self.position[: bytes_bt.shape[1]]

@@ -25,6 +25,7 @@ Bars: in place is quicker than the others, and no tensor is read from the store.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import sys
@@ -39,6 +40,7 @@ from benchmarks.common.report import Report
 from benchmarks.large_resize.dcp_change import change_by_dcp
 from benchmarks.large_resize.process_watch import ProcessWatch
 from elastic_core.domain import Layout, Slot, to_json
+from elastic_core.host.environment import ALLOCATION
 from elastic_core.protocol.trainer import Commit
 from elastic_core.state.format.manifest import Manifest, read_manifest
 from elastic_core.state.layout.layout import of_one_rank
@@ -74,7 +76,11 @@ def a_job(folder: Path, sizes: Mapping[str, int]) -> Job:
     folder.mkdir(parents=True)
     params = {**sizes, "context": CONTEXT, "train_bytes": TRAIN_BYTES, "learning_rate": 1e-3}
     rows = (TRAIN_BYTES - 1) // CONTEXT
-    return Job(folder, entry="bytes_in_32", rows=rows, total=2 * STEPS * BATCH, params=params)
+    entry_point = {"entry_point": "benchmarks.large_resize.task:Transformer"}
+    return Job(
+        folder, entry="Transformer", rows=rows, total=2 * STEPS * BATCH, params=params, spec=entry_point,
+        tasks="benchmarks.*",
+    )  # fmt: skip
 
 
 def in_place(job: Job, after: Layout, watch: ProcessWatch) -> None:
@@ -184,6 +190,7 @@ def main() -> int:
     arguments = parser.parse_args()
     sizes, rounds = (SMALL, 1) if arguments.quick else (LARGE, 3)
     report = Report("large_resize", quick=arguments.quick)
+    os.environ.update(ALLOCATION)  # for the processes of DCP as for ours
     with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
         folder = Path(temporary)
         by_case = {name: measure(folder, sizes, after, arguments.rounds or rounds) for name, after in CHANGES.items()}

@@ -18,7 +18,10 @@ _NAMES = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"}
     | {"LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 )
-_PREFIXES = ("LC_", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH_")
+_PREFIXES = ("THP_", "LC_", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH_")
+ALLOCATION = {"THP_MEM_ALLOC_ENABLE": "1"}
+"""torch asks the kernel for huge pages for what takes 2 MiB or more: a state that is loaded is new memory, whose first
+touch costs a fifth of what it does in pages of 4 KiB (0.11 instead of 0.59 CPU seconds a GiB)."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url", "mlflow_uri"})
 
@@ -33,9 +36,10 @@ def allowed(environ: Mapping[str, str]) -> dict[str, str]:
 def job_environment(environ: Mapping[str, str], settings: Settings) -> dict[str, str]:
     """The environment of whatever runs users' code: what is allowed of `environ`, and the file of `ELASTIC_JOB_ENV`.
 
-    Raises `UserError` for a file that cannot be read, or that is not made of NAME=value lines.
+    Either may set what is in `ALLOCATION` otherwise. Raises `UserError` for a file that cannot be read, or that is not
+    made of NAME=value lines.
     """
-    return {**allowed(environ), **(job_variables(settings.job_env) if settings.job_env else {})}
+    return {**ALLOCATION, **allowed(environ), **(job_variables(settings.job_env) if settings.job_env else {})}
 
 
 def job_variables(path: Path) -> dict[str, str]:

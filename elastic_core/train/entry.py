@@ -164,7 +164,7 @@ def function_facts(entry: Any, spec: JobSpec) -> FunctionFacts:
 
 
 def _run_task(task: Task, session: Session) -> None:
-    model = task.model()
+    model = session.model(task.model)
     own_collate = type(task).collate is not Task.collate
     session.prepare(
         model,

@@ -27,7 +27,6 @@ from torch.utils.data import Dataset
 from elastic_core.domain import Allocation, Slot
 from elastic_core.errors import UserError
 from elastic_core.protocol.process_groups import LaunchOrder
-from elastic_core.protocol.trainer import Commit
 from elastic_core.state.order.sample_order import rank_share
 from elastic_core.train.blocks import BlockDataset
 from elastic_core.train.checkpoint.committing import Committer
@@ -35,6 +34,7 @@ from elastic_core.train.checkpoint.kept_state import KeptState
 from elastic_core.train.checkpoint.pipeline import CheckpointPipeline
 from elastic_core.train.checkpoint.restore import Restored, restore, timings_of, warm_start
 from elastic_core.train.checkpoint.training_state import TrainingState, restore_rank, seed_everything
+from elastic_core.train.checkpoint.undrawn_weights import Drawn, make_model
 from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.data.batches import Collate, DataPlan, MicroBatch, Reader, plan_step
 from elastic_core.train.data.data_state import check_dataset, check_resumed
@@ -71,6 +71,7 @@ class Session:
         self._current: Current | None = None
         self._spec = context.order.spec
         self._evaluate: Evaluate | None = None
+        self._drawn: Drawn | None = None
         seed_everything(self._spec.seed)
 
     @property
@@ -144,6 +145,15 @@ class Session:
         """Report metrics with the next observation and checkpoint. Rank 0's count, the others' are ignored."""
         self._progress.log({name: float(value) for name, value in metrics.items()})
 
+    def model(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """What `make` gives. After a resize in place it is not filled with random numbers, since `prepare` restores it.
+
+        `prepare` must be given this very model then, with all of its parameters in its state.
+        """
+        kept = self._context.kept
+        model, self._drawn = make_model(make, kept.drawn if kept is not None else None)
+        return model
+
     def evaluate_with(self, evaluate: Evaluate | None) -> None:
         """How `prepare` evaluates when it is not told: what an entry point says besides its loop."""
         self._evaluate = evaluate
@@ -198,7 +208,9 @@ class Session:
         reads = ReadLog(keep_indices=spec.audit == "full")
         committer = None
         if context.control_link is not None:
-            committer = Committer(context.control_link, context.stop_requests, self._remember)
+            committer = Committer(
+                context.control_link, context.stop_requests, lambda commit: context.remember(commit, self.allocation)
+            )
         optimizer_groups = partition.groups if partition is not None else ()
         pipeline = CheckpointPipeline(self._group, context.store, reads, committer, self._places, optimizer_groups)
         content = ContentSource(
@@ -214,7 +226,7 @@ class Session:
             reads=reads,
             restored=restored,
             partition=partition,
-            held_out=self._held_out(model, evaluate or self._evaluate),
+            held_out=HeldOut.of(order, self._group, evaluate or self._evaluate, model),
         )
         self._progress.time("restore", time.perf_counter() - started)
         return gradients.wrapped, optimizer
@@ -262,7 +274,8 @@ class Session:
         if order is None or saved is None:
             return None
         context = self._context
-        return KeptState.of(saved, order.restore.candidates[0], context.store, self._group, self.allocation.slots)
+        record = order.restore.candidates[0]
+        return KeptState.of(saved, record, context.store, self._group, self.allocation.slots, self._drawn)
 
     def close(self) -> None:
         if self._prepared is not None:
@@ -297,12 +310,6 @@ class Session:
         if ready.held_out is not None and progress.passes > progress.evaluations.passes:
             progress.evaluations, metrics = ready.held_out.after_pass(progress.evaluations, progress.passes)
             progress.log(metrics)
-
-    def _held_out(self, model: nn.Module, evaluate: Evaluate | None) -> HeldOut | None:
-        facts = self._progress.order.facts
-        if self._spec.work.patience is None:
-            return None
-        return HeldOut(self._group, evaluate, model, facts.metric, "max" if facts.metric_mode == "max" else "min")
 
     def _pipeline_step(self, ready: Prepared, pipe: Pipe) -> None:
         from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
@@ -375,14 +382,6 @@ class Session:
             state.load_weights(restored.tensors)
         self._progress.timings.update(timings_of(restored, time.perf_counter() - started, kept, self._group, memory))
         return restored
-
-    def _remember(self, commit: Commit) -> None:
-        """Rank 0's: what was just committed is the latest that the nodes' memory should hold."""
-        memory, slots = self._context.memory, self._progress.order.allocation.slots
-        if memory is not None and commit.finished:
-            memory.finished()
-        elif memory is not None:
-            memory.committed(commit.uri, [slot.node for slot in slots])
 
     def _restore_randomness(self, ready: Prepared) -> None:
         """At the last moment, so that nothing between `prepare` and the loop can shift it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import UserError
-from elastic_core.host.environment import allowed, job_environment, worker_settings
+from elastic_core.host.environment import ALLOCATION, allowed, job_environment, worker_settings
 from elastic_core.host.messages import SETTINGS, WorkerSettings
 from elastic_core.host.rundir import RunDir
 from elastic_core.settings import Settings
@@ -28,7 +28,15 @@ def test_jobs_get_the_variables_of_their_own_file(tmp_path: Path) -> None:
     file.write_text("# of the data\nAWS_ACCESS_KEY_ID=mine\n\nAWS_SECRET_ACCESS_KEY=a=b c\n")
     settings = Settings(home=tmp_path, store="s3://b/p", job_env=file)
     found = job_environment({"PATH": "/bin", "AWS_ACCESS_KEY_ID": "the store's", "AWS_SESSION_TOKEN": "t"}, settings)
-    assert found == {"PATH": "/bin", "AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "a=b c"}
+    assert found == {**ALLOCATION, "PATH": "/bin", "AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "a=b c"}
+
+
+def test_jobs_allocate_in_huge_pages_unless_somebody_said_otherwise(tmp_path: Path) -> None:
+    file = tmp_path / "job.env"
+    file.write_text("THP_MEM_ALLOC_ENABLE=0\n")
+    assert job_environment({}, Settings(home=tmp_path))["THP_MEM_ALLOC_ENABLE"] == "1"
+    assert job_environment({"THP_MEM_ALLOC_ENABLE": "0"}, Settings(home=tmp_path))["THP_MEM_ALLOC_ENABLE"] == "0"
+    assert job_environment({}, Settings(home=tmp_path, job_env=file))["THP_MEM_ALLOC_ENABLE"] == "0"
 
 
 @pytest.mark.parametrize("line", ["export A=canary", "A = canary", "canary", "=canary", "ELASTIC_STORE=canary"])

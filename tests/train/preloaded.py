@@ -1,6 +1,11 @@
 """Everything a worker imports, loaded once into the fork server. Nothing here may start a thread."""
 
+import os
 from importlib import import_module
+
+from elastic_core.host.environment import ALLOCATION
+
+os.environ.update(ALLOCATION)  # torch reads it once
 
 import torch
 

@@ -91,6 +91,13 @@ class Regression(Task):
         return {"held_out": nn.functional.mse_loss(model(x), y).item()}
 
 
+class Drawn(Regression):
+    """Its data comes from torch's own generator, after the model."""
+
+    def dataset(self) -> TensorDataset:
+        return TensorDataset(torch.randn(self.params.rows, 12), torch.randn(self.params.rows, 1))
+
+
 class Fading(Regression):
     """Its learning rate halves over the job."""
 

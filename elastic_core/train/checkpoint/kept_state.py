@@ -29,6 +29,7 @@ from elastic_core.state.reshard.collective_load import OldMemories
 from elastic_core.state.reshard.memories import Memory, boxes_of
 from elastic_core.state.reshard.peers import Address, PeerSource, RangeServer
 from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.train.checkpoint.undrawn_weights import Drawn
 from elastic_core.train.parallel.group import Group
 
 SERVE_SECONDS = 60.0  # that a process which leaves stays at most for those who go on
@@ -47,10 +48,18 @@ class KeptState:
     """One process's part of what a group keeps of a checkpoint. Close it when the next group has its state."""
 
     def __init__(
-        self, uri: str, slots: Sequence[Slot], rank: int, memory: Memory, manifest: Manifest | None, secret: bytes
+        self,
+        uri: str,
+        slots: Sequence[Slot],
+        rank: int,
+        memory: Memory,
+        manifest: Manifest | None,
+        secret: bytes,
+        drawn: Drawn | None,
     ) -> None:
-        """`slots`: the group's, by rank."""
+        """`slots`: the group's, by rank. `drawn`: what the making of its model left (`undrawn_weights.make_model`)."""
         self.uri, self.manifest, self._slots, self._secret = uri, manifest, slots, secret
+        self.drawn = drawn
         self._own_slot, self._memory = slots[rank], memory
         self._server = RangeServer(memory, secret) if memory else None
         self._versions = _versions(memory)
@@ -60,7 +69,12 @@ class KeptState:
 
     @staticmethod
     def of(
-        saved: SavedState, record: CheckpointRecord, store: CheckpointStore, group: Group, slots: Sequence[Slot]
+        saved: SavedState,
+        record: CheckpointRecord,
+        store: CheckpointStore,
+        group: Group,
+        slots: Sequence[Slot],
+        drawn: Drawn | None = None,
     ) -> KeptState | None:
         """Keep what was saved of `record`, the checkpoint that was just committed. Collective in the old group.
 
@@ -71,7 +85,7 @@ class KeptState:
         try:
             secret = bytes.fromhex(group.from_first(secrets.token_hex(32).encode()).decode())
             manifest, memory = _unchanged(saved, record, store)
-            kept = KeptState(record.uri, slots, group.rank, memory, manifest, secret)
+            kept = KeptState(record.uri, slots, group.rank, memory, manifest, secret, drawn)
             messages = group.gather_bytes(json.dumps(kept._own_message()).encode())
         except InfrastructureError as error:
             _log.warning("nothing is kept of %s: %s", record.uri, error)

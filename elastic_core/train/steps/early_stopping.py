@@ -18,6 +18,7 @@ from torch import nn
 
 from elastic_core.domain import from_json, to_json
 from elastic_core.errors import UserError
+from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.steps.evaluating import Evaluate, measured
 
@@ -66,6 +67,14 @@ class HeldOut:
     ) -> None:
         self._group, self._evaluate, self._model = group, evaluate, model
         self._metric, self._mode = metric, mode
+
+    @staticmethod
+    def of(order: LaunchOrder, group: Group, evaluate: Evaluate | None, model: nn.Module) -> HeldOut | None:
+        """None for a job without patience."""
+        if order.spec.work.patience is None:
+            return None
+        mode: Literal["min", "max"] = "max" if order.facts.metric_mode == "max" else "min"
+        return HeldOut(group, evaluate, model, order.facts.metric, mode)
 
     def after_pass(self, state: Evaluations, passes: int) -> tuple[Evaluations, dict[str, float]]:
         """Collective. What is known after `passes` passes, and on rank 0 all that the task has measured."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elastic_core.domain import Allocation
 from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.trainer import Commit
 from elastic_core.state.memory_tier.cached_store import MemoryTier
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.kept_state import KeptState
@@ -28,3 +30,10 @@ class RuntimeContext:
     started_at: float
     memory: MemoryTier | None = None
     kept: KeptState | None = None
+
+    def remember(self, commit: Commit, allocation: Allocation) -> None:
+        """Rank 0's: what was just committed is the latest that the nodes' memory should hold."""
+        if self.memory is not None and commit.finished:
+            self.memory.finished()
+        elif self.memory is not None:
+            self.memory.committed(commit.uri, [slot.node for slot in allocation.slots])

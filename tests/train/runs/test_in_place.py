@@ -57,6 +57,16 @@ def test_shrunk_and_grown_in_place_equals_new_processes_bit_for_bit(new_job):
     assert [verdict.proven for verdict in prove(reads, 96)][:4] == [True] * 4
 
 
+def test_a_task_goes_on_in_place_as_in_new_processes_though_its_weights_are_not_drawn_again(new_job):
+    renewed, kept = new_job("renewed", entry="Drawn"), new_job("kept", entry="Drawn")
+    for world in (2, 1):
+        assert renewed.run(world, BATCH, segment_steps=5) == [0] * world
+    kept.ledger.set(next_slots=[[0]])
+    assert kept.run(2, BATCH, segment_steps=5) == [0, 0]
+    assert [c.metrics for c in kept.ledger.commits()] == [c.metrics for c in renewed.ledger.commits()][:2]
+    assert len(kept.ledger.commits()) == 2
+
+
 def test_a_rank_that_moves_up_finds_its_place_by_its_slot(new_job):
     renewed, kept = new_job("renewed"), new_job("kept")
     assert renewed.run(3, BATCH, segment_steps=4) == [0, 0, 0]
