@@ -142,8 +142,9 @@ def paced(name: str, kind: str, most_slots: int, compute: float = 1.0) -> JobSpe
 
 
 def tensor_parallel(name: str) -> JobSpec:
-    """A job whose layers are cut over all of its slots, which share the time of a step."""
-    params = {"width": 36, "heads": 6, "depth": 2, "context": 16, "train_bytes": 20_000, "milliseconds": 5}
+    """A job whose layers are cut over all of its slots, which share the time of a step: long enough that what three
+    ranks take of two cores does not eat what the third one brings."""
+    params = {"width": 36, "heads": 6, "depth": 2, "context": 16, "train_bytes": 20_000, "milliseconds": 30}
     changes = {"entry_point": "tests.e2e.tasks_for_tests:SharedBytes", "params": params, "layouts": {"tensor": [2, 3]}}
     return spec(name, **changes, slots={"allowed": [2, 3]}, batch={"min": 48, "max": 48})
 
