@@ -368,8 +368,9 @@ class Session:
         slots = order.allocation.slots
         kept, memory = self._context.kept, self._context.memory
         restored = restore(
-            order.restore.candidates, store, self._group, slots, self._places.layout, mark_bad, state.boxes, kept
-        )
+            order.restore.candidates, store, self._group, slots, self._places.layout, mark_bad, state.boxes, kept,
+            state.memory(),
+        )  # fmt: skip
         if kept is not None:
             kept.loaded(slots)
         started = time.perf_counter()
@@ -378,7 +379,7 @@ class Session:
             self._progress.start_at(restored.record.step, restored.record.samples, restored.scalars)
         elif order.warm_start is not None:
             sha256 = order.warm_start_sha256
-            restored = warm_start(store, order.warm_start, sha256, self._group, slots, state.boxes)
+            restored = warm_start(store, order.warm_start, sha256, self._group, slots, state.boxes, state.memory())
             state.load_weights(restored.tensors)
         self._progress.timings.update(timings_of(restored, time.perf_counter() - started, kept, self._group, memory))
         return restored

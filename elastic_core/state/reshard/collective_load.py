@@ -3,18 +3,18 @@
 One way for a restore, a resize in place and a change of layout. All ranks compute the same plan
 (`change_plan.plan_load`) and schedule (`state.reshard.rounds`); each fetches its own pieces, with no coordinator
 (Tenplex, section 5). A tensor that a rank holds already as it is needed stays where it is. What a rank alone needs goes
-straight to its own tensors; what others of its host need too goes into its staging buffer, shared memory that they have
-mapped. When all have fetched a round and every checksum held, each rank copies its parts out of the staging buffers and
-fills another part of its own. So one exchange a round is enough, and memory holds a rank's tensors and one tile,
-however large the state. Ranks that cannot share memory fetch for themselves; what a memory does not give after all
-comes from the store. Pieces that are passed on between hosts (`relay`) are fetched when all else is there, from the new
-memory of the rank that read them.
+straight to its own tensors, the model's if they fit; what others of its host need too goes into its staging buffer,
+shared memory that they have mapped. When all have fetched a round and every checksum held, each rank copies its parts
+out of the staging buffers and fills another part of its own. So one exchange a round is enough, and memory holds a
+rank's tensors and one tile, however large the state. Ranks that cannot share memory fetch for themselves; what a memory
+does not give after all comes from the store. Pieces that are passed on between hosts (`relay`) are fetched when all
+else is there, from the new memory of the rank that read them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -82,6 +82,7 @@ class OldMemories:
 
 
 NOTHING_HELD = OldMemories()
+NO_MEMORY: Mapping[str, Tensor] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,14 @@ def load_collectively(
     group: LoadGroup,
     say: Say,
     old: OldMemories = NOTHING_HELD,
+    into: Mapping[str, Tensor] = NO_MEMORY,
 ) -> Loaded:
     """What this rank wants of a checkpoint. Collective.
 
-    `wanted`: the boxes of every rank, by rank. `old` holds parts of the very same state. Ranks that cannot share memory
-    fetch for themselves, and that is said. Raises on every rank alike: `CorruptCheckpoint`, or `InfrastructureError`
-    where the store does not answer.
+    `wanted`: the boxes of every rank, by rank. `old` holds parts of the very same state. `into`: memory of this rank's
+    for what it wants, by name; what fits none of it gets new memory. Ranks that cannot share memory fetch for
+    themselves, and that is said. Raises on every rank alike, and then `into` holds anything: `CorruptCheckpoint`, or
+    `InfrastructureError` where the store does not answer.
     """
     names = {name for boxes in wanted for name in boxes}
     metas = {name: manifest.metas[name] for name in sorted(names)}
@@ -125,7 +128,7 @@ def load_collectively(
     checkpoint = Checkpoint(store, manifest)
     try:
         pieces = plan_load(metas, old.boxes, wanted, group.slots, tiles, runs)
-        return carry_out(pieces, metas, wanted, group, old, checkpoint, say)
+        return carry_out(pieces, metas, wanted, group, old, checkpoint, say, into)
     except shared.CannotShare as error:
         say(f"each rank reads the checkpoint for itself: {error}")
     alone = {slot: Slot(f"rank-{rank}", 0, slot.type) for rank, slot in enumerate(group.slots)}
@@ -138,7 +141,7 @@ def load_collectively(
         rank=group.rank, slots=list(alone.values()), exchange=group.exchange, room=group.room, folder=group.folder
     )
     pieces = plan_load(metas, apart.boxes, wanted, hosts_of_one.slots, tiles, {})
-    return carry_out(pieces, metas, wanted, hosts_of_one, apart, checkpoint, say)
+    return carry_out(pieces, metas, wanted, hosts_of_one, apart, checkpoint, say, into)
 
 
 def carry_out(
@@ -149,6 +152,7 @@ def carry_out(
     old: OldMemories,
     checkpoint: Checkpoint | None,
     say: Say,
+    into: Mapping[str, Tensor] = NO_MEMORY,
 ) -> Loaded:
     """The same by a plan that is made already; without `checkpoint` none of its pieces is of the store. Collective.
 
@@ -165,7 +169,7 @@ def carry_out(
         for slot, address in old.addresses.items():
             sources.setdefault(slot, _peer(address, old.secret, stack))
         pool = stack.enter_context(ThreadPoolExecutor(PULLS, thread_name_prefix="pull"))
-        load = _Load(group, wanted[group.rank], metas, old.own, checkpoint, staging_buffers, pool, say)
+        load = _Load(group, wanted[group.rank], metas, old.own, checkpoint, staging_buffers, pool, say, into)
         for phase in phases:
             if phase is not phases[0]:
                 sources = _new_memories(kinds[1], load.parts, group, old, stack)
@@ -224,6 +228,7 @@ class _Load:
         staging_buffers: Mapping[int, Tensor],
         pool: ThreadPoolExecutor,
         say: Say,
+        into: Mapping[str, Tensor],
     ) -> None:
         self._group, self._checkpoint, self._say, self._pool = group, checkpoint, say, pool
         self._staging_buffers, self._metas = staging_buffers, metas
@@ -231,9 +236,9 @@ class _Load:
         self._gone: set[Slot] = set()  # memories that have failed to give something are not asked again
         kept = {name: _as_wanted(own.get(name, ()), box) for name, box in wanted.items()}
         self._kept = {name for name, part in kept.items() if part is not None}
+        served = {part.tensor.untyped_storage().data_ptr() for parts in own.values() for part in parts}
         self.parts = {
-            name: kept[name] or Part(box, torch.empty(box.shape, dtype=dtype_of(metas[name].dtype)))
-            for name, box in wanted.items()
+            name: kept[name] or _part(box, metas[name], into.get(name), served) for name, box in wanted.items()
         }
         self.received = Received()
 
@@ -325,6 +330,19 @@ class _Load:
 
 def _as_wanted(parts: Sequence[Part], box: Box) -> Part | None:
     return next((part for part in parts if part.box == box), None)
+
+
+def _part(box: Box, meta: TensorMeta, memory: Tensor | None, served: Collection[int]) -> Part:
+    """In this memory, if it fits and no other rank may be reading from it; else in new memory."""
+    dtype = dtype_of(meta.dtype)
+    if (
+        memory is not None
+        and (tuple(memory.shape), memory.dtype, memory.device.type) == (box.shape, dtype, "cpu")
+        and memory.is_contiguous()
+        and memory.untyped_storage().data_ptr() not in served
+    ):
+        return Part(box, memory)
+    return Part(box, torch.empty(box.shape, dtype=dtype))
 
 
 def _round(rounds: Rounds, rank: int, number: int) -> Round:

@@ -96,6 +96,9 @@ class PartitionedState(TrainingState):
         plain_kernels(self.optimizer)
         load_scheduler_and_noise(self, scalars)
 
+    def memory(self) -> dict[str, Tensor]:
+        return {MODEL + name: local_of(live) for name, live in self.model.state_dict().items()}
+
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
         for name, live in self.model.state_dict().items():
             local_of(live).copy_(tensors[MODEL + name])

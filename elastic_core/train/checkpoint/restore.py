@@ -24,7 +24,7 @@ from elastic_core.state.format.checkpoint_format import Box, Manifest, read_mani
 from elastic_core.state.layout.layout import of_one_rank
 from elastic_core.state.memory_tier.cached_store import MemoryTier
 from elastic_core.state.reshard import shared
-from elastic_core.state.reshard.collective_load import READING, LoadGroup, load_collectively
+from elastic_core.state.reshard.collective_load import NO_MEMORY, READING, LoadGroup, load_collectively
 from elastic_core.state.reshard.exchange import run_on_all_ranks
 from elastic_core.state.reshard.memories import Received
 from elastic_core.state.reshard.pieces import Link
@@ -64,11 +64,13 @@ def restore(
     mark_bad: MarkBad | None,
     boxes: Boxes | None = None,
     kept: KeptState | None = None,
+    into: Mapping[str, Tensor] = NO_MEMORY,
 ) -> Restored:
     """Read the newest good candidate, the same on every rank. `mark_bad` is rank 0's, `slots` are those of the ranks.
 
     `boxes`: the parts of the model's and the optimizer's tensors that this rank needs; whole ones, if that is None.
     `kept`: what this process kept of a checkpoint; as far as peers have kept it, nothing of it is read from the store.
+    `into`: memory for this rank's parts, as in `load_collectively`.
 
     Raises `InfrastructureError` when there are candidates and all are corrupt, or the store does not answer.
     """
@@ -80,7 +82,7 @@ def restore(
 
         source = _Source(store, record.uri, record.manifest_sha256, kept if kept and kept.uri == record.uri else None)
         try:
-            return replace(_read(source, group, slots, boxes, of_same_ranks, _of_rank), record=record)
+            return replace(_read(source, group, slots, boxes, of_same_ranks, _of_rank, into), record=record)
         except CorruptCheckpoint as error:
             fault = str(error)
         _log.warning("checkpoint %s is passed over: %s", record.uri, fault)
@@ -96,16 +98,21 @@ def restore(
 
 
 def warm_start(
-    store: CheckpointStore, uri: str, sha256: str | None, group: Group, slots: Sequence[Slot], boxes: Boxes
+    store: CheckpointStore,
+    uri: str,
+    sha256: str | None,
+    group: Group,
+    slots: Sequence[Slot],
+    boxes: Boxes,
+    into: Mapping[str, Tensor] = NO_MEMORY,
 ) -> Restored:
     """The model's tensors of a checkpoint of another job, or this rank's parts of them. Collective.
 
-    `sha256`: what its manifest must have, if that is known. Raises `CorruptCheckpoint`.
+    `sha256`: what its manifest must have, if that is known. `into` as in `restore`. Raises `CorruptCheckpoint`.
     """
     source = _Source(store, uri, sha256, None)
-    return replace(
-        _read(source, group, slots, boxes, lambda _: False, lambda name, _: name.startswith(MODEL)), scalars={}
-    )
+    of_model: Concerns = lambda name, _: name.startswith(MODEL)  # noqa: E731
+    return replace(_read(source, group, slots, boxes, lambda _: False, of_model, into), scalars={})
 
 
 def timings_of(
@@ -161,6 +168,7 @@ def _read(
     boxes: Boxes | None,
     of_same_ranks: Callable[[Manifest], bool],
     concerns: Concerns,
+    into: Mapping[str, Tensor],
 ) -> Restored:
     """Without its record. Raises on every rank alike."""
     started = time.perf_counter()
@@ -189,7 +197,7 @@ def _read(
         kept.memory if kept is not None else {},
     )
     agreed = time.perf_counter()
-    loaded = load_collectively(source.store, manifest, wanted, load_group, _log.warning, old)
+    loaded = load_collectively(source.store, manifest, wanted, load_group, _log.warning, old, into)
     crash_here("restore.read")
     return Restored(
         tensors=loaded.tensors,

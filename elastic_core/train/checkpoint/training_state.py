@@ -66,6 +66,10 @@ class TrainingState:
         """The parts of a checkpoint that this rank needs; None for all of it."""
         return None
 
+    def memory(self) -> dict[str, Tensor]:
+        """Where this rank's parts of a checkpoint may be put straight away, before `load` is given them."""
+        return {MODEL + name: value for name, value in self.model.state_dict().items()}
+
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
         load_weights(self.model, tensors)
 

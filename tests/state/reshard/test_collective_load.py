@@ -23,6 +23,7 @@ from elastic_core.state.format.checkpoint_format import Manifest
 from elastic_core.state.format.reading import SCRATCH_BYTES
 from elastic_core.state.layout import boxes as boxes_module
 from elastic_core.state.layout.boxes import TILE_BYTES, Box
+from elastic_core.state.layout.dtypes import dtype_of
 from elastic_core.state.layout.layout import (
     DATA,
     REPLICATED,
@@ -35,7 +36,8 @@ from elastic_core.state.layout.layout import (
 )
 from elastic_core.state.layout.overlap import WantedBoxes
 from elastic_core.state.reshard import rounds, shared
-from elastic_core.state.reshard.collective_load import LoadGroup, load_collectively
+from elastic_core.state.reshard.collective_load import LoadGroup, OldMemories, load_collectively
+from elastic_core.state.reshard.memories import Part, boxes_of
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store import CheckpointStore
 from tests.state.builders import same_bits
@@ -81,6 +83,7 @@ def read(
     folder: Path,
     room: int | None = None,
     on_rank: OnRank = lambda _, store: store,
+    into: Sequence[State] | None = None,
 ) -> Read:
     world = len(places)
     result, threads = Read(world), Threads(world)
@@ -90,7 +93,8 @@ def read(
         free = [shared.room(folder) if room is None else room] * world
         group = LoadGroup(rank=number, slots=places, exchange=threads.of(number), room=free, folder=folder)
         try:
-            loaded = load_collectively(counted, manifest, wanted, group, result.said[number].append)
+            memory = into[number] if into is not None else {}
+            loaded = load_collectively(counted, manifest, wanted, group, result.said[number].append, into=memory)
             result.found[number] = loaded.tensors
             assert loaded.received.store_bytes == counted.num_bytes
         except InfrastructureError as error:
@@ -128,6 +132,13 @@ def assert_read(result: Read, wanted: Sequence[WantedBoxes], state: State) -> No
         assert all(same_bits(found[name], state[name][box.slices()]) for name, box in boxes.items())
 
 
+@st.composite
+def memory_for(draw: st.DrawFn, boxes: WantedBoxes, metas: Mapping[str, TensorMeta]) -> State:
+    """Of a rank, for some of what it wants."""
+    names = draw(st.sets(st.sampled_from(sorted(boxes)))) if boxes else set()
+    return {name: torch.zeros(boxes[name].shape, dtype=dtype_of(metas[name].dtype)) for name in names}
+
+
 @given(data=st.data())
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 def test_any_ranks_read_what_any_others_wrote_and_each_host_every_tile_once(
@@ -148,8 +159,11 @@ def test_any_ranks_read_what_any_others_wrote_and_each_host_every_tile_once(
         store = LocalStore(tmp_path_factory.mktemp("store"))
         manifest = save(store, old, metas, state)
         wanted = partition(new, metas)
-        result = read(store, manifest, wanted, places, memory_folder)
+        into = [data.draw(memory_for(boxes, metas)) for boxes in wanted]
+        result = read(store, manifest, wanted, places, memory_folder, into=into)
     assert_read(result, wanted, state)
+    for found, memory in zip(result.found, into, strict=True):
+        assert all(found[name] is tensor for name, tensor in memory.items())
     assert read_by_host(result, places) == needed_by_host(manifest, wanted, places)
     assert result.said == [[]] * new.world
     assert list(memory_folder.iterdir()) == []
@@ -225,6 +239,31 @@ def test_what_lies_between_small_tensors_is_not_read_by_two(tmp_path: Path, memo
     result = read(store, manifest, wanted, two.slots, memory_folder)
     assert_read(result, wanted, state)
     assert sum(result.num_bytes) == sum(file.size for file in manifest.files.values())
+
+
+def test_memory_that_does_not_fit_or_that_others_read_from_is_left_alone(tmp_path: Path, memory_folder: Path) -> None:
+    metas = {f"model/{name}": TensorMeta("float32", (8, 4)) for name in ("fits", "small", "double", "columns", "held")}
+    state, store = state_of(metas, 5), LocalStore(tmp_path / "store")
+    one = StateLayout(Mesh((), ()), dict.fromkeys(metas, REPLICATED), slots(1))
+    manifest = save(store, one, metas, state)
+    wanted = partition(one, metas)
+    held = torch.zeros(8, 4)
+    held[:4] = state["model/held"][:4]
+    into = {
+        "model/fits": torch.zeros(8, 4),
+        "model/small": torch.zeros(4, 4),
+        "model/double": torch.zeros(8, 4, dtype=torch.float64),
+        "model/columns": torch.zeros(4, 8).T,
+        "model/held": held,
+    }
+    own = {"model/held": (Part(Box((0, 0), (4, 4)), held[:4]),)}
+    old = OldMemories(boxes={one.slots[0]: boxes_of(own)}, own=own)
+    group = LoadGroup(rank=0, slots=one.slots, exchange=lambda data: [data], room=[1 << 30], folder=memory_folder)
+    loaded = load_collectively(store, manifest, wanted, group, print, old, into)
+    assert all(same_bits(loaded.tensors[name], state[name]) for name in metas)
+    assert [name for name in metas if loaded.tensors[name] is into[name]] == ["model/fits"]
+    assert not any(tensor.any() for name, tensor in into.items() if name not in ("model/fits", "model/held"))
+    assert not held[4:].any()
 
 
 TINY = {"model/a": TensorMeta("float32", (31, 24)), "model/b": TensorMeta("bfloat16", (24, 17))}
