@@ -10,13 +10,17 @@ user's error, a cancelled job and a node that left count for nothing. A lease ov
 *Stragglers*: jobs whose median step took at least `SLOW` times as long on it as, in the same configuration, elsewhere.
 Ranks of a step wait for each other, so that what is compared are a job's leases, not its ranks.
 
-It takes `REPEATED` jobs of either kind, and for failures at least twice as many as the median of the other nodes of the
-type has: an outage of everything is no node's fault. Half of a type's nodes stay, whatever is counted.
+It takes `REPEATED` jobs of either kind. Failures must be more than chance has on a node like the others of its type:
+of the jobs that ran on it, so many would lose an attempt in less than `CHANCE` of all cases, if each did as often as on
+the others. How often that is, is as uncertain as what was seen there (a beta-binomial, which begins with one of ten).
+So an outage of everything is no node's fault, and neither are jobs that are killed now here and now there. Half of a
+type's nodes stay, whatever is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import comb, exp, lgamma
 from statistics import median
 
 from sqlalchemy import select, text
@@ -29,6 +33,8 @@ from elastic_core.protocol.records import NodeStatus
 WINDOW_SECONDS = 86_400.0
 REPEATED = 3  # distinct jobs
 SLOW = 1.5
+CHANCE = 0.01
+PRIOR_FAILED, PRIOR_WELL = 0.5, 4.5  # jobs of a node's type, before anything is known
 FEWEST_REPORTS, RECENT_REPORTS = 5, 200  # of a lease
 PLATFORM = "the platform"
 MOST_REASON = 1000  # characters
@@ -39,6 +45,13 @@ FAILED = text("""
     WHERE l.released_at > :since AND l.released_at > coalesce(n.trusted_since, 0)
       AND l.release_reason LIKE 'infrastructure%'
       AND (l.fence_reason IS NULL OR l.fence_reason LIKE 'no heartbeat%')
+    ORDER BY s.node, l.job_id
+""")
+
+RAN = text("""
+    SELECT DISTINCT s.node, l.job_id
+    FROM leases l JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
+    WHERE coalesce(l.released_at, :now) > :since AND coalesce(l.released_at, :now) > coalesce(n.trusted_since, 0)
     ORDER BY s.node, l.job_id
 """)
 
@@ -110,17 +123,34 @@ def take_back(tx: Tx, name: str) -> None:
 
 def judge_failures(tx: Tx) -> list[str]:
     """Set aside whichever nodes jobs fail on again and again; what was done, in words. Under the scheduling lock."""
-    failed = _jobs_by_node((node, job) for node, job in tx.session.execute(FAILED, {"since": tx.now - WINDOW_SECONDS}))
+    since = tx.now - WINDOW_SECONDS
+    failed = _jobs_by_node((node, job) for node, job in tx.session.execute(FAILED, {"since": since}))
+    if all(len(jobs) < REPEATED for jobs in failed.values()):
+        return []
+    ran = _jobs_by_node((node, job) for node, job in tx.session.execute(RAN, {"since": since, "now": tx.now}))
     reasons = {}
     for node, rivals in _judged(tx).items():
-        jobs = failed.get(node, [])
-        usual = median(len(failed.get(other, [])) for other in rivals)
-        if len(jobs) >= max(REPEATED, 2 * usual):
+        jobs, here = failed.get(node, []), len(ran.get(node, []))
+        failed_there, there = (sum(len(of.get(other, [])) for other in rivals) for of in (failed, ran))
+        chance = chance_of(len(jobs), here, failed_there + PRIOR_FAILED, there - failed_there + PRIOR_WELL)
+        if len(jobs) >= REPEATED and chance < CHANCE:
             reasons[node] = (
-                f"{len(jobs)} jobs lost attempts on it to the infrastructure within {_hours()} ({_few(jobs)}); "
-                f"on other nodes of its type, {usual:g}"
+                f"{len(jobs)} of {here} jobs lost attempts on it to the infrastructure within {_hours()} "
+                f"({_few(jobs)}); on other nodes of its type, {failed_there} of {there}"
             )
     return _set_aside_worst(tx, reasons, {node: float(len(failed[node])) for node in reasons})
+
+
+def chance_of(failed: int, jobs: int, failed_there: float, well_there: float) -> float:
+    """The probability that so many or more of these jobs fail where of others so many did: a beta-binomial's tail."""
+
+    def log_beta(a: float, b: float) -> float:
+        return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+    before = log_beta(failed_there, well_there)
+    return sum(
+        comb(jobs, k) * exp(log_beta(failed_there + k, well_there + jobs - k) - before) for k in range(failed, jobs + 1)
+    )
 
 
 def judge_stragglers(tx: Tx) -> list[str]:

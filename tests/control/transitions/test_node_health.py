@@ -6,10 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import betabinom
 from sqlalchemy import create_engine, text
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.transitions.node_health import REPEATED, WINDOW_SECONDS
+from elastic_core.control.transitions.node_health import (
+    PRIOR_FAILED,
+    PRIOR_WELL,
+    REPEATED,
+    WINDOW_SECONDS,
+    chance_of,
+)
 from elastic_core.control.transitions.retention import EVERY_SECONDS
 from elastic_core.domain import SegmentState
 from elastic_core.errors import NotFound, UserError
@@ -196,8 +205,8 @@ def test_a_node_on_which_jobs_fail_again_and_again_is_set_aside(wide: LedgerCont
     life.leave(order, "infrastructure", "killed by signal 9")
     names = ", ".join(sorted(life.job_id for life, _ in lives[:REPEATED]))
     assert aside(wide) == {
-        "node-a": f"3 jobs lost attempts on it to the infrastructure within 24 h ({names}); "
-        "on other nodes of its type, 0"
+        "node-a": f"3 of 4 jobs lost attempts on it to the infrastructure within 24 h ({names}); "
+        "on other nodes of its type, 0 of 4"
     }
     (status,) = [node for node in wide.nodes() if node.name == "node-a"]
     assert status.set_aside_by == "the platform"
@@ -225,6 +234,25 @@ def test_an_outage_of_everything_is_no_nodes_fault(wide: LedgerControl) -> None:
         for life, order in pair:
             life.leave(order, "infrastructure", "the switch was restarted")
     assert aside(wide) == {}
+
+
+def test_jobs_that_are_killed_now_here_and_now_there_are_no_nodes_fault(wide: LedgerControl) -> None:
+    """All of a node's jobs lose an attempt, and two of another's four: that is chance."""
+    by_node = eight(wide)
+    for life, order in [*by_node["node-b"][:2], *by_node["node-a"]]:
+        life.leave(order, "infrastructure", "killed by signal 9")
+    assert aside(wide) == {}
+
+
+@given(
+    jobs=st.integers(1, 200), there=st.integers(0, 500), failed_there=st.integers(0, 500), failed=st.integers(0, 200)
+)
+def test_the_chance_of_as_many_failures_is_a_beta_binomials_tail(
+    jobs: int, there: int, failed_there: int, failed: int
+) -> None:
+    failed, a, b = min(failed, jobs), failed_there + PRIOR_FAILED, there + PRIOR_WELL
+    expected = float(betabinom.sf(failed - 1, jobs, a, b))
+    assert chance_of(failed, jobs, a, b) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_cancelled_jobs_count_for_nothing(wide: LedgerControl) -> None:
