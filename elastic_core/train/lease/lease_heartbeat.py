@@ -57,6 +57,7 @@ class LeaseHeartbeat:
         self._lease_until = (time.monotonic() if started_at is None else started_at) + order.lease_seconds
         self._progressed: tuple[int, int, float | None, float | None] = (0, 0, None, None)
         self._steady = False
+        self._awaits_workers = False
         self._closed = threading.Event()
         self._lock = threading.Lock()  # order, trainer and lease change together
         self._outage_logged = False
@@ -82,6 +83,11 @@ class LeaseHeartbeat:
     def steady(self) -> bool:
         """When the control plane last answered, the next segment was to get just what this one has."""
         return self._steady
+
+    @property
+    def awaits_workers(self) -> bool:
+        """A boundary at which the group grows is asked for, and put off until its further workers are ready."""
+        return self._awaits_workers
 
     def lease_left(self) -> float:
         """Seconds until this process must be gone."""
@@ -147,9 +153,11 @@ class LeaseHeartbeat:
     def _obey(self, order: LaunchOrder, directive: Directive, reason: str, slots: Sequence[Slot]) -> None:
         if self._standby is not None and directive is Directive.GO_ON:
             self._standby.dismiss_unneeded()
+        self._awaits_workers = False
         if directive is Directive.BOUNDARY:
             additional = [slot for slot in slots if slot not in order.allocation.slots]
             if self._standby is not None and not self._standby.request_workers(additional):
+                self._awaits_workers = True
                 return  # the next answer asks again
             self._stop_requests.request(StopRequest.BOUNDARY, reason or "asked to reach a boundary")
         elif directive is Directive.STOP:

@@ -61,6 +61,14 @@ class Segments:
         return self._control_link is not None and self._control_link.heartbeat.steady and self._batch_stays
 
     @property
+    def _grows_soon(self) -> bool:
+        """As far as this rank knows, workers for further slots are starting. Rank 0 knows.
+
+        A boundary before they are ready would be followed at once by another, with steps between that are dropped.
+        """
+        return self._control_link is not None and self._control_link.heartbeat.awaits_workers
+
+    @property
     def saved(self) -> SavedState | None:
         """The last checkpoint that ended a segment, as this rank holds it until the next step."""
         return self._pipeline.saved
@@ -74,7 +82,7 @@ class Segments:
         """What this rank has to say about going on, at this moment."""
         stop_request, _ = self._stop_requests.current
         due = self._control_link is not None and self._clock.checkpoint_due()
-        over = self._clock.time_is_up()
+        over = self._clock.time_is_up() and not self._grows_soon
         busy = self._pipeline.busy
         if (due or over) and busy and not self._wait_logged:
             self._wait_logged = True
@@ -171,15 +179,17 @@ class Segments:
                 time.sleep(2.0**attempt)
 
     def _proceed_unanswered(self, agreed: Agreement, ending: Ending, over: bool) -> None:
-        """A request for a boundary that nobody leaves at was meant for the segment that has ended, or comes again."""
+        """A request for a boundary that nobody leaves at was meant for the segment that has ended, or comes again. It
+        says that the answer will be another allocation: further steps would be dropped, so none is taken before it."""
         ends = over or ending != Ending()
-        if not ends and not agreed.save_ready:
+        changes = agreed.stop_request is StopRequest.BOUNDARY
+        if not ends and not changes and not agreed.save_ready:
             return
         started = time.perf_counter()
         if ends:
             self._group.log("a boundary waits until the one before it is written and committed")
         try:
-            answered = self._pipeline.wait() if ends else self._pipeline.advance()
+            answered = self._pipeline.wait() if ends or changes else self._pipeline.advance()
         except SaveFailed as error:
             step = self._progress.step
             self._group.log(f"the segment goes on to step {step}, where it is saved again: {error}")

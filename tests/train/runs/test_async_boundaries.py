@@ -148,6 +148,22 @@ def test_steps_are_dropped_and_taken_again_where_slots_are_lost(new_job):
     assert job.curve() == waits.curve()
 
 
+def test_no_step_is_taken_ahead_of_an_answer_that_will_change_the_allocation(new_job):
+    job, workers = unanswered(new_job, at=8, steps=8, next_slots=[[0]])
+    job.ledger.set(directive="boundary")
+    wait_for(lambda: not grows(job, seconds=0.5), job)
+    assert len(job.curve()) < 16  # where the next boundary would have waited for it
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    forked.join(workers)
+
+
+def grows(job: Job, seconds: float) -> bool:
+    before = len(job.curve())
+    time.sleep(seconds)
+    return len(job.curve()) > before
+
+
 def test_steps_are_dropped_where_the_processes_have_to_end(new_job):
     whole = undisturbed(new_job)
     job, workers = unanswered(new_job)
