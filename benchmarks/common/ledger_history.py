@@ -19,8 +19,8 @@ from elastic_core.train.data.audit import fingerprint
 OPEN = ("created", "waiting", "granted", "running")
 Row = Mapping[str, Any]
 
-LOOK = text("""
-SELECT json_build_object(
+PREPARE = text("""
+PREPARE elastic_look AS SELECT json_build_object(
     'jobs', (SELECT json_agg(json_build_object('id', id, 'state', state, 'lineage', lineage, 'head', head_id,
         'total', total_samples, 'seed', (spec ->> 'seed')::int, 'samples', (facts ->> 'dataset_samples')::int)
         ORDER BY id) FROM jobs),
@@ -44,6 +44,7 @@ SELECT json_build_object(
     'decisions', (SELECT max(id) FROM decisions)
 )
 """)
+LOOK = text("EXECUTE elastic_look")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,9 @@ class Violation:
 
 def look(engine: Engine) -> Picture:
     with engine.connect() as connection:
+        if "looks" not in connection.info:  # planning takes longer than looking
+            connection.execute(PREPARE)
+            connection.info["looks"] = True
         found = connection.execute(LOOK).scalar_one()
     return Picture(
         jobs={row["id"]: row for row in found["jobs"] or ()},

@@ -13,10 +13,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
+from benchmarks.simulated_faults.backends import admin_engine, close_idle, engine
 from benchmarks.simulated_faults.hub import Crashed, Hub, Process
 from benchmarks.simulated_faults.network import SIGNER, Network
 from elastic_core.control.ledger.database import Clock, Ledger, Tx
@@ -47,7 +48,7 @@ class Database:
         self.away_until = self.slow_until = 0.0
         self.next_errors: list[str] = []  # one for each of the next commits
         self.writes = 0
-        self.admin = create_engine(url, isolation_level="AUTOCOMMIT")
+        self.admin = admin_engine(url)
 
     def mend(self) -> None:
         self.away_until = self.slow_until = 0.0
@@ -85,6 +86,7 @@ class Database:
 
     def restart_connections(self) -> None:
         """As a restart of the server: every connection of every client is dead."""
+        close_idle(self.url)
         with self.admin.connect() as admin:
             admin.execute(
                 text(
@@ -93,15 +95,16 @@ class Database:
                 )
             )
 
-    def close(self) -> None:
-        self.admin.dispose()
-
 
 class TurnTakingLedger(Ledger):
     def __init__(self, database: Database, part: str, settings: Settings, clock: Clock) -> None:
-        super().__init__(database.url, settings, clock)
+        super().__init__(engine(database.url, part), settings, clock)
         self._database, self._part = database, part
         event.listen(self._engine, "commit", database.before_commit)
+
+    def close(self) -> None:
+        super().close()
+        event.remove(self._engine, "commit", self._database.before_commit)
 
     def read(self, work: Callable[[Tx], T]) -> T:
         self._database.turn(self._part)

@@ -51,6 +51,18 @@ CLEAR = text("""
 """)
 
 
+# Everything that was told and decided, and how it ended; but for how long a decision took on this machine.
+HISTORY = text("""
+    SELECT md5(concat_ws('; ',
+        (SELECT string_agg(e::text, '; ' ORDER BY id) FROM events e),
+        (SELECT string_agg(CAST(to_jsonb(d) - 'seconds' AS text), '; ' ORDER BY id) FROM decisions d),
+        (SELECT string_agg(c::text, '; ' ORDER BY id) FROM checkpoints c),
+        (SELECT string_agg(l::text, '; ' ORDER BY epoch) FROM leases l),
+        (SELECT string_agg(s::text, '; ' ORDER BY id) FROM segments s),
+        (SELECT string_agg(j::text, '; ' ORDER BY id) FROM jobs j)))
+""")
+
+
 @dataclass
 class Outcome:
     seed: int
@@ -67,6 +79,7 @@ class Outcome:
     decisions: int = 0
     agreed_after: float | None = None  # seconds from the end of the faults
     ended_at: float = 0.0  # simulated seconds
+    history: str = ""  # a digest of what the ledger holds at the end
     log: list[tuple[float, str]] = field(default_factory=list)  # faults and what users did
     violations: list[str] = field(default_factory=list)
 
@@ -180,6 +193,8 @@ class World:
         outcome.jobs, outcome.groups = len(self.promises.picture.jobs), self.launcher.started
         outcome.decisions, outcome.ended_at = self.promises.picture.last_decision, self.hub.now
         outcome.log = self.faults.log
+        with self.database.admin.connect() as admin:
+            outcome.history = admin.execute(HISTORY).scalar_one()
         return outcome
 
     def _live(self, outcome: Outcome) -> None:
@@ -221,7 +236,6 @@ class World:
         self.hub.close()
         for process in (*self.servers, self.operator, self.tracker):
             process.close()
-        self.database.close()
 
 
 def run(seed: int, url: str) -> Outcome:

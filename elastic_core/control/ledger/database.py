@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import create_engine, text
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 
@@ -69,17 +69,18 @@ class Tx:
         return lease
 
 
-class Ledger:
-    """A PostgreSQL database that holds the ledger's tables."""
+def open_engine(url: str) -> Engine:
+    return create_engine(url, pool_size=5, max_overflow=20, json_serializer=dumps, isolation_level="READ COMMITTED")
 
-    def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
-        self._engine = create_engine(
-            url,
-            pool_size=5,
-            max_overflow=20,
-            json_serializer=dumps,
-            isolation_level="READ COMMITTED",
-        )
+
+class Ledger:
+    """A PostgreSQL database that holds the ledger's tables.
+
+    `database`: its URL, or an engine of `open_engine`, of which `close` closes the connections and nothing else.
+    """
+
+    def __init__(self, database: str | Engine, settings: Settings, clock: Clock) -> None:
+        self._engine = open_engine(database) if isinstance(database, str) else database
         self._settings = settings
         self.clock = clock
 
