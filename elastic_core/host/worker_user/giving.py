@@ -14,8 +14,6 @@ from pathlib import Path
 from elastic_core.errors import UserError
 from elastic_core.host.worker_user.identity import WorkerUser
 
-PASS, READ, MAILBOX = 0o710, 0o750, 0o1770
-
 
 def let_pass(folder: Path, user: WorkerUser) -> None:
     """Let the user go through a folder of root's to what it knows by name, without seeing what else is there."""
@@ -39,7 +37,7 @@ def _passes(status: os.stat_result, user: WorkerUser) -> bool:
 def let_read(folder: Path, user: WorkerUser) -> None:
     """Let the user read what lies in a folder of root's."""
     os.chown(folder, -1, user.gid)
-    os.chmod(folder, READ)
+    os.chmod(folder, 0o750)
     for path in folder.iterdir():
         os.chown(path, -1, user.gid, follow_symlinks=False)
         os.chmod(path, 0o640)

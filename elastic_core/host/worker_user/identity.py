@@ -112,15 +112,9 @@ def _shared_group(user: WorkerUser) -> str:
 
 
 def _owns_home(user: WorkerUser, home: Path) -> str:
-    """Not for what is given to it: those folders stay root's."""
-    places = [home, *sorted(home.iterdir())] if home.is_dir() else []
-    for place in places:
-        if place.lstat().st_uid == user.uid:
-            return (
-                f"which owns {place}: who owns what the services keep can read and change it. Name a user made for "
-                "jobs alone."
-            )
-    return ""
+    if not home.exists() or home.stat().st_uid != user.uid:
+        return ""
+    return f"which owns {home}: who owns what the services keep can change it. Name a user made for jobs alone."
 
 
 def _asked_of(user: WorkerUser, question: str, places: Iterable[Path]) -> tuple[str, str] | None:
