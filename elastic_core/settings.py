@@ -70,6 +70,12 @@ class Settings(BaseSettings):
         "none. The store's own credentials never reach jobs",
     )
 
+    worker_user: str = Field(
+        default="",
+        description="unprivileged Unix user, made for this alone, as which users' code runs when root starts the "
+        "services; absent: the services' own user",
+    )
+
     # who may do what
     groups: Path | None = Field(
         default=None,

@@ -27,6 +27,7 @@ from elastic_core.host.messages import ForkServerProcess
 from elastic_core.host.process import FORKED_FROM, ProcessId, end_processes
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.unix_sockets import reachable
+from elastic_core.host.worker_user import execute
 
 FORK_SERVER = (sys.executable, "-m", "elastic_core.launch.fork_server")
 SOCKET = "socket"
@@ -41,13 +42,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`python -m MODULE ARGV` with this environment, in this folder; `numbers`: those of the files sent along."""
+    """`python -m MODULE ARGV` with this environment, in this folder; `numbers`: those of the files sent along.
+
+    `user`: uid and gid to become first; () for the fork server's own.
+    """
 
     module: str
     argv: tuple[str, ...]
     env: dict[str, str]
     cwd: str
     numbers: tuple[int, ...]
+    user: tuple[int, ...] = ()
 
     @staticmethod
     def parse(data: bytes) -> Request:
@@ -59,6 +64,7 @@ class Request:
             env={str(name): str(value) for name, value in fields["env"].items()},
             cwd=str(fields["cwd"]),
             numbers=tuple(map(int, fields["numbers"])),
+            user=tuple(map(int, fields.get("user", ()))),
         )
 
 
@@ -120,22 +126,24 @@ def run_module(
     cwd: Path,
     timeout: float,
     pass_fds: Sequence[int] = (),
+    user: tuple[int, ...] = (),
 ) -> int:
     """`subprocess.run([sys.executable, "-m", module, *argv], ...)` by the fork server, or else by that; the exit code.
 
-    In a session of its own. Raises `subprocess.TimeoutExpired` after so many seconds, when the process has been killed.
+    In a session of its own, as `user` (uid, gid) where that is given.
+    Raises `subprocess.TimeoutExpired` after so many seconds, when the process has been killed.
     """
     with open(os.devnull, "r+b") as null:
         files = [null.fileno() if file == subprocess.DEVNULL else file for file in stdio]
         request = Request(
-            module=module, argv=tuple(argv), env=dict(env), cwd=str(cwd), numbers=(0, 1, 2, *pass_fds)
+            module=module, argv=tuple(argv), env=dict(env), cwd=str(cwd), numbers=(0, 1, 2, *pass_fds), user=user
         )  # fmt: skip
         code = run(home, request, [*files, *pass_fds], timeout)
         if code is not None:
             return code
         stdin, stdout, stderr = files
         done = subprocess.run(
-            [sys.executable, "-m", module, *argv], stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds,
+            execute.command(user, module, argv), stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds,
             env=env, cwd=cwd, start_new_session=True, timeout=timeout, check=False,
         )  # fmt: skip
         return done.returncode

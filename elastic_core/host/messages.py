@@ -28,6 +28,7 @@ class Message:
     """
 
     FILE: ClassVar[str]
+    BY_WORKERS: ClassVar[bool] = False  # others come from the folder's owner, or not at all
     BARE: ClassVar[str] = ""  # the only field, where the file holds its value instead of an object
 
 
@@ -87,21 +88,21 @@ class WorkerProcesses(Message):
 class StandbyReady(WorkerProcess):
     """A standby worker that has loaded its code and waits for its slot. Written by itself; {} is its number."""
 
-    FILE = "waiting-{}.json"
+    FILE, BY_WORKERS = "waiting-{}.json", True
 
 
 @dataclass(frozen=True, slots=True)
 class ServingState(WorkerProcess):
     """A worker that has left the group, which takes from it what it holds. Written by itself; {} is its number."""
 
-    FILE = "serving-{}.json"
+    FILE, BY_WORKERS = "serving-{}.json", True
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyRequest(Message):
     """Slots for which the agent shall start standby workers (`train.lease.standby_workers`). Written by rank 0."""
 
-    FILE = "wanted.json"
+    FILE, BY_WORKERS = "wanted.json", True
     request: int  # counts the requests
     slots: tuple[SlotId, ...]
 
@@ -115,7 +116,7 @@ class OrderAllocation:
 class OrderInForce(Message):
     """What an agent reads of the `LaunchOrder`, which rank 0 replaces when the lease passes to the next segment."""
 
-    FILE = ORDER
+    FILE, BY_WORKERS = ORDER, True
     segment_id: str
     allocation: OrderAllocation
 
@@ -146,6 +147,7 @@ class SpawnPlan(Message):
     cwd: str
     grace_seconds: float  # that workers have to end once asked, if stop.json says nothing else
     cpu_slots: tuple[tuple[str, int, str], ...]  # of this host, as node, index, type
+    user: tuple[int, ...] = ()  # uid and gid that workers have; () for the agent's
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class GroupStop(Message):
 class WorkerError(Message):
     """The error that ended a worker. Written by itself; {} is its number."""
 
-    FILE = "error-rank{}.json"
+    FILE, BY_WORKERS = "error-rank{}.json", True
     error: str  # last line of the traceback
     traceback: str = ""
 
@@ -170,7 +172,7 @@ class WorkerError(Message):
 class Rendezvous(Message):
     """The way to the store by which the ranks of this generation's group find each other. Written by rank 0."""
 
-    FILE = "rendezvous.json"
+    FILE, BY_WORKERS = "rendezvous.json", True
     socket: str  # name of a Unix socket in the run dir
     token: bytes  # of this group alone: `train.parallel.group_store`
     generation: int

@@ -1,4 +1,5 @@
-"""The folder of one process group, through which launcher, agent and workers find each other. Mode 0700.
+"""The folder of one process group, through which launcher, agent and workers find each other. Mode 0700, or 1770 where
+workers are another user's (`ELASTIC_WORKER_USER`), who may then put anything there that has no other's name.
 
 <home>/run/<origin_epoch>/
   *.json                   messages (`host.messages`), each replaced by an atomic rename, 0600
@@ -6,13 +7,16 @@
   start.lock               held by the launcher that starts the group (`launch.local`)
 <r> is a worker's number: its rank when the group was started, the next free number for one that came later.
 
-A missing file is no error: `read` gives None. One that is malformed raises an `InfrastructureError` that names it.
+A missing file is no error: `read` gives None, as for one that somebody else has put in the place of the owner's. One
+that is malformed raises an `InfrastructureError` that names it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import EXIT, ORDER, M, Malformed, decode, encode
+from elastic_core.host.worker_user.foreign_files import ForeignFile, is_given, read_message
 
 if TYPE_CHECKING:  # at run time inside the functions that need it: the agent must stay small
     from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
@@ -36,9 +41,21 @@ class RunDir:
     def of(home: Path, origin_epoch: int) -> RunDir:
         return RunDir(home.absolute() / "run" / str(origin_epoch))
 
-    def create(self) -> None:
+    def create(self, gid: int | None = None) -> None:
+        """Make the folder; with `gid` that group may read it, and write in it as well once `open_to_workers` was
+        called."""
         (self.path / "logs").mkdir(parents=True, exist_ok=True)
-        os.chmod(self.path, 0o700)
+        if gid is None:
+            os.chmod(self.path, 0o700)
+        elif not self.path.stat().st_mode & stat.S_ISVTX:
+            os.chmod(self.path / "logs", 0o700)
+            os.chown(self.path, -1, gid)
+            os.chmod(self.path, 0o750)
+
+    def open_to_workers(self, uid: int, gid: int) -> None:
+        """Make it a mailbox of this user, who replaces the order and nothing else that is there already."""
+        os.chown(self.path / ORDER, uid, gid, follow_symlinks=False)
+        os.chmod(self.path, 0o1770)
 
     def log(self, rank: int) -> Path:
         return self.path / "logs" / f"rank{rank}.log"
@@ -50,7 +67,7 @@ class RunDir:
     def read(self, kind: type[M], of: int | str | None = None) -> M | None:
         """The message; None when there is no such file. `of`: the worker or node that its name holds."""
         name = kind.FILE.format(of)
-        value = self.read_json(name)
+        value = self.read_json(name, owners_only=not kind.BY_WORKERS)
         try:
             return None if value is None else decode(kind, value)
         except Malformed as error:
@@ -80,7 +97,7 @@ class RunDir:
         """The order in force. Raises `InfrastructureError` when there is none, or it is malformed."""
         from elastic_core.protocol.process_groups import LaunchOrder
 
-        order = self._read_domain(LaunchOrder, ORDER)
+        order = self._read_domain(LaunchOrder, ORDER, owners_only=False)
         if order is None:
             raise InfrastructureError(f"{self.path / ORDER} does not exist")
         return order
@@ -94,35 +111,52 @@ class RunDir:
         """What became of the group; None until all its processes are gone."""
         from elastic_core.protocol.process_groups import ExitReport
 
-        return self._read_domain(ExitReport, EXIT)
+        return self._read_domain(ExitReport, EXIT, owners_only=True)
+
+    def ended_at(self) -> float | None:
+        """When exit.json was written, Unix seconds; None without one."""
+        try:
+            status, around = (self.path / EXIT).lstat(), self.path.stat()
+            return None if is_given(around) and status.st_uid != around.st_uid else status.st_mtime
+        except FileNotFoundError:
+            return None
 
     def write_exit(self, report: ExitReport) -> None:
         from elastic_core.domain import to_json
 
         self.write_json(EXIT, to_json(report))
 
-    def read_json(self, name: str) -> Any | None:
-        """The plain JSON value of a file; None when there is none."""
+    def read_json(self, name: str, *, owners_only: bool = True) -> Any | None:
+        """The plain JSON value of a file; None when there is none. `owners_only`: as for `read_message`."""
         try:
-            return json.loads((self.path / name).read_text())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
+            content = read_message(self.path, name, owners_only=owners_only)
+            return None if content is None else json.loads(content)
+        except ForeignFile as error:
+            raise InfrastructureError(str(error)) from None
+        except (ValueError, RecursionError) as error:
             raise InfrastructureError(f"{self.path / name} is not JSON: {error}") from None
 
     def write_json(self, name: str, value: Any) -> None:
-        """Replace a JSON file, whole or not at all, readable by its owner only."""
+        """Replace a JSON file, whole or not at all, readable by its owner only, and by whom the folder is open to."""
         fd, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
         with os.fdopen(fd, "w") as file:
             json.dump(value, file)
-        os.replace(temporary, self.path / name)
+            around = self.path.stat()
+            if is_given(around) and around.st_uid == os.geteuid():
+                os.fchown(fd, -1, around.st_gid)
+                os.fchmod(fd, 0o640)
+        try:
+            os.replace(temporary, self.path / name)
+        except IsADirectoryError:  # put there by the workers' user, to be in the way
+            shutil.rmtree(self.path / name)
+            os.replace(temporary, self.path / name)
 
-    def _read_domain(self, kind: type[T], name: str) -> T | None:
+    def _read_domain(self, kind: type[T], name: str, *, owners_only: bool) -> T | None:
         from pydantic import ValidationError
 
         from elastic_core.domain import from_json
 
-        value = self.read_json(name)
+        value = self.read_json(name, owners_only=owners_only)
         try:
             return None if value is None else from_json(kind, value)
         except ValidationError as error:

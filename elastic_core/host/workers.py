@@ -25,6 +25,7 @@ class WorkerCommand(NamedTuple):
     log: str
     cwd: str
     nice: int
+    user: tuple[int, ...] = ()  # uid and gid to become; () for the agent's
 
 
 def worker_command(plan: SpawnPlan, run_dir: Path, number: int, slot: SlotId, world_size: int | None) -> WorkerCommand:
@@ -41,4 +42,5 @@ def worker_command(plan: SpawnPlan, run_dir: Path, number: int, slot: SlotId, wo
         log=str(run_dir / "logs" / f"rank{number}.log"),
         cwd=plan.cwd,
         nice=CPU_NICE if slot.type == "cpu" else 0,
+        user=plan.user,
     )

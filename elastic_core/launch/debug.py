@@ -43,7 +43,12 @@ class DebugLauncher(GroupFolders):
         self.worker = worker
 
     def start(self, order: LaunchOrder) -> GroupStatus:
-        """Raises `UserError` for more than one slot."""
+        """Raises `UserError` for more than one slot, and where users' code is another user's."""
+        if self.settings.worker_user:
+            raise UserError(
+                f"the debug launcher runs a job in the caller's own process, and ELASTIC_WORKER_USER is "
+                f"{self.settings.worker_user!r}; unset it, or use the launcher 'local'"
+            )
         if order.allocation.num_slots != 1:
             raise UserError(
                 f"the debug launcher runs one slot, and segment {order.segment_id} was granted "

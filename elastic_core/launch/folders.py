@@ -6,10 +6,12 @@ started it. Whether it lives is asked by pid and start time.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import time
 
+from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import EXIT, ORDER, AgentProcess, GroupStop, OrderInForce, WorkerProcesses
 from elastic_core.host.process import kill_marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
@@ -17,6 +19,8 @@ from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup
 from elastic_core.settings import Settings
+
+log = logging.getLogger(__name__)
 
 STUCK_SECONDS = 15.0  # past the grace, before an agent that should have killed its workers is killed itself
 
@@ -32,31 +36,37 @@ class GroupFolders:
         """The group's status; None when none was ever started here under this origin epoch, or it was forgotten.
 
         A group whose agent died without a word is reported here: what its workers left behind is killed, and exit.json
-        says so once nothing is left.
+        says so once nothing is left. Whose order cannot be read has no segment to name ("").
         """
         folder = RunDir.of(self.home, origin_epoch)
-        agent, order = folder.read(AgentProcess), folder.read(OrderInForce)
-        if agent is None or order is None:
+        agent, segment_id = folder.read(AgentProcess), _segment_id(folder)
+        if agent is None or segment_id is None:
             return None
         report = folder.exit_report()
         if report is None and not agent.process.alive():
             report = folder.exit_report() or self._report_orphaned_exit(folder, agent)  # it may have ended just now
         return GroupStatus(
             origin_epoch=origin_epoch,
-            segment_id=order.segment_id,
+            segment_id=segment_id,
             alive=report is None,
             exit=report,
-            ended_at=(folder.path / EXIT).stat().st_mtime if report else None,
+            ended_at=folder.ended_at() if report else None,
             log_path=str(folder.log(0)),
         )
 
     def groups(self) -> list[ProcessGroup]:
-        statuses = [self.poll(origin_epoch) for origin_epoch in self._origin_epochs()]
-        return [
-            ProcessGroup(origin_epoch=status.origin_epoch, segment_id=status.segment_id, alive=status.alive)
-            for status in statuses
-            if status
-        ]
+        """As the contract says. One of which nothing can be read is listed as alive: nobody knows that it is not."""
+        found = []
+        for origin_epoch in self._origin_epochs():
+            try:
+                status = self.poll(origin_epoch)
+            except InfrastructureError as error:
+                log.error(f"the group of epoch {origin_epoch} is taken for alive: {error}")
+                found.append(ProcessGroup(origin_epoch=origin_epoch, segment_id="", alive=True))
+                continue
+            if status:
+                found.append(ProcessGroup(origin_epoch=origin_epoch, segment_id=status.segment_id, alive=status.alive))
+        return found
 
     def stop(self, origin_epoch: int, grace_seconds: float) -> None:
         """As the contract says, without waiting: the agent keeps the time. Later calls may shorten the grace.
@@ -89,11 +99,11 @@ class GroupFolders:
         """Remove the folders, logs included, of groups that ended before this instant (Unix seconds); how many."""
         removed = 0
         for origin_epoch in self._origin_epochs():
-            folder = RunDir.of(self.home, origin_epoch).path
-            ended = (folder / EXIT).stat().st_mtime if (folder / EXIT).exists() else None
+            folder = RunDir.of(self.home, origin_epoch)
+            ended = folder.ended_at()
             if ended is not None and ended < before:
                 self.forget(origin_epoch)
-                shutil.rmtree(folder)
+                shutil.rmtree(folder.path)
                 removed += 1
         return removed
 
@@ -114,3 +124,13 @@ class GroupFolders:
         )
         folder.write_exit(report)
         return report
+
+
+def _segment_id(folder: RunDir) -> str | None:
+    """Of the order in force, which the group's rank 0 writes; "" where that cannot be read, None without one."""
+    try:
+        order = folder.read(OrderInForce)
+    except InfrastructureError as error:
+        log.warning(str(error))
+        return ""
+    return order.segment_id if order else None

@@ -38,6 +38,7 @@ from elastic_core.host.messages import ForkServerProcess
 from elastic_core.host.process import ProcessId, die_with_parent, mark_memory
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.unix_sockets import reachable
+from elastic_core.host.worker_user.dropping import drop
 
 # What may be run, and the function of each that does what `python -m` of it does.
 ENTRIES: Mapping[str, str] = {
@@ -256,6 +257,8 @@ def _become(request: Request, files: Sequence[int]) -> NoReturn:
             os.closerange(before + 1, after)
         os.chdir(request.cwd)
         os.environ.clear()
+        if request.user:
+            drop(*request.user)
     except BaseException:  # noqa: BLE001 - nothing may return into the server's loop
         traceback.print_exc()
         os._exit(127)

@@ -6,16 +6,21 @@ may be run at any time, twice or too late. It decides nothing: the ledger's answ
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from elastic_core.crashing import crash_here
-from elastic_core.launch.launcher import Launcher
+from elastic_core.errors import InfrastructureError
+from elastic_core.launch.launcher import GroupStatus, Launcher
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ReconcileAnswer
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.protocol.service import PoolControl, ServiceControl
 from elastic_core.state.stores.litter import sweep
 from elastic_core.state.stores.store import CheckpointStore
+
+log = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 5.0  # for processes that nobody owns: they can commit nothing, so there is little to wait for
 KEEP_SECONDS = 600.0  # that a dead group stays visible
@@ -32,19 +37,35 @@ def reconcile_host(control: PoolControl, launcher: Launcher, clock: Callable[[],
     groups = launcher.groups()
     for group in groups:
         if not group.alive:
-            status = launcher.poll(group.origin_epoch)
+            status = _poll(launcher, group.origin_epoch)
             report = status.exit if status else None
             report = report or ExitReport(kind=ExitKind.INFRASTRUCTURE, error="vanished")
             control.process_group_gone(group.origin_epoch, report)
     crash_here("reconcile.reported")
     answer = control.reconcile(groups, listed_at)
     for origin_epoch in answer.stop:
-        launcher.stop(origin_epoch, STOP_GRACE_SECONDS)
+        with _of_one_group(origin_epoch):
+            launcher.stop(origin_epoch, STOP_GRACE_SECONDS)
     for group in groups:
-        status = launcher.poll(group.origin_epoch)
+        status = _poll(launcher, group.origin_epoch)
         if status and status.ended_at and clock() - status.ended_at > KEEP_SECONDS:
             launcher.forget(group.origin_epoch)
     return answer
+
+
+def _poll(launcher: Launcher, origin_epoch: int) -> GroupStatus | None:
+    with _of_one_group(origin_epoch):
+        return launcher.poll(origin_epoch)
+    return None
+
+
+@contextmanager
+def _of_one_group(origin_epoch: int) -> Iterator[None]:
+    """A folder that cannot be used is the trouble of its own group alone: the others' go on."""
+    try:
+        yield
+    except InfrastructureError as error:
+        log.error(f"the group of epoch {origin_epoch} was passed over: {error}")
 
 
 def sweep_store(

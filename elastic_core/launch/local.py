@@ -18,16 +18,18 @@ from elastic_core.domain import CPU, Slot
 from elastic_core.errors import InfrastructureError
 from elastic_core.host import fork_client
 from elastic_core.host.environment import job_environment, worker_settings
-from elastic_core.host.messages import EXIT, SETTINGS, AgentProcess, SpawnPlan
+from elastic_core.host.messages import SETTINGS, AgentProcess, SpawnPlan
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.this_machine import read_cluster
+from elastic_core.host.worker_user.giving import let_pass
+from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.protocol.process_groups import LaunchOrder, without_agent_token
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import cache_servers
-from elastic_core.state.store_access import access_brokers
+from elastic_core.state.store_access import access_brokers, store_folders
 
 WORKER = (sys.executable, "-m", "elastic_core.train.process.worker")
 AGENT = "elastic_core.launch.agent"
@@ -45,13 +47,19 @@ class LocalLauncher(GroupFolders):
         Exactly one agent ever runs under an origin epoch. The lock is inherited by the agent, which lets go of it once
         it has written agent.json: a launcher that dies in between leaves either a running agent or a free lock.
         """
-        folder = RunDir.of(self.home, order.origin_epoch)
-        folder.create()
+        folder, user = RunDir.of(self.home, order.origin_epoch), WorkerUser.of(self.settings)
+        folder.create(user.gid if user else None)
+        if user is not None:
+            for above in (self.home, folder.path.parent):
+                let_pass(above, user)
         with _lock(folder) as fd:
             if folder.read(AgentProcess) is None and folder.exit_report() is None:
-                self._prepare(folder, order)
+                self._prepare(folder, order, user)
                 access_brokers.prepare(self.settings, order, folder)
                 starting = cache_servers.prepare(self.settings, order, folder)
+                if user is not None:
+                    store_folders.open_folders(self.settings, user, access_brokers.grant_of(order))
+                    folder.open_to_workers(*user.ids)
                 self._spawn_agent(folder, fd, order.agent_token)
                 cache_servers.wait(starting)
         with _lock(folder):  # free again once the agent has recorded itself, or died
@@ -62,7 +70,7 @@ class LocalLauncher(GroupFolders):
         return status
 
     def _why_not_started(self, folder: RunDir, order: LaunchOrder) -> str:
-        if (folder.path / EXIT).exists():
+        if folder.ended_at() is not None:
             return (
                 f"the processes of segment {order.segment_id} under epoch {order.origin_epoch} have ended long ago; "
                 "ask for the segment's launch order again"
@@ -70,15 +78,16 @@ class LocalLauncher(GroupFolders):
         log = folder.agent_log
         return f"the agent of segment {order.segment_id} did not start; {log} ends with: {log_tail(log)!r}"
 
-    def _prepare(self, folder: RunDir, order: LaunchOrder) -> None:
+    def _prepare(self, folder: RunDir, order: LaunchOrder, user: WorkerUser | None) -> None:
         folder.write_order(without_agent_token(order))
         folder.write_json(SETTINGS, worker_settings(self.settings))
         plan = SpawnPlan(
             argv=self.worker_command,
-            env={RUN_DIR: str(folder.path)},
+            env={RUN_DIR: str(folder.path), **(user.environment() if user else {})},
             cwd=str(self.settings.project.absolute()),
             grace_seconds=self.settings.grace_seconds,
             cpu_slots=tuple((slot.node, slot.index, slot.type) for slot in self._cpu_slots()),
+            user=user.ids if user else (),
         )
         folder.write(plan)
 
@@ -117,7 +126,7 @@ class LocalLauncher(GroupFolders):
 @contextmanager
 def _lock(folder: RunDir) -> Iterator[int]:
     """Hold the folder's start lock. Raises `InfrastructureError` when it is not free in time."""
-    fd = os.open(folder.path / "start.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(folder.path / "start.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         deadline = time.monotonic() + START_SECONDS
         while True:

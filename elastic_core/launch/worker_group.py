@@ -36,6 +36,7 @@ from elastic_core.host.messages import (
 )
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RUN_DIR, RunDir
+from elastic_core.host.worker_user.dropping import drop
 from elastic_core.host.workers import WorkerCommand, worker_command
 from elastic_core.launch import fork_server
 
@@ -268,12 +269,14 @@ def _spawn(command: WorkerCommand) -> int:
         os.dup2(output, 1)
         os.dup2(output, 2)
         _give_way(command.nice)
+        if command.user:
+            drop(*command.user)  # the log is open already: its folder stays closed
         os.chdir(command.cwd)
         if fork_server.can_run(command.argv):
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # as executing would have
             fork_server.run(command.argv, command.env, marks=(RUN_DIR,))
         os.execvpe(command.argv[0], command.argv, {**os.environ, **command.env})
-    except OSError:
+    except (OSError, ValueError):
         traceback.print_exc()
     finally:
         os._exit(127)

@@ -29,6 +29,7 @@ from pydantic import TypeAdapter
 
 from elastic_core.control.ledger import migrations
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError, UserError
+from elastic_core.host.worker_user.foreign_files import ForeignFile, by_descriptor, is_regular, opened_below
 from elastic_core.services import stack as services
 from elastic_core.services.platform import RESTORING, prepare_home
 from elastic_core.services.postgres import EmbeddedPostgres, binary
@@ -211,6 +212,7 @@ def _missing(store_folder: Path, checkpoints: Sequence[tuple[str, str]]) -> tupl
 def _copy(source: Path, target: Path) -> None:
     """Files that are not there yet. Those that go away meanwhile were deleted; half-written ones are hidden."""
     target.mkdir(parents=True, exist_ok=True)
+    root = os.path.realpath(source)
     for folder, _, names in os.walk(source):
         for name in names:
             path = Path(folder, name)
@@ -220,8 +222,11 @@ def _copy(source: Path, target: Path) -> None:
             copied.parent.mkdir(parents=True, exist_ok=True)
             partial = copied.with_name(f".{name}.partial")
             try:
-                shutil.copy2(path, partial)
-            except FileNotFoundError:
+                with opened_below(root, path) as opened:  # jobs may put links and pipes in a file's place meanwhile
+                    if not is_regular(opened):
+                        continue
+                    shutil.copy2(by_descriptor(opened), partial)
+            except (FileNotFoundError, ForeignFile):
                 partial.unlink(missing_ok=True)
                 continue
             os.replace(partial, copied)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from elastic_core.errors import UserError
 from elastic_core.host import fork_client, mlflow_access
 from elastic_core.host.environment import job_environment, job_variables
 from elastic_core.host.this_machine import discover
+from elastic_core.host.worker_user.identity import WorkerUser, require_usable
 from elastic_core.services import airflow
 from elastic_core.services.groups import stop_groups
-from elastic_core.services.postgres import EmbeddedPostgres, database_urls, needed
+from elastic_core.services.postgres import SYSTEM_USER, EmbeddedPostgres, database_urls, needed
 from elastic_core.services.program import Port, Program, Stack, Stage
 from elastic_core.services.secrets import ensure_secrets, read_secret
 from elastic_core.settings import Settings
@@ -29,6 +30,7 @@ from elastic_core.state.store_access import access_brokers
 # Addresses with passwords reach the services by secret files, never by the environment.
 _SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url"})
 SHORTEST_LEASE_SECONDS = 90.0
+GIVEN = ("run", "memory", "store")  # folders of a home that workers of another user (ELASTIC_WORKER_USER) pass
 RESTORING = "restoring"  # a file in a home that a back-up is being restored into
 
 
@@ -104,23 +106,32 @@ def prepare_home(settings: Settings, *, restoring: bool = False) -> None:
             f"{unfinished.read_text()} was not restored to the end into {settings.home}: remove this folder and the "
             f"store {settings.store_url()}, if that lies elsewhere in a folder, and run `elastic restore` again"
         )
+    user = WorkerUser.of(settings)
+    if user is not None:
+        if user.name == SYSTEM_USER:
+            raise UserError(
+                f"ELASTIC_WORKER_USER is {user.name!r}, which PostgreSQL runs as: users' code could read databases. "
+                "Name a user made for jobs alone."
+            )
+        require_usable(user, settings)
     if not settings.mlflow_uri:
         mlflow_access.require_safe(settings)
-    close_to_others(settings.home)
+    close_to_others(settings.home, GIVEN if user else ())
     ensure_secrets(settings)
 
 
-def close_to_others(home: Path) -> None:
+def close_to_others(home: Path, given: Collection[str] = ()) -> None:
     """Let nobody but this user read anything below the installation's folder, what is there already included.
 
-    Folders that others may still pass (not read) stay so: the embedded PostgreSQL of root runs as another user. What
-    the folder lies in is not ours, and stays as it is.
+    Folders that others may still pass (not read) stay so: the embedded PostgreSQL of root runs as another user, and
+    workers may, who pass those that are `given`. What the folder lies in is not ours, and stays as it is.
     """
     home.mkdir(parents=True, exist_ok=True)
     for path in (home, *home.iterdir()):
         known = path.lstat()
         if not path.is_symlink() and known.st_uid == os.getuid():
-            os.chmod(path, stat.S_IMODE(known.st_mode) & (0o711 if path == home else 0o700))
+            left = 0o711 if path == home else 0o710 if path.name in given else 0o700
+            os.chmod(path, stat.S_IMODE(known.st_mode) & left)
 
 
 def migrate_ledger(settings: Settings) -> None:

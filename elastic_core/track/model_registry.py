@@ -20,7 +20,6 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModelStatus
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model
 
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import REGISTERED_VERSIONS, CheckpointRecord, JobStatus, registered_key
@@ -29,7 +28,8 @@ from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import facts
-from elastic_core.track.export import read_model, save_model
+from elastic_core.track.export import read_model
+from elastic_core.track.export_process import save_model_as_user
 from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_runs import Runs, talking_to_mlflow
 
@@ -303,7 +303,7 @@ def _export(
     weights = read_model(store, checkpoint)
     with tempfile.TemporaryDirectory(prefix="elastic-export-") as scratch:
         folder = Path(scratch) / "model"
-        save_model(folder, job.spec, settings.tasks, weights, Model(model_id=model.model_id, run_id=run_id))
+        save_model_as_user(folder, job.spec, settings, weights, {"model_id": model.model_id, "run_id": run_id})
         client.log_model_artifacts(model.model_id, str(folder))
     if run_id is not None:
         at, values = checkpoint.committed_at, facts.prefixed("served", metrics)

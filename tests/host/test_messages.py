@@ -63,6 +63,7 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
             "cwd": "/p",
             "grace_seconds": 60.0,
             "cpu_slots": [["n0", 1, "cpu"]],
+            "user": [],
         },
     ),
     (GroupStop(5.0, 99.5), None, "stop.json", {"grace_seconds": 5.0, "kill_at": 99.5}),
@@ -118,7 +119,7 @@ def test_a_file_without_one_of_its_keys_is_named_with_the_key(
     tmp_path: Path, message: Message, of: int | str | None, name: str, content: Any
 ) -> None:
     broken = content[0] if isinstance(content, list) else content
-    for key in [key for key in broken if key not in ("traceback", "control_url", "s3_endpoint")]:
+    for key in [key for key in broken if key not in ("traceback", "control_url", "s3_endpoint", "user")]:
         value = {other: broken[other] for other in broken if other != key}
         (tmp_path / name).write_text(json.dumps([value] if isinstance(content, list) else value))
         with pytest.raises(InfrastructureError, match=rf"{name} cannot be used: the field '.*{key}' is missing"):

@@ -21,6 +21,8 @@ from elastic_core.host.messages import CacheServerAddress
 from elastic_core.host.process import ProcessId, end_processes
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.this_machine import read_cluster
+from elastic_core.host.worker_user.giving import let_pass
+from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.logs import get_logger
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
@@ -62,6 +64,9 @@ def start(settings: Settings, nodes: Iterable[str]) -> list[subprocess.Popen[byt
     """Start the cache servers of these nodes that do not run. A process ends when its server can be reached: `wait`."""
     folder = folder_of(settings)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    user = WorkerUser.of(settings)
+    if user is not None:
+        let_pass(folder, user)  # to the addresses, by the nodes' names
     _secret(settings)  # which they read
     return [_spawn(settings, folder, node) for node in nodes if not _running(folder, node)]
 

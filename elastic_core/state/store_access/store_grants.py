@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.host.messages import EXIT, Message
+from elastic_core.host.messages import Message
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.stores.keys import check_key, is_key
 
@@ -65,7 +65,7 @@ class StoreGrant:
 
     def ended(self, home: Path) -> bool:
         """Whether the group for which it holds is over."""
-        return self.origin_epoch != 0 and (RunDir.of(home, self.origin_epoch).path / EXIT).exists()
+        return self.origin_epoch != 0 and RunDir.of(home, self.origin_epoch).ended_at() is not None
 
     def refusal(self, request: Unsigned, bucket: str, base: str) -> str | None:
         """Why a request is not covered; None where it is. `base`: the store's own prefix in the bucket."""

@@ -13,12 +13,13 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.host.worker_user.foreign_files import by_descriptor, is_regular, opened_below
 from elastic_core.state.buffers import after
 from elastic_core.state.stores.keys import check_key, check_prefix
 from elastic_core.state.stores.store import Entry, Source
@@ -26,11 +27,13 @@ from elastic_core.state.stores.store import Entry, Source
 _COPY_BYTES = 8 << 20
 _MAX_VECTORS = 512  # buffers of one preadv; the system's limit is 1024
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LocalStore:
-    """See `CheckpointStore`. A link that leads out of the folder is refused with `UserError`."""
+    """See `CheckpointStore`. A link that leads out of the folder is refused with `UserError`; nothing that lies outside
+    is opened or deleted, whoever changes links meanwhile (`host.worker_user`)."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -38,21 +41,23 @@ class LocalStore:
 
     def put(self, key: str, source: Source) -> None:
         path = self._path(key)
-        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
         with _faults(f"write {path}"):
             _make_folder(path.parent)
-            try:
-                with open(temporary, "xb") as file:
-                    for chunk in _chunks(source):
-                        file.write(chunk)
-                    file.flush()
-                    os.fsync(file.fileno())
-                crash_here("store.unnamed")
-                os.replace(temporary, path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            _sync_folder(path.parent)
+            with opened_below(self._real_root(), path.parent) as opened:
+                folder = Path(by_descriptor(opened))
+                temporary = folder / f".{path.name}.{secrets.token_hex(8)}.tmp"
+                try:
+                    with open(temporary, "xb") as file:
+                        for chunk in _chunks(source):
+                            file.write(chunk)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    crash_here("store.unnamed")
+                    os.replace(temporary, folder / path.name)
+                except BaseException:
+                    temporary.unlink(missing_ok=True)
+                    raise
+                _sync_folder(folder)
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         with self._open(key) as file:
@@ -82,15 +87,20 @@ class LocalStore:
         if not check_prefix(prefix):
             raise UserError(f"Deleting everything in {self.url} is not done: name a prefix.")
         path = self._path(check_prefix(prefix))
-        with _faults(f"delete {path}"):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, onerror=_unless_gone)
+        with (
+            _faults(f"delete {path}"),
+            suppress(FileNotFoundError),
+            opened_below(self._real_root(), path.parent) as opened,
+        ):
+            folder = Path(by_descriptor(opened))
+            named = folder / path.name
+            if named.is_dir() and not named.is_symlink():
+                shutil.rmtree(named, onerror=_unless_gone)
             else:
-                path.unlink(missing_ok=True)
-            for rest in path.parent.glob(f".{path.name}.*.tmp"):
+                named.unlink(missing_ok=True)
+            for rest in folder.glob(f".{path.name}.*.tmp"):
                 rest.unlink(missing_ok=True)
-            with suppress(FileNotFoundError):
-                _sync_folder(path.parent)
+            _sync_folder(folder)
 
     def _path(self, key: str) -> Path:
         path = self._root / check_key(key)
@@ -111,10 +121,17 @@ class LocalStore:
     @contextmanager
     def _open(self, key: str) -> Iterator[BinaryIO]:
         path = self._path(key)
-        if not path.is_file():  # a folder is no object, as on S3
-            raise FileNotFoundError(f"{self.url} holds no object {key}")
-        with _faults(f"read {path}"), open(path, "rb") as file:
-            yield file
+        with ExitStack() as stack:
+            try:
+                fd = stack.enter_context(opened_below(self._real_root(), path))
+            except OSError as error:
+                if error.errno not in _NOTHING_THERE:
+                    raise InfrastructureError(f"Cannot read {path}: {error.strerror or error}.") from error
+                fd = None
+            if fd is None or not is_regular(fd):  # a folder is no object, as on S3
+                raise FileNotFoundError(f"{self.url} holds no object {key}")
+            with _faults(f"read {path}"), open(by_descriptor(fd), "rb") as file:
+                yield file
 
     def _walk(self, prefix: str, *, hidden: bool) -> Sequence[Entry]:
         """Objects, or with `hidden` the files that `put` was writing, sorted by key. Links are not followed."""

@@ -22,8 +22,12 @@ from elastic_core.errors import BY_CODE, ElasticError, InfrastructureError, User
 from elastic_core.host import fork_client
 from elastic_core.host.environment import job_environment, worker_settings
 from elastic_core.host.exits import ExitCode, exit_code
+from elastic_core.host.worker_user.foreign_files import read_message
+from elastic_core.host.worker_user.giving import give_file, let_read
+from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
+from elastic_core.text import tail
 
 _log = logging.getLogger(__name__)
 
@@ -37,24 +41,30 @@ def call(module: str, spec: JobSpec, settings: Settings, arguments: Sequence[str
     with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         spec_file, output = Path(folder) / "spec.json", Path(folder) / "output.json"
         spec_file.write_text(spec.model_dump_json())
+        user = WorkerUser.of(settings)
+        if user is not None:
+            output.touch()
+            let_read(Path(folder), user)
+            give_file(output, user)
         options = ["--spec", str(spec_file), "--output", str(output), *arguments]
         with (Path(folder) / "said.log").open("w+b") as said:
             try:
                 code = fork_client.run_module(
                     settings.home, module, options, stdio=(subprocess.DEVNULL, said.fileno(), said.fileno()),
-                    env=_environment(settings), cwd=settings.project.absolute(), timeout=timeout_seconds,
+                    env=_environment(settings, user), cwd=settings.project.absolute(), timeout=timeout_seconds,
+                    user=user.ids if user else (),
                 )  # fmt: skip
             except subprocess.TimeoutExpired as error:
                 raise InfrastructureError(
                     f"{module} for {spec.entry_point!r} took more than {timeout_seconds:g} s and was stopped."
                 ) from error
-            if not output.exists():
-                said.seek(0)
-                lines = said.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            content = read_message(Path(folder), output.name, owners_only=False)
+            if not content:
+                lines = tail(Path(said.name), 1).strip() or "it said nothing"
                 raise InfrastructureError(
-                    f"{module} for {spec.entry_point!r} ended with exit code {code} and no answer: {lines[-1]}"
+                    f"{module} for {spec.entry_point!r} ended with exit code {code} and no answer: {lines}"
                 )
-        answer = json.loads(output.read_text())
+        answer = json.loads(content)
     if "result" in answer:
         return answer["result"]
     raise BY_CODE.get(answer["code"], UserError)(answer["error"])
@@ -91,6 +101,6 @@ def _write(output: Path | None, content: Any) -> None:
         output.write_text(json.dumps(content))
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def _environment(settings: Settings, user: WorkerUser | None) -> dict[str, str]:
     known = {f"ELASTIC_{name.upper()}": str(value) for name, value in worker_settings(settings).items() if value}
-    return {**job_environment(os.environ, settings), **known}
+    return {**job_environment(os.environ, settings), **known, **(user.environment() if user else {})}

@@ -10,10 +10,12 @@ from pathlib import Path
 from elastic_core import logs
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.host.rundir import RunDir
+from elastic_core.host.worker_user.giving import let_read
+from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.protocol.service import JobRecords
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points
-from elastic_core.state.store_access import access_brokers
+from elastic_core.state.store_access import access_brokers, store_folders
 from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
 from elastic_core.train.process import child
 
@@ -32,6 +34,10 @@ def evaluate_checkpoint(settings: Settings, spec: JobSpec, uri: str, sha256: str
     with access_brokers.serving(settings, grant) as access, tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         if access is not None:
             RunDir(Path(folder)).write(access)
+        user = WorkerUser.of(settings)
+        if user is not None:
+            store_folders.open_folders(settings, user, grant)
+            let_read(Path(folder), user)
         arguments += ["--access", folder]
         answered = child.call("elastic_core.train.process.evaluate", spec, settings, arguments, TIMEOUT_SECONDS)
     return {str(name): float(value) for name, value in answered.items()}
