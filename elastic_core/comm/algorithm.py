@@ -2,6 +2,8 @@
 
 The runtime has weighted every sample already (a micro-batch of n samples out of a global batch of B counts n/B),
 so an algorithm gives the SUM over ranks, never the mean. Every rank of a group calls in the same order.
+
+Algorithms that average weights (`comm.averaging`) attach to an optimizer instead; the rest is common to both.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ BucketProbe = Callable[[GradBucket], None]
 """Called with every bucket of local gradients before they are exchanged; must not change them."""
 
 
-class CommAlgorithm(Protocol):
-    name: ClassVar[str]
+class Exchange(Protocol):
+    """What is common to all."""
 
-    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None) -> None:
-        """From now on `model`'s backward exchanges gradients this way. Once per model."""
+    @property
+    def name(self) -> str: ...
 
     def state_dict(self) -> dict[str, Tensor]:
         """What must survive a checkpoint (error feedback, replicas); empty when every step stands alone."""
@@ -31,7 +33,16 @@ class CommAlgorithm(Protocol):
     def take_wait_seconds(self) -> float:
         """Seconds since the last call that a rank with all its gradients computed waited for the exchange."""
 
+    def close(self) -> None: ...
+
+
+class CommAlgorithm(Exchange, Protocol):
+    """An exchange of gradients."""
+
+    name: ClassVar[str]
+
+    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None) -> None:
+        """From now on `model`'s backward exchanges gradients this way. Once per model."""
+
     def failure(self) -> BaseException | None:
         """Why the exchange broke (a peer is gone), or None. A broken exchange stays broken."""
-
-    def close(self) -> None: ...

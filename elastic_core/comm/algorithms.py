@@ -7,6 +7,8 @@ import torch.distributed as dist
 
 from elastic_core.comm.algorithm import CommAlgorithm
 from elastic_core.comm.allreduce import NcclAllReduce, OrderedAllReduce
+from elastic_core.comm.averaging.local_sgd import LocalSgd
+from elastic_core.comm.averaging.weight_averaging import WeightAveraging
 from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.halves import Bf16Sum, Fp16Sum
 from elastic_core.comm.hooked import HookedAlgorithm
@@ -17,18 +19,32 @@ from elastic_core.errors import UserError
 _GLOO: dict[str, type[HookedAlgorithm]] = {
     algorithm.name: algorithm for algorithm in (OrderedAllReduce, Fp16Sum, Bf16Sum, ByteGrad, PowerSgd)
 }
-NAMES = tuple(_GLOO)
+_AVERAGING: dict[str, type[WeightAveraging]] = {algorithm.name: algorithm for algorithm in (LocalSgd,)}
+NAMES = (*_GLOO, *_AVERAGING)
 
 
 def create(name: str, device: torch.device, group: dist.ProcessGroup | None = None) -> CommAlgorithm:
-    """A new algorithm for tensors on `device`. Raises `UserError` for a name that does not exist, or not there."""
+    """A new exchange of gradients on `device`. Raises `UserError` for a name that does not exist, or not there."""
+    _check(name, device)
+    return NcclAllReduce(group) if device.type == "cuda" else _GLOO[name](group)
+
+
+def averages(name: str) -> bool:
+    """Whether it averages weights, and is no exchange of gradients."""
+    return name in _AVERAGING
+
+
+def averaging_class(name: str, device: torch.device) -> type[WeightAveraging]:
+    """Of an algorithm that `averages`. Raises `UserError` where it cannot work on `device`."""
+    _check(name, device)
+    return _AVERAGING[name]
+
+
+def _check(name: str, device: torch.device) -> None:
     if name not in NAMES:
         raise UserError(f"There is no communication algorithm {name!r}; allowed: {', '.join(NAMES)}.")
-    if device.type != "cuda":
-        return _GLOO[name](group)
-    if name != EXACT:
+    if device.type == "cuda" and name != EXACT:
         raise UserError(
             f"The communication algorithm {name!r} is for CPU slots, and this rank is on {device}; give slots.types: "
             f"[cpu], or comm.algorithm: {EXACT}."
         )
-    return NcclAllReduce(group)

@@ -306,6 +306,21 @@ class JobSpec(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _noise_is_measured(self) -> Self:
+        """What needs the gradient of the whole batch needs an algorithm that computes it."""
+        if not self.comm.averages:
+            return self
+        why = f"needs the gradient of the whole batch, and comm.algorithm {self.comm.algorithm!r} averages weights"
+        instead = "an algorithm that exchanges gradients"
+        if self.batch.learning_rate_rule == "adascale":
+            raise ValueError(
+                f"batch.learning_rate_rule is 'adascale', which {why}; possible are linear, sqrt or none, or {instead}"
+            )
+        if self.work.scale_invariant:
+            raise ValueError(f"work.measure is 'progress', which {why}; possible are measure: samples, or {instead}")
+        return self
+
     def _counts(self) -> tuple[int, ...]:
         """The counts that some layout fills."""
         units = {cut.model_size for cut in self.layouts.cuts()}

@@ -7,7 +7,7 @@ from typing import Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Algorithm = Literal["allreduce", "fp16", "bf16", "bytegrad", "powersgd"]
+Algorithm = Literal["allreduce", "fp16", "bf16", "bytegrad", "powersgd", "local_sgd"]
 Allowed = Literal["exact", "lossy", "averaging"]
 CLASSES: Mapping[Algorithm, Allowed] = {
     "allreduce": "exact",
@@ -15,7 +15,10 @@ CLASSES: Mapping[Algorithm, Allowed] = {
     "bf16": "lossy",
     "bytegrad": "lossy",
     "powersgd": "lossy",
+    "local_sgd": "averaging",
 }
+_AT_AN_INTERVAL: tuple[Algorithm, ...] = ("local_sgd",)
+_INTERVAL = 8
 
 
 class Comm(BaseModel):
@@ -27,7 +30,8 @@ class Comm(BaseModel):
         default="allreduce",
         title="Algorithm",
         description="how gradients are exchanged. allreduce: the exact sum. fp16, bf16: in two bytes a value instead "
-        "of four. bytegrad: in one byte. powersgd: of matrices a product of two thin ones, with error feedback",
+        "of four. bytegrad: in one byte. powersgd: of matrices a product of two thin ones, with error feedback. "
+        "local_sgd: not at all, weights are averaged at an interval",
     )
     allow: Allowed | None = Field(
         default=None,
@@ -36,6 +40,34 @@ class Comm(BaseModel):
         "weights besides. What the algorithm needs, if absent",
         examples=["lossy"],
     )
+
+    interval: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        title="Interval",
+        description=f"optimizer steps between two averages of weights, with an algorithm that averages at an interval; "
+        f"{_INTERVAL}, if absent",
+        examples=[16],
+    )
+
+    @property
+    def steps_between_averages(self) -> int:
+        return self.interval or _INTERVAL
+
+    @property
+    def averages(self) -> bool:
+        """Weights are averaged, and no gradient of the whole batch is known."""
+        return CLASSES[self.algorithm] == "averaging"
+
+    @model_validator(mode="after")
+    def _has_an_interval(self) -> Self:
+        if self.interval is not None and self.algorithm not in _AT_AN_INTERVAL:
+            raise ValueError(
+                f"interval is {self.interval}, and algorithm {self.algorithm!r} exchanges at every step; possible are "
+                f"interval left out, or one of {', '.join(_AT_AN_INTERVAL)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _is_allowed(self) -> Self:

@@ -38,7 +38,7 @@ from elastic_core.train.checkpoint.undrawn_weights import Drawn, make_model
 from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.data.batches import Collate, DataPlan, MicroBatch, Reader, plan_step
 from elastic_core.train.data.data_state import check_dataset, check_resumed
-from elastic_core.train.gradients.gradients import Gradients
+from elastic_core.train.gradients.gradients_of import gradients_of
 from elastic_core.train.gradients.noise import NoiseState
 from elastic_core.train.gradients.rates import Rates
 from elastic_core.train.layouts import UNCUT, Declared
@@ -53,7 +53,6 @@ from elastic_core.train.steps.segments import Segments
 from elastic_core.train.steps.stepping import Stepper, fixed_counts
 
 if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
-    from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
     from elastic_core.train.gradients.pipe import Loss, Pipe
     from elastic_core.train.parallel.partitioning import ModelPartition
 
@@ -196,15 +195,11 @@ class Session:
         if restored.record is not None:
             check_resumed(plan, restored.scalars)
         rates.restored()
-        gradients: Gradients | PartitionedGradients
-        if partition is None:
-            gradients = Gradients(
-                model, self._group, order.allocation.comm, find_unused_parameters, fixed_parts=bool(fixed_counts(spec))
-            )
-        else:
-            from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
-
-            gradients = PartitionedGradients(partition, self._group, self._places)
+        gradients = gradients_of(
+            model, optimizer, partition, self._group, self._places, order.allocation.comm,
+            spec.comm.steps_between_averages,
+            find_unused_parameters=find_unused_parameters, fixed_parts=bool(fixed_counts(spec)),
+        )  # fmt: skip
         reads = ReadLog(keep_indices=spec.audit == "full")
         committer = None
         if context.control_link is not None:
@@ -214,7 +209,7 @@ class Session:
         optimizer_groups = partition.groups if partition is not None else ()
         pipeline = CheckpointPipeline(self._group, context.store, reads, committer, self._places, optimizer_groups)
         content = ContentSource(
-            self._group, self._places, context.store, self._progress, plan, state, gradients.comm,
+            self._group, self._places, context.store, self._progress, plan, state, gradients,
             evaluate or self._evaluate, partition,
         )  # fmt: skip
         self._prepared = Prepared(
@@ -226,7 +221,7 @@ class Session:
             reads=reads,
             restored=restored,
             partition=partition,
-            held_out=HeldOut.of(order, self._group, evaluate or self._evaluate, model),
+            held_out=HeldOut.of(order, self._group, evaluate or self._evaluate, model, gradients.settle),
         )
         self._progress.time("restore", time.perf_counter() - started)
         return gradients.wrapped, optimizer

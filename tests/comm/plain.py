@@ -1,11 +1,11 @@
-"""The lossy exchanges as their papers write them, in one process: what real ranks are compared with."""
+"""The exchanges as their papers write them, in one process: what real ranks are compared with."""
 
 from __future__ import annotations
 
 import zlib
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 RANK = 4
 
@@ -72,3 +72,43 @@ class PowerSgd:
             self.errors[name, rank] = matrix - basis @ (basis.T @ matrix)
         self.factors[name] = sum(m.T @ basis for m in matrices)
         return (basis @ self.factors[name].T).view_as(first)
+
+
+class LocalSgd:
+    """Of all ranks. All that average weights have these: before and after a step of every rank, and after settling."""
+
+    def __init__(self, models: list[nn.Module], interval: int) -> None:
+        self.models, self.interval, self.steps = models, interval, 0
+
+    def before_step(self) -> None:
+        return
+
+    def stepped(self) -> None:
+        self.steps += 1
+        if self.steps % self.interval == 0:
+            average([list(model.parameters()) for model in self.models])
+
+    def settled(self) -> None:
+        self.steps = 0
+
+
+@torch.no_grad()
+def average(by_rank: list[list[Tensor]]) -> None:
+    """Every tensor becomes the mean over ranks, summed in their order."""
+    for same in zip(*by_rank, strict=True):
+        mean = sum(same[1:], same[0].clone()) / len(same)
+        for tensor in same:
+            tensor.copy_(mean)
+
+
+def settle(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+    """The exact average of weights and moments."""
+    average([list(model.parameters()) for model in models])
+    moments = [
+        [optimizer.state[p][key] for p in model.parameters() for key in sorted(optimizer.state[p])]
+        for model, optimizer in zip(models, optimizers, strict=True)
+    ]
+    average(moments)
+
+
+AVERAGING = {"local_sgd": LocalSgd}

@@ -30,10 +30,13 @@ def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_roun
 @pytest.mark.parametrize(
     ("comm", "said"),
     [
-        ({"algorithm": "bytgrad"}, "'allreduce', 'fp16', 'bf16', 'bytegrad' or 'powersgd'"),
+        ({"algorithm": "bytgrad"}, "'allreduce', 'fp16', 'bf16', 'bytegrad', 'powersgd'"),
         ({"algorithm": "bytegrad", "allow": "exact"},
          "algorithm 'bytegrad' is lossy, and allow is 'exact'; possible are allow: lossy, or one of allreduce"),
         ({"allow": "all"}, "'exact', 'lossy' or 'averaging'"),
+        ({"algorithm": "local_sgd", "allow": "lossy"}, "possible are allow: averaging, or one of allreduce, fp16"),
+        ({"algorithm": "bytegrad", "interval": 4}, "possible are interval left out, or one of local_sgd"),
+        ({"algorithm": "local_sgd", "interval": 0}, "greater than or equal to 1"),
         ({"algorithm": "bytegrad", "bits": 4}, "comm.bits: there is no such key"),
     ],
 )  # fmt: skip
@@ -65,3 +68,30 @@ def test_where_the_job_may_get_other_slots_than_cpu_it_is_refused_before_it_wait
 def test_the_trigger_form_has_a_field_for_it() -> None:
     filled = {"name": "j", "entry_point": "m:C", "work_epochs": 1, "batch_min": 8, "batch_max": 64}
     assert spec_from_form({**filled, "comm_algorithm": "fp16"}, {}).comm.algorithm == "fp16"
+
+
+def test_averages_are_eight_steps_apart_unless_the_spec_says_otherwise() -> None:
+    assert a_spec({"algorithm": "local_sgd"}).comm.steps_between_averages == 8
+    assert a_spec({"algorithm": "local_sgd", "interval": 500}).comm.steps_between_averages == 500
+
+
+@pytest.mark.parametrize(
+    ("needs", "said"),
+    [
+        (
+            {"batch": {"min": 8, "max": 64, "learning_rate_rule": "adascale"}},
+            "possible are linear, sqrt or none, or an",
+        ),
+        (
+            {"work": {"epochs": 1, "measure": "progress"}},
+            "possible are measure: samples, or an algorithm that exchanges",
+        ),
+    ],
+)
+def test_what_needs_the_whole_batch_s_gradient_is_refused_where_weights_are_averaged(
+    needs: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        a_spec({"algorithm": "local_sgd"}, **needs)
+    assert said in str(refused.value)
+    a_spec({"algorithm": "bytegrad"}, **needs)

@@ -1,8 +1,9 @@
 """What a checkpoint of a training job holds, and putting it back.
 
-Tensors: `model/<name>` (parameters and persistent buffers), `optim/<parameter>/<key>`, and per rank
-`rng/<kind>/<rank>` and `comm/<rank>/<algorithm>/<key>`. Scalars: the optimizer's numbers, the scheduler's state,
-AdaScale's noise means, the version of the data order, and how many ranks wrote it.
+Tensors: `model/<name>` (parameters and persistent buffers), `optim/<parameter>/<key>`, of an algorithm that averages
+weights `averaging/<algorithm>/<key>`, and per rank `rng/<kind>/<rank>` and `comm/<rank>/<algorithm>/<key>`.
+Scalars: the optimizer's numbers, the scheduler's state, AdaScale's noise means, the version of the data order, and how
+many ranks wrote it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from elastic_core.comm.algorithm import CommAlgorithm
+from elastic_core.comm.algorithm import Exchange
+from elastic_core.comm.algorithms import averages
 from elastic_core.domain import from_json, to_json
 from elastic_core.errors import UserError
 from elastic_core.state.format import scalars as packing
@@ -29,6 +31,7 @@ from elastic_core.state.order.sample_order import ORDER_VERSION
 from elastic_core.train.gradients.noise import NoiseState
 
 MODEL, OPTIM = "model/", "optim/"
+_AVERAGING = "averaging/"
 
 
 @dataclass
@@ -109,24 +112,37 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise another_model(str(error)) from error
 
 
-def rank_tensors(rank: int, comm: CommAlgorithm | None) -> dict[str, Tensor]:
+def averaging_tensors(comm: Exchange | None) -> dict[str, Tensor]:
+    """What an algorithm that averages weights keeps: alike on every rank, once ranks are settled."""
+    if comm is None or not averages(comm.name):
+        return {}
+    return {f"{_AVERAGING}{comm.name}/{key}": value for key, value in comm.state_dict().items()}
+
+
+def rank_tensors(rank: int, comm: Exchange | None) -> dict[str, Tensor]:
     """What only this rank holds."""
     tensors = capture_rng(rank)
-    if comm is not None:
+    if comm is not None and not averages(comm.name):
         tensors.update({f"comm/{rank}/{comm.name}/{key}": value for key, value in comm.state_dict().items()})
     return tensors
 
 
-def restore_rank(tensors: Mapping[str, Tensor], same_layout: bool, rank: int, comm: CommAlgorithm | None) -> bool:
-    """Put back what only this rank holds, if ranks of the same layout wrote it; whether that was so."""
+def restore_rank(tensors: Mapping[str, Tensor], same_layout: bool, rank: int, comm: Exchange | None) -> bool:
+    """Put back what only this rank holds, if ranks of the same layout wrote it; whether that was so. What averaging
+    keeps goes back to any ranks."""
+    if comm is not None and averages(comm.name):
+        comm.load_state_dict(_below(f"{_AVERAGING}{comm.name}/", tensors))
     if not same_layout:
         return False
     restore_rng(tensors, rank)
-    if comm is not None:
-        prefix = f"comm/{rank}/{comm.name}/"  # another algorithm's state is nothing to this one
-        comm_state = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        comm.load_state_dict(comm_state)
+    if comm is not None and not averages(comm.name):
+        comm.load_state_dict(_below(f"comm/{rank}/{comm.name}/", tensors))
     return True
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """One algorithm's own: another's state is nothing to it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def seed_everything(seed: int, *salt: int) -> None:

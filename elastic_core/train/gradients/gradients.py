@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from elastic_core.comm.algorithm import CommAlgorithm, GradBucket
+from elastic_core.comm.algorithm import CommAlgorithm, Exchange, GradBucket
 from elastic_core.comm.algorithms import create
 from elastic_core.host.exits import ExchangeBroken
 from elastic_core.train.data.batches import MicroBatch
@@ -47,7 +47,9 @@ class Gradients:
     ) -> None:
         """`fixed_parts`: norms are those of the fixed parts of the batch, and not of ranks and micro-batches."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.comm: CommAlgorithm | None = None
+        self.comm: Exchange | None = None
+        self.of_whole_batch = True  # after a step's last backward the gradient is that of the whole global batch
+        self._hooked: CommAlgorithm | None = None
         self._ddp: DistributedDataParallel | None = None
         self.measure_norms = True
         self._norms: dict[int, Tensor] = {}
@@ -68,8 +70,9 @@ class Gradients:
             )
             # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
             own = find_unused_parameters and group.device.type == "cpu"
-            self.comm = create(comm, group.device, group.beside("the exchange of gradients") if own else None)
-            self.comm.attach(self._ddp, self._probe)
+            self._hooked = create(comm, group.device, group.beside("the exchange of gradients") if own else None)
+            self._hooked.attach(self._ddp, self._probe)
+            self.comm = self._hooked
             self.wrapped = self._ddp
 
     def expect(self, micro: MicroBatch) -> None:
@@ -85,7 +88,7 @@ class Gradients:
         try:
             weighted.backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            broken = self.comm.failure() if self.comm is not None else None
+            broken = self._hooked.failure() if self._hooked is not None else None
             if broken is None and not lost_peer(error):
                 raise  # the user's own
             raise ExchangeBroken(f"The gradient exchange broke: {broken or error}. Another rank is gone.") from error
@@ -126,6 +129,9 @@ class Gradients:
         factor = max_norm / (sqr_norm**0.5 + 1e-6)
         if factor < 1.0:
             torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], factor)
+
+    def settle(self) -> None:
+        """Make one model of what the ranks hold: they hold the same already."""
 
     def close(self) -> None:
         if self.comm is not None:

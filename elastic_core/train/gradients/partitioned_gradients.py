@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from elastic_core.comm.algorithm import CommAlgorithm
+from elastic_core.comm.algorithm import Exchange
 from elastic_core.comm.allreduce import OrderedAllReduce
-from elastic_core.host.exits import ExchangeBroken
 from elastic_core.state.layout.placements import local_of
 from elastic_core.train.data.batches import MicroBatch
 from elastic_core.train.gradients.gradients import LocalGradients, sqr_sum
 from elastic_core.train.gradients.noise import Part
-from elastic_core.train.parallel.group import Group, lost_peer
+from elastic_core.train.parallel.group import Group, exchanging
 from elastic_core.train.parallel.partitioning import ModelPartition, counts_norm
 from elastic_core.train.parallel.places import Places
 
@@ -37,7 +35,8 @@ class PartitionedGradients:
     def __init__(self, partition: ModelPartition, group: Group, places: Places) -> None:
         self.wrapped: nn.Module = partition.model
         self.parameters = [parameter for parameter in partition.model.parameters() if parameter.requires_grad]
-        self.comm: CommAlgorithm | None = None  # keeps nothing from step to step
+        self.comm: Exchange | None = None  # keeps nothing from step to step
+        self.of_whole_batch = True
         self._group, self._places, self._exchanges = group, places, partition.exchanges
         self._fsdp = partition.model if isinstance(partition.model, FSDPModule) else None
         self._reducer = None if places.sharded or places.layout.data == 1 else _Reducer(places.data_group())
@@ -100,6 +99,9 @@ class PartitionedGradients:
         grads = [local_of(_grad(parameter)) for parameter in self._with_gradient()]
         if factor < 1.0 and grads:
             torch._foreach_mul_(grads, factor)
+
+    def settle(self) -> None:
+        """As of `Gradients`: replicas are alike."""
 
     def close(self) -> None:
         return None
@@ -166,14 +168,3 @@ def _buckets(grads: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def _grad(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
-
-
-@contextmanager
-def exchanging() -> Iterator[None]:
-    """A broken connection to another rank is ours; any other error is the user's own."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not lost_peer(error):
-            raise
-        raise ExchangeBroken(f"The exchange between ranks broke: {error}. Another rank is gone.") from error

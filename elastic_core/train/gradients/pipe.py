@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from elastic_core.errors import UserError
 from elastic_core.train.data.batches import MicroBatch
-from elastic_core.train.gradients.partitioned_gradients import exchanging
+from elastic_core.train.parallel.group import exchanging
 from elastic_core.train.parallel.partitioning import ModelPartition
 from elastic_core.train.parallel.places import PIPELINE, Places
 

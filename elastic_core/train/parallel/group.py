@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore  # torch.distributed does not export the type
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.exits import ExchangeBroken
 from elastic_core.host.messages import Rendezvous
 from elastic_core.host.rundir import RunDir
 from elastic_core.train.parallel.group_store import GroupStoreServer, PeerStore
@@ -192,6 +193,17 @@ def lost_peer(error: BaseException) -> bool:
     if isinstance(error, RuntimeError) and any(mark in str(error) for mark in ("gloo/transport", "NCCL error")):
         return True
     return error.__cause__ is not None and lost_peer(error.__cause__)
+
+
+@contextmanager
+def exchanging() -> Iterator[None]:
+    """A broken connection to another rank is ours; any other error is the user's own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not lost_peer(error):
+            raise
+        raise ExchangeBroken(f"The exchange between ranks broke: {error}. Another rank is gone.") from error
 
 
 def _stay_on_this_host() -> None:

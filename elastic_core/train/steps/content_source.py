@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from elastic_core.comm.algorithm import CommAlgorithm
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.rank_part import Content
 from elastic_core.train.checkpoint.restore import read_weights
-from elastic_core.train.checkpoint.training_state import TrainingState, rank_tensors
+from elastic_core.train.checkpoint.training_state import TrainingState, averaging_tensors, rank_tensors
 from elastic_core.train.data.batches import DataPlan
 from elastic_core.train.data.data_state import DataState
+from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
 from elastic_core.train.steps.evaluating import Evaluate, measured
 from elastic_core.train.steps.segment_progress import Progress
 
 if TYPE_CHECKING:
+    from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
     from elastic_core.train.parallel.partitioning import ModelPartition
 
 _QUICK_SECONDS = 1.0  # of evaluation that an interval checkpoint may take
@@ -42,18 +43,20 @@ class ContentSource:
         progress: Progress,
         plan: DataPlan,
         state: TrainingState,
-        comm: CommAlgorithm | None,
+        gradients: Gradients | PartitionedGradients,
         evaluate: Evaluate | None,
         partition: ModelPartition | None,
     ) -> None:
         self._group, self._places, self._store = group, places, store
         self._progress, self._plan = progress, plan
-        self._state, self._comm = state, comm
+        self._state, self._gradients = state, gradients
         self._evaluate, self._partition = evaluate, partition
         self._evaluate_seconds = 0.0  # that it took last time
 
     def describe(self, boundary: bool) -> Content:
-        """Tensors are views: they change with the next step."""
+        """Tensors are views: they change with the next step. Collective: first ranks make one model of theirs."""
+        self._gradients.settle()
+        comm = self._gradients.comm
         progress, places, rank = self._progress, self._places, self._group.rank
         work, gain = progress.progress_and_gain
         metrics: dict[str, float] = {}
@@ -66,8 +69,8 @@ class ContentSource:
         return Content(
             step=progress.step,
             samples=progress.samples,
-            shared=self._state.tensors(),
-            own=rank_tensors(rank, self._comm),
+            shared={**self._state.tensors(), **averaging_tensors(comm)},
+            own=rank_tensors(rank, comm),
             scalars=self._scalars() if places.data == 0 and places.tensor == 0 else {},
             metrics={**progress.metrics(), **metrics},
             timings=progress.timings,

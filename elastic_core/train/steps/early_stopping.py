@@ -9,7 +9,7 @@ is known is part of the training state: an interrupted job counts on.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isnan
 from typing import Any, Literal
@@ -63,21 +63,31 @@ class HeldOut:
     """Measures a job's metric on rank 0, for all ranks."""
 
     def __init__(
-        self, group: Group, evaluate: Evaluate | None, model: nn.Module, metric: str, mode: Literal["min", "max"]
+        self,
+        group: Group,
+        evaluate: Evaluate | None,
+        model: nn.Module,
+        settle: Callable[[], None],
+        metric: str,
+        mode: Literal["min", "max"],
     ) -> None:
-        self._group, self._evaluate, self._model = group, evaluate, model
+        """`settle`: makes one model of what the ranks hold; collective."""
+        self._group, self._evaluate, self._model, self._settle = group, evaluate, model, settle
         self._metric, self._mode = metric, mode
 
     @staticmethod
-    def of(order: LaunchOrder, group: Group, evaluate: Evaluate | None, model: nn.Module) -> HeldOut | None:
+    def of(
+        order: LaunchOrder, group: Group, evaluate: Evaluate | None, model: nn.Module, settle: Callable[[], None]
+    ) -> HeldOut | None:
         """None for a job without patience."""
         if order.spec.work.patience is None:
             return None
         mode: Literal["min", "max"] = "max" if order.facts.metric_mode == "max" else "min"
-        return HeldOut(group, evaluate, model, order.facts.metric, mode)
+        return HeldOut(group, evaluate, model, settle, order.facts.metric, mode)
 
     def after_pass(self, state: Evaluations, passes: int) -> tuple[Evaluations, dict[str, float]]:
         """Collective. What is known after `passes` passes, and on rank 0 all that the task has measured."""
+        self._settle()
         metrics: dict[str, float] = {}
         if self._group.rank == 0:
             metrics = measured(self._evaluate, self._model)

@@ -1,4 +1,5 @@
-"""From steps to observations: medians over the steps since the last report.
+"""From steps to observations: medians over the steps since the last report; means where weights are averaged, which
+is not at every step.
 
 The first step after a start is left out: it pays for warming up (allocator, buckets, caches) and would teach the
 throughput models nonsense. Noise estimates are unbiased but wild, so those are averaged.
@@ -14,6 +15,7 @@ from statistics import fmean, median
 
 import torch
 
+from elastic_core.comm.algorithms import averages
 from elastic_core.domain import Allocation, Layout, Observation
 from elastic_core.train.gradients.noise import NoiseEstimate
 
@@ -80,6 +82,7 @@ def summarise(
     last = steps[-1]
     noise = [facts.noise for facts in steps if facts.noise is not None]
     types = allocation.counts()
+    middle = fmean if averages(allocation.comm) else median
     return Observation(
         step=last.step,
         samples=last.samples,
@@ -91,8 +94,8 @@ def summarise(
         global_batch=allocation.global_batch,
         local_batch=max(facts.local_batch for facts in steps),
         accumulation=max(facts.accumulation for facts in steps),
-        step_seconds=median(facts.step_seconds for facts in steps),
-        sync_seconds=median(facts.sync_seconds for facts in steps),
+        step_seconds=middle(facts.step_seconds for facts in steps),
+        sync_seconds=middle(facts.sync_seconds for facts in steps),
         samples_per_second=sum(facts.batch_samples for facts in steps) / sum(facts.step_seconds for facts in steps),
         loss=fmean(facts.loss for facts in steps),
         learning_rate=last.learning_rate,

@@ -19,7 +19,7 @@ from elastic_core.train.gradients.model_buffers import Buffers
 from elastic_core.train.gradients.noise import NoiseEstimate, Part, estimate
 from elastic_core.train.gradients.rates import Rates
 from elastic_core.train.lease.stop_requests import StopRequest
-from elastic_core.train.parallel.group import Group
+from elastic_core.train.parallel.group import Group, exchanging
 from elastic_core.train.parallel.places import Places
 from elastic_core.train.steps.agreement import Agreement, StepMessage, agree
 from elastic_core.train.steps.observe import peak_memory_bytes
@@ -88,7 +88,8 @@ class Stepper:
         """
         self._step = step
         early, every = self._keeps_noise and step < _ALWAYS_BEFORE, self._keeps_noise and not self._counts
-        self._gradients.measure_norms = early or every or step % NOISE_EVERY == 0
+        due = early or every or step % NOISE_EVERY == 0
+        self._gradients.measure_norms = due and self._gradients.of_whole_batch
         return self._counts if self._gradients.measure_norms else ()
 
     def finish(
@@ -102,7 +103,8 @@ class Stepper:
         known = self._state.noise.mean()
         if self._spec.work.scale_invariant:
             known = on_grid(known)
-        with self._rates.applied(allocation.global_batch, progress, known) as rate:
+        # Weights may be averaged within the step.
+        with self._rates.applied(allocation.global_batch, progress, known) as rate, exchanging():
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if agreed.buffers_changed:

@@ -1,0 +1,68 @@
+"""The mean over ranks, in place: summed in the order of ranks, so that all get the same bits, however tensors are laid
+out. Single precision at least; half-precision tensors travel as single. 8 N (W - 1) / W bytes from each of W ranks.
+
+Messages are whole chunks of up to 128 MiB of tensors, in pieces (`comm.piecewise`): on slow links few long messages
+cost less than many short ones, and it bounds the memory that is taken besides the tensors: twice that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from elastic_core.comm.allreduce import sum_in_order
+from elastic_core.comm.bytegrad import chunk_bounds
+from elastic_core.comm.piecewise import swap
+
+_RUN_BYTES = 128 << 20
+
+
+def average(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Floating tensors on the CPU, alike in number, order, shape and dtype on every rank of `group`. Collective."""
+    for run in _runs(tensors):
+        flat = flattened(run)
+        average_flat(flat, group)
+        put_back(flat, run)
+
+
+def average_flat(flat: Tensor, group: dist.ProcessGroup | None) -> None:
+    """flat: contiguous, one dimension."""
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    chunks = [flat[first:end] for first, end in chunk_bounds(flat.numel(), world)]
+    peers = [peer for peer in range(world) if peer != rank]
+    received = flat.new_empty(world, chunks[rank].numel())
+    swap({peer: chunks[peer] for peer in peers}, {peer: received[peer] for peer in peers}, group)
+    received[rank] = chunks[rank]
+    own = chunks[rank].copy_(sum_in_order(received).div_(world))
+    swap(dict.fromkeys(peers, own), {peer: chunks[peer] for peer in peers}, group)
+
+
+def flattened(tensors: Sequence[Tensor]) -> Tensor:
+    """A copy of tensors of one dtype, one after another."""
+    whole = torch.promote_types(tensors[0].dtype, torch.float32)
+    return torch.cat([tensor.detach().reshape(-1).to(whole) for tensor in tensors])
+
+
+def put_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+        tensor.detach().copy_(part.view_as(tensor))
+
+
+def _runs(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Of one dtype, in their order, of about `_RUN_BYTES`."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        run: list[Tensor] = []
+        size = 0
+        for tensor in tensors:
+            if tensor.dtype != dtype:
+                continue
+            run.append(tensor)
+            size += tensor.numel() * 4
+            if size >= _RUN_BYTES:
+                yield run
+                run, size = [], 0
+        if run:
+            yield run

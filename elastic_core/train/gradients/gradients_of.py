@@ -1,0 +1,41 @@
+"""The gradients of a model by how it lies on the ranks, and by the algorithm of its allocation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.optim import Optimizer
+
+from elastic_core.comm.algorithms import averages
+from elastic_core.train.gradients.gradients import Gradients
+from elastic_core.train.gradients.local_steps import LocalSteps
+from elastic_core.train.parallel.group import Group
+from elastic_core.train.parallel.places import Places
+
+if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
+    from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
+    from elastic_core.train.parallel.partitioning import ModelPartition
+
+
+def gradients_of(
+    model: nn.Module,
+    optimizer: Optimizer,
+    partition: ModelPartition | None,
+    group: Group,
+    places: Places,
+    comm: str,
+    interval: int,
+    *,
+    find_unused_parameters: bool,
+    fixed_parts: bool,
+) -> Gradients | PartitionedGradients:
+    """`partition`: None of a model that every rank holds whole. `interval`: of algorithms that average weights, in
+    optimizer steps. Collective."""
+    if partition is not None:
+        from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
+
+        return PartitionedGradients(partition, group, places)
+    if averages(comm):
+        return LocalSteps(model, optimizer, group, comm, interval)
+    return Gradients(model, group, comm, find_unused_parameters, fixed_parts=fixed_parts)
