@@ -53,7 +53,7 @@ def swap_seconds(network: Network) -> float:
 @needs_network
 @pytest.mark.parametrize("delay", [0.0, 0.05])
 def test_a_network_is_no_faster_than_it_says(delay):
-    """8 Mbit carry a million bytes in a second, less what token buckets hold; a connection and a word are two ways each."""
+    """8 Mbit carry a million bytes in a second, less what token buckets hold; connecting is two ways, an answer too."""
     assert swap_seconds(Network("slow", 8e6, delay)) >= 0.85 + 4 * delay
 
 
