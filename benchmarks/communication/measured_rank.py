@@ -1,0 +1,157 @@
+"""One rank of the benchmark: the same training under one method of exchange after another, timed and counted.
+
+    python -m benchmarks.communication.measured_rank '{"rank": 0, "world": 2, "methods": ["ddp"], ...}'
+
+An MLP 1024-4096-4096-1024 (25.2 million parameters, 101 MB of gradients) learns a fixed map from 32 samples a rank and
+step, on one thread. Every method begins from the same weights and reads the same samples. Rank 0 prints a line of JSON
+for each method.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from elastic_core.comm.algorithms import create
+
+BATCH = 32  # of each rank
+WIDTHS = (1024, 4096, 4096, 1024)
+COMPUTE, DDP, DDP_BF16 = "no exchange", "ddp", "ddp bf16"
+_WARM_STEPS = 2  # DDP lays its buckets out after the first
+_LEAST_STEPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Medians over `steps`: seconds of rank 0's steps, bytes that its link carried out of it a step."""
+
+    method: str
+    step_seconds: float
+    sent_bytes: float
+    steps: int
+    losses: tuple[float, ...]  # over all ranks, at each step from the first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What a rank is told. `seconds`: that the measured steps of a method may take; `steps`: at most so many."""
+
+    rank: int
+    world: int
+    methods: tuple[str, ...]
+    rendezvous: str  # a file that does not exist yet
+    interface: str
+    seconds: float
+    steps: int
+
+
+class Training:
+    """A model under one method; `step` gives this rank's loss."""
+
+    def __init__(self, method: str, part: Part) -> None:
+        torch.manual_seed(0)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(WIDTHS):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.model = nn.Sequential(*layers[:-1])
+        self.map = torch.randn(WIDTHS[0], WIDTHS[-1]) / WIDTHS[0] ** 0.5
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
+        self._samples = torch.Generator().manual_seed(1 + part.rank)
+        self._weight = 1.0
+        self._ddp: nn.Module = self.model
+        self._close: Callable[[], None] = lambda: None
+        if method != COMPUTE:
+            ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+            self._ddp = ddp
+            self._attach(method, ddp, part.world)
+
+    def step(self) -> float:
+        inputs = torch.randn(BATCH, WIDTHS[0], generator=self._samples)
+        loss = nn.functional.mse_loss(self._ddp(inputs), torch.tanh(inputs @ self.map))
+        (loss * self._weight).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return float(loss.detach())
+
+    def close(self) -> None:
+        self._close()
+
+    def _attach(self, method: str, ddp: DistributedDataParallel, world: int) -> None:
+        if method == DDP_BF16:
+            ddp.register_comm_hook(None, bf16_compress_hook)
+        elif method != DDP:
+            algorithm = create(method, torch.device("cpu"))
+            algorithm.attach(ddp)
+            self._close, self._weight = algorithm.close, 1 / world  # it sums, DDP's own takes the mean
+
+
+def measure(method: str, part: Part) -> Measured:
+    training = Training(method, part)
+    losses, seconds, sent = [], [], []
+    planned = _WARM_STEPS + part.steps
+    while len(losses) < planned:
+        dist.barrier()
+        before, started = sent_bytes(part.interface), time.perf_counter()
+        losses.append(training.step())
+        took = time.perf_counter() - started
+        dist.barrier()
+        if len(losses) > _WARM_STEPS:
+            seconds.append(took)
+            sent.append(sent_bytes(part.interface) - before)
+        elif len(losses) == _WARM_STEPS:
+            fitting = int(_of_first(part.seconds / took))
+            planned = _WARM_STEPS + max(_LEAST_STEPS, min(part.steps, fitting))
+    training.close()
+    return Measured(
+        method=method,
+        step_seconds=statistics.median(seconds),
+        sent_bytes=statistics.median(sent),
+        steps=len(seconds),
+        losses=tuple(_mean(loss) for loss in losses),
+    )
+
+
+def sent_bytes(interface: str) -> int:
+    return int(Path("/sys/class/net", interface, "statistics", "tx_bytes").read_text())
+
+
+def _of_first(value: float) -> float:
+    told = torch.tensor([value], dtype=torch.float64)
+    dist.broadcast(told, 0)
+    return float(told)
+
+
+def _mean(value: float) -> float:
+    total: Tensor = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(total)
+    return float(total) / dist.get_world_size()
+
+
+def main(told: str) -> None:
+    part = Part(**json.loads(told))
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = part.interface
+    dist.init_process_group("gloo", init_method=f"file://{part.rendezvous}", rank=part.rank, world_size=part.world)
+    for method in part.methods:
+        measured = measure(method, part)
+        if part.rank == 0:
+            print(json.dumps(asdict(measured)), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
