@@ -7,7 +7,11 @@ import torch.distributed as dist
 
 from elastic_core.comm.algorithm import CommAlgorithm
 from elastic_core.comm.allreduce import NcclAllReduce, OrderedAllReduce
+from elastic_core.comm.averaging.async_average import AsyncAverage
+from elastic_core.comm.averaging.decentralized import Decentralized, DecentralizedAll
+from elastic_core.comm.averaging.diloco import DiLoCo
 from elastic_core.comm.averaging.local_sgd import LocalSgd
+from elastic_core.comm.averaging.low_precision import LowPrecisionDecentralized
 from elastic_core.comm.averaging.weight_averaging import WeightAveraging
 from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.halves import Bf16Sum, Fp16Sum
@@ -19,7 +23,10 @@ from elastic_core.errors import UserError
 _GLOO: dict[str, type[HookedAlgorithm]] = {
     algorithm.name: algorithm for algorithm in (OrderedAllReduce, Fp16Sum, Bf16Sum, ByteGrad, PowerSgd)
 }
-_AVERAGING: dict[str, type[WeightAveraging]] = {algorithm.name: algorithm for algorithm in (LocalSgd,)}
+_AVERAGING: dict[str, type[WeightAveraging]] = {
+    algorithm.name: algorithm
+    for algorithm in (LocalSgd, DiLoCo, Decentralized, DecentralizedAll, LowPrecisionDecentralized, AsyncAverage)
+}
 NAMES = (*_GLOO, *_AVERAGING)
 
 

@@ -7,7 +7,19 @@ from typing import Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Algorithm = Literal["allreduce", "fp16", "bf16", "bytegrad", "powersgd", "local_sgd"]
+Algorithm = Literal[
+    "allreduce",
+    "fp16",
+    "bf16",
+    "bytegrad",
+    "powersgd",
+    "local_sgd",
+    "diloco",
+    "decentralized",
+    "decentralized_all",
+    "low_precision_decentralized",
+    "async_average",
+]
 Allowed = Literal["exact", "lossy", "averaging"]
 CLASSES: Mapping[Algorithm, Allowed] = {
     "allreduce": "exact",
@@ -16,8 +28,13 @@ CLASSES: Mapping[Algorithm, Allowed] = {
     "bytegrad": "lossy",
     "powersgd": "lossy",
     "local_sgd": "averaging",
+    "diloco": "averaging",
+    "decentralized": "averaging",
+    "decentralized_all": "averaging",
+    "low_precision_decentralized": "averaging",
+    "async_average": "averaging",
 }
-_AT_AN_INTERVAL: tuple[Algorithm, ...] = ("local_sgd",)
+_AT_AN_INTERVAL: tuple[Algorithm, ...] = ("local_sgd", "diloco", "async_average")
 _INTERVAL = 8
 
 
@@ -31,7 +48,10 @@ class Comm(BaseModel):
         title="Algorithm",
         description="how gradients are exchanged. allreduce: the exact sum. fp16, bf16: in two bytes a value instead "
         "of four. bytegrad: in one byte. powersgd: of matrices a product of two thin ones, with error feedback. "
-        "local_sgd: not at all, weights are averaged at an interval",
+        "The others exchange weights. local_sgd: their average at an interval. diloco: in one byte a value, with an "
+        "outer optimizer. decentralized, decentralized_all: with one rank a step, or with all, while the next step "
+        "computes. low_precision_decentralized: with the neighbours in a ring, in one byte a value. async_average: "
+        "beside training",
     )
     allow: Allowed | None = Field(
         default=None,

@@ -111,4 +111,108 @@ def settle(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> 
     average(moments)
 
 
-AVERAGING = {"local_sgd": LocalSgd}
+class DiLoCo(LocalSgd):
+    """The outer optimizer is torch's."""
+
+    def __init__(self, models: list[nn.Module], interval: int) -> None:
+        super().__init__(models, interval)
+        self.parameters = [list(model.parameters()) for model in models]
+        self.anchors = [nn.Parameter(parameter.detach().clone()) for parameter in self.parameters[0]]
+        self.outer = [torch.optim.SGD([anchor], lr=0.7, momentum=0.9, nesterov=True) for anchor in self.anchors]
+        count, total, before = min(4, interval), sum(anchor.numel() for anchor in self.anchors), 0
+        self.fragment_of = []
+        for anchor in self.anchors:
+            self.fragment_of.append(int((before + anchor.numel() / 2) / total * count))
+            before += anchor.numel()
+
+    def stepped(self) -> None:
+        self.steps += 1
+        used = sorted(set(self.fragment_of))
+        for turn, fragment in enumerate(used, 1):
+            if self.steps % self.interval == turn * self.interval // len(used) % self.interval:
+                self.outer_step([i for i, of in enumerate(self.fragment_of) if of == fragment])
+
+    @torch.no_grad()
+    def outer_step(self, members: list[int]) -> None:
+        flat = [torch.cat([(self.anchors[i] - own[i]).flatten() for i in members]) for own in self.parameters]
+        mean = (bytegrad_sum(flat) if len(flat) > 1 else flat[0]) / len(flat)
+        for i, part in zip(members, mean.split([self.anchors[i].numel() for i in members]), strict=True):
+            self.anchors[i].grad = part.view_as(self.anchors[i])
+            self.outer[i].step()
+            for own in self.parameters:
+                own[i].copy_(self.anchors[i])
+
+    def settled(self) -> None:
+        return
+
+
+class Decentralized(LocalSgd):
+    """`sent`: what each rank's weights were when it sent them."""
+
+    sent: list[Tensor] = []  # noqa: RUF012 - replaced, never changed
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        for rank, (model, own) in enumerate(zip(self.models, self.sent, strict=False)):
+            add(model, self.difference(rank, own))
+
+    def difference(self, rank: int, own: Tensor) -> Tensor:
+        """Pairs are those whose ranks add up to 1, 3, 5, ... at one step after another, counted in rings."""
+        pair = (2 * (self.steps - 1) + 1 - rank) % len(self.models)
+        return (self.sent[pair] - own) / 2
+
+    def stepped(self) -> None:
+        self.steps += 1
+        self.sent = [flat(model) for model in self.models]
+
+    def settled(self) -> None:
+        self.steps, self.sent = 0, []
+
+
+class DecentralizedAll(Decentralized):
+    def difference(self, rank: int, own: Tensor) -> Tensor:
+        return sum(self.sent[1:], self.sent[0]) / len(self.sent) - own
+
+
+class LowPrecision(LocalSgd):
+    """`held`: every rank's X."""
+
+    def __init__(self, models: list[nn.Module], interval: int) -> None:
+        super().__init__(models, interval)
+        self.settled()
+
+    def settled(self) -> None:
+        self.held = [flat(model) for model in self.models]
+
+    @torch.no_grad()
+    def stepped(self) -> None:
+        world, sizes = len(self.models), [parameter.numel() for parameter in self.models[0].parameters()]
+        sent = []
+        for rank, model in enumerate(self.models):
+            z = flat(model).add(self.held[rank], alpha=-5 / 3)
+            for neighbour in sorted({(rank - 1) % world, (rank + 1) % world}):
+                z = z.add(self.held[neighbour], alpha=1 / 3 if world > 2 else 2 / 3)
+            sent.append(torch.cat([in_bytes(part) for part in z.split(sizes)]))
+        self.held = [held + moved for held, moved in zip(self.held, sent, strict=True)]
+        for model, held in zip(self.models, self.held, strict=True):
+            for parameter, part in zip(model.parameters(), held.split(sizes), strict=True):
+                parameter.copy_(part.view_as(parameter))
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def add(model: nn.Module, difference: Tensor) -> None:
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    for parameter, part in zip(model.parameters(), difference.split(sizes), strict=True):
+        parameter += part.view_as(parameter)
+
+
+AVERAGING = {
+    "local_sgd": LocalSgd,
+    "diloco": DiLoCo,
+    "decentralized": Decentralized,
+    "decentralized_all": DecentralizedAll,
+    "low_precision_decentralized": LowPrecision,
+}

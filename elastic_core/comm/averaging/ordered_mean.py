@@ -7,6 +7,7 @@ cost less than many short ones, and it bounds the memory that is taken besides t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -41,14 +42,19 @@ def average_flat(flat: Tensor, group: dist.ProcessGroup | None) -> None:
 
 
 def flattened(tensors: Sequence[Tensor]) -> Tensor:
-    """A copy of tensors of one dtype, one after another."""
-    whole = torch.promote_types(tensors[0].dtype, torch.float32)
-    return torch.cat([tensor.detach().reshape(-1).to(whole) for tensor in tensors])
+    """A copy of tensors, one after another, in single precision or the widest of their dtypes."""
+    widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors], torch.float32)
+    return torch.cat([tensor.detach().reshape(-1).to(widest) for tensor in tensors])
 
 
 def put_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
         tensor.detach().copy_(part.view_as(tensor))
+
+
+def add_to(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+        tensor.detach().add_(part.view_as(tensor))
 
 
 def _runs(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

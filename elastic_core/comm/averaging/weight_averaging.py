@@ -86,7 +86,9 @@ class WeightAveraging(ABC):
         return seconds
 
     def close(self) -> None:
-        """No step is averaged any more."""
+        """No step is averaged any more. Collective, where steps were taken since ranks were settled."""
+        if self._apart:
+            self._end()
         for hook in self._hooks:
             hook.remove()
 
@@ -103,7 +105,7 @@ class WeightAveraging(ABC):
         """The optimizer has stepped."""
 
     def _end(self) -> None:
-        """Weights are settled next: end what is under way, on every rank alike."""
+        """End what is under way, on every rank alike: weights are settled next, or are no more of interest."""
         return
 
     def _weights(self) -> list[Tensor]:

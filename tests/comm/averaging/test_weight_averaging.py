@@ -12,11 +12,11 @@ from torch import nn
 from elastic_core.comm.algorithms import averaging_class
 from elastic_core.comm.averaging.ordered_mean import average
 from elastic_core.errors import UserError
-from tests.comm import ranks
+from tests.comm import plain, ranks
 from tests.comm.averaging.training import algorithm, compare_with_replay, gradients, net, optimizer_of, trained
 
-REPLAYED = ("local_sgd",)
-ALL = REPLAYED
+REPLAYED = tuple(plain.AVERAGING)
+ALL = (*REPLAYED, "async_average")
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -171,7 +171,7 @@ def alone(rank: int, world: int, name: str) -> None:
     averaging.close()
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", sorted({*ALL} - {"diloco"}))
 def test_a_group_of_one_trains_as_without_averaging(tmp_path, name):
     ranks.run(alone, tmp_path, 2, name)
 
@@ -199,7 +199,14 @@ def test_averaged_at_every_step_sgd_with_momentum_is_the_exact_sum_of_gradients(
     ranks.run(interval_of_one, tmp_path, 3)
 
 
-SENT = {"local_sgd": (4.0e6, 6.0e6)}  # bytes that each of 2 and of 4 ranks takes off the wire for a million values
+SENT = {  # bytes that each of 2 and of 4 ranks takes off the wire for a million values
+    "local_sgd": (4.0e6, 6.0e6),
+    "diloco": (1.0e6, 1.5e6),
+    "decentralized": (16.0e6, 16.0e6),  # at each of the four steps
+    "decentralized_all": (16.0e6, 24.0e6),
+    "low_precision_decentralized": (4.0e6, 8.0e6),
+    "async_average": (4.0e6, 6.0e6),
+}
 
 
 def bytes_on_the_wire(rank: int, world: int) -> None:
