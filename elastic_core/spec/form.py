@@ -53,6 +53,7 @@ HELP = {
     "layouts.pipeline": "Stages that the layers may be spread over: the task must admit it. [1]: no pipeline.",
     "layouts.sharded": "Whether data-parallel slots hold shards of the state (FSDP) instead of whole replicas.",
     "comm.algorithm": "allreduce is the exact sum; the others send less and are not exact.",
+    "comm.warmup_steps": "Steps by the exact sum before onebit_adam or qadam freezes Adam's variance.",
     "segment.seconds": "How long a segment trains before the platform decides again.",
     "segment.steps": "The same in steps; whichever comes first.",
     "checkpoints.interval_steps": "Checkpoint every so many steps inside a segment as well.",

@@ -18,7 +18,7 @@ from elastic_core.domain import EXACT, Limits
 from elastic_core.errors import UserError
 from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
-from elastic_core.spec.job_comm import Comm
+from elastic_core.spec.job_comm import MOMENTA, Comm
 from elastic_core.spec.job_slots import Layouts, Slots, _list_counts
 from elastic_core.spec.job_work import Work
 from elastic_core.spec.problems import parse, refuse
@@ -303,6 +303,22 @@ class JobSpec(BaseModel):
             raise ValueError(
                 f"comm.algorithm is {self.comm.algorithm!r}, which is for replicas of the whole model, and layouts may "
                 f"cut it; possible are layouts left out, or comm.algorithm: {EXACT}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _noise_is_of_exchanged_gradients(self) -> Self:
+        if self.comm.algorithm not in MOMENTA:
+            return self
+        why = f"needs the noise of gradients, and under comm.algorithm {self.comm.algorithm!r} momenta are exchanged"
+        if self.batch.learning_rate_rule == "adascale":
+            raise ValueError(
+                f"batch.learning_rate_rule is 'adascale', which {why}; possible are none, linear and sqrt, or another "
+                "comm.algorithm"
+            )
+        if self.work.scale_invariant:
+            raise ValueError(
+                f"work.measure is 'progress', which {why}; possible are measure: samples, or another comm.algorithm"
             )
         return self
 

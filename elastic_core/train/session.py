@@ -199,8 +199,9 @@ class Session:
         gradients: Gradients | PartitionedGradients
         if partition is None:
             gradients = Gradients(
-                model, self._group, order.allocation.comm, find_unused_parameters, fixed_parts=bool(fixed_counts(spec))
-            )
+                model, self._group, order.allocation.comm, find_unused_parameters, optimizer,
+                fixed_parts=bool(fixed_counts(spec)), warmup_steps=spec.comm.warmup_steps,
+            )  # fmt: skip
         else:
             from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch.optim import Optimizer
 
 from elastic_core.domain import Allocation
+from elastic_core.host.exits import ExchangeBroken
 from elastic_core.spec import JobSpec
 from elastic_core.train.checkpoint.training_state import TrainingState
 from elastic_core.train.data.batches import StepPlan
@@ -19,7 +20,7 @@ from elastic_core.train.gradients.model_buffers import Buffers
 from elastic_core.train.gradients.noise import NoiseEstimate, Part, estimate
 from elastic_core.train.gradients.rates import Rates
 from elastic_core.train.lease.stop_requests import StopRequest
-from elastic_core.train.parallel.group import Group
+from elastic_core.train.parallel.group import Group, lost_peer
 from elastic_core.train.parallel.places import Places
 from elastic_core.train.steps.agreement import Agreement, StepMessage, agree
 from elastic_core.train.steps.observe import peak_memory_bytes
@@ -103,7 +104,7 @@ class Stepper:
         if self._spec.work.scale_invariant:
             known = on_grid(known)
         with self._rates.applied(allocation.global_batch, progress, known) as rate:
-            optimizer.step()
+            self._step_optimizer()
         optimizer.zero_grad(set_to_none=True)
         if agreed.buffers_changed:
             self._buffers.share()
@@ -119,6 +120,15 @@ class Stepper:
             gain=gain(plan.num_samples, self._base, known) if self._spec.work.scale_invariant else None,
             work=step_work(plan.num_samples, self._base, known) if self._spec.work.scale_invariant else 0,
         )
+
+    def _step_optimizer(self) -> None:
+        """Raises `ExchangeBroken` where ranks meet in it and others are gone."""
+        try:
+            self._state.optimizer.step()
+        except RuntimeError as error:
+            if not lost_peer(error):
+                raise
+            raise ExchangeBroken(f"The exchange of momenta broke: {error}. Another rank is gone.") from error
 
     def _message(self, local: LocalGradients, status: RankStatus) -> StepMessage:
         part = local.part
