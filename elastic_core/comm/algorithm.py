@@ -3,7 +3,10 @@
 The runtime has weighted every sample already (a micro-batch of n samples out of a global batch of B counts n/B),
 so an algorithm gives the SUM over ranks, never the mean. Every rank of a group calls in the same order.
 
-Algorithms that average weights (`comm.averaging`) attach to an optimizer instead; the rest is common to both.
+Most exchange gradients during backward, and the optimizer is none of their business. Some step the weights themselves,
+by the user's optimizer and its state: after backward each rank has its own gradients then, and `optimizer.step()` is
+where the ranks meet. Those that average weights (`comm.averaging`) attach to an optimizer instead; `Exchange` is what
+all have in common.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket as GradBucket  # torch.distributed does not export its type
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 BucketProbe = Callable[[GradBucket], None]
 """Called with every bucket of local gradients before they are exchanged; must not change them."""
@@ -41,8 +45,16 @@ class CommAlgorithm(Exchange, Protocol):
 
     name: ClassVar[str]
 
-    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None) -> None:
-        """From now on `model`'s backward exchanges gradients this way. Once per model."""
+    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
+        """From now on `model`'s backward exchanges gradients this way: those of each rank, times `weight`, are added
+        up. Once per model."""
+
+    def follow(self, optimizer: Optimizer) -> None:
+        """The optimizer that steps the model; told once, with its state restored, after `attach` and before its first
+        step. Raises `UserError` for one that the algorithm cannot step by."""
+
+    def gradients_are_local(self) -> bool:
+        """Whether the next backward leaves each rank its own gradients, which the optimizer's step exchanges."""
 
     def failure(self) -> BaseException | None:
         """Why the exchange broke (a peer is gone), or None. A broken exchange stays broken."""

@@ -16,6 +16,9 @@ from elastic_core.comm.averaging.weight_averaging import WeightAveraging
 from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.halves import Bf16Sum, Fp16Sum
 from elastic_core.comm.hooked import HookedAlgorithm
+from elastic_core.comm.optimizers.momentum_exchange import WARMUP_STEPS, MomentumExchange
+from elastic_core.comm.optimizers.onebit_adam import OneBitAdam
+from elastic_core.comm.optimizers.qadam import QAdam
 from elastic_core.comm.powersgd import PowerSgd
 from elastic_core.domain import EXACT
 from elastic_core.errors import UserError
@@ -23,17 +26,28 @@ from elastic_core.errors import UserError
 _GLOO: dict[str, type[HookedAlgorithm]] = {
     algorithm.name: algorithm for algorithm in (OrderedAllReduce, Fp16Sum, Bf16Sum, ByteGrad, PowerSgd)
 }
+_STEPPING: dict[str, type[MomentumExchange]] = {algorithm.name: algorithm for algorithm in (OneBitAdam, QAdam)}
 _AVERAGING: dict[str, type[WeightAveraging]] = {
     algorithm.name: algorithm
     for algorithm in (LocalSgd, DiLoCo, Decentralized, DecentralizedAll, LowPrecisionDecentralized, AsyncAverage)
 }
-NAMES = (*_GLOO, *_AVERAGING)
+NAMES = (*_GLOO, *_STEPPING, *_AVERAGING)
 
 
-def create(name: str, device: torch.device, group: dist.ProcessGroup | None = None) -> CommAlgorithm:
-    """A new exchange of gradients on `device`. Raises `UserError` for a name that does not exist, or not there."""
+def create(
+    name: str, device: torch.device, group: dist.ProcessGroup | None = None, *, warmup_steps: int = WARMUP_STEPS
+) -> CommAlgorithm:
+    """A new exchange of gradients or momenta on `device`. `warmup_steps`: of the optimizer by the exact sum, where the
+    algorithm has such. Raises `UserError` for a name that does not exist, or not there."""
     _check(name, device)
+    if name in _STEPPING:
+        return _STEPPING[name](group, warmup_steps)
     return NcclAllReduce(group) if device.type == "cuda" else _GLOO[name](group)
+
+
+def steps_weights(name: str) -> bool:
+    """Whether the algorithm makes the optimizer's update, which it then does for one rank, too."""
+    return name in _STEPPING
 
 
 def averages(name: str) -> bool:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import BucketProbe, GradBucket
 from elastic_core.comm.hook import exchange
@@ -80,16 +81,25 @@ class NcclAllReduce:
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
         self._probe: BucketProbe | None = None
+        self._weight = 1.0
         self._started: torch.cuda.Event | None = None
         self._ended: torch.cuda.Event | None = None
 
-    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None) -> None:
-        self._probe = probe
+    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
+        self._probe, self._weight = probe, weight
         model.register_comm_hook(self, exchange)
+
+    def follow(self, optimizer: Optimizer) -> None:  # noqa: ARG002 - it steps by what is exchanged
+        return None
+
+    def gradients_are_local(self) -> bool:
+        return False
 
     def submit(self, bucket: GradBucket) -> Future[Tensor]:
         if self._probe is not None:
             self._probe(bucket)
+        if self._weight != 1.0:
+            bucket.buffer().mul_(self._weight)
         last = bucket.is_last()
         if last:
             self._started = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

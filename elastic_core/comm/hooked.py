@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import BucketProbe, GradBucket
 from elastic_core.comm.hook import exchange
@@ -43,9 +44,12 @@ class HookedAlgorithm(ABC):
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
-        self._rank, self._world = dist.get_rank(group), dist.get_world_size(group)
+        self._rank, self._world = 0, 1
+        if dist.is_initialized():
+            self._rank, self._world = dist.get_rank(group), dist.get_world_size(group)
         self._probe: BucketProbe | None = None
-        self._names: dict[int, str] = {}  # of parameters, by their ids
+        self._weight = 1.0
+        self._names: dict[int, str] = {}  # of parameters that want gradients, by their ids
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -60,13 +64,20 @@ class HookedAlgorithm(ABC):
         """The same for algorithms that treat parameters by their shapes, or keep something of each."""
         return self.reduce(bucket.buffer)
 
-    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None) -> None:
+    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
         assert self._thread is None, "one algorithm object serves one model"
-        self._probe = probe
-        self._names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+        self._probe, self._weight = probe, weight
+        learnt = [(name, parameter) for name, parameter in model.module.named_parameters() if parameter.requires_grad]
+        self._names = {id(parameter): name for name, parameter in learnt}
         self._thread = threading.Thread(target=self._work, name=f"comm-{self.name}", daemon=True)
         self._thread.start()
         model.register_comm_hook(self, exchange)
+
+    def follow(self, optimizer: Optimizer) -> None:  # noqa: ARG002 - it steps by what is exchanged
+        return None
+
+    def gradients_are_local(self) -> bool:
+        return False
 
     def state_dict(self) -> dict[str, Tensor]:
         return {}
@@ -103,6 +114,8 @@ class HookedAlgorithm(ABC):
         while (item := self._queue.get()) is not None:
             bucket, last, future = item
             try:
+                if self._weight != 1.0:
+                    bucket.buffer.mul_(self._weight)
                 reduced = self.reduce_bucket(bucket)
             except Exception as error:  # noqa: BLE001 - handed to backward, which raises it on the main thread
                 self._failure = error

@@ -309,9 +309,10 @@ class JobSpec(BaseModel):
     @model_validator(mode="after")
     def _noise_is_measured(self) -> Self:
         """What needs the gradient of the whole batch needs an algorithm that computes it."""
-        if not self.comm.averages:
+        if self.comm.exchanges_gradients:
             return self
-        why = f"needs the gradient of the whole batch, and comm.algorithm {self.comm.algorithm!r} averages weights"
+        exchanged = "weights" if self.comm.averages else "momenta"
+        why = f"needs the gradient of the whole batch, and comm.algorithm {self.comm.algorithm!r} exchanges {exchanged}"
         instead = "an algorithm that exchanges gradients"
         if self.batch.learning_rate_rule == "adascale":
             raise ValueError(

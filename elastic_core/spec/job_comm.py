@@ -13,6 +13,8 @@ Algorithm = Literal[
     "bf16",
     "bytegrad",
     "powersgd",
+    "onebit_adam",
+    "qadam",
     "local_sgd",
     "diloco",
     "decentralized",
@@ -20,13 +22,17 @@ Algorithm = Literal[
     "low_precision_decentralized",
     "async_average",
 ]
+MOMENTA: frozenset[Algorithm] = frozenset({"onebit_adam", "qadam"})  # exchange those, and not gradients
 Allowed = Literal["exact", "lossy", "averaging"]
+MOST_WARMUP_STEPS = 1_000_000
 CLASSES: Mapping[Algorithm, Allowed] = {
     "allreduce": "exact",
     "fp16": "lossy",
     "bf16": "lossy",
     "bytegrad": "lossy",
     "powersgd": "lossy",
+    "onebit_adam": "lossy",
+    "qadam": "lossy",
     "local_sgd": "averaging",
     "diloco": "averaging",
     "decentralized": "averaging",
@@ -48,6 +54,7 @@ class Comm(BaseModel):
         title="Algorithm",
         description="how gradients are exchanged. allreduce: the exact sum. fp16, bf16: in two bytes a value instead "
         "of four. bytegrad: in one byte. powersgd: of matrices a product of two thin ones, with error feedback. "
+        "onebit_adam, qadam: of Adam and AdamW, after a warm-up, the momenta in one bit, in one byte a value. "
         "The others exchange weights. local_sgd: their average at an interval. diloco: in one byte a value, with an "
         "outer optimizer. decentralized, decentralized_all: with one rank a step, or with all, while the next step "
         "computes. low_precision_decentralized: with the neighbours in a ring, in one byte a value. async_average: "
@@ -71,6 +78,16 @@ class Comm(BaseModel):
         examples=[16],
     )
 
+    warmup_steps: int = Field(
+        default=100,
+        ge=1,
+        le=MOST_WARMUP_STEPS,
+        title="Warm-up steps",
+        description="optimizer steps by the exact sum, after which onebit_adam and qadam freeze Adam's variance; other "
+        "algorithms have none",
+        examples=[1000],
+    )
+
     @property
     def steps_between_averages(self) -> int:
         return self.interval or _INTERVAL
@@ -79,6 +96,10 @@ class Comm(BaseModel):
     def averages(self) -> bool:
         """Weights are averaged, and no gradient of the whole batch is known."""
         return CLASSES[self.algorithm] == "averaging"
+
+    @property
+    def exchanges_gradients(self) -> bool:
+        return not self.averages and self.algorithm not in MOMENTA
 
     @model_validator(mode="after")
     def _has_an_interval(self) -> Self:

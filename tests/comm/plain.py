@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import torch
@@ -72,6 +73,93 @@ class PowerSgd:
             self.errors[name, rank] = matrix - basis @ (basis.T @ matrix)
         self.factors[name] = sum(m.T @ basis for m in matrices)
         return (basis @ self.factors[name].T).view_as(first)
+
+
+def signs(values: Tensor) -> Tensor:
+    """values: flat. What 1-bit messages of them say, row by row of 4,096."""
+    sent = []
+    for row in values.split(4096):
+        whole = torch.nn.functional.pad(row, (0, 4096 - row.numel()))
+        sent.append(torch.copysign(whole.abs().sum() / row.numel(), row))
+    return torch.cat(sent)
+
+
+def in_bytes_by_blocks(values: Tensor) -> Tensor:
+    return torch.cat([in_bytes(block) for block in values.split(65_536)])
+
+
+class Momenta:
+    """Sums of flat vectors of all ranks in chunks of whole blocks of 65,536, with each rank's errors its own."""
+
+    def __init__(self, name: str) -> None:
+        self.sent = {"onebit_adam": signs, "qadam": in_bytes_by_blocks}[name]
+        self.keeps_errors = name == "onebit_adam"
+        self.errors: dict[tuple[str, int, int], Tensor] = {}
+
+    def sum(self, parts: list[Tensor]) -> Tensor:
+        world, size = len(parts), parts[0].numel()
+        if world == 1:
+            return parts[0]
+        chunk = math.ceil(math.ceil(size / 65_536) / world) * 65_536
+        sums = []
+        for owner, first in enumerate(range(0, size, chunk)):
+            total = parts[owner][first : first + chunk] + self.errors.get(("server", owner, owner), 0)
+            for rank, part in enumerate(parts):
+                if rank != owner:
+                    total = total + self.compressed(("worker", rank, owner), part[first : first + chunk])
+            sums.append(self.compressed(("server", owner, owner), total, with_error=True))
+        return torch.cat(sums)
+
+    def compressed(self, key: tuple[str, int, int], values: Tensor, with_error: bool = False) -> Tensor:
+        values = values if with_error else values + self.errors.get(key, 0)
+        sent = self.sent(values)
+        if self.keeps_errors:
+            self.errors[key] = values - sent
+        return sent
+
+
+class FrozenAdam:
+    """Steps all ranks' model after the warm-up. `decoupled`: AdamW's decay, else Adam's."""
+
+    def __init__(self, name: str, optimizer: torch.optim.Adam, decoupled: bool) -> None:
+        self.momenta, self.decoupled = Momenta(name), decoupled
+        self.groups = optimizer.param_groups
+        self.step_of, self.m, self.d = {}, {}, {}
+        owned = [(group, parameter) for group in self.groups for parameter in group["params"]]
+        corrected = {}
+        for group, p in owned:
+            state = optimizer.state[p]
+            self.step_of[p], self.m[p] = float(state["step"]), state["exp_avg"].reshape(-1)
+            corrected[p] = state["exp_avg_sq"].reshape(-1) / (1 - group["betas"][1] ** self.step_of[p])
+        for group, p in owned:
+            v = torch.where(corrected[p] == 0, corrected[p].max(), corrected[p])
+            self.d[p] = v.sqrt() + group["eps"]
+
+    def step(self, gradients: list[dict[Tensor, Tensor]]) -> None:
+        """By rank, of each parameter: weighted, so that their sum is the gradient."""
+        world = len(gradients)
+        parts = [
+            torch.cat([self.part(g, p, of[p], world) for g in self.groups for p in g["params"]]) for of in gradients
+        ]
+        summed, first = self.momenta.sum(parts), 0
+        for group in self.groups:
+            for p in group["params"]:
+                u = summed[first : first + p.numel()]
+                first += p.numel()
+                self.step_of[p] += 1
+                rate = group["lr"] / (1 - group["betas"][0] ** self.step_of[p])
+                with torch.no_grad():
+                    if self.decoupled:
+                        p.mul_(1 - group["lr"] * group["weight_decay"])
+                    p.add_(u.view_as(p), alpha=-rate)
+                self.m[p] = u * self.d[p]
+
+    def part(self, group: dict, p: Tensor, gradient: Tensor, world: int) -> Tensor:
+        beta = group["betas"][0]
+        momentum = torch.add(self.m[p] * (beta / world), gradient.reshape(-1), alpha=1 - beta)
+        if not self.decoupled:
+            momentum = momentum.add(p.detach().reshape(-1), alpha=(1 - beta) * group["weight_decay"] / world)
+        return momentum / self.d[p]
 
 
 class LocalSgd:

@@ -10,7 +10,7 @@ from elastic_core.comm.algorithms import NAMES
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, check_against, parse_cluster_spec, parse_job_spec
 from elastic_core.spec.form import spec_from_form
-from elastic_core.spec.job_comm import CLASSES
+from elastic_core.spec.job_comm import CLASSES, MOMENTA
 
 JOB = {"name": "j", "entry_point": "m:C", "work": {"epochs": 1}, "batch": {"min": 8, "max": 64}}
 
@@ -38,6 +38,8 @@ def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_roun
         ({"algorithm": "bytegrad", "interval": 4}, "possible are interval left out, or one of local_sgd"),
         ({"algorithm": "local_sgd", "interval": 0}, "greater than or equal to 1"),
         ({"algorithm": "bytegrad", "bits": 4}, "comm.bits: there is no such key"),
+        ({"algorithm": "qadam", "warmup_steps": 0}, "comm.warmup_steps"),
+        ({"algorithm": "qadam", "warmup_steps": 1_000_001}, "comm.warmup_steps"),
     ],
 )  # fmt: skip
 def test_what_does_not_exist_or_contradicts_itself_is_refused(comm: dict[str, Any], said: str) -> None:
@@ -54,6 +56,16 @@ def test_what_is_allowed_may_be_more_than_what_is_used(allow: str | None) -> Non
 def test_models_that_may_be_cut_use_the_exact_sum() -> None:
     with pytest.raises(UserError, match="is for replicas of the whole model, and layouts may cut it; possible are"):
         a_spec({"algorithm": "bytegrad"}, layouts={"tensor": [1, 2]})
+
+
+@pytest.mark.parametrize("algorithm", sorted(MOMENTA))
+def test_where_momenta_are_exchanged_nothing_is_decided_by_the_noise_of_gradients(algorithm: str) -> None:
+    batch = {"min": 8, "max": 64, "base": 8}
+    with pytest.raises(UserError, match=r"'adascale', which needs the gradient of .* exchanges momenta; possible"):
+        a_spec({"algorithm": algorithm}, batch={**batch, "learning_rate_rule": "adascale"})
+    with pytest.raises(UserError, match=r"'progress', which needs the gradient of .* exchanges momenta; .* measure: s"):
+        a_spec({"algorithm": algorithm}, batch=batch, work={"epochs": 1, "measure": "progress"})
+    assert a_spec({"algorithm": algorithm, "warmup_steps": 9}, batch={**batch, "learning_rate_rule": "linear"})
 
 
 def test_where_the_job_may_get_other_slots_than_cpu_it_is_refused_before_it_waits() -> None:

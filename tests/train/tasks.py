@@ -114,7 +114,8 @@ def recorded(session: Session) -> None:
         model = _same_model_again(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20) if params.get("scheduler") else None
-    model, optimizer = session.prepare(model, optimizer, data(params["rows"]), scheduler)
+    clip = params.get("clip")
+    model, optimizer = session.prepare(model, optimizer, data(params["rows"]), scheduler, clip_grad_norm=clip)
     folder = Path(params["folder"])
     with (folder / f"losses-rank{session.rank}").open("a") as file:
         for x, y in session.batches():

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import CommAlgorithm, Exchange, GradBucket
-from elastic_core.comm.algorithms import create
+from elastic_core.comm.algorithms import create, steps_weights
 from elastic_core.host.exits import ExchangeBroken
 from elastic_core.train.data.batches import MicroBatch
 from elastic_core.train.gradients.noise import Part
@@ -42,10 +43,14 @@ class Gradients:
         group: Group,
         comm: str,
         find_unused_parameters: bool = False,
+        optimizer: Optimizer | None = None,
         *,
         fixed_parts: bool = False,
+        warmup_steps: int = 1,
     ) -> None:
-        """`fixed_parts`: norms are those of the fixed parts of the batch, and not of ranks and micro-batches."""
+        """`optimizer`: what steps the model, for exchanges that take part in that. `fixed_parts`: norms are those of
+        the fixed parts of the batch, and not of ranks and micro-batches. `warmup_steps`: as in
+        `comm.algorithms.create`."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.comm: Exchange | None = None
         self.of_whole_batch = True  # after a step's last backward the gradient is that of the whole global batch
@@ -58,6 +63,7 @@ class Gradients:
         self._micro_parts: list[Part] = []
         self._accumulated: list[Tensor | None] | None = None
         self._fixed = _FixedParts(self.parameters) if fixed_parts else None
+        self._world = group.world
         self.wrapped: nn.Module = model
         if group.world > 1:
             # Buffers are kept equal by the session: DDP would broadcast them before every forward pass, and ranks
@@ -70,10 +76,15 @@ class Gradients:
             )
             # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
             own = find_unused_parameters and group.device.type == "cpu"
-            self._hooked = create(comm, group.device, group.beside("the exchange of gradients") if own else None)
+            among = group.beside("the exchange of gradients") if own else None
+            self._hooked = create(comm, group.device, among, warmup_steps=warmup_steps)
             self._hooked.attach(self._ddp, self._probe)
-            self.comm = self._hooked
             self.wrapped = self._ddp
+        elif steps_weights(comm):
+            self._hooked = create(comm, group.device, warmup_steps=warmup_steps)
+        if self._hooked is not None and optimizer is not None:
+            self._hooked.follow(optimizer)
+        self.comm = self._hooked
 
     def expect(self, micro: MicroBatch) -> None:
         """The next forward pass is this micro-batch's: only the step's last backward exchanges gradients."""
@@ -105,7 +116,7 @@ class Gradients:
         samples = sum(micro.num_samples for micro in self._micro)
         weight = sum(micro.weight for micro in self._micro)
         part = None
-        if self._ddp is not None and self._fixed is None:
+        if self._ddp is not None and self._fixed is None and not self._local():
             sqr = sqr_sum([self._norms[id(p)] for p in self.parameters if id(p) in self._norms])
             part = Part(samples, sqr / weight**2 if weight > 0 else 0.0)
         local = LocalGradients(
@@ -120,12 +131,14 @@ class Gradients:
         return local
 
     def sqr_norm(self) -> float:
-        """|g|^2 of the exchanged gradient."""
+        """|g|^2 of the exchanged gradient; where the optimizer's step makes the exchange, of as many as there are
+        ranks of this rank's own."""
         grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        return sqr_sum(torch._foreach_norm(grads)) if grads else 0.0
+        sqr = sqr_sum(torch._foreach_norm(grads)) if grads else 0.0
+        return sqr * self._world**2 if self._local() else sqr
 
     def clip(self, max_norm: float, sqr_norm: float) -> None:
-        """Scale the exchanged gradient to at most `max_norm`."""
+        """Scale the gradient, of whose norm that is the square, to at most `max_norm`."""
         factor = max_norm / (sqr_norm**0.5 + 1e-6)
         if factor < 1.0:
             torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], factor)
@@ -136,6 +149,9 @@ class Gradients:
     def close(self) -> None:
         if self.comm is not None:
             self.comm.close()
+
+    def _local(self) -> bool:
+        return self._hooked is not None and self._hooked.gradients_are_local()
 
     def _probe(self, bucket: GradBucket) -> None:
         if not self.measure_norms:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithms import averages
+from elastic_core.spec.job_comm import Comm
 from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.gradients.local_steps import LocalSteps
 from elastic_core.train.parallel.group import Group
@@ -25,17 +26,20 @@ def gradients_of(
     group: Group,
     places: Places,
     comm: str,
-    interval: int,
+    options: Comm,
     *,
     find_unused_parameters: bool,
     fixed_parts: bool,
 ) -> Gradients | PartitionedGradients:
-    """`partition`: None of a model that every rank holds whole. `interval`: of algorithms that average weights, in
-    optimizer steps. Collective."""
+    """`partition`: None of a model that every rank holds whole. `options`: the spec's, of the algorithm `comm`.
+    Collective."""
     if partition is not None:
         from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
 
         return PartitionedGradients(partition, group, places)
     if averages(comm):
-        return LocalSteps(model, optimizer, group, comm, interval)
-    return Gradients(model, group, comm, find_unused_parameters, fixed_parts=fixed_parts)
+        return LocalSteps(model, optimizer, group, comm, options.steps_between_averages)
+    return Gradients(
+        model, group, comm, find_unused_parameters, optimizer, fixed_parts=fixed_parts,
+        warmup_steps=options.warmup_steps,
+    )  # fmt: skip

@@ -103,7 +103,7 @@ class Stepper:
         known = self._state.noise.mean()
         if self._spec.work.scale_invariant:
             known = on_grid(known)
-        # Weights may be averaged within the step.
+        # Ranks may exchange momenta or weights within the step.
         with self._rates.applied(allocation.global_batch, progress, known) as rate, exchanging():
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -161,3 +161,41 @@ def test_what_ddp_exchanges_of_unused_parameters_does_not_meet_the_gradients(tmp
         for rank in range(3)
     ]
     assert forked.join(processes, 30.0) == [0, 0, 0], [path.read_text() for path in tmp_path.glob("log*")]
+
+
+def a_step_of_momenta(folder: str, rank: int, world: int) -> int:
+    """The second step's gradients: the variance is frozen after the first."""
+    group = Group.form(RunDir(Path(folder)), rank, world, torch.device("cpu"))
+    torch.manual_seed(3)
+    model = network(dropout=0.0)
+    optimizer = torch.optim.Adam(model.parameters())
+    gradients = Gradients(model, group, "onebit_adam", optimizer=optimizer, warmup_steps=1)
+    reader, plan = Reader(data(ROWS), None, group.device), DataPlan(5, ROWS, 10_000, None)
+    for step in range(2):
+        optimizer.zero_grad()
+        for micro in plan_step(plan, 30 * step, 30, rank, world).micro:
+            gradients.expect(micro)
+            x, y = reader.read(micro.indices)
+            gradients.backward(nn.functional.mse_loss(gradients.wrapped(x), y), micro)
+        local = gradients.finish()
+        if step == 0:
+            assert local.part is not None
+            optimizer.step()
+    assert local.part is None, "what is exchanged is no gradient, and tells no noise"
+    own = sum(float(parameter.grad.double().square().sum()) for parameter in model.parameters())
+    assert gradients.sqr_norm() == pytest.approx(world**2 * own)
+    assert group.gather_vectors([own])[0] != group.gather_vectors([own])[1], "each rank has its own"
+    gradients.clip(0.5, gradients.sqr_norm())
+    assert gradients.sqr_norm() == pytest.approx(0.25, rel=1e-3)
+    optimizer.step()
+    assert gradients.comm.take_wait_seconds() > 0
+    gradients.close()
+    group.close()
+    return 0
+
+
+def test_where_the_step_exchanges_each_rank_clips_its_own_gradient_as_if_all_had_it(tmp_path):
+    processes = [
+        forked.start(a_step_of_momenta, str(tmp_path), rank, 2, log=tmp_path / f"log{rank}") for rank in range(2)
+    ]
+    assert forked.join(processes) == [0, 0], [path.read_text() for path in tmp_path.glob("log*")]
