@@ -23,6 +23,7 @@ PARTS = {
     "node_commands": "nodes",
     "forecast_commands": None,
     "history_commands": "history",
+    "placement_commands": "placement",
     "simulate": None,
     "checkpoints.files": None,
 }

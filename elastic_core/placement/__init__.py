@@ -1,4 +1,5 @@
-"""Which layers of a model run on which type of resource: heterogeneous placement. Nothing lives here yet.
+"""Which layers of a model run on which type of resource: the cheapest way to train it above a floor of throughput.
 
-May import `domain` and what lies below; pure, as policies are.
+`problem` and `stage_costs` are what is asked and what an answer costs; `planners` answer. Pure, as policies are; torch
+comes in where layers are measured (`measured_layers`) and in `learnt`, nowhere else. May import `domain` and below.
 """

@@ -59,6 +59,7 @@ PLANTS: dict[str, list[tuple[str, str]]] = {
             "policy/horizon/horizon.py",
             "predict/speed/fit.py",
             "sim/replay.py",
+            "placement/placement_problem.py",
         )
     ],
     "control-plane": [

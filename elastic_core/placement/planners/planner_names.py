@@ -1,0 +1,41 @@
+"""The planners by name, as the command line takes them."""
+
+from __future__ import annotations
+
+from elastic_core.errors import UserError
+from elastic_core.placement.planners.bayesian import Bayesian
+from elastic_core.placement.planners.brute_force import BruteForce
+from elastic_core.placement.planners.evolved import Genetic
+from elastic_core.placement.planners.exact import Exact, Milp
+from elastic_core.placement.planners.planner import Planner
+from elastic_core.placement.planners.simple_plans import CpuOnly, FirstOnCpu, GpuOnly, Greedy
+from elastic_core.text import did_you_mean
+
+DEFAULT = Exact.name
+_PLANNERS: tuple[type[Planner], ...] = (
+    Exact,
+    Milp,
+    BruteForce,
+    Greedy,
+    Genetic,
+    Bayesian,
+    CpuOnly,
+    GpuOnly,
+    FirstOnCpu,
+)
+
+
+def get(name: str) -> Planner:
+    """Raises `UserError` that lists those there are."""
+    for kind in _PLANNERS:
+        if kind.name == name:
+            return kind()
+    raise UserError(f"no planner is called {name!r}.{did_you_mean(name, names())} There are: {', '.join(names())}")
+
+
+def names() -> tuple[str, ...]:
+    return tuple(kind.name for kind in _PLANNERS)
+
+
+def summaries() -> dict[str, str]:
+    return {kind.name: kind.summary for kind in _PLANNERS}

@@ -1,0 +1,130 @@
+"""Profiles of a model and the types that it may run on, as a JSON file, and back.
+
+Times are seconds a batch on one unit, forward and backward. A layer without times on a type that has a `relative_speed`
+takes those of the first type that it has times on and that has one: computing scaled by the speeds, communicating as it
+is. Prices are the operator's input: none is assumed.
+"""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from elastic_core.errors import UserError
+from elastic_core.placement.placement_problem import Layer, LayerTimes, PlacementProblem, ResourceType
+from elastic_core.spec.problems import parse
+from elastic_core.text import did_you_mean
+
+_FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TypeProfile(BaseModel):
+    model_config = _FROZEN
+
+    name: str = Field(min_length=1, max_length=32, description="resource type, e.g. h200, cpu")
+    price: float = Field(gt=0, description="what an hour of one unit costs, in any currency, above 0")
+    units: int = Field(ge=1, le=4096, description="units that all stages may hold together, 1 to 4096")
+    units_per_stage: int | None = Field(default=None, ge=1, description="units that one stage may hold, at least 1")
+    relative_speed: float | None = Field(
+        default=None, gt=0, description="for layers without times on this type, above 0"
+    )
+    memory_bytes: float | None = Field(default=None, gt=0, description="of one unit; left out: no limit")
+    link_bytes_per_second: float | None = Field(
+        default=None, gt=0, description="of one unit, for activations between stages; left out: they cost no time"
+    )
+    is_cpu: bool = False
+    shards_weights: bool = Field(default=False, description="units share a stage's weights out, as parameter servers")
+
+
+class TimesProfile(BaseModel):
+    model_config = _FROZEN
+
+    compute_seconds: float = Field(gt=0, description="a batch on one unit, forward and backward, above 0")
+    exchange_seconds: float = Field(default=0.0, ge=0, description="a batch on one unit, 0 or more")
+    alpha: float = Field(default=1.0, ge=0, le=1, description="part of computing that units share out, 0 to 1")
+    beta: float = Field(default=1.0, ge=0, le=1, description="part of communicating that units share out, 0 to 1")
+
+
+class LayerProfile(BaseModel):
+    model_config = _FROZEN
+
+    name: str = Field(min_length=1, max_length=200)
+    kind: str = Field(default="other", max_length=32)
+    on: dict[str, TimesProfile] = Field(min_length=1, description="times by resource type, on one at least")
+    weight_bytes: float = Field(default=0.0, ge=0, description="that a unit keeps of it while it trains, 0 or more")
+    activation_bytes: float = Field(default=0.0, ge=0, description="of its output for one batch, 0 or more")
+
+
+class PlacementProfile(BaseModel):
+    model_config = _FROZEN
+
+    name: str = Field(default="model", max_length=200)
+    batch: float = Field(gt=0, description="B0: samples of the batch that all times are for, above 0")
+    samples: float = Field(default=1e6, gt=0, description="samples that cost is counted for, above 0")
+    floor: float = Field(default=0.0, ge=0, description="samples a second that are wanted at least; 0: none")
+    types: tuple[TypeProfile, ...] = Field(min_length=1, max_length=64)
+    layers: tuple[LayerProfile, ...] = Field(min_length=1, max_length=1000)
+    edges: tuple[tuple[str, str], ...] = Field(default=(), description="[from, to] by name; left out: a chain in order")
+
+    def problem(self) -> PlacementProblem:
+        """Raises `UserError` for times that cannot be had, names that are not there, and a circle."""
+        index = {layer.name: number for number, layer in enumerate(self.layers)}
+        for name in (name for edge in self.edges for name in edge if name not in index):
+            raise UserError(f"an edge names the layer {name!r}, which is not there.{did_you_mean(name, index)}")
+        return PlacementProblem(
+            name=self.name, batch=self.batch, samples=self.samples, floor=self.floor,
+            types=tuple(_resource(kind) for kind in self.types),
+            layers=tuple(self._layer(layer) for layer in self.layers),
+            edges=tuple((index[source], index[target]) for source, target in self.edges),
+        )  # fmt: skip
+
+    def _layer(self, layer: LayerProfile) -> Layer:
+        known = {kind.name: kind for kind in self.types}
+        for name in sorted(layer.on.keys() - known.keys()):
+            raise UserError(
+                f"layer {layer.name!r} has times on {name!r}, a type without price and units: no type has "
+                f"that name.{did_you_mean(name, known)} There are: {', '.join(sorted(known))}"
+            )
+        return Layer(
+            name=layer.name, kind=layer.kind, weight_bytes=layer.weight_bytes, activation_bytes=layer.activation_bytes,
+            on={kind.name: self._times(layer, kind) for kind in self.types},
+        )  # fmt: skip
+
+    def _times(self, layer: LayerProfile, kind: TypeProfile) -> LayerTimes:
+        given = layer.on.get(kind.name)
+        if given is not None:
+            return LayerTimes(**given.model_dump())
+        for other in self.types:
+            if other.name in layer.on and other.relative_speed is not None and kind.relative_speed is not None:
+                times = layer.on[other.name].model_dump()
+                scale = other.relative_speed / kind.relative_speed
+                return LayerTimes(**{**times, "compute_seconds": times["compute_seconds"] * scale})
+        raise UserError(
+            f"layer {layer.name!r} has no times on {kind.name!r}; measure it there, or give relative_speed for "
+            f"{kind.name!r} and for a type that it has times on ({', '.join(sorted(layer.on))})"
+        )
+
+
+def _resource(kind: TypeProfile) -> ResourceType:
+    given = kind.model_dump(exclude={"relative_speed"}, exclude_none=True)
+    return ResourceType(**{"memory_bytes": inf, "link_bytes_per_second": inf, **given})
+
+
+def parse_profile(content: Any) -> PlacementProfile:
+    """A profile from plain JSON values. Raises `UserError` that lists every problem."""
+    return parse(PlacementProfile, content, "placement profile")
+
+
+def read_profile(path: Path) -> PlacementProfile:
+    """Raises `UserError` for a file that cannot be read, is no JSON, or is wrong."""
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}") from error
+    return parse_profile(content)
