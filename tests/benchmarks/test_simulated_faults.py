@@ -11,6 +11,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from benchmarks.common.ledger_history import LedgerHistory
 from benchmarks.simulated_faults.__main__ import replay_command
+from benchmarks.simulated_faults.backends import admin_engine, close_idle, engine
 from benchmarks.simulated_faults.hub import Crashed, Hub
 from benchmarks.simulated_faults.seeds import outcomes as outcomes_of
 from benchmarks.simulated_faults.world import Outcome, run
@@ -66,6 +67,46 @@ def test_a_seed_is_the_same_each_time(outcomes: list[Outcome], urls: list[str]) 
     assert again.history != outcomes[0].history
 
 
+# backends
+
+LEFT_BEHIND = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+
+
+def test_a_process_finds_nothing_in_a_backend_that_another_left(ledger_url: str) -> None:
+    before, after = engine(ledger_url, "before"), engine(ledger_url, "after")
+    with before.connect() as connection:
+        of_before = connection.scalar(text("SELECT pg_backend_pid()"))
+        connection.execute(text("SELECT pg_advisory_lock(1)"))
+        connection.execute(text("SET statement_timeout = 1234"))
+        connection.execute(text("PREPARE left_behind AS SELECT 1"))
+        connection.commit()
+    before.dispose()
+    with after.connect() as connection:
+        assert connection.scalar(text("SELECT pg_backend_pid()")) == of_before
+        assert connection.scalar(text(LEFT_BEHIND)) == 0
+        assert connection.scalar(text("SHOW statement_timeout")) == "0"
+        assert connection.scalar(text("SELECT count(*) FROM pg_prepared_statements")) == 0
+    after.dispose()
+    close_idle(ledger_url)
+
+
+def test_a_backend_that_was_ended_is_given_to_nobody(ledger_url: str) -> None:
+    before, after, idle = (engine(ledger_url, part) for part in ("before", "after", "idle"))
+    pids = []
+    for part in (before, idle):
+        with part.connect() as connection:
+            pids.append(connection.scalar(text("SELECT pg_backend_pid()")))
+    idle.dispose()
+    close_idle(ledger_url)
+    with admin_engine(ledger_url).connect() as admin:
+        admin.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pids[0]})
+    before.dispose()
+    with after.connect() as connection:
+        assert connection.scalar(text("SELECT pg_backend_pid()")) not in pids
+    after.dispose()
+    close_idle(ledger_url)
+
+
 # the judge
 
 
@@ -78,7 +119,7 @@ def control(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
 
 
 @pytest.fixture
-def engine(ledger_url: str) -> Iterator[Engine]:
+def past_the_code(ledger_url: str) -> Iterator[Engine]:
     made = create_engine(ledger_url, isolation_level="AUTOCOMMIT")
     yield made
     made.dispose()
@@ -101,24 +142,28 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("statement", BROKEN)
-def test_the_judge_sees_a_ledger_that_was_tampered_with(statement: str, control: LedgerControl, engine: Engine) -> None:
+def test_the_judge_sees_a_ledger_that_was_tampered_with(
+    statement: str, control: LedgerControl, past_the_code: Engine
+) -> None:
     control.submit("job-a", a_spec(), FACTS)
     order = Life(control, control.trainer, "job-a").start()
     control.trainer(order.token).commit(a_commit(order, 3))
-    history = LedgerHistory(engine)
+    history = LedgerHistory(past_the_code)
     history.check()  # the commits of these builders tell no reads: that much is wrong from the beginning
     assert history.check() == []
-    with engine.connect() as connection:
+    with past_the_code.connect() as connection:
         connection.execute(text(TRIGGERS_OFF))
         connection.execute(text(statement))
     assert BROKEN[statement] in "; ".join(map(str, history.check()))
 
 
-def test_the_judge_knows_which_samples_lie_between_two_checkpoints(control: LedgerControl, engine: Engine) -> None:
+def test_the_judge_knows_which_samples_lie_between_two_checkpoints(
+    control: LedgerControl, past_the_code: Engine
+) -> None:
     control.submit("job-a", a_spec(), FACTS)
     order = Life(control, control.trainer, "job-a").start()
     control.trainer(order.token).commit(a_commit(order, 3))
-    (wrong,) = LedgerHistory(engine).check()
+    (wrong,) = LedgerHistory(past_the_code).check()
     assert str(wrong).startswith(
         "invariant 5: checkpoint 1 of job-a at sample 30, after one at 0, has read [], and not"
     )

@@ -6,15 +6,16 @@ Locks are always taken in this order, which is why there are no deadlocks: sched
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Select, bindparam, create_engine, select, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from elastic_core.control.ledger import migrations
 from elastic_core.control.ledger.tables import JobRow, LeaseRow, SchedulingRow, SegmentRow
@@ -24,6 +25,7 @@ from elastic_core.protocol.encoding import dumps
 from elastic_core.settings import Settings
 
 T = TypeVar("T")
+V = TypeVar("V")
 Clock = Callable[[], float]
 
 STALE_EPOCH, REGRESS = "EL002", "EL003"  # raised by the ledger's triggers
@@ -42,6 +44,7 @@ class Tx:
     settings: Settings
     trigger: str | None = None
     carries_out: bool = False
+    _scheduling: SchedulingRow | None = None  # the session itself forgets what nobody holds, and asks again
 
     def job(self, job_id: str, *, lock: bool = False) -> JobRow:
         job = self.session.get(JobRow, job_id, with_for_update={"key_share": True} if lock else None)
@@ -59,9 +62,13 @@ class Tx:
         return segment
 
     def scheduling(self) -> SchedulingRow:
-        row = self.session.get(SchedulingRow, 1)
-        assert row is not None, "the migration inserts the one row"
-        return row
+        self._scheduling = self.session.get(SchedulingRow, 1)
+        assert self._scheduling is not None, "the migration inserts the one row"
+        return self._scheduling
+
+    def among(self, column: InstrumentedAttribute[V], values: Collection[V]) -> Sequence[Any]:
+        """The rows of the column's table in which it has one of these values. Of none nothing is asked."""
+        return self.session.scalars(_among(column), {"values": list(values)}).all() if values else ()
 
     def lease(self, epoch: int) -> LeaseRow:
         lease = self.session.get(LeaseRow, epoch)
@@ -71,6 +78,12 @@ class Tx:
 
 def open_engine(url: str) -> Engine:
     return create_engine(url, pool_size=5, max_overflow=20, json_serializer=dumps, isolation_level="READ COMMITTED")
+
+
+@cache
+def _among(column: InstrumentedAttribute[Any]) -> Select[Any]:
+    """Made once: making a statement takes as long as asking it."""
+    return select(column.class_).where(column.in_(bindparam("values", expanding=True)))
 
 
 class Ledger:

@@ -26,6 +26,7 @@ PLACE = text("""
     )
     UPDATE events SET position = placed.position FROM placed WHERE events.id = placed.id
 """)
+_UNPLACED = select(EventRow.id).where(EventRow.position.is_(None)).limit(1)
 PLACING = 7023112  # advisory lock: one caller gives positions at a time
 
 
@@ -69,7 +70,7 @@ class LedgerFeed:
 
 
 def _any_unplaced(tx: Tx) -> bool:
-    return tx.session.scalar(select(EventRow.id).where(EventRow.position.is_(None)).limit(1)) is not None
+    return tx.session.scalar(_UNPLACED) is not None
 
 
 def _place(tx: Tx) -> None:

@@ -8,10 +8,10 @@ first with a finish time and its last always stay. Which forecasts are worth sto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import log1p
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import bindparam, delete, func, insert, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger.database import Tx
@@ -22,14 +22,21 @@ from elastic_core.predict.work.graded import Ending, grades, report
 from elastic_core.protocol.forecasts import Forecast, ForecastReport, Grade
 
 MOST = 64  # forecasts of one job
+_LATEST = (
+    select(ForecastRow)
+    .where(ForecastRow.job_id.in_(bindparam("jobs", expanding=True)))
+    .ext(distinct_on(ForecastRow.job_id))
+    .order_by(ForecastRow.job_id, ForecastRow.id.desc())
+)
 log = get_logger(__name__)
 
 
-def latest(tx: Tx, job_ids: Iterable[str]) -> dict[str, Forecast]:
+def latest(tx: Tx, job_ids: Collection[str]) -> dict[str, Forecast]:
     """The last forecast of each job that has one, over all its lineages."""
-    query = select(ForecastRow).where(ForecastRow.job_id.in_(list(job_ids)))
-    query = query.ext(distinct_on(ForecastRow.job_id)).order_by(ForecastRow.job_id, ForecastRow.id.desc())
-    return {row.job_id: from_json(Forecast, row.forecast) for row in tx.session.scalars(query)}
+    if not job_ids:
+        return {}
+    rows = tx.session.scalars(_LATEST, {"jobs": list(job_ids)})
+    return {row.job_id: from_json(Forecast, row.forecast) for row in rows}
 
 
 def of_job(tx: Tx, job_id: str) -> list[Forecast]:

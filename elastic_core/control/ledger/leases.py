@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Sequence as DatabaseSequence
-from sqlalchemy import select, text, update
+from sqlalchemy import bindparam, select, text, update
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger.database import Tx
@@ -38,6 +38,9 @@ DRAINING = text("""
     ORDER BY s.node, s.index
 """)
 
+_LIVE_OF_ORIGIN = select(LeaseRow).where(LeaseRow.origin_epoch == bindparam("origin"), LeaseRow.released_at.is_(None))
+_LOCKED_OF_ORIGIN = _LIVE_OF_ORIGIN.with_for_update(key_share=True)
+
 
 def slot_id(slot: Slot) -> str:
     return f"{slot.node}:{slot.index}"
@@ -61,8 +64,7 @@ def draining(tx: Tx) -> dict[int, tuple[Slot, ...]]:
 
 def live_of_origin(tx: Tx, origin_epoch: int, *, lock: bool = True) -> LeaseRow | None:
     """The lease that this chain of processes holds now, if any."""
-    query = select(LeaseRow).where(LeaseRow.origin_epoch == origin_epoch, LeaseRow.released_at.is_(None))
-    return tx.session.scalars(query.with_for_update(key_share=True) if lock else query).one_or_none()
+    return tx.session.scalars(_LOCKED_OF_ORIGIN if lock else _LIVE_OF_ORIGIN, {"origin": origin_epoch}).one_or_none()
 
 
 def live_of_job(tx: Tx, job_id: str) -> list[LeaseRow]:
@@ -73,6 +75,8 @@ def live_of_job(tx: Tx, job_id: str) -> list[LeaseRow]:
 
 def last_slots(tx: Tx, job_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
     """What each job held last."""
+    if not job_ids:
+        return {}
     query = select(LeaseRow).where(LeaseRow.job_id.in_(job_ids)).ext(distinct_on(LeaseRow.job_id))
     rows = tx.session.scalars(query.order_by(LeaseRow.job_id, LeaseRow.epoch.desc()))
     return {lease.job_id: allocation(lease).slots for lease in rows}

@@ -11,9 +11,13 @@ from elastic_core.control.ledger.tables import NodeRow, QueueRow
 from elastic_core.domain import Node, Queue
 from elastic_core.spec import QueueSpec
 
+_NODES = select(NodeRow).order_by(NodeRow.name)
+_SET_ASIDE = select(NodeRow.name).where(NodeRow.set_aside_at.is_not(None))
+_QUEUES = select(QueueRow).order_by(QueueRow.name)
+
 
 def nodes(tx: Tx) -> tuple[Node, ...]:
-    rows = tx.session.scalars(select(NodeRow).order_by(NodeRow.name))
+    rows = tx.session.scalars(_NODES)
     return tuple(
         Node(
             name=row.name,
@@ -29,7 +33,7 @@ def nodes(tx: Tx) -> tuple[Node, ...]:
 
 def queue_specs(tx: Tx) -> tuple[QueueSpec, ...]:
     """With members and quotas, by name."""
-    return tuple(map(_queue_spec, tx.session.scalars(select(QueueRow).order_by(QueueRow.name))))
+    return tuple(map(_queue_spec, tx.session.scalars(_QUEUES)))
 
 
 def queue_spec(tx: Tx, name: str) -> QueueSpec:
@@ -44,7 +48,7 @@ def nodes_to_decide_on(tx: Tx) -> tuple[Node, ...]:
 
 
 def set_aside_nodes(tx: Tx) -> frozenset[str]:
-    return frozenset(tx.session.scalars(select(NodeRow.name).where(NodeRow.set_aside_at.is_not(None))))
+    return frozenset(tx.session.scalars(_SET_ASIDE))
 
 
 def queues(tx: Tx) -> tuple[Queue, ...]:

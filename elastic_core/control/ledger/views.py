@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
-from sqlalchemy import func, select, text
+from sqlalchemy import BindParameter, bindparam, func, select, text
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger import forecast_rows
@@ -78,7 +78,7 @@ def segment_status(row: SegmentRow, lease: LeaseRow | None) -> SegmentStatus:
 
 def segment_statuses(tx: Tx, rows: Sequence[SegmentRow]) -> list[SegmentStatus]:
     epochs = [row.epoch for row in rows if row.epoch is not None]
-    leases = {lease.epoch: lease for lease in tx.session.scalars(select(LeaseRow).where(LeaseRow.epoch.in_(epochs)))}
+    leases = {lease.epoch: lease for lease in tx.among(LeaseRow.epoch, epochs)}
     return [segment_status(row, leases.get(row.epoch) if row.epoch is not None else None) for row in rows]
 
 
@@ -105,27 +105,43 @@ def last_restores(tx: Tx, job_ids: Sequence[str]) -> dict[str, dict[str, float]]
     }
 
 
+_JOBS: BindParameter[str] = bindparam("jobs", expanding=True)
+_LAST_SEGMENTS = (
+    select(SegmentRow)
+    .where(SegmentRow.job_id.in_(_JOBS))
+    .ext(distinct_on(SegmentRow.job_id))
+    .order_by(SegmentRow.job_id, SegmentRow.index.desc())
+)
+_LIVE_LEASES = (
+    select(LeaseRow).where(LeaseRow.job_id.in_(_JOBS), LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
+)
+_SPEEDS = (
+    select(ObservationRow.epoch, func.percentile_cont(0.5).within_group(ObservationRow.samples_per_second))
+    .where(ObservationRow.epoch.in_(bindparam("epochs", expanding=True)))
+    .group_by(ObservationRow.epoch)
+)
+
+
 def last_segments(tx: Tx, job_ids: Iterable[str]) -> dict[str, SegmentRow]:
     """The open segment of each job, or its last one."""
-    query = select(SegmentRow).where(SegmentRow.job_id.in_(list(job_ids)))
-    query = query.ext(distinct_on(SegmentRow.job_id)).order_by(SegmentRow.job_id, SegmentRow.index.desc())
-    return {row.job_id: row for row in tx.session.scalars(query)}
+    return {row.job_id: row for row in tx.session.scalars(_LAST_SEGMENTS, {"jobs": list(job_ids)})}
 
 
 def live_leases(tx: Tx, job_ids: Iterable[str]) -> dict[str, LeaseRow]:
     """The newest lease of each job that still holds slots."""
-    query = select(LeaseRow).where(LeaseRow.job_id.in_(list(job_ids)), LeaseRow.released_at.is_(None))
-    return {lease.job_id: lease for lease in tx.session.scalars(query.order_by(LeaseRow.epoch))}
+    return {lease.job_id: lease for lease in tx.session.scalars(_LIVE_LEASES, {"jobs": list(job_ids)})}
 
 
 def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
+    if not jobs:
+        return []
     ids = [job.id for job in jobs]
     segments, leases = last_segments(tx, ids), live_leases(tx, ids)
     epochs = [lease.epoch for lease in leases.values()]
-    beats = {b.epoch: b for b in tx.session.scalars(select(HeartbeatRow).where(HeartbeatRow.epoch.in_(epochs)))}
-    targets = {t.job_id: t for t in tx.session.scalars(select(TargetRow).where(TargetRow.job_id.in_(ids)))}
-    heads = select(CheckpointRow).where(CheckpointRow.id.in_([job.head_id for job in jobs if job.head_id is not None]))
-    checkpoints = {row.id: row for row in tx.session.scalars(heads)}
+    beats = {beat.epoch: beat for beat in tx.among(HeartbeatRow.epoch, epochs)}
+    targets = {target.job_id: target for target in tx.among(TargetRow.job_id, ids)}
+    heads = tx.among(CheckpointRow.id, [job.head_id for job in jobs if job.head_id is not None])
+    checkpoints = {row.id: row for row in heads}
     speeds, forecasts = (
         _speeds(tx, epochs),
         forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
@@ -238,6 +254,7 @@ def _why(segment: SegmentRow, target: TargetRow | None) -> str:
 
 def _speeds(tx: Tx, epochs: Sequence[int]) -> dict[int, float]:
     """Median samples per second of each live lease."""
-    median = func.percentile_cont(0.5).within_group(ObservationRow.samples_per_second)
-    query = select(ObservationRow.epoch, median).where(ObservationRow.epoch.in_(epochs)).group_by(ObservationRow.epoch)
-    return {epoch: float(value) for epoch, value in tx.session.execute(query) if value and value > 0}
+    if not epochs:
+        return {}
+    rows = tx.session.execute(_SPEEDS, {"epochs": list(epochs)})
+    return {epoch: float(value) for epoch, value in rows if value and value > 0}

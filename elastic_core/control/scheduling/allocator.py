@@ -23,7 +23,7 @@ from typing import TypeVar
 from sqlalchemy import select
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.tables import KEPT, DecisionRow
+from elastic_core.control.ledger.tables import KEPT, DecisionRow, SchedulingRow
 from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
 from elastic_core.control.scheduling.deciders import Decider, DecidesHere
 from elastic_core.control.scheduling.policy_process import NoAnswer
@@ -198,14 +198,17 @@ def _read_snapshot(tx: Tx) -> tuple[str, Snapshot]:
     return policy, snapshots.build(tx, policy)
 
 
+_STANDING = select(SchedulingRow.version, SchedulingRow.decided_version, SchedulingRow.wake_at)
+
+
 def _is_undecided(tx: Tx) -> bool:
-    row = tx.scheduling()
-    return row.version != row.decided_version
+    version, decided, _ = tx.session.execute(_STANDING).one()
+    return version != decided
 
 
 def is_due(tx: Tx) -> bool:
     """Whether the plan's own next time has come, or a crash left an event undecided."""
-    row = tx.scheduling()
+    row = tx.session.execute(_STANDING).one()
     return row.version != row.decided_version or (row.wake_at is not None and row.wake_at <= tx.now)
 
 

@@ -20,6 +20,10 @@ from elastic_core.policy.plans.moves import Asker, Holder, Moves
 from elastic_core.snapshot.job_record import Submission
 from elastic_core.spec import JobSpec
 
+_LIVE = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
+_WAITING = select(SegmentRow.job_id, SegmentRow.id).where(SegmentRow.state == SegmentState.WAITING)
+_CREATED = select(SegmentRow).where(SegmentRow.state == SegmentState.CREATED)
+
 
 def enforce(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> tuple[list[str], float | None]:
     """What was done, in words, and when to look again should nothing happen before."""
@@ -37,7 +41,7 @@ def carry_on(tx: Tx) -> None:
     rows = {row.job_id: row for row in tx.session.scalars(select(TargetRow))}
     if decision is None or not rows:
         return
-    waiting = tx.session.scalars(select(JobRow).where(JobRow.id.in_(list(_waiting(tx, rows)))))
+    waiting = tx.among(JobRow.id, _waiting(tx, rows))
     jobs = [submission(job, from_json(JobSpec, job.spec)) for job in waiting]
     moves = _moves(tx, jobs, {job_id: from_json(Target, row.target) for job_id, row in rows.items()})
     for job_id, row in rows.items():
@@ -49,10 +53,9 @@ def carry_on(tx: Tx) -> None:
 
 def _moves(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], targets: Mapping[str, Target]) -> Moves:
     """`jobs`: at least those that wait, in any order."""
-    live = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
-    leased = tx.session.scalars(live).all()
-    query = select(SegmentRow).where(SegmentRow.id.in_({lease.segment_id for lease in leased}))
-    segments, draining = {row.id: row for row in tx.session.scalars(query)}, leases.draining(tx)
+    leased = tx.session.scalars(_LIVE).all()
+    of_leases = tx.among(SegmentRow.id, {lease.segment_id for lease in leased})
+    segments, draining = {row.id: row for row in of_leases}, leases.draining(tx)
     aside = set_aside_nodes(tx)
     holders = [_holder(lease, segments[lease.segment_id], draining.get(lease.epoch, ()), aside) for lease in leased]
     waiting = _waiting(tx, targets)
@@ -66,9 +69,8 @@ def _moves(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], targets: Mapp
 
 def _waiting(tx: Tx, job_ids: Iterable[str]) -> dict[str, str]:
     """By job: its segment that waits, which may have been made after the snapshot."""
-    query = select(SegmentRow.job_id, SegmentRow.id).where(SegmentRow.state == SegmentState.WAITING)
     known = set(job_ids)
-    return {job_id: segment_id for job_id, segment_id in tx.session.execute(query) if job_id in known}
+    return {job_id: segment_id for job_id, segment_id in tx.session.execute(_WAITING) if job_id in known}
 
 
 def _holder(lease: LeaseRow, segment: SegmentRow, draining: tuple[Slot, ...], aside: frozenset[str]) -> Holder:
@@ -125,6 +127,9 @@ def _write_targets(tx: Tx, plan: Plan, moves: Moves, decision_id: int) -> None:
 
 def _check_at(tx: Tx, moves: Moves) -> float | None:
     """A rule of waiting runs out, or a job between two segments loses its place."""
-    created = tx.session.scalars(select(SegmentRow).where(SegmentRow.state == SegmentState.CREATED))
-    times = [until for segment in created if (until := between_until(segment)) is not None and until > tx.now]
+    times = [
+        until
+        for segment in tx.session.scalars(_CREATED)
+        if (until := between_until(segment)) is not None and until > tx.now
+    ]
     return min([*times, *([moves.check_at] if moves.check_at is not None else [])], default=None)

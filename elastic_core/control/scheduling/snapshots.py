@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger import leases
@@ -18,7 +18,7 @@ from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.nodes import nodes_to_decide_on, queues
 from elastic_core.control.ledger.profiles import noise_scales, pasts, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
-from elastic_core.control.ledger.views import last_segments
+from elastic_core.control.ledger.views import last_segments, live_leases
 from elastic_core.domain import (
     JobState,
     JobView,
@@ -38,6 +38,13 @@ from elastic_core.spec import JobSpec
 BETWEEN_SECONDS = 60.0
 CUT_OFF_SECONDS = 600.0  # each ending is decided upon at once, or by the next reconciliation
 MOST_CUT_OFF = 256
+_ACTIVE = select(JobRow).where(JobRow.state == JobState.ACTIVE).order_by(JobRow.submitted_at, JobRow.id)
+_LAST_LEASES = (
+    select(LeaseRow)
+    .where(LeaseRow.job_id.in_(bindparam("jobs", expanding=True)))
+    .ext(distinct_on(LeaseRow.job_id))
+    .order_by(LeaseRow.job_id, LeaseRow.epoch.desc())
+)
 log = get_logger(__name__)
 Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
 
@@ -59,10 +66,7 @@ def _takes_part(segment: SegmentRow, lease: LeaseRow | None, now: float) -> bool
 def build(tx: Tx, policy: str) -> Snapshot:
     """Without the fitted models; `policy` is the one that will be asked and gets its own state back."""
     scheduling = tx.scheduling()
-    rows = tx.session.scalars(
-        select(JobRow).where(JobRow.state == JobState.ACTIVE).order_by(JobRow.submitted_at, JobRow.id)
-    )
-    active = {job.id: job for job in rows}
+    active = {job.id: job for job in tx.session.scalars(_ACTIVE)}
     segments, held = last_segments(tx, active), _leases(tx, list(active))
     jobs = {
         job_id: job
@@ -90,11 +94,8 @@ def _cut_off(tx: Tx) -> tuple[str, ...]:
 
 def _leases(tx: Tx, job_ids: list[str]) -> dict[str, tuple[LeaseRow | None, LeaseRow | None]]:
     """Of each job: its last lease, and the one that holds slots now."""
-    query = select(LeaseRow).where(LeaseRow.job_id.in_(job_ids))
-    last = query.ext(distinct_on(LeaseRow.job_id)).order_by(LeaseRow.job_id, LeaseRow.epoch.desc())
-    live = query.where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
-    now_live = {lease.job_id: lease for lease in tx.session.scalars(live)}
-    return {lease.job_id: (lease, now_live.get(lease.job_id)) for lease in tx.session.scalars(last)}
+    live, last = live_leases(tx, job_ids), tx.session.scalars(_LAST_LEASES, {"jobs": job_ids})
+    return {lease.job_id: (lease, live.get(lease.job_id)) for lease in last}
 
 
 def _heads_and_reported(
@@ -102,9 +103,9 @@ def _heads_and_reported(
 ) -> tuple[dict[str, CheckpointRow], dict[str, int]]:
     """By job: its newest checkpoint, and the samples that the heartbeat of its live lease tells."""
     job_of_head = {job.head_id: job_id for job_id, job in jobs.items() if job.head_id is not None}
-    heads = tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(list(job_of_head))))
+    heads = tx.among(CheckpointRow.id, job_of_head)
     live = {live.epoch: job_id for job_id, (_, live) in held.items() if live is not None and live.fenced_at is None}
-    beats = tx.session.scalars(select(HeartbeatRow).where(HeartbeatRow.epoch.in_(list(live))))
+    beats = tx.among(HeartbeatRow.epoch, live)
     return {job_of_head[row.id]: row for row in heads}, {live[beat.epoch]: _work(beat) for beat in beats}
 
 
