@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -18,8 +16,6 @@ from torch import Tensor, nn
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.spec import JobSpec, entry_points
-from elastic_core.state.format.manifest import Manifest
-from elastic_core.state.format.reading import read_tensors
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.restore import read_weights
 from elastic_core.train.checkpoint.training_state import MODEL, load_weights
@@ -70,23 +66,6 @@ def save_model(folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str,
         input_example=None if example is None else arrays(example),
         mlflow_model=identity,
     )
-
-
-def export_model(folder: Path, spec: JobSpec, patterns: str, store: CheckpointStore, manifest: Manifest) -> None:
-    """A checkpoint as an MLflow model in a new folder, which is there when it is complete and not before.
-
-    `mlflow.pyfunc.load_model(folder)` loads it where the task's module can be imported. Raises `UserError` when
-    something is there already, or the checkpoint is of another model than the spec's; `CorruptCheckpoint`.
-    """
-    if folder.exists():
-        raise UserError(f"{folder} exists already: an MLflow model is written to a new folder. Give another name.")
-    header, model = manifest.header, [name for name in manifest.tensors if name.startswith(MODEL)]
-    weights = {name.removeprefix(MODEL): tensor for name, tensor in read_tensors(store, manifest, model).items()}
-    origin = {"job": header.job_id, "lineage": header.lineage, "step": header.step, "manifest_sha256": manifest.sha256}
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-        save_model(Path(scratch) / "model", spec, patterns, weights, Model(metadata={"elastic": origin}))
-        os.rename(Path(scratch) / "model", folder)
 
 
 def _signature(model: nn.Module, example: Any) -> ModelSignature:

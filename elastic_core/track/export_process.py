@@ -20,13 +20,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from elastic_core import logs
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.worker_user.foreign_files import by_descriptor, is_regular, opened_below
 from elastic_core.host.worker_user.giving import give_folder, let_read
 from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points
+from elastic_core.state.format.manifest import Manifest
+from elastic_core.state.format.reading import read_tensors
+from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.track.export import save_model
+from elastic_core.train.checkpoint.training_state import MODEL
 from elastic_core.train.process import child
 
 TIMEOUT_SECONDS = 3600.0
@@ -52,6 +56,23 @@ def save_model_as_user(
         arguments = ["--given", str(given), "--made", str(made)]
         child.call("elastic_core.track.export_process", spec, settings, arguments, TIMEOUT_SECONDS)
         take_over(made / "model", folder)
+
+
+def export_model(folder: Path, spec: JobSpec, settings: Settings, store: CheckpointStore, manifest: Manifest) -> None:
+    """A checkpoint as an MLflow model in a new folder, which is there when it is complete and not before.
+
+    `mlflow.pyfunc.load_model(folder)` loads it where the task's module can be imported. Raises `UserError` when
+    something is there already, or the checkpoint is of another model than the spec's; `CorruptCheckpoint`.
+    """
+    if folder.exists():
+        raise UserError(f"{folder} exists already: an MLflow model is written to a new folder. Give another name.")
+    header, model = manifest.header, [name for name in manifest.tensors if name.startswith(MODEL)]
+    weights = {name.removeprefix(MODEL): tensor for name, tensor in read_tensors(store, manifest, model).items()}
+    origin = {"job": header.job_id, "lineage": header.lineage, "step": header.step, "manifest_sha256": manifest.sha256}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        save_model_as_user(Path(scratch) / "model", spec, settings, weights, {"metadata": {"elastic": origin}})
+        os.rename(Path(scratch) / "model", folder)
 
 
 def take_over(source: Path, target: Path) -> None:

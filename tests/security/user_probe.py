@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.train.entry import session_task
 from elastic_core.train.session import Session
+from tests.security.worker_namespace import PROJECT
 from tests.train.tasks import Regression, recorded
 
+CANARIES = ("secrets", "airflow", "mlflow", "postgres", "services", "logs", "fork-server", "store-access")
 _PTRACE_ATTACH = 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -91,3 +94,18 @@ class Reaching(Regression):
     def _report(self, occasion: str) -> None:
         found = reach(self.params.targets["reads"], self.params.targets["writes"], self.params.targets["pids"])
         (Path(self.params.report) / occasion).write_text(json.dumps(found))
+
+
+def targets(home: Path) -> dict[str, Any]:
+    """What users' code is to reach for: files and folders of root's, places to write, processes."""
+    folders = {name: str(home / name) for name in ("", *CANARIES, "run", "memory", "store")}
+    files = {f"{name}/canary": str(home / name / "canary") for name in CANARIES}
+    writes = {name: str(PROJECT / name) for name in ("", "dags", "plugins", "elastic_core")}
+    writes |= {f"home {name}": str(home / name) for name in ("", "run", "memory", "store")}
+    return {"reads": {**folders, **files}, "writes": writes, "pids": {"services": os.getpid()}}
+
+
+def assert_reached_nothing(found: dict[str, Any], user: WorkerUser) -> None:
+    assert found["ids"] == [user.uid] * 3 + [user.gid] * 3
+    assert found["tried"] > 20
+    assert found["could"] == []

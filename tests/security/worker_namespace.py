@@ -22,7 +22,7 @@ import pytest
 from elastic_core.host.worker_user.identity import WorkerUser
 
 NAME, UID = "elastic-tests", 64_321
-_CLONE_NEWNS = 0x20000
+_CLONE_FS, _CLONE_NEWNS = 0x200, 0x20000
 _libc = ctypes.CDLL(None, use_errno=True)
 PROJECT = Path(__file__).parents[2]
 
@@ -48,6 +48,7 @@ def namespace(*, readable: bool = True) -> Iterator[WorkerUser]:
             _uncover(scratch)
         yield WorkerUser(NAME, UID, UID, "/nonexistent")
     finally:
+        _libc.unshare(_CLONE_FS)  # threads that began in here, and share this one's place, stay
         if _libc.setns(before, _CLONE_NEWNS) != 0:
             raise OSError(ctypes.get_errno(), "this process stays in the namespace of a test")
         os.close(before)

@@ -74,9 +74,9 @@ def _export_model(
     settings = Settings()
     spec = given or _spec_of(manifest, settings)
     entry_points.reach(settings.project)
-    from elastic_core.track.export import export_model
+    from elastic_core.track.export_process import export_model
 
-    export_model(folder, spec, settings.tasks, place, manifest)
+    export_model(folder, spec, settings, place, manifest)
     if as_json:
         print_json({"mlflow_model": str(folder), "entry_point": spec.entry_point, "step": manifest.header.step})
     else:

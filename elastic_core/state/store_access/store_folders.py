@@ -16,7 +16,7 @@ from elastic_core.settings import Settings
 from elastic_core.state.store_access.access_brokers import is_needed
 from elastic_core.state.store_access.store_grants import StoreGrant
 
-_LINEAGE = re.compile(r"lineage-\d+")
+_OF_A_JOB = re.compile(r"lineage-\d+|audit")
 
 
 def open_folders(settings: Settings, user: WorkerUser, grant: StoreGrant) -> None:
@@ -32,7 +32,7 @@ def open_folders(settings: Settings, user: WorkerUser, grant: StoreGrant) -> Non
         let_pass(folder, user)
     for key in grant.write:
         folder = store / key
-        if not _is_jobs(folder):
+        if not _is_jobs(folder, user):
             raise UserError(
                 f"{folder} holds something else than the checkpoints of a job, and is not given to the user "
                 f"{user.name!r} of ELASTIC_WORKER_USER: choose another job id, or move it away"
@@ -40,11 +40,13 @@ def open_folders(settings: Settings, user: WorkerUser, grant: StoreGrant) -> Non
         give_folder(folder, user)
     for key in grant.read:
         folder = store / key.partition("/")[0]
-        if folder.is_dir() and _is_jobs(folder):
+        if folder.is_dir() and _is_jobs(folder, user):
             give_folder(folder, user)  # else the restore says what is wrong with it
 
 
-def _is_jobs(folder: Path) -> bool:
-    return not folder.is_symlink() and (
-        not folder.exists() or all(_LINEAGE.fullmatch(path.name) for path in folder.iterdir())
-    )
+def _is_jobs(folder: Path, user: WorkerUser) -> bool:
+    """Whether root may give it: it is the user's already, or there is nothing but checkpoints and audits in it."""
+    if folder.is_symlink():
+        return False
+    known = not folder.exists() or folder.lstat().st_uid == user.uid
+    return known or all(_OF_A_JOB.fullmatch(path.name) for path in folder.iterdir())

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,41 @@ def test_deleting_a_folder_leaves_what_links_in_it_point_to(tmp_path: Path) -> N
     store.delete("a")
     assert not (tmp_path / "store" / "a").exists()
     assert (tmp_path / "outside" / "kept").exists()
+
+
+def test_a_link_that_changes_all_the_while_leads_nobody_out(tmp_path: Path) -> None:
+    """As users' code of another Unix user could have it, in the folder of its job."""
+    store, outside, stop = open_store(str(tmp_path / "store")), tmp_path / "outside", threading.Event()
+    (outside / "step").mkdir(parents=True)
+    (outside / "step" / "kept").write_bytes(b"outside")
+    store.put("a/step/kept", b"inside")
+    link = tmp_path / "store" / "job"
+    link.symlink_to(tmp_path / "store" / "a")
+
+    def flip() -> None:
+        while not stop.is_set():
+            for target in (outside, tmp_path / "store" / "a"):
+                (tmp_path / "store" / "next").symlink_to(target)
+                os.replace(tmp_path / "store" / "next", link)
+
+    flipping = threading.Thread(target=flip)
+    flipping.start()
+    seen: set[bytes] = set()
+    try:
+        for _ in range(300):
+            with suppress(UserError, InfrastructureError, FileNotFoundError):
+                seen.add(store.get("job/step/kept"))
+            with suppress(UserError, InfrastructureError):
+                store.put("job/planted", b"...")
+            with suppress(UserError, InfrastructureError):
+                store.delete("job/step")
+            store.put("a/step/kept", b"inside")
+    finally:
+        stop.set()
+        flipping.join()
+    assert seen <= {b"inside"}
+    assert (outside / "step" / "kept").read_bytes() == b"outside"
+    assert [path.name for path in outside.iterdir()] == ["step"]
 
 
 def test_a_file_url_is_the_folder(tmp_path: Path) -> None:
