@@ -1,23 +1,32 @@
-"""`elastic placement plan`: which layers of a model to run on which type, what that costs, how far the optimum may be.
+"""`elastic placement`: which layers of a model to run on which type, what that costs, how far the optimum may be.
 
-Needs no services. The profile's form: `elastic_core.placement.profile_files`, docs/guide/placement.md.
+`profile` times a task's layers on this machine. Needs no services. The form of a profile:
+`elastic_core.placement.profile_files`, docs/guide/placement.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.errors import UserError
+from elastic_core.placement import planner_names
 from elastic_core.placement.placement_problem import PlacementProblem
-from elastic_core.placement.planners import planner_names
 from elastic_core.placement.planners.planner import Planned
 from elastic_core.placement.profile_files import read_profile
+from elastic_core.settings import Settings
+from elastic_core.spec import entry_points
 from elastic_core.text import figure_of_time, plural
+
+if TYPE_CHECKING:  # they load torch
+    from elastic_core.placement.measured.layer_times import MeasuredLayer
+    from elastic_core.train.task import Task
 
 app = typer.Typer(help="Layers of a model on types of resources.", no_args_is_help=True)
 _out = Console(highlight=False, soft_wrap=True)
@@ -56,6 +65,56 @@ def planners(as_json: Json = False) -> None:
         print_json(planner_names.summaries())
         return
     print_table(("planner", "what it does"), planner_names.summaries().items())
+
+
+@app.command()
+def profile(
+    entry_point: Annotated[str, typer.Argument(help="a Task class, module:Class")],
+    price: Annotated[float, typer.Option(min=0.0, help="of an hour of one unit (one thread), in any currency")],
+    units: Annotated[int, typer.Option(min=1, help="threads that all stages may hold together")],
+    batch: Annotated[int, typer.Option(min=1, help="B0: samples of the batch that is timed")] = 64,
+    params: Annotated[str, typer.Option(help="the task's parameters, as JSON")] = "{}",
+    threads: Annotated[str, typer.Option(help="numbers of threads to time on")] = "1,2,4",
+    repeats: Annotated[int, typer.Option(min=1, help="of which the median counts")] = 9,
+) -> None:
+    """Time a task's layers on this machine's processor, and print a profile that `elastic placement plan` reads."""
+    from elastic_core.placement.measured.layer_times import measure
+
+    task = _task(entry_point, params)
+    model, data = task.model(), task.dataset()
+    size = len(data)  # type: ignore[arg-type]  # map-style, by the contract of Task
+    samples = task.collate([data[index % size] for index in range(batch)])
+    names = task.pipeline_units(model) or [name for name, _ in model.named_children()]
+    layers = measure(model, lambda: task.loss(model, samples), names, _counts(threads), repeats)
+    on = {"price": price, "units": units, "name": "cpu", "is_cpu": True}
+    print_json({"name": entry_point, "batch": batch, "types": [on], "layers": [_layer(layer) for layer in layers]})
+
+
+def _task(entry_point: str, params: str) -> Task:
+    from elastic_core.train.task import Task
+
+    settings = Settings()
+    entry_points.reach(settings.project)
+    entry = entry_points.load(entry_point, settings.tasks)
+    if not (isinstance(entry, type) and issubclass(entry, Task)):
+        raise UserError(f"{entry_point} is a training function; layers are timed of a Task class, which has a model")
+    try:
+        return entry(entry.Params.model_validate_json(params))
+    except ValidationError as error:
+        raise UserError(f"--params {params!r} are not what {entry_point} takes: {error}") from error
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--threads is {text!r}; it takes numbers above 0 with commas between them, such as 1,2,4")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _layer(layer: MeasuredLayer) -> dict[str, Any]:
+    on = {"compute_seconds": layer.seconds[1], "alpha": layer.alpha}
+    return {"name": layer.name, "kind": layer.kind, "weight_bytes": layer.weight_bytes,
+            "activation_bytes": layer.activation_bytes, "on": {"cpu": on}}  # fmt: skip
 
 
 def _rows(problem: PlacementProblem, planned: Planned) -> Iterator[tuple[str, ...]]:

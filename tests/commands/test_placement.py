@@ -61,5 +61,22 @@ def test_what_cannot_be_planned_is_refused_in_words(arguments: tuple[str, ...], 
     assert words in str(refused)
 
 
+def test_a_task_is_profiled_into_what_plan_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    arguments = ("examples.bytes_lm:BytesLM", "--price", "0.05", "--units", "4", "--batch", "4", "--threads", "1,2")
+    done = elastic("profile", *arguments, "--repeats", "1", "--params", '{"depth": 2}')
+    profile = json.loads(done.stdout)
+    assert profile["batch"] == 4
+    assert len(profile["layers"]) >= 2
+    file = tmp_path / "measured.json"
+    file.write_text(done.stdout)
+    planned = json.loads(elastic("plan", str(file), "--json").stdout)
+    assert [layer for stage in planned["stages"] for layer in stage["layers"]] == [
+        layer["name"] for layer in profile["layers"]
+    ]
+    wrong = elastic("profile", *arguments, "--threads", "one").exception
+    assert "--threads is 'one'; it takes numbers above 0" in str(wrong)
+
+
 def test_the_planners_are_listed() -> None:
     assert "brute_force" in json.loads(elastic("planners", "--json").stdout)

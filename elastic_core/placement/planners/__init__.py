@@ -1,4 +1,3 @@
-"""Planners of placements behind one interface (`planner`), by name in `planner_names`: the optimum and baselines.
-
-May import the rest of `placement` but `learnt`, which only `planner_names` knows.
+"""Planners of placements behind one interface (`planner`): the optimum, and baselines.
+May import the rest of `placement` but `learnt` and `planner_names`, which know them.
 """

@@ -67,7 +67,7 @@ def test_the_integer_program_finds_the_same(more: dict[str, bool]) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_on_larger_models_it_is_never_above_another_planner(seed: int) -> None:
-    from elastic_core.placement.planners.planner_names import get
+    from elastic_core.placement.planner_names import get
 
     problem = (ctr, mixed)[seed % 2](np.random.default_rng(seed), 12, 4)
     best = cost(Exact(), problem)

@@ -1,4 +1,7 @@
-"""The planners by name, as the command line takes them."""
+"""The planners by name, as the command line takes them.
+
+The learnt one is imported when it is asked for: it loads torch.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,24 @@ _PLANNERS: tuple[type[Planner], ...] = (
 )
 
 
+_LEARNT = {"rl_lstm": "a policy over the layers, trained by REINFORCE on the problem's costs"}
+
+
 def get(name: str) -> Planner:
     """Raises `UserError` that lists those there are."""
     for kind in _PLANNERS:
         if kind.name == name:
             return kind()
+    if name in _LEARNT:
+        from elastic_core.placement.learnt.rl_lstm import RlLstm
+
+        return RlLstm()
     raise UserError(f"no planner is called {name!r}.{did_you_mean(name, names())} There are: {', '.join(names())}")
 
 
 def names() -> tuple[str, ...]:
-    return tuple(kind.name for kind in _PLANNERS)
+    return tuple(summaries())
 
 
 def summaries() -> dict[str, str]:
-    return {kind.name: kind.summary for kind in _PLANNERS}
+    return {kind.name: kind.summary for kind in _PLANNERS} | _LEARNT
