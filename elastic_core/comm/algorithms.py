@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 import torch.distributed as dist
 
@@ -11,7 +13,8 @@ from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.halves import Bf16Sum, Fp16Sum
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.powersgd import PowerSgd
-from elastic_core.domain import EXACT
+from elastic_core.comm.tuning.auto_exchange import AutoExchange
+from elastic_core.domain import AUTO, EXACT
 from elastic_core.errors import UserError
 
 _GLOO: dict[str, type[HookedAlgorithm]] = {
@@ -20,10 +23,19 @@ _GLOO: dict[str, type[HookedAlgorithm]] = {
 NAMES = tuple(_GLOO)
 
 
-def create(name: str, device: torch.device, group: dist.ProcessGroup | None = None) -> CommAlgorithm:
-    """A new algorithm for tensors on `device`. Raises `UserError` for a name that does not exist, or not there."""
+def create(
+    name: str, device: torch.device, group: dist.ProcessGroup | None = None, *, among: Collection[str] = NAMES
+) -> CommAlgorithm:
+    """A new algorithm for tensors on `device`. Raises `UserError` for a name that does not exist, or not there.
+
+    `among`: what `auto` may choose from, the exact sum whatever it says. On CUDA devices it is the exact sum.
+    """
+    if name == AUTO:
+        if device.type == "cuda":
+            return NcclAllReduce(group)
+        return AutoExchange({known: _GLOO[known] for known in NAMES if known in among or known == EXACT}, group)
     if name not in NAMES:
-        raise UserError(f"There is no communication algorithm {name!r}; allowed: {', '.join(NAMES)}.")
+        raise UserError(f"There is no communication algorithm {name!r}; allowed: {', '.join((*NAMES, AUTO))}.")
     if device.type != "cuda":
         return _GLOO[name](group)
     if name != EXACT:

@@ -199,8 +199,9 @@ class Session:
         gradients: Gradients | PartitionedGradients
         if partition is None:
             gradients = Gradients(
-                model, self._group, order.allocation.comm, find_unused_parameters, fixed_parts=bool(fixed_counts(spec))
-            )
+                model, self._group, order.allocation.comm, find_unused_parameters, fixed_parts=bool(fixed_counts(spec)),
+                among=spec.comm.candidates,
+            )  # fmt: skip
         else:
             from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
 
@@ -220,7 +221,7 @@ class Session:
         self._prepared = Prepared(
             gradients=gradients,
             stepper=Stepper(self._group, spec, state, gradients, self._places, rates, clip_grad_norm),
-            segments=Segments(context, self._progress, pipeline, content.describe),
+            segments=Segments(context, self._progress, pipeline, content.describe, gradients.comm),
             reader=Reader(dataset, collate, self.device),
             plan=plan,
             reads=reads,

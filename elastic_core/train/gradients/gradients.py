@@ -7,7 +7,7 @@ and with AdaScale the learning rate of a resumed run would differ from the undis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,8 +44,10 @@ class Gradients:
         find_unused_parameters: bool = False,
         *,
         fixed_parts: bool = False,
+        among: Collection[str] = (),
     ) -> None:
-        """`fixed_parts`: norms are those of the fixed parts of the batch, and not of ranks and micro-batches."""
+        """`among`: what `comm` may choose from, where it is `auto`.
+        `fixed_parts`: norms are those of the fixed parts of the batch, and not of ranks and micro-batches."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.comm: CommAlgorithm | None = None
         self._ddp: DistributedDataParallel | None = None
@@ -68,7 +70,8 @@ class Gradients:
             )
             # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
             own = find_unused_parameters and group.device.type == "cpu"
-            self.comm = create(comm, group.device, group.beside("the exchange of gradients") if own else None)
+            beside = group.beside("the exchange of gradients") if own else None
+            self.comm = create(comm, group.device, beside, among=among)
             self.comm.attach(self._ddp, self._probe)
             self.wrapped = self._ddp
 
