@@ -14,7 +14,6 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,12 +24,15 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from elastic_core.comm.algorithm import CommAlgorithm
 from elastic_core.comm.algorithms import create
+from elastic_core.comm.tuning.auto_exchange import AutoExchange
 
 BATCH = 32  # of each rank
 WIDTHS = (1024, 4096, 4096, 1024)
 COMPUTE, DDP, DDP_BF16 = "no exchange", "ddp", "ddp bf16"
 _WARM_STEPS = 2  # DDP lays its buckets out after the first
+_MOST_TRIED = 40  # steps until `auto` has chosen
 _LEAST_STEPS = 3
 
 
@@ -43,6 +45,7 @@ class Measured:
     sent_bytes: float
     steps: int
     losses: tuple[float, ...]  # over all ranks, at each step from the first
+    chosen: str = ""  # by `auto`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,7 @@ class Training:
         self._samples = torch.Generator().manual_seed(1 + part.rank)
         self._weight = 1.0
         self._ddp: nn.Module = self.model
-        self._close: Callable[[], None] = lambda: None
+        self.algorithm: CommAlgorithm | None = None
         if method != COMPUTE:
             ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
             self._ddp = ddp
@@ -87,33 +90,35 @@ class Training:
         return float(loss.detach())
 
     def close(self) -> None:
-        self._close()
+        if self.algorithm is not None:
+            self.algorithm.close()
 
     def _attach(self, method: str, ddp: DistributedDataParallel, world: int) -> None:
         if method == DDP_BF16:
             ddp.register_comm_hook(None, bf16_compress_hook)
         elif method != DDP:
-            algorithm = create(method, torch.device("cpu"))
-            algorithm.attach(ddp)
-            self._close, self._weight = algorithm.close, 1 / world  # it sums, DDP's own takes the mean
+            self.algorithm = create(method, torch.device("cpu"))
+            self.algorithm.attach(ddp)
+            self._weight = 1 / world  # it sums, DDP's own takes the mean
 
 
 def measure(method: str, part: Part) -> Measured:
     training = Training(method, part)
-    losses, seconds, sent = [], [], []
-    planned = _WARM_STEPS + part.steps
+    losses, seconds, sent = chosen(training), [], []
+    tried = len(losses)
+    planned = tried + _WARM_STEPS + part.steps
     while len(losses) < planned:
         dist.barrier()
         before, started = sent_bytes(part.interface), time.perf_counter()
         losses.append(training.step())
         took = time.perf_counter() - started
         dist.barrier()
-        if len(losses) > _WARM_STEPS:
+        if len(losses) > tried + _WARM_STEPS:
             seconds.append(took)
             sent.append(sent_bytes(part.interface) - before)
-        elif len(losses) == _WARM_STEPS:
+        elif len(losses) == tried + _WARM_STEPS:
             fitting = int(_of_first(part.seconds / took))
-            planned = _WARM_STEPS + max(_LEAST_STEPS, min(part.steps, fitting))
+            planned = tried + _WARM_STEPS + max(_LEAST_STEPS, min(part.steps, fitting))
     training.close()
     return Measured(
         method=method,
@@ -121,7 +126,21 @@ def measure(method: str, part: Part) -> Measured:
         sent_bytes=statistics.median(sent),
         steps=len(seconds),
         losses=tuple(_mean(loss) for loss in losses),
+        chosen=training.algorithm.in_force if isinstance(training.algorithm, AutoExchange) else "",
     )
+
+
+def chosen(training: Training) -> list[float]:
+    """The losses of the steps in which `auto` chooses, if that is the method."""
+    losses: list[float] = []
+    exchange = training.algorithm
+    while isinstance(exchange, AutoExchange) and not exchange.chosen:
+        if len(losses) == _MOST_TRIED:
+            raise RuntimeError(f"auto has not chosen after {_MOST_TRIED} steps")
+        started = time.perf_counter()
+        losses.append(training.step())
+        exchange.stepped(time.perf_counter() - started, exchange.take_wait_seconds())
+    return losses
 
 
 def sent_bytes(interface: str) -> int:

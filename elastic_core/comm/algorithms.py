@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 import torch.distributed as dist
 
@@ -20,7 +22,8 @@ from elastic_core.comm.optimizers.momentum_exchange import WARMUP_STEPS, Momentu
 from elastic_core.comm.optimizers.onebit_adam import OneBitAdam
 from elastic_core.comm.optimizers.qadam import QAdam
 from elastic_core.comm.powersgd import PowerSgd
-from elastic_core.domain import EXACT
+from elastic_core.comm.tuning.auto_exchange import AutoExchange
+from elastic_core.domain import AUTO, EXACT
 from elastic_core.errors import UserError
 
 _GLOO: dict[str, type[HookedAlgorithm]] = {
@@ -35,10 +38,20 @@ NAMES = (*_GLOO, *_STEPPING, *_AVERAGING)
 
 
 def create(
-    name: str, device: torch.device, group: dist.ProcessGroup | None = None, *, warmup_steps: int = WARMUP_STEPS
+    name: str,
+    device: torch.device,
+    group: dist.ProcessGroup | None = None,
+    *,
+    warmup_steps: int = WARMUP_STEPS,
+    among: Collection[str] = NAMES,
 ) -> CommAlgorithm:
     """A new exchange of gradients or momenta on `device`. `warmup_steps`: of the optimizer by the exact sum, where the
-    algorithm has such. Raises `UserError` for a name that does not exist, or not there."""
+    algorithm has such. `among`: what `auto` may choose from, the exact sum whatever it says; on CUDA devices it is the
+    exact sum. Raises `UserError` for a name that does not exist, or not there."""
+    if name == AUTO:
+        if device.type == "cuda":
+            return NcclAllReduce(group)
+        return AutoExchange({known: _GLOO[known] for known in _GLOO if known in among or known == EXACT}, group)
     _check(name, device)
     if name in _STEPPING:
         return _STEPPING[name](group, warmup_steps)
@@ -63,7 +76,7 @@ def averaging_class(name: str, device: torch.device) -> type[WeightAveraging]:
 
 def _check(name: str, device: torch.device) -> None:
     if name not in NAMES:
-        raise UserError(f"There is no communication algorithm {name!r}; allowed: {', '.join(NAMES)}.")
+        raise UserError(f"There is no communication algorithm {name!r}; allowed: {', '.join((*NAMES, AUTO))}.")
     if device.type == "cuda" and name != EXACT:
         raise UserError(
             f"The communication algorithm {name!r} is for CPU slots, and this rank is on {device}; give slots.types: "

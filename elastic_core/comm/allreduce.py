@@ -9,7 +9,7 @@ does; small buckets are gathered whole, one round trip instead of two; both give
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from elastic_core.comm.algorithm import BucketProbe, GradBucket
 from elastic_core.comm.hook import exchange
 from elastic_core.comm.hooked import HookedAlgorithm
+from elastic_core.comm.traffic import Traffic
 
 _GATHER_BELOW = 16_384  # elements of a bucket that are gathered whole
 
@@ -34,6 +35,10 @@ class OrderedAllReduce(HookedAlgorithm):
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(group)
         self._scratch: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        return traffic_of_sum(sum(shape.numel() for shape in shapes), world)
 
     def reduce(self, buffer: Tensor) -> Tensor:
         """buffer: flat, any floating dtype; the sum is written into it."""
@@ -63,6 +68,13 @@ class OrderedAllReduce(HookedAlgorithm):
             size = chunk * self._world
             self._scratch[key] = (like.new_zeros(size), like.new_empty(size))
         return self._scratch[key]
+
+
+def traffic_of_sum(values: int, world: int) -> Traffic:
+    """Of so many float32 values that `OrderedAllReduce` sums at once."""
+    if world > 2 and values < _GATHER_BELOW:
+        return Traffic(4 * values * (world - 1), world - 1)
+    return Traffic(8 * values * (world - 1) / world, 2 if world == 2 else world)
 
 
 def sum_in_order(parts: Tensor) -> Tensor:

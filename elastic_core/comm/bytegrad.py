@@ -11,6 +11,7 @@ undisturbed one but not equal to it in bits. Nothing is kept from step to step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.minmax_uint8 import MinMaxUInt8, message_bytes
 from elastic_core.comm.piecewise import swap
+from elastic_core.comm.traffic import Traffic, swapped_chunks
 
 
 class ByteGrad(HookedAlgorithm):
@@ -31,6 +33,16 @@ class ByteGrad(HookedAlgorithm):
         super().__init__(group)
         self._codec = MinMaxUInt8()
         self._scratch: dict[int, _Scratch] = {}  # by the size of a bucket
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        return swapped_chunks(message_bytes(sum(shape.numel() for shape in shapes)), world)
+
+    @classmethod
+    def rehearse(cls, values: Tensor) -> None:
+        codec, message = MinMaxUInt8(), torch.empty(message_bytes(values.numel()), dtype=torch.uint8)
+        codec.encode(values, message)
+        codec.decode(message, values)
 
     def reduce(self, buffer: Tensor) -> Tensor:
         size = buffer.numel()

@@ -10,6 +10,7 @@ single precision and 7 bits of fraction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from elastic_core.comm.allreduce import sum_in_order
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.piecewise import swap
+from elastic_core.comm.traffic import Traffic, swapped_chunks
 
 
 class _HalfSum(HookedAlgorithm):
@@ -29,6 +31,14 @@ class _HalfSum(HookedAlgorithm):
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(group)
         self._scratch: dict[int, tuple[Tensor, Tensor]] = {}  # by the size of a chunk
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        return swapped_chunks(2 * sum(shape.numel() for shape in shapes), world)
+
+    @classmethod
+    def rehearse(cls, values: Tensor) -> None:
+        values.copy_(values.to(cls.dtype))
 
     def reduce(self, buffer: Tensor) -> Tensor:
         chunk = -(-buffer.numel() // self._world)

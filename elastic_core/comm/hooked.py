@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import ClassVar
@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import BucketProbe, GradBucket
 from elastic_core.comm.hook import exchange
+from elastic_core.comm.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,31 @@ class HookedAlgorithm(ABC):
         """The same for algorithms that treat parameters by their shapes, or keep something of each."""
         return self.reduce(bucket.buffer)
 
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic | None:  # noqa: ARG003 - of those that say
+        """Of a bucket of single precision gradients in these shapes. None: not to be chosen by measurement, since a
+        few steps under it are more than a trial."""
+        return None
+
+    @classmethod  # noqa: B027 - most compute nothing
+    def rehearse(cls, values: Tensor) -> None:
+        """What `reduce` computes of so many values beside their sum, once, so that it can be timed.
+
+        values: float32 (n), n a square; may be changed. Nothing, for who sends values as they are.
+        """
+
     def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
+        self.start(model, probe, weight)
+        model.register_comm_hook(self, exchange)
+
+    def start(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
+        """Be ready for `submit`: the part of `attach` that a model bears more than once."""
         assert self._thread is None, "one algorithm object serves one model"
         self._probe, self._weight = probe, weight
         learnt = [(name, parameter) for name, parameter in model.module.named_parameters() if parameter.requires_grad]
         self._names = {id(parameter): name for name, parameter in learnt}
         self._thread = threading.Thread(target=self._work, name=f"comm-{self.name}", daemon=True)
         self._thread.start()
-        model.register_comm_hook(self, exchange)
 
     def follow(self, optimizer: Optimizer) -> None:  # noqa: ARG002 - it steps by what is exchanged
         return None

@@ -13,15 +13,17 @@ gives the bits of an undisturbed one at the same number of ranks.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import isqrt
 from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from elastic_core.comm.allreduce import OrderedAllReduce
+from elastic_core.comm.allreduce import OrderedAllReduce, traffic_of_sum
 from elastic_core.comm.hooked import Bucket, HookedAlgorithm
+from elastic_core.comm.traffic import Traffic
 
 RANK = 4  # columns of P and Q
 _ERROR, _FACTOR = "error/", "factor/"
@@ -37,6 +39,24 @@ class PowerSgd(HookedAlgorithm):
         self._exact = OrderedAllReduce(group)
         self._errors: dict[str, Tensor] = {}  # (n, m)
         self._factors: dict[str, Tensor] = {}  # Q, (m, RANK)
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        thin = [shape for shape in shapes if compresses(shape)]
+        columns = RANK * sum(shape.numel() // shape[0] for shape in thin)
+        rows = RANK * sum(shape[0] for shape in thin)
+        whole = sum(shape.numel() for shape in shapes if not compresses(shape))
+        first = traffic_of_sum(whole + rows, world)
+        return first + traffic_of_sum(columns, world) if thin else first
+
+    @classmethod
+    def rehearse(cls, values: Tensor) -> None:
+        side = isqrt(values.numel())
+        matrix = values.clone().view(side, side)
+        basis = torch.linalg.qr(matrix @ matrix[:, :RANK]).Q
+        factor = matrix.T @ basis
+        matrix.addmm_(basis, factor.T, alpha=-1)
+        values.view(side, side).copy_(basis @ factor.T)
 
     def reduce(self, buffer: Tensor) -> Tensor:
         """Without parameters there are no matrices: the exact sum."""

@@ -21,8 +21,9 @@ from elastic_core.commands.audit_commands import words_of
 from elastic_core.commands.forecast_commands import lines_of
 from elastic_core.commands.opening import As, Store, open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
-from elastic_core.domain import EXACT, Allocation, to_json
+from elastic_core.domain import AUTO, EXACT, Allocation, to_json
 from elastic_core.errors import UserError
+from elastic_core.protocol.exchange_words import chosen_words
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
 from elastic_core.settings import Settings
@@ -276,6 +277,8 @@ def _print_facts(job: JobStatus) -> None:
 def _exchange(job: JobStatus) -> str:
     """Of a job that asks for another than the exact sum."""
     comm = job.spec.comm
+    if comm.algorithm == AUTO:
+        return chosen_words(job)
     return "" if comm.algorithm == EXACT else f"{comm.algorithm} ({CLASSES[comm.algorithm]})"
 
 

@@ -21,6 +21,8 @@ from elastic_core.domain.json_values import (
     to_json,
 )
 from elastic_core.domain.observed import (
+    ExchangeChoice,
+    ExchangeFigures,
     Observation,
     ProfilePoint,
     Quantiles,
@@ -29,6 +31,7 @@ from elastic_core.domain.observed import (
     WorkForecast,
 )
 from elastic_core.domain.resources import (
+    AUTO,
     CPU,
     EXACT,
     Allocation,
@@ -42,9 +45,12 @@ from elastic_core.domain.resources import (
 )
 
 __all__ = [
+    "AUTO",
     "CPU",
     "EXACT",
     "Allocation",
+    "ExchangeChoice",
+    "ExchangeFigures",
     "JobState",
     "JobView",
     "Layout",

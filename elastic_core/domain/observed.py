@@ -11,6 +11,29 @@ Quantiles = tuple[float, float, float]  # low, median, high of what is forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeFigures:
+    """A communication algorithm that was weighed against others: of a step, seconds and bytes that a rank sends.
+
+    None: not predicted, or not tried.
+    """
+
+    algorithm: str
+    predicted_seconds: float | None = None
+    predicted_bytes: float | None = None
+    measured_seconds: float | None = None
+    measured_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeChoice:
+    """What was chosen on so many slots, and from what: the fastest first, untried ones as fast as predicted."""
+
+    algorithm: str
+    num_slots: int
+    figures: tuple[ExchangeFigures, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What a segment measured over the steps since its last report. `step`, `samples` are the job's, not its own."""
 
@@ -36,7 +59,15 @@ class Observation:
     layout: Layout | None = None  # None: data-parallel replicas, one a slot
     progress: float | None = None  # the job's work done in samples at its base batch, where that is its measure
     gain: float | None = None  # then: base-batch steps that the last step counted for
-    comm: str = EXACT  # communication algorithm of the allocation
+    comm: str = EXACT  # communication algorithm in force
+    exchanges: tuple[ExchangeFigures, ...] = ()  # why it is, where it was chosen by measurement: with the first report
+
+    @property
+    def choice(self) -> ExchangeChoice | None:
+        """Of the algorithm in force, if this is the first report after it was chosen by measurement."""
+        if not self.exchanges:
+            return None
+        return ExchangeChoice(algorithm=self.comm, num_slots=self.num_slots, figures=self.exchanges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

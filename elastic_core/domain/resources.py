@@ -11,6 +11,7 @@ from pydantic import Field
 
 CPU = "cpu"  # the resource type without an accelerator
 EXACT = "allreduce"  # the communication algorithm of whoever asks for no other: the exact sum
+AUTO = "auto"  # in its place: whichever the ranks find to be fastest, of those that the job admits
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from elastic_core.domain import Allocation, JobState, Layout, Limits, ProfilePoint, SegmentState
+from elastic_core.domain import Allocation, ExchangeChoice, JobState, Layout, Limits, ProfilePoint, SegmentState
 from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
@@ -81,6 +81,7 @@ class JobStatus:
     last_restore: Mapping[str, float] = field(default_factory=dict)  # `restore_...` seconds, `restored_from_..._bytes`
     forecast: Forecast | None = None  # of an active job: the last that was kept
     hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out
+    exchange: ExchangeChoice | None = None  # the last, of a job whose algorithm is chosen by measurement
     submitted_by: str | None = None  # a user of Airflow, USER@host, or dag:DAG_ID; None where nobody is known
 
 

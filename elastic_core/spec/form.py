@@ -52,7 +52,7 @@ HELP = {
     "layouts.tensor": "Slots that may share each layer: the task must admit it. [1]: only whole layers.",
     "layouts.pipeline": "Stages that the layers may be spread over: the task must admit it. [1]: no pipeline.",
     "layouts.sharded": "Whether data-parallel slots hold shards of the state (FSDP) instead of whole replicas.",
-    "comm.algorithm": "allreduce is the exact sum; the others send less and are not exact.",
+    "comm.algorithm": "allreduce is the exact sum; the others send less and are not exact. auto tries them.",
     "comm.interval": "Steps between two averages of weights, for the algorithms that average them",
     "comm.warmup_steps": "Steps by the exact sum before onebit_adam or qadam freezes Adam's variance.",
     "segment.seconds": "How long a segment trains before the platform decides again.",

@@ -21,11 +21,12 @@ Algorithm = Literal[
     "decentralized_all",
     "low_precision_decentralized",
     "async_average",
+    "auto",
 ]
 MOMENTA: frozenset[Algorithm] = frozenset({"onebit_adam", "qadam"})  # exchange those, and not gradients
 Allowed = Literal["exact", "lossy", "averaging"]
 MOST_WARMUP_STEPS = 1_000_000
-CLASSES: Mapping[Algorithm, Allowed] = {
+CLASSES: Mapping[str, Allowed] = {
     "allreduce": "exact",
     "fp16": "lossy",
     "bf16": "lossy",
@@ -44,6 +45,15 @@ _AT_AN_INTERVAL: tuple[Algorithm, ...] = ("local_sgd", "diloco", "async_average"
 _INTERVAL = 8
 
 
+EXACTLY: Allowed = "exact"
+
+
+def admitted(allow: Allowed | None) -> tuple[str, ...]:
+    """The algorithms that are no further from the exact sum than this."""
+    order = get_args(Allowed)
+    return tuple(name for name, of in CLASSES.items() if order.index(of) <= order.index(allow or EXACTLY))
+
+
 class Comm(BaseModel):
     """An algorithm, and the most that any choice of one may cost in exactness."""
 
@@ -58,13 +68,14 @@ class Comm(BaseModel):
         "The others exchange weights. local_sgd: their average at an interval. diloco: in one byte a value, with an "
         "outer optimizer. decentralized, decentralized_all: with one rank a step, or with all, while the next step "
         "computes. low_precision_decentralized: with the neighbours in a ring, in one byte a value. async_average: "
-        "beside training",
+        "beside training. auto: whichever exchange of gradients is the fastest of those that `allow` admits, "
+        "tried at the start and after each resize",
     )
     allow: Allowed | None = Field(
         default=None,
         title="Allow",
         description="the most that the exchange may be: exact; lossy, compressed gradients; averaging, averaged "
-        "weights besides. What the algorithm needs, if absent",
+        "weights besides. If absent what the algorithm needs, and exact for auto, which has no choice then",
         examples=["lossy"],
     )
 
@@ -95,11 +106,16 @@ class Comm(BaseModel):
     @property
     def averages(self) -> bool:
         """Weights are averaged, and no gradient of the whole batch is known."""
-        return CLASSES[self.algorithm] == "averaging"
+        return CLASSES.get(self.algorithm) == "averaging"
 
     @property
     def exchanges_gradients(self) -> bool:
         return not self.averages and self.algorithm not in MOMENTA
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """What `auto` may choose from."""
+        return admitted(self.allow)
 
     @model_validator(mode="after")
     def _has_an_interval(self) -> Self:
@@ -113,9 +129,9 @@ class Comm(BaseModel):
     @model_validator(mode="after")
     def _is_allowed(self) -> Self:
         order = get_args(Allowed)
-        needed = CLASSES[self.algorithm]
+        needed = CLASSES.get(self.algorithm, EXACTLY)
         if self.allow is not None and order.index(needed) > order.index(self.allow):
-            within = [name for name, of in CLASSES.items() if order.index(of) <= order.index(self.allow)]
+            within = admitted(self.allow)
             raise ValueError(
                 f"algorithm {self.algorithm!r} is {needed}, and allow is {self.allow!r}; possible are allow: {needed}, "
                 f"or one of {', '.join(within)}"

@@ -17,6 +17,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_TAG_VAL_LENGTH
 
 from elastic_core.domain import Allocation, Layout, Observation
+from elastic_core.protocol.exchange_words import figures_by_name
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
@@ -51,6 +52,8 @@ def curve_points(observation: Observation) -> Iterator[Metric]:
         values |= {"progress": observation.progress, "gain": observation.gain}
     if observation.grad_sqr and observation.grad_var is not None:
         values["noise_scale"] = observation.grad_var / observation.grad_sqr
+    if observation.choice is not None:
+        values |= figures_by_name(observation.choice)
     return points(values, observation.at, observation.step)
 
 

@@ -19,6 +19,7 @@ from mlflow.entities import Metric
 
 from elastic_core.domain import Allocation, JobState, SegmentState, from_json
 from elastic_core.protocol.events import Event, EventKind, Feed
+from elastic_core.protocol.exchange_words import choice_words
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.track import facts
@@ -116,7 +117,11 @@ class MlflowTracker:
 
     def _observed(self, event: Event) -> None:
         reported = observations(event)
-        self._add(self._attempt(event).run_id, (p for o in reported for p in facts.curve_points(o)))
+        run = self._attempt(event)
+        self._add(run.run_id, (p for o in reported for p in facts.curve_points(o)))
+        for choice in [o.choice for o in reported if o.choice is not None]:
+            for told in (run, self._parent(event)):
+                self._runs.tag(told, {"elastic.exchange": choice_words(choice)})
         segment = self._segment(event)
         late = [o for o in reported if segment.committed(event.epoch, o.step)]
         if late:

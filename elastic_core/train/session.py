@@ -196,8 +196,7 @@ class Session:
             check_resumed(plan, restored.scalars)
         rates.restored()
         gradients = gradients_of(
-            model, optimizer, partition, self._group, self._places, order.allocation.comm,
-            spec.comm,
+            model, optimizer, partition, self._group, self._places, order.allocation.comm, spec.comm,
             find_unused_parameters=find_unused_parameters, fixed_parts=bool(fixed_counts(spec)),
         )  # fmt: skip
         reads = ReadLog(keep_indices=spec.audit == "full")
@@ -215,7 +214,7 @@ class Session:
         self._prepared = Prepared(
             gradients=gradients,
             stepper=Stepper(self._group, spec, state, gradients, self._places, rates, clip_grad_norm),
-            segments=Segments(context, self._progress, pipeline, content.describe),
+            segments=Segments(context, self._progress, pipeline, content.describe, gradients.comm),
             reader=Reader(dataset, collate, self.device),
             plan=plan,
             reads=reads,

@@ -1,10 +1,7 @@
-"""Real ranks for the tests of exchanges, and what they take off the wire."""
+"""Real ranks for the tests of exchanges."""
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +11,6 @@ import torch
 from elastic_core.host.rundir import RunDir
 from elastic_core.train.parallel.group import Group
 from tests.train import forked
-
-_TCP_INFO_RECEIVED = 128  # offset of tcpi_bytes_received in Linux' struct tcp_info
 
 
 def run(check: Callable[..., None], folder: Path, world: int, *arguments: Any) -> None:
@@ -35,21 +30,3 @@ def _in_group(check: Callable[..., None], folder: str, rank: int, world: int, *a
     group.gather_bytes(b"done")  # so that nobody leaves while another still exchanges
     group.close()
     return 0
-
-
-def received_bytes() -> int:
-    """That the kernel has received for this process' TCP connections so far."""
-    total = 0
-    for entry in os.listdir("/proc/self/fd"):
-        try:
-            copy = os.dup(int(entry))
-        except OSError:
-            continue  # the listing's own
-        try:
-            with socket.socket(fileno=copy) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
-                    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                    total += struct.unpack_from("Q", info, _TCP_INFO_RECEIVED)[0]
-        except OSError:  # no socket
-            os.close(copy)
-    return total

@@ -15,6 +15,7 @@ from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.halves import Bf16Sum, Fp16Sum
 from elastic_core.comm.piecewise import PIECE_BYTES, swap
 from elastic_core.comm.powersgd import PowerSgd
+from elastic_core.comm.tuning.received_bytes import received_bytes
 from elastic_core.train.checkpoint.training_state import rank_tensors, restore_rank
 from tests.comm import plain, ranks
 
@@ -216,9 +217,9 @@ def bytes_on_the_wire(rank: int, world: int) -> None:
     for name, of_world in SENT.items():
         algorithm, mine = create(name, CPU), torch.randn(1_000_000)
         dist.barrier()
-        before = ranks.received_bytes()
+        before = received_bytes()
         algorithm.reduce(mine)
-        received = ranks.received_bytes() - before
+        received = received_bytes() - before
         want = of_world[0 if world == 2 else 1]
         assert want <= received <= 1.02 * want, (name, received)
         dist.barrier()
@@ -233,9 +234,9 @@ def thin_bytes(rank: int, world: int) -> None:
     model = nn.Linear(1000, 1000, bias=False)
     algorithm = exchanging(model, PowerSgd())
     dist.barrier()
-    before = ranks.received_bytes()
+    before = received_bytes()
     algorithm.step(torch.randn(1000, 1000))
-    received = ranks.received_bytes() - before
+    received = received_bytes() - before
     want = 2 * 1000 * 4 * 4  # P and Q of 4 columns
     assert want <= received <= 1.1 * want, received  # of four million
     dist.barrier()

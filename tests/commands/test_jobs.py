@@ -145,6 +145,8 @@ def test_everything_can_be_looked_at(control: LedgerControl) -> None:
 def test_an_exchange_that_is_not_the_exact_sum_is_shown(control: LedgerControl) -> None:
     control.submit("job-a", a_spec(comm={"algorithm": "bytegrad"}), FACTS)
     control.submit("job-b", a_spec(), FACTS)
+    control.submit("job-c", a_spec(comm={"algorithm": "auto", "allow": "lossy"}), FACTS)
+    assert "exchange   auto (lossy): allreduce, until others have been tried" in elastic("show", "job-c").stdout
     assert "exchange   bytegrad (lossy)" in elastic("show", "job-a").stdout
     assert "exchange" not in elastic("show", "job-b").stdout
 

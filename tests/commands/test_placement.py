@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from elastic_core.commands.placement_commands import app
 from elastic_core.errors import UserError
 
-PROFILE = str(Path(__file__).parents[2] / "examples" / "specs" / "ctr_placement.json")
+PROFILE = str(Path(__file__).parents[2] / "examples" / "placement" / "ctr.json")
 
 
 def elastic(*arguments: str) -> Result:

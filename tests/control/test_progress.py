@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import JobState
+from elastic_core.domain import ExchangeFigures, JobState
 from elastic_core.protocol.trainer import Heartbeat
 from tests.builders import FACTS, Life, a_beat, a_commit, a_spec, an_observation
 
@@ -79,6 +79,21 @@ def test_a_finished_job_has_read_what_it_read(control: LedgerControl) -> None:
     assert job.notes == ("a", "b")
     assert control.checkpoints("job-a")[-1].progress == 10_003.5
     assert control.checkpoints("job-a")[-1].gain == 1.5
+
+
+def test_the_choice_of_an_exchange_is_kept_with_its_segment_and_told_of_the_job(control: LedgerControl) -> None:
+    order = a_life(control).start()
+    trainer = control.trainer(order.token)
+    trainer.observe([an_observation(10, order)])
+    assert control.job("job-a").exchange is None
+    figures = (ExchangeFigures(algorithm="bytegrad", measured_seconds=0.5, measured_bytes=25e6),
+               ExchangeFigures(algorithm="allreduce", predicted_seconds=2.0, predicted_bytes=101e6))  # fmt: skip
+    chosen = an_observation(20, order, comm="bytegrad", exchanges=figures)
+    trainer.observe([chosen])
+    trainer.observe([an_observation(30, order, comm="bytegrad")])
+    assert control.job("job-a").exchange == chosen.choice
+    assert chosen.choice is not None
+    assert chosen.choice.figures == figures
 
 
 def test_a_note_with_every_commit_is_said_once(control: LedgerControl) -> None:

@@ -10,7 +10,7 @@ from elastic_core.comm.algorithms import NAMES
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, check_against, parse_cluster_spec, parse_job_spec
 from elastic_core.spec.form import spec_from_form
-from elastic_core.spec.job_comm import CLASSES, MOMENTA
+from elastic_core.spec.job_comm import CLASSES, MOMENTA, admitted
 
 JOB = {"name": "j", "entry_point": "m:C", "work": {"epochs": 1}, "batch": {"min": 8, "max": 64}}
 
@@ -21,6 +21,13 @@ def a_spec(comm: Any, **more: Any) -> JobSpec:
 
 def test_without_a_word_it_is_the_exact_sum() -> None:
     assert parse_job_spec(JOB).limits().comm == "allreduce"
+
+
+def test_auto_admits_what_is_allowed_and_the_exact_sum_alone_without_a_word() -> None:
+    assert a_spec({"algorithm": "auto"}).limits().comm == "auto"
+    assert admitted(a_spec({"algorithm": "auto"}).comm.allow) == admitted("exact") == ("allreduce",)
+    assert set(admitted("lossy")) == {name for name in CLASSES if CLASSES[name] in ("exact", "lossy")}
+    assert set(admitted("averaging")) == set(CLASSES)
 
 
 def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_round() -> None:
@@ -75,6 +82,7 @@ def test_where_the_job_may_get_other_slots_than_cpu_it_is_refused_before_it_wait
         check_against(a_spec({"algorithm": "bytegrad"}), cluster)
     check_against(a_spec({"algorithm": "bytegrad"}, slots={"min": 1, "max": 2, "types": ["cpu"]}), cluster)
     check_against(a_spec({}), cluster)
+    check_against(a_spec({"algorithm": "auto", "allow": "lossy"}), cluster)
 
 
 def test_the_trigger_form_has_a_field_for_it() -> None:

@@ -9,12 +9,12 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from elastic_core.domain import JobState, SegmentState
+from elastic_core.domain import ExchangeFigures, JobState, SegmentState, to_json
 from elastic_core.protocol.events import EventKind
 from elastic_core.settings import Settings
 from elastic_core.track.follow import Follower, lag
 from elastic_core.track.mlflow_tracker import MlflowTracker
-from tests.track.story import T0, Story
+from tests.track.story import T0, Story, observation
 
 
 def follow(story: Story, client: MlflowClient, page: int = 500) -> None:
@@ -58,6 +58,18 @@ def test_a_crashed_attempt_shows_in_its_own_run_and_leaves_no_trace_in_the_jobs_
     assert [step for step, _ in points(client, second)] == [3, 4]
     assert (first.info.status, second.info.status, job.info.status) == ("FAILED", "FINISHED", "FINISHED")
     assert first.data.tags["elastic.error"] == "killed"
+
+
+def test_the_choice_of_an_exchange_is_a_tag_of_its_attempt_and_job_and_its_figures_are_metrics(client):
+    story = Story().submit().grant(2)
+    figures = ExchangeFigures(algorithm="bytegrad", predicted_seconds=0.5, measured_seconds=0.4, measured_bytes=25e6)
+    chosen = replace(observation(8, story.epoch), comm="bytegrad", exchanges=(figures,))
+    story.tell(EventKind.OBSERVED, observations=[to_json(chosen)])
+    follow(story, client)
+    (attempt,) = runs(client, story, "attempt")
+    for run in (attempt, job_run(client, story)):
+        assert run.data.tags["elastic.exchange"] == "bytegrad on 2 slots: 0.4 s and 25 MB a step"
+    assert points(client, attempt, "exchange/bytegrad/measured_seconds") == [(8, 0.4)]
 
 
 def test_points_carry_the_time_they_were_measured_at_and_all_series(client):

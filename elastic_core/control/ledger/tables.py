@@ -100,6 +100,7 @@ class SegmentRow(Base):
     end_reason: Mapped[str | None]
     grant_reason: Mapped[str | None]
     error: Mapped[str | None]
+    exchange: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))  # an `ExchangeChoice` made in it
 
 
 class NodeRow(Base):

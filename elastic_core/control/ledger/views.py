@@ -21,7 +21,7 @@ from elastic_core.control.ledger.tables import (
     SegmentRow,
     TargetRow,
 )
-from elastic_core.domain import Allocation, JobState, Layout, SegmentState, Target, from_json
+from elastic_core.domain import Allocation, ExchangeChoice, JobState, Layout, SegmentState, Target, from_json
 from elastic_core.protocol.forecasts import Forecast
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, SegmentStatus
 from elastic_core.spec import JobSpec
@@ -105,6 +105,13 @@ def last_restores(tx: Tx, job_ids: Sequence[str]) -> dict[str, dict[str, float]]
     }
 
 
+def last_exchanges(tx: Tx, job_ids: Sequence[str]) -> dict[str, ExchangeChoice]:
+    query = select(SegmentRow.job_id, SegmentRow.exchange)
+    query = query.where(SegmentRow.job_id.in_(list(job_ids)), SegmentRow.exchange.is_not(None))
+    query = query.ext(distinct_on(SegmentRow.job_id)).order_by(SegmentRow.job_id, SegmentRow.index.desc())
+    return {job_id: from_json(ExchangeChoice, chosen) for job_id, chosen in tx.session.execute(query)}
+
+
 _JOBS: BindParameter[str] = bindparam("jobs", expanding=True)
 _LAST_SEGMENTS = (
     select(SegmentRow)
@@ -146,7 +153,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
         _speeds(tx, epochs),
         forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
     )
-    paid, restores = spent(tx, ids), last_restores(tx, ids)
+    paid, restores, exchanges = spent(tx, ids), last_restores(tx, ids), last_exchanges(tx, ids)
     statuses = []
     for job in jobs:
         lease = leases.get(job.id)
@@ -164,6 +171,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
                 forecasts.get(job.id),
                 paid.get(job.id, 0.0),
                 restores.get(job.id, {}),
+                exchanges.get(job.id),
                 tx.now,
             )
         )
@@ -177,7 +185,7 @@ def job_status(tx: Tx, job: JobRow) -> JobStatus:
 def _job_status(
     job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
     beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, paid: float,
-    restore: Mapping[str, float], now: float,
+    restore: Mapping[str, float], exchange: ExchangeChoice | None, now: float,
 ) -> JobStatus:  # fmt: skip
     # Of the live lease, what is not committed yet is shown, too.
     last = beat if beat is not None and (head is None or beat.step > head.step) else head
@@ -216,6 +224,7 @@ def _job_status(
         results=job.results,
         spent=paid,
         last_restore=restore,
+        exchange=exchange,
         forecast=forecast,
         hindsight=forecast_rows.hindsight(job),
         submitted_by=job.submitted_by,

@@ -134,7 +134,11 @@ def _mark_started(tx: Tx, lease: LeaseRow, segment: SegmentRow) -> None:
         segment.state = SegmentState.RUNNING
 
 
-_COLUMNS = {field.name: "passes" if field.name == "epoch" else field.name for field in fields(Observation)}
+_COLUMNS = {
+    field.name: "passes" if field.name == "epoch" else field.name
+    for field in fields(Observation)
+    if field.name != "exchanges"  # the segment's
+}
 
 
 def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> None:
@@ -144,10 +148,13 @@ def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> None
         return
     job = tx.job(claims.job_id)
     about = {"job_id": job.id, "segment_id": claims.segment_id, "epoch": claims.epoch, "lineage": job.lineage}
-    rows = [{**about, **{_COLUMNS[key]: value for key, value in to_json(o).items()}} for o in observations]
+    rows = [{**about, **{column: to_json(o)[key] for key, column in _COLUMNS.items()}} for o in observations]
     statement = insert(ObservationRow).on_conflict_do_nothing().returning(ObservationRow.step)
     new_steps = set(tx.session.scalars(statement, rows))
     new_observations = [to_json(o) for o in observations if o.step in new_steps]
+    for o in observations:
+        if o.choice is not None:
+            tx.segment(claims.segment_id).exchange = to_json(o.choice)
     if new_observations:
         emit(tx, EventKind.OBSERVED, job.id, {"observations": new_observations}, claims.segment_id, claims.epoch)
 

@@ -26,7 +26,7 @@ from math import sqrt
 
 import numpy as np
 
-from elastic_core.domain import Layout, Limits, ProfilePoint, ThroughputModel
+from elastic_core.domain import AUTO, Layout, Limits, ProfilePoint, ThroughputModel
 from elastic_core.predict.speed import layout_speeds
 from elastic_core.predict.speed.experience import NOTHING, Experience
 from elastic_core.predict.speed.posterior import MODEL_ERROR, POINT_ERROR, Question, estimates, prior_of
@@ -35,6 +35,8 @@ from elastic_core.predict.speed.step_form import BY_TYPE, COMMON, Floats, Ints, 
 __all__ = ["Floats", "Ints", "Measured", "StepTime", "fit", "fit_all", "packed", "relative_errors", "split", "stacked"]
 
 _UNSEEN_SECONDS = 0.05  # of a job never seen, for its base batch on one slot: only ratios matter to a decision
+
+Place = tuple[int, int, str]  # slots, nodes, type
 
 # (points, limits, experience): what a model is fitted to
 Measured = tuple[Sequence[ProfilePoint], Limits, Experience]
@@ -201,8 +203,31 @@ def fit_all(jobs: Sequence[Measured]) -> list[StepTime]:
 
 
 def alike(points: Sequence[ProfilePoint], limits: Limits) -> tuple[ProfilePoint, ...]:
-    """Those measured under the job's own communication algorithm; one slot exchanges nothing."""
-    return tuple(point for point in points if point.num_slots == 1 or point.comm == limits.comm)
+    """Those measured under the job's own communication algorithm; one slot exchanges nothing.
+
+    A job whose algorithm is chosen by measurement has on so many slots and nodes of a type the one that was kept there:
+    under which it reported most. Of as many reports each, as right after a trial, it is the one that was fastest.
+    """
+    own: Mapping[Place, str] = _kept(points) if limits.comm == AUTO else {}
+    return tuple(point for point in points if point.num_slots == 1 or point.comm == own.get(_place(point), limits.comm))
+
+
+def _kept(points: Sequence[ProfilePoint]) -> dict[Place, str]:
+    """The algorithm at each place. Deterministic: by reports, speed, name."""
+    reports: dict[tuple[Place, str], int] = {}
+    speeds: dict[tuple[Place, str], float] = {}
+    for point in points:
+        key = (_place(point), point.comm)
+        reports[key] = reports.get(key, 0) + point.count
+        speeds[key] = max(speeds.get(key, 0.0), point.global_batch / point.step_seconds)
+    best: dict[Place, str] = {}
+    for place, comm in sorted(reports, key=lambda key: (reports[key], speeds[key], key[1])):
+        best[place] = comm
+    return best
+
+
+def _place(point: ProfilePoint) -> Place:
+    return point.num_slots, point.num_nodes, point.type
 
 
 def _source(points: Sequence[ProfilePoint]) -> str:

@@ -7,7 +7,7 @@ and with AdaScale the learning rate of a resumed run would differ from the undis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,10 +47,11 @@ class Gradients:
         *,
         fixed_parts: bool = False,
         warmup_steps: int = 1,
+        among: Collection[str] = (),
     ) -> None:
         """`optimizer`: what steps the model, for exchanges that take part in that. `fixed_parts`: norms are those of
-        the fixed parts of the batch, and not of ranks and micro-batches. `warmup_steps`: as in
-        `comm.algorithms.create`."""
+        the fixed parts of the batch, and not of ranks and micro-batches. `warmup_steps`, `among`:
+        as in `comm.algorithms.create`."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.comm: Exchange | None = None
         self.of_whole_batch = True  # after a step's last backward the gradient is that of the whole global batch
@@ -76,8 +77,8 @@ class Gradients:
             )
             # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
             own = find_unused_parameters and group.device.type == "cpu"
-            among = group.beside("the exchange of gradients") if own else None
-            self._hooked = create(comm, group.device, among, warmup_steps=warmup_steps)
+            beside = group.beside("the exchange of gradients") if own else None
+            self._hooked = create(comm, group.device, beside, warmup_steps=warmup_steps, among=among)
             self._hooked.attach(self._ddp, self._probe)
             self.wrapped = self._ddp
         elif steps_weights(comm):

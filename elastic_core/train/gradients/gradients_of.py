@@ -41,5 +41,5 @@ def gradients_of(
         return LocalSteps(model, optimizer, group, comm, options.steps_between_averages)
     return Gradients(
         model, group, comm, find_unused_parameters, optimizer, fixed_parts=fixed_parts,
-        warmup_steps=options.warmup_steps,
+        warmup_steps=options.warmup_steps, among=options.candidates,
     )  # fmt: skip

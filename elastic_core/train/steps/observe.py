@@ -50,7 +50,7 @@ class Observer:
         self._allocation = allocation
         self._dataset_samples = dataset_samples
         self._steps: list[StepFacts] = []
-        self._metrics: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}  # logged since the last report
         self._warm = False
         self._since = time.monotonic()
 
@@ -62,7 +62,7 @@ class Observer:
             self._since = time.monotonic()
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        self._metrics.update(metrics)
+        self.metrics.update(metrics)
 
     def due(self) -> bool:
         elapsed = time.monotonic() - self._since
@@ -71,7 +71,7 @@ class Observer:
     def take(self) -> Observation | None:
         """The report over the steps since the last one; None if there were none."""
         steps, self._steps = self._steps, []
-        metrics, self._metrics = self._metrics, {}
+        metrics, self.metrics = self.metrics, {}
         self._since = time.monotonic()
         return summarise(steps, self._allocation, self._dataset_samples, metrics) if steps else None
 

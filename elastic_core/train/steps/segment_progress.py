@@ -8,9 +8,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from elastic_core.domain import AUTO, EXACT, ExchangeFigures
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec.job import most_samples
 from elastic_core.text import plural
@@ -51,6 +53,8 @@ class Progress:
         self._logged: dict[str, float] = {}
         self._losses: list[float] = []  # since the last checkpoint
         self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
+        self._in_force = EXACT if self.order.allocation.comm == AUTO else self.order.allocation.comm
+        self._exchanges: tuple[ExchangeFigures, ...] = ()  # not reported yet
         self.begin_segment()
 
     @property
@@ -84,10 +88,21 @@ class Progress:
         self.begin_segment()
 
     def begin_segment(self) -> None:
-        self._observer = Observer(self.order.allocation, self.order.facts.dataset_samples)
+        self._observer = self._new_observer()
         self._first = True
         self.began = self.step, self.samples
         self._work_before = self.work
+
+    def exchange_is(self, algorithm: str, tried: tuple[ExchangeFigures, ...]) -> None:
+        """The algorithm in force from the next step on; what was not reported of the steps before is left out."""
+        self._in_force, self._exchanges = algorithm, tried
+        logged = self._observer.metrics
+        self._observer = self._new_observer()
+        self._observer.log(logged)
+
+    def _new_observer(self) -> Observer:
+        allocation = replace(self.order.allocation, comm=self._in_force)
+        return Observer(allocation, self.order.facts.dataset_samples)
 
     def start_at(self, step: int, samples: int, scalars: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -182,4 +197,5 @@ class Progress:
         """Send an observation of the steps since the last."""
         observation = self._observer.take()
         if observation is not None and self._control_link is not None:
-            self._control_link.observations.add(observation)
+            self._control_link.observations.add(replace(observation, exchanges=self._exchanges))
+            self._exchanges = ()

@@ -15,12 +15,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from elastic_core.comm.algorithm import Exchange
+from elastic_core.comm.tuning.auto_exchange import AutoExchange
 from elastic_core.host.exits import Stopped
 from elastic_core.train.checkpoint.committing import Answered
 from elastic_core.train.checkpoint.kept_state import SavedState
 from elastic_core.train.checkpoint.pipeline import CheckpointPipeline, Ending, SaveFailed
 from elastic_core.train.checkpoint.rank_part import Content
 from elastic_core.train.lease.stop_requests import StopRequest
+from elastic_core.train.parallel.group import communicating
 from elastic_core.train.steps.agreement import Agreement
 from elastic_core.train.steps.loop import SegmentClock
 from elastic_core.train.steps.runtime_context import RuntimeContext
@@ -37,7 +40,12 @@ class Segments:
     """Takes `progress` from one segment to the next, as long as this process stays."""
 
     def __init__(
-        self, context: RuntimeContext, progress: Progress, pipeline: CheckpointPipeline, describe: Describe
+        self,
+        context: RuntimeContext,
+        progress: Progress,
+        pipeline: CheckpointPipeline,
+        describe: Describe,
+        exchange: Exchange | None = None,
     ) -> None:
         self._stop_requests = context.stop_requests
         self._control_link = context.control_link
@@ -45,6 +53,7 @@ class Segments:
         self._progress = progress
         self._pipeline = pipeline
         self._describe = describe
+        self._exchange = exchange
         self._agreed: StepResult | None = None
         self._wait_logged = False  # of this segment
         self._unanswered = False  # the last boundary's asynchronous checkpoint is not committed yet
@@ -103,6 +112,7 @@ class Segments:
         self._agreed = result
         if self._progress.report_due() and not self._unanswered:  # under which epoch is not known yet
             self._progress.report()
+        self._weigh_exchange(result)
 
     def proceed(self) -> None:
         """After a step, on every rank alike: stop, reach a boundary, save, or simply go on.
@@ -128,6 +138,18 @@ class Segments:
             self._save_interval()
         elif agreed.save_ready:
             self._tolerate_failure(self._pipeline.advance)
+
+    def _weigh_exchange(self, result: StepResult) -> None:
+        """An observation is of one algorithm. Of steps whose epoch is not known yet there is none."""
+        exchange = self._exchange
+        if not isinstance(exchange, AutoExchange):
+            return
+        with communicating("the choice of an exchange"):
+            changed = exchange.stepped(result.seconds, result.wait_seconds)
+        if changed:
+            if not self._unanswered:
+                self._progress.report()
+            self._progress.exchange_is(exchange.in_force, exchange.tried if exchange.chosen else ())
 
     def _save_interval(self) -> None:
         started = time.perf_counter()

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from elastic_airflow.links import tracker_url
 from elastic_airflow.names import DRIVER, RUN
 from elastic_airflow.page.expected import ForecastShown, GradeShown, forecast_shown, hindsight_shown
-from elastic_core.domain import JobState, JobView, SegmentState, Snapshot
+from elastic_core.domain import AUTO, JobState, JobView, SegmentState, Snapshot
+from elastic_core.protocol.exchange_words import chosen_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
@@ -231,7 +232,7 @@ def job_shown(
         types=", ".join(f"{count} {kind}" for kind, count in held.counts().items()) if held else "",
         global_batch=held.global_batch if held else None,
         layout=_layout(job),
-        comm=held.comm if held else "",
+        comm=_exchange(job),
         seconds_left=job.seconds_left,
         spent=job.spent,
         budget=spec.budget,
@@ -249,6 +250,13 @@ def job_shown(
         submitted_by=job.submitted_by,
         actions=actions,
     )
+
+
+def _exchange(job: JobStatus) -> str:
+    held = job.allocation
+    if held is None:
+        return ""
+    return chosen_words(job) if held.comm == AUTO else held.comm
 
 
 def hold_shown(segment: SegmentStatus) -> HoldShown:

@@ -174,13 +174,16 @@ def test_every_decision_can_be_made_again_from_its_record(plane: LedgerControl, 
         assert replayed.same, replayed
 
 
-def test_a_job_gets_the_exchange_that_its_spec_names_whatever_the_policy(plane: LedgerControl, ledger_url: str) -> None:
-    plane.submit("job-b", a_spec(comm={"algorithm": "bytegrad"}), FACTS)
+@pytest.mark.parametrize("algorithm", ["bytegrad", "auto"])
+def test_a_job_gets_the_exchange_that_its_spec_names_whatever_the_policy(
+    plane: LedgerControl, ledger_url: str, algorithm: str
+) -> None:
+    plane.submit("job-b", a_spec(comm={"algorithm": algorithm}), FACTS)
     order = Life(plane, plane.trainer, "job-b").start()
-    assert order.allocation.comm == "bytegrad"
+    assert order.allocation.comm == algorithm
     handed_over = plane.trainer(order.token).commit(a_commit(order, 3, final=True)).order
     assert handed_over is not None
-    assert handed_over.allocation.comm == "bytegrad"
+    assert handed_over.allocation.comm == algorithm
     for (number,) in decisions(ledger_url, "id"):
         assert plane.replay(int(str(number))).same
 

@@ -1,0 +1,178 @@
+"""The exchange that ranks choose by measurement, in training: `auto`.
+
+A model begins under the exact sum. After a few steps its computing and waiting are known; where waiting is worth it,
+the group probes its links, every candidate's step is predicted (`step_cost`), and the best two that promise to be
+faster are tried for a few steps each. All of it is training: gradients are exchanged by the algorithm that is tried.
+The fastest is kept, the exact sum unless another saves at least a twentieth. Rank 0's figures decide on every rank.
+
+Chosen once: whoever wants to choose again, since ranks or links have changed, makes a new one. Errors that an algorithm
+kept are given to it when it is used again, and dropped with an algorithm that was tried and not chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from elastic_core.comm.algorithm import BucketProbe, GradBucket
+from elastic_core.comm.hook import exchange
+from elastic_core.comm.hooked import HookedAlgorithm
+from elastic_core.comm.tuning.link_probe import probe as probe_links
+from elastic_core.comm.tuning.received_bytes import received_bytes
+from elastic_core.comm.tuning.step_cost import predict
+from elastic_core.domain import AUTO, EXACT, ExchangeFigures
+
+WARM_STEPS = 2  # of each trial, not timed: DDP lays out its buckets, algorithms their buffers
+TIMED_STEPS = 3
+TRIED_BESIDE = 2  # candidates, besides the exact sum
+WORTH = 0.95  # of the exact sum's step: another must take no more
+
+
+class AutoExchange:
+    """gloo. `candidates` by name, the exact sum among them; those that declare no traffic are passed over."""
+
+    name: ClassVar[str] = AUTO
+
+    def __init__(self, candidates: Mapping[str, type[HookedAlgorithm]], group: dist.ProcessGroup | None = None) -> None:
+        self._classes = candidates
+        self._group = group
+        self._world = dist.get_world_size(group)
+        self._made: dict[str, HookedAlgorithm] = {}
+        self._kept: dict[str, dict[str, Tensor]] = {}  # states from a checkpoint, of algorithms not in use yet
+        self._figures: dict[str, ExchangeFigures] = {}
+        self._to_try: list[str] | None = None  # None: not known yet
+        self._steps: list[tuple[float, float]] = []  # of the trial: seconds, and those of them spent waiting
+        self._bytes_before = 0
+        self.chosen = len(candidates) == 1
+        self.in_force = EXACT
+
+    @property
+    def tried(self) -> tuple[ExchangeFigures, ...]:
+        """What was predicted and measured, by the time that a step took or would take; () where there was no choice."""
+        return tuple(sorted(self._figures.values(), key=_seconds))
+
+    def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
+        self._model, self._probe, self._weight = model, probe, weight
+        self._shapes = [p.shape for p in model.module.parameters() if p.requires_grad]
+        self._use(EXACT)
+        model.register_comm_hook(self, exchange)
+
+    def follow(self, optimizer: Optimizer) -> None:  # noqa: ARG002 - candidates exchange gradients
+        return None
+
+    def gradients_are_local(self) -> bool:
+        return False
+
+    def submit(self, bucket: GradBucket) -> Future[Tensor]:
+        return self._current.submit(bucket)
+
+    def stepped(self, seconds: float, wait_seconds: float) -> bool:
+        """After each step, on every rank alike: whether another algorithm is in force from now on, or has been chosen.
+
+        Collective where a trial ends. Raises torch's `RuntimeError` where a peer is gone.
+        """
+        if self.chosen:
+            return False
+        self._steps.append((seconds, wait_seconds))
+        if len(self._steps) == WARM_STEPS:
+            self._bytes_before = received_bytes()
+        if len(self._steps) < WARM_STEPS + TIMED_STEPS:
+            return False
+        self._end_trial()
+        if self._to_try:
+            self._use(self._to_try.pop(0))
+        else:
+            self._choose()
+        return True
+
+    def state_dict(self) -> dict[str, Tensor]:
+        states = self._kept | {self.in_force: self._current.state_dict()}
+        return {f"{name}/{key}": value for name, state in states.items() for key, value in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        for key, value in state.items():
+            name, _, own = key.partition("/")
+            self._kept.setdefault(name, {})[own] = value.clone()
+
+    def take_wait_seconds(self) -> float:
+        return self._current.take_wait_seconds()
+
+    def failure(self) -> BaseException | None:
+        return self._current.failure()
+
+    def close(self) -> None:
+        for algorithm in self._made.values():
+            algorithm.close()
+
+    @property
+    def _current(self) -> HookedAlgorithm:
+        return self._made[self.in_force]
+
+    def _use(self, name: str) -> None:
+        if name not in self._made:
+            self._made[name] = self._classes[name](self._group)
+            self._made[name].start(self._model, self._probe, self._weight)
+            self._made[name].load_state_dict(self._kept.pop(name, {}))
+        self.in_force = name
+
+    def _end_trial(self) -> None:
+        timed, self._steps = self._steps[WARM_STEPS:], []
+        received = (received_bytes() - self._bytes_before) / TIMED_STEPS
+        computing = median(seconds - waited for seconds, waited in timed)
+        seconds, sent, computing = self._of_first([median(seconds for seconds, _ in timed), received, computing])
+        before = self._figures.get(self.in_force, ExchangeFigures(algorithm=self.in_force))
+        self._figures[self.in_force] = replace(before, measured_seconds=seconds, measured_bytes=sent)
+        if self._to_try is None:
+            self._to_try = self._worth_trying(seconds, computing) if computing < WORTH * seconds else []
+
+    def _worth_trying(self, exact_seconds: float, computing: float) -> list[str]:
+        """Predicts every candidate; the names of those that promise the most, the best first."""
+        link = probe_links(self._group)
+        for name, algorithm in self._classes.items():
+            cost = predict(algorithm, self._shapes, self._world, link, computing)
+            if cost is None:
+                continue
+            seconds, sent = self._of_first([cost.seconds, cost.sent_bytes])
+            before = self._figures.get(name, ExchangeFigures(algorithm=name))
+            self._figures[name] = replace(before, predicted_seconds=seconds, predicted_bytes=sent)
+        faster = [f.algorithm for f in sorted(self._figures.values(), key=_predicted)
+                  if f.algorithm != EXACT and _predicted(f) <= WORTH * exact_seconds]  # fmt: skip
+        return faster[:TRIED_BESIDE]
+
+    def _choose(self) -> None:
+        exact = self._figures[EXACT].measured_seconds
+        assert exact is not None, "the exact sum is tried first"
+        best = min(self._figures.values(), key=_measured)
+        self._use(best.algorithm if _measured(best) <= WORTH * exact else EXACT)
+        self.chosen = True
+        for name in [name for name in self._made if name != self.in_force]:
+            self._made.pop(name).close()
+        self._kept.clear()
+
+    def _of_first(self, values: Sequence[float]) -> list[float]:
+        """Rank 0's, on every rank."""
+        told = torch.tensor(values, dtype=torch.float64)
+        dist.broadcast(told, group=self._group, group_src=0)
+        listed: list[float] = told.tolist()
+        return listed
+
+
+def _predicted(figures: ExchangeFigures) -> float:
+    return float("inf") if figures.predicted_seconds is None else figures.predicted_seconds
+
+
+def _measured(figures: ExchangeFigures) -> float:
+    return float("inf") if figures.measured_seconds is None else figures.measured_seconds
+
+
+def _seconds(figures: ExchangeFigures) -> float:
+    return _predicted(figures) if figures.measured_seconds is None else figures.measured_seconds

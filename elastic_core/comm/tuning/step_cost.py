@@ -1,0 +1,92 @@
+"""Seconds and bytes of a step under an algorithm, predicted from a link and from a step's computation.
+
+    bucket    rounds x latency + bytes x seconds a byte + values x seconds a value of its own computing
+    step      computation, and what of the exchange is left when backward ends
+
+Buckets are ready one after another during backward, in proportion to their bytes, and are exchanged one after another.
+Backward is taken to be two thirds of the computation: two products of matrices where forward has one. It leaves out
+that exchange and computation share processors; the best few are tried for that reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from elastic_core.comm.hooked import HookedAlgorithm
+from elastic_core.comm.traffic import Traffic
+from elastic_core.comm.tuning.link_probe import Link
+
+BUCKET_BYTES = 25 * 1024 * 1024  # DDP's, but for the first
+FIRST_BUCKET_BYTES = 1024 * 1024
+_BACKWARD = 2 / 3
+_REHEARSED = 1 << 18  # values; a square of 512
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    seconds: float
+    sent_bytes: float
+
+
+def predict(
+    algorithm: type[HookedAlgorithm],
+    shapes: Sequence[torch.Size],
+    world: int,
+    link: Link,
+    compute_seconds: float,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> Cost | None:
+    """Of single precision gradients in these shapes, the model's order; None where the algorithm declares no traffic.
+
+    `compute_seconds`: of a step without exchange. Not collective: it is what this rank expects.
+    """
+    buckets = [(bucket, algorithm.traffic(bucket, world)) for bucket in in_buckets(shapes, bucket_bytes)]
+    whole = sum(_values(bucket) for bucket, _ in buckets)
+    own = seconds_per_value(algorithm)
+    ready = compute_seconds * (1 - _BACKWARD)
+    done, sent = ready, 0.0
+    for bucket, traffic in buckets:
+        if traffic is None:
+            return None
+        ready += compute_seconds * _BACKWARD * _values(bucket) / whole
+        done = max(done, ready) + _on_link(traffic, link) + _values(bucket) * own
+        sent += traffic.sent_bytes
+    return Cost(max(done, compute_seconds), sent)
+
+
+def in_buckets(shapes: Sequence[torch.Size], bucket_bytes: int) -> list[list[torch.Size]]:
+    """As DDP lays them out: from the last parameter to the first, a bucket being full when it has reached its size."""
+    buckets: list[list[torch.Size]] = [[]]
+    room = min(FIRST_BUCKET_BYTES, bucket_bytes)
+    for shape in reversed(shapes):
+        if room <= 0:
+            buckets.append([])
+            room = bucket_bytes
+        buckets[-1].append(shape)
+        room -= 4 * shape.numel()
+    return buckets
+
+
+@cache
+def seconds_per_value(algorithm: type[HookedAlgorithm]) -> float:
+    """Of what a rank computes for the exchange beside the sum; measured once a process, in a few milliseconds."""
+    values = torch.randn(_REHEARSED, generator=torch.Generator().manual_seed(0))
+    took = []
+    for _ in range(3):
+        started = time.perf_counter()
+        algorithm.rehearse(values)
+        took.append(time.perf_counter() - started)
+    return min(took) / _REHEARSED
+
+
+def _on_link(traffic: Traffic, link: Link) -> float:
+    return traffic.rounds * link.latency + traffic.sent_bytes * link.seconds_per_byte
+
+
+def _values(shapes: Sequence[torch.Size]) -> int:
+    return sum(shape.numel() for shape in shapes)

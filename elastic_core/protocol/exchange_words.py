@@ -1,0 +1,62 @@
+"""The exchange of a job that chooses it by measurement, in words: which, why, what it saves against the exact sum."""
+
+from __future__ import annotations
+
+from elastic_core.domain import EXACT, ExchangeChoice, ExchangeFigures
+from elastic_core.protocol.records import JobStatus
+from elastic_core.spec.job_comm import EXACTLY
+from elastic_core.text import plural
+
+
+def choice_words(choice: ExchangeChoice) -> str:
+    """E.g. "bytegrad on 2 slots: 2.51 s and 25.3 MB a step, against 8.31 s and 101 MB of allreduce; ..."."""
+    by_name = {figures.algorithm: figures for figures in choice.figures}
+    own, exact = by_name.get(choice.algorithm), by_name.get(EXACT)
+    words = f"{choice.algorithm} on {plural(choice.num_slots, 'slot')}"
+    if own is not None:
+        words += f": {_measured(own)} a step"
+    if exact is not None and choice.algorithm != EXACT:
+        words += f", against {_measured(exact)} of {EXACT}"
+    others = [figures for figures in choice.figures if figures.algorithm not in (choice.algorithm, EXACT)]
+    if not others:
+        return f"{words}; nothing else could save a twentieth of a step" if choice.algorithm == EXACT else words
+    return f"{words}; {', '.join(f'{figures.algorithm} {_either(figures)}' for figures in others)}"
+
+
+def chosen_words(job: JobStatus) -> str:
+    """Of a job whose spec leaves the algorithm open."""
+    allow = job.spec.comm.allow or EXACTLY
+    if allow == EXACTLY:
+        return f"auto: {EXACT}, since comm.allow is {EXACTLY} and admits no other"
+    held = job.allocation
+    if held is not None and held.num_slots == 1:
+        return f"auto ({allow}): nothing is exchanged on 1 slot"
+    if job.exchange is None or (held is not None and held.num_slots != job.exchange.num_slots):
+        return f"auto ({allow}): {EXACT}, until others have been tried"
+    return f"auto ({allow}): {choice_words(job.exchange)}"
+
+
+def figures_by_name(choice: ExchangeChoice) -> dict[str, float]:
+    """As metrics: `exchange/<algorithm>/<figure>` in seconds and bytes a step."""
+    return {
+        f"exchange/{figures.algorithm}/{name}": value
+        for figures in choice.figures
+        for name, value in (
+            ("predicted_seconds", figures.predicted_seconds),
+            ("predicted_bytes", figures.predicted_bytes),
+            ("measured_seconds", figures.measured_seconds),
+            ("measured_bytes", figures.measured_bytes),
+        )
+        if value is not None
+    }
+
+
+def _either(figures: ExchangeFigures) -> str:
+    if figures.measured_seconds is not None:
+        return f"{figures.measured_seconds:.3g} s"
+    return "unknown" if figures.predicted_seconds is None else f"{figures.predicted_seconds:.3g} s predicted"
+
+
+def _measured(figures: ExchangeFigures) -> str:
+    seconds = "?" if figures.measured_seconds is None else f"{figures.measured_seconds:.3g}"
+    return f"{seconds} s and {(figures.measured_bytes or 0.0) / 1e6:.3g} MB"

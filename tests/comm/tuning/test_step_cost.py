@@ -1,0 +1,83 @@
+"""Predicted steps: between what must be waited for and the sum of all, and the declared bytes are those on the wire."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from elastic_core.comm.algorithms import _GLOO, NAMES, create
+from elastic_core.comm.allreduce import OrderedAllReduce
+from elastic_core.comm.bytegrad import ByteGrad
+from elastic_core.comm.hooked import HookedAlgorithm
+from elastic_core.comm.tuning.link_probe import Link
+from elastic_core.comm.tuning.received_bytes import received_bytes
+from elastic_core.comm.tuning.step_cost import in_buckets, predict, seconds_per_value
+from tests.comm import ranks
+
+SHAPES = [torch.Size(shape) for shape in ((512, 2048), (2048,), (2048, 2048), (2048,), (10, 2048), (10,))]
+LINKS = st.builds(Link, st.floats(0, 0.01), st.floats(0, 1e-6))
+SECONDS, WORLDS = st.floats(1e-4, 10.0), st.integers(2, 16)
+
+
+class Undeclared(HookedAlgorithm):
+    name = "undeclared"
+
+
+@given(LINKS, SECONDS, WORLDS, st.integers(1, 2**27))
+def test_a_step_takes_its_computing_and_at_most_the_exchange_after_it(link, computing, world, bucket):
+    cost = predict(OrderedAllReduce, SHAPES, world, link, computing, bucket)
+    alone = predict(OrderedAllReduce, SHAPES, world, link, 0.0, bucket)
+    slack = 1e-9 + 1e-9 * computing
+    assert max(computing, alone.seconds) - slack <= cost.seconds <= computing + alone.seconds + slack
+    whole = 8 * sum(s.numel() for s in SHAPES) * (world - 1) / world
+    assert cost.sent_bytes >= 0.999 * whole, "small buckets that are gathered whole are more bytes"
+
+
+@given(SECONDS, WORLDS)
+def test_what_sends_a_quarter_wins_on_a_slow_link_and_not_where_there_is_nothing_to_win(computing, world):
+    slow, free = Link(0.0, 1e-5), Link(0.0, 0.0)
+    exact, byte = (predict(a, SHAPES, world, slow, computing).seconds for a in (OrderedAllReduce, ByteGrad))
+    assert byte < 0.5 * exact or exact < 1.6 * computing
+    assert predict(OrderedAllReduce, SHAPES, world, free, computing).seconds == pytest.approx(computing, abs=1e-3)
+
+
+def test_who_declares_no_traffic_is_not_predicted():
+    assert predict(Undeclared, SHAPES, 2, Link(0.0, 1e-8), 1.0) is None
+
+
+@given(st.integers(1, 2**25))
+def test_buckets_hold_every_parameter_once_from_the_last_to_the_first(size):
+    buckets = in_buckets(SHAPES, size)
+    assert [shape for bucket in buckets for shape in bucket] == SHAPES[::-1]
+    assert all(buckets)
+    for bucket in buckets[1:]:
+        assert 4 * sum(shape.numel() for shape in bucket[:-1]) < size, "it was full before its last parameter"
+
+
+@pytest.mark.parametrize("name", ["fp16", "bytegrad", "powersgd"])
+def test_what_an_algorithm_computes_beside_the_sum_takes_time(name):
+    assert 0 < seconds_per_value(_GLOO[name]) < 1e-4
+
+
+def counted(rank: int, world: int, name: str) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 512), nn.Linear(512, 300))
+    model = DistributedDataParallel(module, gradient_as_bucket_view=True)
+    create(name, torch.device("cpu")).attach(model)
+    shapes = [p.shape for p in module.parameters()]
+    for _ in range(3):
+        before = received_bytes()
+        model(torch.randn(4, 512)).sum().backward()
+    received = received_bytes() - before
+    declared = predict(_GLOO[name], shapes, world, Link(0, 0), 1.0)
+    assert received == pytest.approx(declared.sent_bytes, rel=0.03, abs=3000)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("name", [name for name in NAMES if _GLOO[name].traffic([torch.Size([4, 4])], 2) is not None])
+def test_declared_bytes_are_those_on_the_wire(name, world, tmp_path):
+    ranks.run(counted, tmp_path, world, name)

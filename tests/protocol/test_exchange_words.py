@@ -1,0 +1,60 @@
+"""Which exchange, why, and what it saves, in words and as metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elastic_core.domain import ExchangeChoice, ExchangeFigures
+from elastic_core.protocol.exchange_words import choice_words, chosen_words, figures_by_name
+from elastic_core.spec import parse_job_spec
+from tests.builders import a_spec
+from tests.examples.test_demo import a_job, an_allocation
+
+EXACT = ExchangeFigures(
+    algorithm="allreduce", predicted_seconds=8.1, predicted_bytes=101e6, measured_seconds=8.31, measured_bytes=101e6
+)
+BYTES = ExchangeFigures(
+    algorithm="bytegrad", predicted_seconds=2.6, predicted_bytes=25e6, measured_seconds=2.51, measured_bytes=25.3e6
+)
+HALVES = ExchangeFigures(algorithm="fp16", predicted_seconds=4.2, predicted_bytes=50e6)
+CHOICE = ExchangeChoice(algorithm="bytegrad", num_slots=2, figures=(BYTES, HALVES, EXACT))
+
+
+def choosing(allow: str | None, **more: object):
+    spec = parse_job_spec({**a_spec().model_dump(mode="json"), "comm": {"algorithm": "auto", "allow": allow}})
+    return a_job(spec=spec, **more)
+
+
+def test_a_choice_says_what_it_costs_and_what_the_others_would():
+    assert choice_words(CHOICE) == (
+        "bytegrad on 2 slots: 2.51 s and 25.3 MB a step, against 8.31 s and 101 MB of allreduce; fp16 4.2 s predicted"
+    )
+    stays = ExchangeChoice(algorithm="allreduce", num_slots=4, figures=(EXACT,))
+    assert choice_words(stays) == (
+        "allreduce on 4 slots: 8.31 s and 101 MB a step; nothing else could save a twentieth of a step"
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (choosing(None), "auto: allreduce, since comm.allow is exact and admits no other"),
+        (choosing("lossy"), "auto (lossy): allreduce, until others have been tried"),
+        (choosing("lossy", exchange=CHOICE), f"auto (lossy): {choice_words(CHOICE)}"),
+        (choosing("lossy", exchange=replace(CHOICE, num_slots=4)), "auto (lossy): allreduce, until others have been"),
+        (choosing("lossy", exchange=CHOICE, allocation=an_allocation(1)), "auto (lossy): nothing is exchanged on 1"),
+        (choosing("lossy", exchange=CHOICE, allocation=None), f"auto (lossy): {choice_words(CHOICE)}"),
+    ],
+)
+def test_of_a_job_it_says_what_is_in_force(job, said):
+    assert chosen_words(job).startswith(said)
+
+
+def test_figures_are_metrics_by_algorithm_as_far_as_they_are_known():
+    metrics = figures_by_name(CHOICE)
+    assert len(metrics) == 10
+    assert metrics["exchange/bytegrad/measured_seconds"] == 2.51
+    assert metrics["exchange/fp16/predicted_bytes"] == 50e6
+    assert "exchange/fp16/measured_seconds" not in metrics
