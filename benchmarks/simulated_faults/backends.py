@@ -1,8 +1,8 @@
 """Engines and backends of the simulated processes: they outlive the processes, and the seeds of one database.
 
-A process that starts anew would compile the same statements, and its backends load the same catalogue: half of a seed's
-time. So each part keeps its compiled statements, and a connection that is closed gives its backend, which forgets all
-of its session (locks, too), to the next that is opened. Backends that were ended are never given.
+A process that starts anew would compile the same statements, and its backends load the same catalogue. So each part
+keeps its compiled statements, and a connection that is closed gives its backend, which forgets all of its session
+(locks, too), to the next that is opened. Backends that were ended are never given.
 """
 
 from __future__ import annotations
