@@ -3,8 +3,8 @@
 Random models of 5 to 64 layers on 2, 4 and 16 types (`elastic_core.placement.problem_families`: recommendation models,
 and layers in any order), each above a floor of 0.8 of what one type alone reaches. Cost is in parts of the optimum,
 which `exact` proves. Times are processor time, so that what else the machine does is not measured. The second table
-is of recommendation models alone, which HeterPS is for: the same model, at the same prices, by every planner. Its figures are of made-up models:
-they say how much choosing layers can be worth, not what it is worth on hardware.
+is of recommendation models alone, which HeterPS is for: the same model, at the same prices, by every planner.
+The models are made up: the figures say how much choosing layers can be worth, not what it is worth on hardware.
 """
 
 from __future__ import annotations
