@@ -3,8 +3,8 @@
     python -m benchmarks.communication.measured_rank '{"rank": 0, "world": 2, "methods": ["ddp"], ...}'
 
 An MLP 1024-4096-4096-1024 (25.2 million parameters, 101 MB of gradients) learns a fixed map from 32 samples a rank and
-step, on one thread. Every method begins from the same weights and reads the same samples. Rank 0 prints a line of JSON
-for each method.
+step, on one thread. Every method begins from the same weights and reads the same samples. The optimizer is SGD; of
+those that exchange momenta it is Adam, past its warm-up. Rank 0 prints a line of JSON for each method.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from elastic_core.comm.algorithm import CommAlgorithm
-from elastic_core.comm.algorithms import create
+from elastic_core.comm.algorithm import Exchange
+from elastic_core.comm.algorithms import averages, averaging_class, create, steps_weights
 from elastic_core.comm.tuning.auto_exchange import AutoExchange
 
 BATCH = 32  # of each rank
@@ -34,11 +34,14 @@ COMPUTE, DDP, DDP_BF16 = "no exchange", "ddp", "ddp bf16"
 _WARM_STEPS = 2  # DDP lays its buckets out after the first
 _MOST_TRIED = 40  # steps until `auto` has chosen
 _LEAST_STEPS = 3
+INTERVAL = 8  # steps between averages of weights
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Medians over `steps`: seconds of rank 0's steps, bytes that its link carried out of it a step."""
+    """Medians over `steps`: seconds of rank 0's steps, bytes that its link carried out of it a step. Of a method that
+    averages weights means over whole intervals: its steps differ."""
 
     method: str
     step_seconds: float
@@ -71,12 +74,17 @@ class Training:
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         self.model = nn.Sequential(*layers[:-1])
         self.map = torch.randn(WIDTHS[0], WIDTHS[-1]) / WIDTHS[0] ** 0.5
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
         self._samples = torch.Generator().manual_seed(1 + part.rank)
         self._weight = 1.0
         self._ddp: nn.Module = self.model
-        self.algorithm: CommAlgorithm | None = None
-        if method != COMPUTE:
+        self.algorithm: Exchange | None = None
+        if averages(method):
+            average = averaging_class(method, _CPU)
+            averaging = average(dist.new_group() if average.overlaps else None, INTERVAL)
+            averaging.attach(self.model, self.optimizer)
+            self.algorithm = averaging
+        elif method != COMPUTE:
             ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
             self._ddp = ddp
             self._attach(method, ddp, part.world)
@@ -97,8 +105,12 @@ class Training:
         if method == DDP_BF16:
             ddp.register_comm_hook(None, bf16_compress_hook)
         elif method != DDP:
-            self.algorithm = create(method, torch.device("cpu"))
-            self.algorithm.attach(ddp)
+            exchange = create(method, _CPU, warmup_steps=_WARM_STEPS - 1)
+            exchange.attach(ddp)
+            if steps_weights(method):
+                self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
+                exchange.follow(self.optimizer)
+            self.algorithm = exchange
             self._weight = 1 / world  # it sums, DDP's own takes the mean
 
 
@@ -118,12 +130,14 @@ def measure(method: str, part: Part) -> Measured:
             sent.append(sent_bytes(part.interface) - before)
         elif len(losses) == tried + _WARM_STEPS:
             fitting = int(_of_first(part.seconds / took))
-            planned = tried + _WARM_STEPS + max(_LEAST_STEPS, min(part.steps, fitting))
+            measured = max(_LEAST_STEPS, min(part.steps, fitting))
+            planned = len(losses) + (-(-measured // INTERVAL) * INTERVAL if averages(method) else measured)
     training.close()
+    typical = statistics.fmean if averages(method) else statistics.median
     return Measured(
         method=method,
-        step_seconds=statistics.median(seconds),
-        sent_bytes=statistics.median(sent),
+        step_seconds=typical(seconds),
+        sent_bytes=typical(sent),
         steps=len(seconds),
         losses=tuple(_mean(loss) for loss in losses),
         chosen=training.algorithm.in_force if isinstance(training.algorithm, AutoExchange) else "",
