@@ -11,6 +11,7 @@ from torch import nn
 
 from elastic_core.comm.algorithms import averaging_class
 from elastic_core.comm.averaging.ordered_mean import average
+from elastic_core.comm.tuning.received_bytes import received_bytes
 from elastic_core.errors import UserError
 from tests.comm import plain, ranks
 from tests.comm.averaging.training import algorithm, compare_with_replay, gradients, net, optimizer_of, trained
@@ -217,11 +218,11 @@ def bytes_on_the_wire(rank: int, world: int) -> None:
         averaging.attach(model, optimizer)
         model.weight.grad = torch.randn(1000, 1000)
         dist.barrier()
-        before = ranks.received_bytes()
+        before = received_bytes()
         for _ in range(4):
             optimizer.step()
         averaging.close()
-        received = ranks.received_bytes() - before
+        received = received_bytes() - before
         want = of_world[0 if world == 2 else 1]
         assert want <= received <= 1.02 * want, (name, received)
         dist.barrier()
