@@ -83,6 +83,7 @@ class JobStatus:
     hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out
     exchange: ExchangeChoice | None = None  # the last, of a job whose algorithm is chosen by measurement
     submitted_by: str | None = None  # a user of Airflow, USER@host, or dag:DAG_ID; None where nobody is known
+    epoch: int | None = None  # of that segment's live or last lease: another one, another attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

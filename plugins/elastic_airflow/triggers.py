@@ -377,7 +377,9 @@ class SegmentTrigger(AttemptTrigger):
         return path, {**arguments, "epoch": self.epoch}
 
     async def look(self, job: JobStatus) -> bool:
-        return job.segment_state not in (SegmentState.GRANTED, SegmentState.RUNNING) or self._check_due()
+        """The next attempt may hold its slots before anybody has seen that the last one lost them."""
+        over = job.segment_state not in (SegmentState.GRANTED, SegmentState.RUNNING)
+        return over or job.epoch not in (None, self.epoch) or self._check_due()
 
     def event_of(self, segment: SegmentStatus) -> TriggerEvent | None:
         if segment.state.open and segment.lease_live and segment.epoch == self.epoch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
@@ -37,13 +37,15 @@ DECIDING = 7023111  # advisory lock: a decision is in flight
 @dataclass(slots=True)
 class Tx:
     """A transaction under way. `trigger`, once set, makes it a scheduling event; `carries_out`, a step of carrying out
-    the plan in force, about which nobody has to decide again."""
+    the plan in force, about which nobody has to decide again. `returning`: jobs that lost an attempt in it, and are to
+    have slots again before others have."""
 
     session: Session
     now: float
     settings: Settings
     trigger: str | None = None
     carries_out: bool = False
+    returning: list[str] = field(default_factory=list)
     _scheduling: SchedulingRow | None = None  # the session itself forgets what nobody holds, and asks again
 
     def job(self, job_id: str, *, lock: bool = False) -> JobRow:

@@ -228,6 +228,7 @@ def _job_status(
         forecast=forecast,
         hindsight=forecast_rows.hindsight(job),
         submitted_by=job.submitted_by,
+        epoch=segment.epoch,
     )
 
 

@@ -98,10 +98,13 @@ class Allocator:
         return policy, self.predictors.classify(snapshots.with_models(built, self._fit))
 
     def change(self, work: Callable[[Tx], T]) -> T:
-        """`Ledger.change`; what is no news to the plan in force, but a step of it, lets it go on in the same change."""
+        """`Ledger.change`; what is no news to the plan in force, but a step of it, lets it go on in the same change. So
+        does a lost attempt: its job has slots again before anybody is asked, or else it is news."""
 
         def change_and_go_on(tx: Tx) -> T:
             result = work(tx)
+            if tx.returning:
+                enforce.give_back(tx)
             if tx.carries_out and tx.trigger is None:
                 enforce.carry_on(tx)
             return result

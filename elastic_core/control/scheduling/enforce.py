@@ -15,7 +15,7 @@ from elastic_core.control.scheduling.snapshots import between_until, submission
 from elastic_core.crashing import crash_here
 from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, Target, from_json, to_json
 from elastic_core.policy.base.queue import in_order
-from elastic_core.policy.plans.grants import plan_moves, usable
+from elastic_core.policy.plans.grants import grants_to_returning, plan_moves, usable
 from elastic_core.policy.plans.moves import Asker, Holder, Moves
 from elastic_core.snapshot.job_record import Submission
 from elastic_core.spec import JobSpec
@@ -32,23 +32,45 @@ def enforce(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> tuple[l
     return _apply(tx, moves), _check_at(tx, moves)
 
 
+def give_back(tx: Tx) -> None:
+    """Jobs that lost an attempt get of what is free now what the plan in force has for them, whatever is due and
+    whoever else waits. Where that is nothing, a decision is due."""
+    targets = {row.job_id: from_json(Target, row.target) for row in tx.among(TargetRow.job_id, tx.returning)}
+    moves = grants_to_returning(leases.free_slots(tx), _askers(tx, _waiting_jobs(tx, targets), targets), targets)
+    decision = _in_force(tx)
+    actions = _apply(tx, moves)
+    if decision is not None:
+        decision.actions = [*decision.actions, *actions]
+    without = set(tx.returning) - {grant.asker.job_id for grant in moves.grants}
+    if without and tx.trigger is None:
+        tx.trigger = f"{', '.join(sorted(without))} lost an attempt"
+
+
 def carry_on(tx: Tx) -> None:
     """The plan in force goes on, as far as it can now. Where a decision is due, that will do it."""
     scheduling = tx.scheduling()
     if scheduling.version != scheduling.decided_version:
         return
-    decision = tx.session.scalar(select(DecisionRow).where(DecisionRow.version == scheduling.decided_version))
+    decision = _in_force(tx)
     rows = {row.job_id: row for row in tx.session.scalars(select(TargetRow))}
     if decision is None or not rows:
         return
-    waiting = tx.among(JobRow.id, _waiting(tx, rows))
-    jobs = [submission(job, from_json(JobSpec, job.spec)) for job in waiting]
-    moves = _moves(tx, jobs, {job_id: from_json(Target, row.target) for job_id, row in rows.items()})
+    moves = _moves(tx, _waiting_jobs(tx, rows), {job_id: from_json(Target, row.target) for job_id, row in rows.items()})
     for job_id, row in rows.items():
         row.waits = moves.waits.get(job_id)
     decision.actions = [*decision.actions, *_apply(tx, moves)]
     times = (decision.plan.get("wake_at"), _check_at(tx, moves))
     scheduling.wake_at = min((at for at in times if at is not None), default=None)
+
+
+def _in_force(tx: Tx) -> DecisionRow | None:
+    decided = tx.scheduling().decided_version
+    return tx.session.scalar(select(DecisionRow).where(DecisionRow.version == decided))
+
+
+def _waiting_jobs(tx: Tx, job_ids: Iterable[str]) -> list[Submission]:
+    waiting = tx.among(JobRow.id, _waiting(tx, job_ids))
+    return [submission(job, from_json(JobSpec, job.spec)) for job in waiting]
 
 
 def _moves(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], targets: Mapping[str, Target]) -> Moves:
@@ -58,13 +80,18 @@ def _moves(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], targets: Mapp
     segments, draining = {row.id: row for row in of_leases}, leases.draining(tx)
     aside = set_aside_nodes(tx)
     holders = [_holder(lease, segments[lease.segment_id], draining.get(lease.epoch, ()), aside) for lease in leased]
+    askers = _askers(tx, jobs, targets)
+    return plan_moves(tx.now, tx.settings.grace_seconds, leases.free_slots(tx), holders, askers, targets)
+
+
+def _askers(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], targets: Mapping[str, Target]) -> list[Asker]:
+    """In the order of the queue."""
     waiting = _waiting(tx, targets)
     last = leases.last_slots(tx, list(waiting))
-    askers = [
+    return [
         Asker(job_id=job.job_id, segment_id=waiting[job.job_id], limits=job.limits, last_slots=last.get(job.job_id, ()))
         for job in in_order(job for job in jobs if job.job_id in waiting)
     ]
-    return plan_moves(tx.now, tx.settings.grace_seconds, leases.free_slots(tx), holders, askers, targets)
 
 
 def _waiting(tx: Tx, job_ids: Iterable[str]) -> dict[str, str]:

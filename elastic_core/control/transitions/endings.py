@@ -58,7 +58,6 @@ def group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
     if job.state != JobState.ACTIVE or segment.epoch != lease.epoch or not SegmentState(segment.state).open:
         tx.carries_out = True  # it ended in the ledger before; only its slots were still held
         return
-    tx.trigger = f"the processes of {segment.id} are gone ({report.kind})"
     if report.kind == ExitKind.USER_ERROR:
         end_job(tx, job, JobState.FAILED, report.error, f"user error: {report.error}")
     else:
@@ -66,7 +65,8 @@ def group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
 
 
 def lose_attempt(tx: Tx, segment: SegmentRow, reason: str, *, counts: bool = True) -> None:
-    """The attempt ended without its final commit: the segment asks again, under a new epoch to come.
+    """The attempt ended without its final commit: the segment asks again, under a new epoch to come. That is no news to
+    the plan in force: the job gets what that has for it, or else a decision (`scheduling.allocator`).
 
     `counts`: it is one of the attempts in a row without any commit that the job is allowed.
     """
@@ -84,7 +84,8 @@ def lose_attempt(tx: Tx, segment: SegmentRow, reason: str, *, counts: bool = Tru
     segment.asked_at = tx.now
     segment.end_reason = segment.error = reason
     emit_segment_ended(tx, segment)
-    tx.trigger = f"{segment.id} lost an attempt"
+    tx.returning.append(job.id)
+    tx.carries_out = True
     tx.session.flush()
 
 

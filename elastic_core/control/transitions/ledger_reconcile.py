@@ -70,7 +70,6 @@ def _never_started(tx: Tx, lease: LeaseRow) -> str:
     tx.job(lease.job_id, lock=True)
     segment = tx.session.get_one(SegmentRow, lease.segment_id)
     leases.release(tx, lease, "its processes never started")
-    tx.trigger = f"{segment.id} never started"
     if segment.epoch == lease.epoch:
         lose_attempt(tx, segment, "infrastructure: its processes never started", counts=False)
     return f"{segment.id}: its processes never started, the slots of epoch {lease.epoch} are free"

@@ -102,6 +102,19 @@ def plan_moves(
     return moves
 
 
+def grants_to_returning(free: Collection[Slot], askers: Sequence[Asker], targets: Mapping[str, Target]) -> Moves:
+    """Of jobs that lost an attempt: each gets its whole target, else the largest allowed count of what is free.
+
+    Nobody waits here for what others give up (rule 2): who grows later does so in its processes, who waits has none.
+    Who gets nothing, since its target is nothing or not enough is free, is not in the answer.
+    """
+    moves, remaining = Moves(), set(free)
+    for asker in askers:
+        if not _grant_whole(asker, remaining, targets, moves):
+            _grant_part(asker, targets[asker.job_id], remaining, moves)
+    return replace(moves, waits={})
+
+
 def _migrate(holder: Holder, target: Target, moves: Moves, *, able: bool) -> None:
     nodes = ", ".join(f"{count} on {node}" for node, count in sorted((target.nodes or {}).items()))
     if able and holder.revoked_by is None:
