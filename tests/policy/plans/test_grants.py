@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
-from elastic_core.policy.plans.grants import in_place, plan_moves
+from elastic_core.policy.plans.grants import grants_to_returning, in_place, plan_moves
 from elastic_core.policy.plans.moves import Asker, Holder, Moves
 
 NOW, GRACE = 1000.0, 60.0
@@ -271,6 +271,32 @@ def test_laws_of_moves(pool: tuple[list[Slot], list[Holder], list[Asker], dict[s
     for holder in holders:
         assert not (holder.segment_id in moves.revocations and not holder.open)
     assert moves.check_at is None or moves.check_at > NOW
+
+
+@given(pools())
+def test_laws_of_what_is_given_back(pool: tuple[list[Slot], list[Holder], list[Asker], dict[str, Target]]) -> None:
+    """Whoever lost an attempt is never made to wait for others where one of its counts is free."""
+    free, _, askers, targets = pool
+    moves = grants_to_returning(free, askers, targets)
+    given_out = [slot for grant in moves.grants for slot in grant.allocation.slots]
+    assert len(given_out) == len(set(given_out))
+    assert set(given_out) <= set(free)
+    assert not moves.revocations
+    assert not moves.waits
+    served, left = granted(moves), Counter(slot.type for slot in set(free) - set(given_out))
+    for asker in askers:
+        target = targets[asker.job_id]
+        got = served.get(asker.job_id, 0)
+        assert got <= target.num_slots
+        if not got and target.num_slots:
+            assert sum((left & Counter(target.counts)).values()) < asker.limits.min_slots
+
+
+def test_who_lost_an_attempt_gets_a_part_at_once_and_its_own_slots_first() -> None:
+    targets = {"x": a_target(4)}
+    (grant,) = grants_to_returning(POOL[1:], [an_asker("x", (1, 2, 4), last=POOL[2:])], targets).grants
+    assert grant.allocation.slots == POOL[2:]
+    assert granted(moves_of(POOL[1:], [a_holder("y", POOL[:1], NOW, "plan")], [an_asker("x")], targets)) == {}
 
 
 def leaving(job: str, usable: tuple[Slot, ...], left: int, **more: object) -> Holder:
