@@ -151,6 +151,14 @@ class SpawnPlan(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeAddresses(Message):
+    """Where processes of a node listen for those of others. Written by the launcher, where the cluster names any."""
+
+    FILE = "addresses.json"
+    by_node: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStop(Message):
     """How long the workers may take to end, once asked. Written by the launcher."""
 

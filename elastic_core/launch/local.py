@@ -18,7 +18,7 @@ from elastic_core.domain import CPU, Slot
 from elastic_core.errors import InfrastructureError
 from elastic_core.host import fork_client
 from elastic_core.host.environment import job_environment, worker_settings
-from elastic_core.host.messages import SETTINGS, AgentProcess, SpawnPlan
+from elastic_core.host.messages import SETTINGS, AgentProcess, NodeAddresses, SpawnPlan
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.this_machine import read_cluster
 from elastic_core.host.worker_user.giving import let_pass
@@ -90,6 +90,8 @@ class LocalLauncher(GroupFolders):
             user=user.ids if user else (),
         )
         folder.write(plan)
+        if addresses := cache_servers.addresses_of(self.settings):
+            folder.write(NodeAddresses(addresses))
 
     def _cpu_slots(self) -> list[Slot]:
         """CPU slots of the whole cluster, which all live on this host.

@@ -182,11 +182,16 @@ def _tracker(settings: Settings) -> tuple[Program, ...]:
 
 
 def push_cluster(settings: Settings) -> ClusterSpec:
-    """Tell the control plane which nodes and slots there are. The same cluster again changes nothing."""
+    """Tell the control plane which nodes and slots there are. The same cluster again changes nothing.
+
+    Raises `UserError` for a bad cluster file, and for a node whose address is not this machine's.
+    """
     from elastic_core.protocol.callers import Way, at_host
     from elastic_core.protocol.http_client import HttpControl
+    from elastic_core.state.memory_tier import node_addresses
 
     cluster = discover(settings)
+    node_addresses.check(cluster.addresses())
     control = HttpControl(settings.api_url(), read_secret(settings, "control").encode())
     control.acting(at_host(Way.CLI)).set_cluster(cluster)
     return cluster

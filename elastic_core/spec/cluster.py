@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
@@ -25,6 +26,16 @@ def _named(member: str) -> str:
 Member = Annotated[str, Field(max_length=256), AfterValidator(_named)]
 
 
+def _an_address(text: str) -> str:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no IP address; names are not resolved. Write one like 10.0.0.5") from None
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError(f"{text!r} is no address of one machine; write the one at which other nodes reach this node")
+    return str(address)
+
+
 class NodeSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,6 +51,13 @@ class NodeSpec(BaseModel):
     )
     slots: int = Field(ge=1, le=1024, description="accelerators of the node, or places for CPU workers", examples=[8])
     price_per_slot_hour: float = Field(default=0.0, ge=0, description="what an hour of one slot costs, in any currency")
+    address: Annotated[str, AfterValidator(_an_address)] | None = Field(
+        default=None,
+        max_length=64,
+        description="IP address of this machine at which the node's processes give state to those of other nodes, "
+        "inside TLS; loopback without one",
+        examples=["10.0.0.5"],
+    )
 
 
 class QueueSpec(BaseModel):
@@ -141,6 +159,10 @@ class ClusterSpec(BaseModel):
         """Those that a decision has to know, by name."""
         ordered = (queue.for_policies() for queue in sorted(self.queues, key=lambda queue: queue.name))
         return tuple(queue for queue in ordered if queue is not None)
+
+    def addresses(self) -> dict[str, str]:
+        """Of the nodes that have one, by name."""
+        return {node.name: node.address for node in self.nodes if node.address is not None}
 
     def domain_nodes(self) -> tuple[Node, ...]:
         return tuple(

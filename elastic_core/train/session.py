@@ -269,7 +269,8 @@ class Session:
             return None
         context = self._context
         record = order.restore.candidates[0]
-        return KeptState.of(saved, record, context.store, self._group, self.allocation.slots, self._drawn)
+        slots, address = self.allocation.slots, context.address
+        return KeptState.of(saved, record, context.store, self._group, slots, self._drawn, address)
 
     def close(self) -> None:
         if self._prepared is not None:
@@ -363,7 +364,7 @@ class Session:
         kept, memory = self._context.kept, self._context.memory
         restored = restore(
             order.restore.candidates, store, self._group, slots, self._places.layout, mark_bad, state.boxes, kept,
-            state.memory(),
+            state.memory(), self._context.address,
         )  # fmt: skip
         if kept is not None:
             kept.loaded(slots)
@@ -373,7 +374,9 @@ class Session:
             self._progress.start_at(restored.record.step, restored.record.samples, restored.scalars)
         elif order.warm_start is not None:
             sha256 = order.warm_start_sha256
-            restored = warm_start(store, order.warm_start, sha256, self._group, slots, state.boxes, state.memory())
+            restored = warm_start(
+                store, order.warm_start, sha256, self._group, slots, state.boxes, state.memory(), self._context.address
+            )
             state.load_weights(restored.tensors)
         self._progress.timings.update(timings_of(restored, time.perf_counter() - started, kept, self._group, memory))
         return restored

@@ -8,12 +8,20 @@ from pathlib import Path
 
 import psutil
 import pytest
+from sqlalchemy import create_engine, text
 
 from elastic_core.host.process import ProcessId
 from elastic_core.services.marks import of_program
+from elastic_core.services.secrets import read_secret
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, start, trains
+from tests.train import forked
 
+NOBODY = 65534
+TABLES = text(
+    "SELECT schemaname, tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+)
+DATABASES = ("airflow_db_url", "ledger_url", "mlflow_db_url")
 SERVICES = ("postgres", "api-server", "mlflow", "tracker", "scheduler", "dag-processor", "triggerer")
 
 
@@ -21,6 +29,21 @@ def secrets(platform: Platform) -> list[str]:
     """Every secret of the home; of a database's address its password."""
     texts = [path.read_text().strip() for path in platform.settings.secret_file("").iterdir()]
     return [text for text in texts if "://" not in text and "{" not in text]
+
+
+def files_below(folder: Path) -> list[Path]:
+    paths = (Path(at) / name for at, _, names in os.walk(folder) for name in names)
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+def read_by_nobody(paths: list[str]) -> int:
+    """How many another user of the machine can read; in a process of its own, which that user becomes."""
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    can = [path for path in paths if os.access(path, os.R_OK)]
+    print("\n".join(can))
+    return min(100, len(can))
 
 
 def test_everything_is_up_and_the_cluster_is_known(platform: Platform) -> None:
@@ -64,6 +87,38 @@ def test_no_secret_is_on_a_command_line_or_in_a_log(platform: Platform) -> None:
     logs = [path for folder in ("logs", "airflow", "services") for path in (platform.home / folder).rglob("*")]
     texts = lines + [path.read_text(errors="replace") for path in logs if path.is_file()]
     assert [text for text in texts if any(secret in text for secret in hidden)] == []
+
+
+def test_no_secret_is_in_a_table_of_any_database(platform: Platform) -> None:
+    """What Airflow keeps of connections is encrypted."""
+    hidden, rows = secrets(platform), 0
+    for name in DATABASES:
+        engine = create_engine(read_secret(platform.settings, name))
+        with engine.connect() as sql:
+            for schema, table in sql.execute(TABLES).all():
+                for (row,) in sql.execute(text(f'SELECT t::text FROM "{schema}"."{table}" t')):
+                    rows += 1
+                    assert not any(secret in row for secret in hidden), f"{name}: {schema}.{table}"
+        engine.dispose()
+    assert rows > 100, "hardly anything was looked at"
+
+
+def test_no_secret_is_in_a_checkpoint_an_artifact_or_what_else_lies_in_the_home(platform: Platform) -> None:
+    hidden = [secret.encode() for secret in secrets(platform)]
+    apart = (platform.settings.secret_file("").absolute(), platform.home / "postgres")  # that: by its tables, above
+    looked = [path for path in files_below(platform.home) if not any(map(path.is_relative_to, apart))]
+    assert len(looked) > 100
+    assert [path for path in looked if any(secret in path.read_bytes() for secret in hidden)] == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_of_the_machine_reads_no_file_of_a_running_installation(
+    platform: Platform, tmp_path: Path
+) -> None:
+    project = platform.home / "project"  # the tests' own, which is in the home of this platform alone
+    paths = [str(path) for path in files_below(platform.home) if not path.is_relative_to(project)]
+    assert len(paths) > 100
+    assert forked.join([forked.start(read_by_nobody, paths, log=tmp_path / "log")]) == [0]
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
+import resource
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,16 +120,30 @@ def mutated(draw: random.Random) -> Any:
     return spec
 
 
+def is_a_spec(data: Any) -> bool:
+    """Or refused in words; what is one can be stored and looked at."""
+    try:
+        spec = parse_job_spec(data)
+    except UserError:
+        return False
+    spec.limits()
+    assert from_json(JobSpec, loads(dumps(to_json(spec)))) == spec  # as the ledger holds it
+    return True
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def test_ten_thousand_odd_specs_are_specs_or_refused_in_words() -> None:
+    """Each within a tenth of a second of the processor, all of them within 200 MB."""
     draw = random.Random(20)
-    accepted = 0
+    accepted, slowest, memory = 0, 0.0, peak_bytes()
     for _ in range(10_000):
         data = mutated(draw)
-        try:
-            spec = parse_job_spec(data)
-        except UserError:
-            continue
-        accepted += 1
-        spec.limits()
-        assert from_json(JobSpec, loads(dumps(to_json(spec)))) == spec  # as the ledger holds it
+        began = time.thread_time()
+        accepted += is_a_spec(data)
+        slowest = max(slowest, time.thread_time() - began)
     assert 100 < accepted < 9_900, "the mutations must reach both sides"
+    assert slowest <= 0.1
+    assert peak_bytes() - memory <= 200e6

@@ -24,6 +24,7 @@ from elastic_core.host.messages import CacheServerAddress, Message
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.buffers import portions, size_of
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
+from elastic_core.state.memory_tier.node_addresses import connected
 from elastic_core.state.stores.local_store import fill_from
 
 FAULTS = (OSError, EOFError, ValueError, KeyError, InfrastructureError)  # of a cache server that is gone, slow or none
@@ -115,13 +116,20 @@ class CacheClient:
         address = RunDir(self._access.folder).read(CacheServerAddress, self.node)
         if address is None:
             raise FileNotFoundError(f"{self._access.folder} names no address for node {self.node}")
-        connection = socket.socket(socket.AF_UNIX if self.near else socket.AF_INET)
+        connection, binding = self._reach(address)
         with closing_on_error(connection):
-            connection.settimeout(CONNECT_SECONDS)
-            connection.connect("\0" + address.socket if self.near else (address.host, address.port))
             name = self._access.job.encode()
             connection.sendall(len(name).to_bytes(2, "little") + name)
-            return Channel.connect(connection, self._access.key, PATIENCE_SECONDS)
+            return Channel.connect(connection, self._access.key, PATIENCE_SECONDS, binding)
+
+    def _reach(self, address: CacheServerAddress) -> tuple[socket.socket, bytes]:
+        if not self.near:
+            return connected(address.host, address.port, CONNECT_SECONDS)
+        connection = socket.socket(socket.AF_UNIX)
+        with closing_on_error(connection):
+            connection.settimeout(CONNECT_SECONDS)
+            connection.connect("\0" + address.socket)
+        return connection, b""
 
 
 class Borrowed:

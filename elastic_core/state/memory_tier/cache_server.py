@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.memory_tier.cache import Memory
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient, new_file, seal, write_all
-from elastic_core.state.memory_tier.channel import Channel
+from elastic_core.state.memory_tier.channel import Channel, receive
+from elastic_core.state.memory_tier.node_addresses import LOOPBACK, accepted, listen
 
 log = logging.getLogger("elastic_core.state.memory_tier.cache_server")  # in its own process `__name__` is "__main__"
 
@@ -42,6 +43,7 @@ SILENCE_SECONDS = 600.0  # that a connection may rest: a slow store lets its wri
 JOB_SECONDS = 3600.0  # before the entries of a job that nobody has spoken of are dropped
 IDLE_SECONDS = 600.0  # with nothing held and nobody connected, before it ends: workers may take long to start
 TICK_SECONDS = 2.0
+NO_PEER = (OSError, EOFError, ValueError, KeyError, TypeError)  # whoever connected is gone, or no peer of ours
 ACCEPT_SECONDS = 0.1  # before the next try to take a connection
 NICE = 10  # training goes first
 RESERVE = 8  # the last 1/8 of the host's memory is never used
@@ -62,14 +64,14 @@ class _Peer:
 
 
 class CacheServer:
-    def __init__(self, folder: Path, node: str, secret: bytes, memory: Memory, host: str = "127.0.0.1") -> None:
-        """`folder`: where the cache servers of all nodes say how to reach them."""
+    def __init__(self, folder: Path, node: str, secret: bytes, memory: Memory, host: str = LOOPBACK) -> None:
+        """`folder`: where the cache servers of all nodes say how to reach them. Raises as `node_addresses.listen`."""
         self._folder, self._node, self._secret, self._memory = folder, node, secret, memory
         self._unix = socket.socket(socket.AF_UNIX)
         name = f"elastic-memory-{secrets.token_hex(8)}"
         self._unix.bind("\0" + name)  # without a file: nothing is left behind
         self._unix.listen()
-        self._tcp = socket.create_server((host, 0))
+        self._host, self._tcp = host, listen(host)
         port = self._tcp.getsockname()[1]
         self.address = CacheServerAddress.of(ProcessId.current(), socket=name, host=host, port=port)
         self._lock = threading.Lock()
@@ -106,9 +108,13 @@ class CacheServer:
         with self._lock:
             self._num_connections += 1
         try:
-            with connection, suppress(OSError, EOFError, ValueError, KeyError, TypeError):  # gone, or no peer of ours
-                connection.settimeout(HANDSHAKE_SECONDS)
-                peer = self._authenticate(connection)
+            with ExitStack() as stack, suppress(*NO_PEER):
+                stack.enter_context(connection).settimeout(HANDSHAKE_SECONDS)
+                binding = b""
+                if connection.family != socket.AF_UNIX:
+                    connection, binding = accepted(connection, self._host)
+                    stack.enter_context(connection)
+                peer = self._authenticate(connection, binding)
                 connection.settimeout(SILENCE_SECONDS)
                 while peer is not None:
                     self._handle(peer, json.loads(peer.channel.receive_request()))
@@ -118,10 +124,9 @@ class CacheServer:
             with self._lock:
                 self._num_connections -= 1
 
-    def _authenticate(self, connection: socket.socket) -> _Peer | None:
-        length = int.from_bytes(connection.recv(2, socket.MSG_WAITALL), "little")
-        job = connection.recv(length, socket.MSG_WAITALL).decode() if length else ""
-        channel = Channel.accept(connection, job_key(self._secret, job))
+    def _authenticate(self, connection: socket.socket, binding: bytes) -> _Peer | None:
+        job = receive(connection, int.from_bytes(receive(connection, 2), "little")).decode()
+        channel = Channel.accept(connection, job_key(self._secret, job), binding)
         return _Peer(channel, job) if channel is not None else None
 
     def _handle(self, peer: _Peer, request: Mapping[str, Any]) -> None:

@@ -28,13 +28,13 @@ from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient
 from elastic_core.state.memory_tier.cache_server import ADMIN, job_key
+from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 
 log = get_logger(__name__)
 
 CACHE_SERVER = (sys.executable, "-m", "elastic_core.state.memory_tier.cache_server")
 START_SECONDS = 20.0
 END_SECONDS = 5.0
-HOST = "127.0.0.1"  # of every node, which are all this host; what `ELASTIC_HOST` opens is the services', not this
 FEW_NODES = 8  # of a larger cluster a job has cache servers on its own nodes, and on as many others as hold copies
 
 
@@ -68,7 +68,18 @@ def start(settings: Settings, nodes: Iterable[str]) -> list[subprocess.Popen[byt
     if user is not None:
         let_pass(folder, user)  # to the addresses, by the nodes' names
     _secret(settings)  # which they read
-    return [_spawn(settings, folder, node) for node in nodes if not _running(folder, node)]
+    missing = [node for node in nodes if not _running(folder, node)]
+    addresses = addresses_of(settings) if missing else {}
+    return [_spawn(settings, folder, node, addresses.get(node, LOOPBACK)) for node in missing]
+
+
+def addresses_of(settings: Settings) -> dict[str, str]:
+    """Of the cluster's nodes that have one, by name; none for a cluster file that cannot be read: others say so."""
+    if settings.cluster is None:
+        return {}
+    with suppress(UserError):
+        return read_cluster(settings.cluster).addresses()
+    return {}
 
 
 def wait(starting: Iterable[subprocess.Popen[bytes]]) -> None:
@@ -130,13 +141,13 @@ def _running(folder: Path, node: str) -> bool:
     return process is not None and process.alive()
 
 
-def _spawn(settings: Settings, folder: Path, node: str) -> subprocess.Popen[bytes]:
+def _spawn(settings: Settings, folder: Path, node: str, host: str) -> subprocess.Popen[bytes]:
     options = {
         "--folder": str(folder),
         "--node": node,
         "--secret": str(settings.secret_file("memory")),
         "--limit": str(settings.node_memory_mb << 20),
-        "--host": HOST,
+        "--host": host,  # what `ELASTIC_HOST` opens is the services', not this
     }
     with (folder / f"{node}.log").open("ab") as output:
         return subprocess.Popen(

@@ -1,9 +1,9 @@
 """An authenticated connection between two processes that share a secret: requests, answers, and whole files.
 
 Both sides prove that they know the secret without sending it (HMAC-SHA256 over both sides' nonces); every request and
-every answer's head carries a MAC under a key of that connection, with a running number. The bytes themselves are not
-encrypted: their CRC-32C, which the MAC covers, shows damage, not a forger on the wire: keep to a network of your own.
-Needs no torch and no NumPy.
+every answer's head carries a MAC under a key of that connection, with a running number. On this machine the bytes
+themselves are not encrypted: their CRC-32C, which the MAC covers, shows damage. To another machine all of it is inside
+TLS, and the proofs are bound to that (`state.memory_tier.encryption`). Needs no torch and no NumPy.
 """
 
 from __future__ import annotations
@@ -50,24 +50,27 @@ class Channel:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @staticmethod
-    def accept(connection: socket.socket, secret: bytes) -> Channel | None:
-        """None for a peer that does not know the secret; it gets no answer."""
-        own_nonce = secrets.token_bytes(NONCE)
+    def accept(connection: socket.socket, secret: bytes, binding: bytes = b"") -> Channel | None:
+        """None for a peer that does not know the secret; it gets no answer. `binding`: of the TLS that it came in."""
+        own_nonce, bound = secrets.token_bytes(NONCE), _bound(binding)
         connection.sendall(own_nonce)
-        peer_nonce, proof = _receive(connection, NONCE), _receive(connection, MAC)
-        if not hmac.compare_digest(proof, _mac(secret, b"client", own_nonce, peer_nonce)):
+        peer_nonce, proof = receive(connection, NONCE), receive(connection, MAC)
+        if not hmac.compare_digest(proof, _mac(secret, b"client", own_nonce, peer_nonce, *bound)):
             return None
-        connection.sendall(_mac(secret, b"server", own_nonce, peer_nonce))
-        return Channel(connection, _mac(secret, b"key", own_nonce, peer_nonce))
+        connection.sendall(_mac(secret, b"server", own_nonce, peer_nonce, *bound))
+        return Channel(connection, _mac(secret, b"key", own_nonce, peer_nonce, *bound))
 
     @staticmethod
-    def connect(connection: socket.socket, secret: bytes, patience: float | None = None) -> Channel:
-        deadline = None if patience is None else time.monotonic() + patience
-        peer_nonce, own_nonce = _receive(connection, NONCE, deadline), secrets.token_bytes(NONCE)
-        connection.sendall(own_nonce + _mac(secret, b"client", peer_nonce, own_nonce))
-        if not hmac.compare_digest(_receive(connection, MAC, deadline), _mac(secret, b"server", peer_nonce, own_nonce)):
+    def connect(
+        connection: socket.socket, secret: bytes, patience: float | None = None, binding: bytes = b""
+    ) -> Channel:
+        deadline, bound = None if patience is None else time.monotonic() + patience, _bound(binding)
+        peer_nonce, own_nonce = receive(connection, NONCE, deadline), secrets.token_bytes(NONCE)
+        connection.sendall(own_nonce + _mac(secret, b"client", peer_nonce, own_nonce, *bound))
+        expected = _mac(secret, b"server", peer_nonce, own_nonce, *bound)
+        if not hmac.compare_digest(receive(connection, MAC, deadline), expected):
             raise ValueError("it does not know the secret")
-        return Channel(connection, _mac(secret, b"key", peer_nonce, own_nonce), patience)
+        return Channel(connection, _mac(secret, b"key", peer_nonce, own_nonce, *bound), patience)
 
     def send_request(self, body: bytes) -> None:
         if self._patience is not None:
@@ -75,10 +78,10 @@ class Channel:
         self._socket.sendall(_LENGTH.pack(len(body)) + body + self._sign(b"request", body))
 
     def receive_request(self) -> bytes:
-        (length,) = _LENGTH.unpack(_receive(self._socket, _LENGTH.size))
+        (length,) = _LENGTH.unpack(receive(self._socket, _LENGTH.size))
         if length > _MAX_REQUEST:
             raise ValueError(f"a request of {length} bytes")
-        body = _receive(self._socket, length)
+        body = receive(self._socket, length)
         self._verify(b"request", body)
         return body
 
@@ -113,7 +116,7 @@ class Channel:
         length, checksum = self._receive_head(deadline)
         if length > limit:
             raise ValueError(f"an answer of {length} bytes")
-        data = _receive(self._socket, length, deadline)
+        data = receive(self._socket, length, deadline)
         if google_crc32c.value(data) != checksum:
             raise ValueError("an answer that does not fit its checksum")
         return data
@@ -140,12 +143,12 @@ class Channel:
         self._count += 1
 
     def _receive_head(self, deadline: float | None) -> tuple[int, int]:
-        head = _receive(self._socket, _HEAD.size, deadline)
+        head = receive(self._socket, _HEAD.size, deadline)
         self._verify(b"answer", head, deadline)
         self._count += 1
         status, length, checksum = _HEAD.unpack(head)
         if status != _OK:
-            raise InfrastructureError(_receive(self._socket, min(length, _MAX_REQUEST), deadline).decode())
+            raise InfrastructureError(receive(self._socket, min(length, _MAX_REQUEST), deadline).decode())
         return length, checksum
 
     def _deadline(self, num_bytes: int) -> float | None:
@@ -155,7 +158,7 @@ class Channel:
         return _mac(self._key, kind, self._count.to_bytes(8, "little"), body)
 
     def _verify(self, kind: bytes, body: bytes, deadline: float | None = None) -> None:
-        if not hmac.compare_digest(_receive(self._socket, MAC, deadline), self._sign(kind, body)):
+        if not hmac.compare_digest(receive(self._socket, MAC, deadline), self._sign(kind, body)):
             raise ValueError("a message that its peer did not write")
 
 
@@ -168,11 +171,16 @@ def closing_on_error(connection: socket.socket | Channel) -> Iterator[None]:
         raise
 
 
+def _bound(binding: bytes) -> tuple[bytes, ...]:
+    return (binding,) if binding else ()  # an older peer on this machine proves without one
+
+
 def _mac(key: bytes, *parts: bytes) -> bytes:
     return hmac.digest(key, b"\0".join(parts), "sha256")
 
 
-def _receive(connection: socket.socket, count: int, deadline: float | None = None) -> bytes:
+def receive(connection: socket.socket, count: int, deadline: float | None = None) -> bytes:
+    """So many bytes, or `EOFError`."""
     data = bytearray(count)
     _receive_into(connection, memoryview(data), deadline)
     return bytes(data)

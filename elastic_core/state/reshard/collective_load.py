@@ -34,6 +34,7 @@ from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.dtypes import dtype_of, itemsize
 from elastic_core.state.layout.layout import TensorMeta, of_one_rank
 from elastic_core.state.layout.overlap import HeldBoxes, WantedBoxes
+from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 from elastic_core.state.reshard import shared
 from elastic_core.state.reshard.change_plan import plan_load
 from elastic_core.state.reshard.exchange import Exchange, map_collectively, run_on_all_ranks
@@ -78,7 +79,7 @@ class OldMemories:
     addresses: Mapping[Slot, Address] = field(default_factory=dict)
     own: Memory = field(default_factory=dict)
     secret: bytes = b""
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
 
 
 NOTHING_HELD = OldMemories()

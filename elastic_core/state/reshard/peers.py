@@ -1,7 +1,7 @@
 """A device's memory over the network: ranges of its tensors, for peers that know the secret of the reshard.
 
 `RangeServer` serves a memory that does not change meanwhile; `PeerSource` reads from it, straight into place. Both ends
-authenticate by `state.memory_tier.channel`; bytes carry a CRC-32C and are not encrypted.
+authenticate by `state.memory_tier.channel`; bytes carry a CRC-32C, and are encrypted beyond this machine.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
+from elastic_core.state.memory_tier.node_addresses import LOOPBACK, accepted, connected, listen
 from elastic_core.state.reshard.memories import Memory, find
 
 Address = tuple[str, int]
@@ -31,10 +32,13 @@ SECONDS = 60.0  # without a byte from the other side
 class RangeServer:
     """Serves a memory that does not change meanwhile, from construction until `close`."""
 
-    def __init__(self, memory: Memory, secret: bytes, host: str = "127.0.0.1") -> None:
+    def __init__(self, memory: Memory, secret: bytes, host: str = LOOPBACK) -> None:
+        """Raises as `node_addresses.listen`, and `ValueError` without a secret."""
+        if not secret:
+            raise ValueError("a memory is served to those who know a secret, and there is none")
         self._memory = memory
         self._secret = secret
-        self._socket = socket.create_server((host, 0))
+        self._host, self._socket = host, listen(host)
         self.address: Address = self._socket.getsockname()[:2]
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -49,7 +53,7 @@ class RangeServer:
         with self._lock:
             for connection in self._open:
                 with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)  # its thread may be reading inside TLS
         self._thread.join()
 
     def wait_until_done(self, seconds: float) -> bool:
@@ -73,13 +77,18 @@ class RangeServer:
             threading.Thread(target=self._serve, args=(connection,), name="range-peer", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        speaking = connection
         with connection, suppress(OSError, EOFError, ValueError, KeyError, TypeError):  # gone, or no peer of ours
             connection.settimeout(SECONDS)
-            channel = Channel.accept(connection, self._secret)
+            speaking, binding = accepted(connection, self._host)
+            with self._lock:
+                self._open.add(speaking)
+            channel = Channel.accept(speaking, self._secret, binding)
             while channel is not None:
                 self._answer(channel, json.loads(channel.receive_request()))
         with self._lock:
-            self._open.discard(connection)
+            self._open -= {connection, speaking}
+        speaking.close()
 
     def _answer(self, channel: Channel, request: dict[str, object]) -> None:
         if request.get("done"):
@@ -136,9 +145,9 @@ class PeerSource:
     def _connected(self) -> Channel:
         with suppress(queue.Empty):
             return self._idle.get_nowait()
-        connection = socket.create_connection(self._address, timeout=SECONDS)
+        connection, binding = connected(*self._address, SECONDS)
         with closing_on_error(connection):
-            return Channel.connect(connection, self._secret)
+            return Channel.connect(connection, self._secret, binding=binding)
 
 
 def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:

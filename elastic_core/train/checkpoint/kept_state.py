@@ -25,6 +25,7 @@ from elastic_core.state.format.writing import StagingBuffer
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.layout import TensorMeta, of_one_rank
 from elastic_core.state.layout.overlap import HeldBoxes, cells_of
+from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 from elastic_core.state.reshard.collective_load import OldMemories
 from elastic_core.state.reshard.memories import Memory, boxes_of
 from elastic_core.state.reshard.peers import Address, PeerSource, RangeServer
@@ -56,12 +57,14 @@ class KeptState:
         manifest: Manifest | None,
         secret: bytes,
         drawn: Drawn | None,
+        host: str = LOOPBACK,
     ) -> None:
-        """`slots`: the group's, by rank. `drawn`: what the making of its model left (`undrawn_weights.make_model`)."""
+        """`slots`: the group's, by rank. `drawn`: what the making of its model left (`undrawn_weights.make_model`).
+        `host`: where it is served."""
         self.uri, self.manifest, self._slots, self._secret = uri, manifest, slots, secret
         self.drawn = drawn
         self._own_slot, self._memory = slots[rank], memory
-        self._server = RangeServer(memory, secret) if memory else None
+        self._server = _serve(memory, secret, host) if memory else None
         self._versions = _versions(memory)
         self._boxes: dict[Slot, HeldBoxes] = {}
         self._addresses: dict[Slot, Address] = {}
@@ -75,6 +78,7 @@ class KeptState:
         group: Group,
         slots: Sequence[Slot],
         drawn: Drawn | None = None,
+        host: str = LOOPBACK,
     ) -> KeptState | None:
         """Keep what was saved of `record`, the checkpoint that was just committed. Collective in the old group.
 
@@ -85,7 +89,7 @@ class KeptState:
         try:
             secret = bytes.fromhex(group.from_first(secrets.token_hex(32).encode()).decode())
             manifest, memory = _unchanged(saved, record, store)
-            kept = KeptState(record.uri, slots, group.rank, memory, manifest, secret, drawn)
+            kept = KeptState(record.uri, slots, group.rank, memory, manifest, secret, drawn, host)
             messages = group.gather_bytes(json.dumps(kept._own_message()).encode())
         except InfrastructureError as error:
             _log.warning("nothing is kept of %s: %s", record.uri, error)
@@ -159,10 +163,13 @@ class KeptState:
         self._addresses = {slot: address for slot, address, _ in told}
 
 
-def old_memories(messages: Sequence[dict[str, Any] | None], without: Sequence[Slot], own: Memory) -> OldMemories:
+def old_memories(
+    messages: Sequence[dict[str, Any] | None], without: Sequence[Slot], own: Memory, host: str = LOOPBACK
+) -> OldMemories:
     """What the new group was told by those of the old one (`KeptState.message`), the same on every rank but `own`.
 
-    `without`: slots whose processes keep nothing, or nothing that can be used any more.
+    `without`: slots whose processes keep nothing, or nothing that can be used any more. `host`: where this process
+    serves what it passes on.
     """
     message = next((message for message in messages if message is not None), None)
     if message is None:
@@ -173,8 +180,18 @@ def old_memories(messages: Sequence[dict[str, Any] | None], without: Sequence[Sl
         boxes={slot: boxes for slot, _, boxes in told},
         addresses={slot: address for slot, address, _ in told},
         own=own,
+        host=host,
         secret=bytes.fromhex(message["secret"]),
     )
+
+
+def _serve(memory: Memory, secret: bytes, host: str) -> RangeServer | None:
+    """None where nothing can listen there: others then read from the store what this process holds."""
+    try:
+        return RangeServer(memory, secret, host)
+    except InfrastructureError as error:
+        _log.warning("what this process keeps is for itself alone: %s", error)
+        return None
 
 
 def _unchanged(saved: SavedState, record: CheckpointRecord, store: CheckpointStore) -> tuple[Manifest | None, Memory]:

@@ -30,7 +30,7 @@ from elastic_core import logs
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.host.exits import ExitCode, exit_code
-from elastic_core.host.messages import ServingState, WorkerError, WorkerSettings
+from elastic_core.host.messages import NodeAddresses, ServingState, WorkerError, WorkerSettings
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
@@ -189,6 +189,7 @@ class _Trainer:
         when its lease holds."""
         from elastic_core.state.memory_tier.cache_client import Access
         from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore
+        from elastic_core.state.memory_tier.node_addresses import LOOPBACK
         from elastic_core.state.store_access.brokered_store import open_for_job
         from elastic_core.state.store_access.store_grants import StoreAccess
         from elastic_core.train.entry import run
@@ -203,7 +204,7 @@ class _Trainer:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(slots)))
         group = Group.form(self.run_dir, rank, len(slots), device, generation=order.epoch)
         store = open_for_job(settings.store, settings.s3_endpoint, self.run_dir.read(StoreAccess))
-        access = self.run_dir.read(Access)
+        access, addresses = self.run_dir.read(Access), self.run_dir.read(NodeAddresses)
         memory = None
         if access is not None:
             memory = MemoryTier(access, self.slot.node, order.spec.checkpoints.memory_copies)
@@ -217,6 +218,7 @@ class _Trainer:
                 control_link=self.lease.link,
                 started_at=started,
                 kept=kept,
+                address=addresses.by_node.get(self.slot.node, LOOPBACK) if addresses is not None else LOOPBACK,
             )
         )
         run(self.entry, session, order.spec)

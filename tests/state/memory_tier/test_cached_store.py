@@ -23,6 +23,7 @@ from elastic_core.state.memory_tier.cache_client import Access, CacheClient
 from elastic_core.state.memory_tier.cache_server import job_key
 from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore, holders
 from elastic_core.state.memory_tier.channel import MAC, NONCE
+from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 from elastic_core.state.stores.local_store import LocalStore
 from tests.state.builders import HEADER, URI, some_tensors, write
 
@@ -310,6 +311,6 @@ def test_a_cache_server_whose_installation_is_gone_ends_by_itself(nodes: Nodes) 
 
 def test_a_node_has_one_cache_server_however_many_start_it(nodes: Nodes) -> None:
     first = nodes.cache_server("a")
-    cache_servers.wait(cache_servers._spawn(nodes.settings, nodes.folder, "a") for _ in range(2))
+    cache_servers.wait(cache_servers._spawn(nodes.settings, nodes.folder, "a", LOOPBACK) for _ in range(2))
     assert nodes.cache_server("a") == first
     assert first.alive()
