@@ -5,7 +5,9 @@ writes, on a PostgreSQL. After each event that changed something the invariants 
 from the ledger's history and against what is true of the processes. A seed that breaks one prints the command that
 replays it: `--seed N` runs that one and tells what went wrong in it. 1,000 seeds by default, 50 with `--quick`.
 Outcomes are kept in benchmarks/out/simulated_faults.jsonl: with `--resume` seeds that this very tree has passed are not
-run again. `--until-broken` stops at the first violation. `--workers`: seeds at once, each in a process of its own.
+run again. `--keep` adds what this tree has run to docs/results/simulated_faults.seeds.jsonl (`seed_record`);
+`--go-on` begins after the last seed that is in it. `--until-broken` stops at the first violation. `--workers`: seeds at
+once, each in a process of its own.
 
 Bars: no violation; in each seed at least 100 changes, 5 faults and 3 jobs; a process ended at each crash point of the
 control plane; with `--quick` at most 60 s.
@@ -26,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.common.report import OUT, Report
+from benchmarks.simulated_faults import seed_record
 from benchmarks.simulated_faults.seeds import be_silent, outcomes
 from benchmarks.simulated_faults.world import Outcome, run
 from elastic_core.crashing import CONTROL_POINTS
@@ -40,6 +43,10 @@ FEWEST_CHANGES, FEWEST_FAULTS, FEWEST_JOBS = 100, 5, 3
 
 def main() -> int:
     given = _arguments()
+    if given.keep:
+        return _keep()
+    if given.go_on:
+        given.first = seed_record.next_seed(seed_record.runs())
     be_silent()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the database ends with us
     with _databases(given.workers if given.seed is None else 1) as urls:
@@ -56,6 +63,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds, and how long they take is judged")
     parser.add_argument("--resume", action="store_true", help="leave out what this very tree has passed")
+    parser.add_argument("--go-on", action="store_true", help="begin after the last seed that was kept")
+    parser.add_argument("--keep", action="store_true", help="run nothing; keep which seeds this very tree has run")
     parser.add_argument("--until-broken", action="store_true", help="stop at the first violation")
     parser.add_argument("--workers", type=int, default=WORKERS, help=f"seeds at once (default {WORKERS})")
     return parser.parse_args()
@@ -121,12 +130,23 @@ def _run(given: argparse.Namespace, seeds: range, urls: Sequence[str]) -> int:
     return _judge(report, run_or_known, time.monotonic() - started)
 
 
-def _known(code: str) -> dict[int, Outcome]:
-    """Seeds that this very code has passed."""
+def _keep() -> int:
+    code = tree()
+    kept = {seed for run in seed_record.runs() if run.tree == code for seed in run.numbers()}
+    ran = [outcome for seed, outcome in _known(code, passed=False).items() if seed not in kept]
+    if ran:
+        seed_record.add(seed_record.of_outcomes(ran, code, seed_record.commit()))
+    seeds, trees, broken = seed_record.total(seed_record.runs())
+    print(f"{len(ran)} seeds of this tree were added; in all {seeds} seeds on {trees} trees, {broken} broken")
+    return 0
+
+
+def _known(code: str, *, passed: bool = True) -> dict[int, Outcome]:
+    """Seeds that this very code has passed; or all that it has run."""
     known = {}
     for line in KEPT.read_text().splitlines() if KEPT.exists() else ():
         kept = json.loads(line)
-        if kept.pop("tree") == code and not kept["violations"]:
+        if kept.pop("tree") == code and not (passed and kept["violations"]):
             counts = {name: Counter(kept.pop(name)) for name in ("faults", "points", "passed")}
             known[kept["seed"]] = Outcome(**kept, **counts)
     return known

@@ -1,0 +1,92 @@
+"""Which seeds have passed, over many days and commits: docs/results/simulated_faults.seeds.jsonl, a line a run.
+
+Each line names the commit and the digest of the code that its seeds ran on (`__main__.tree`); lines are added, never
+changed. Seeds add up over lines, and the sum says over how many trees: ten thousand seeds on one tree are something
+else than on twenty. `--go-on` begins after the highest seed of any line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.simulated_faults.world import Outcome
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "docs" / "results" / "simulated_faults.seeds.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedRun:
+    """Seeds that one run passed or broke. `histories`: a digest of all of their histories, in order."""
+
+    date: str
+    commit: str
+    tree: str
+    seeds: tuple[tuple[int, int], ...]  # first and last of each stretch
+    broken: tuple[int, ...]
+    changes: int
+    faults: int
+    histories: str
+
+    def numbers(self) -> set[int]:
+        return {seed for first, last in self.seeds for seed in range(first, last + 1)}
+
+
+def stretches(seeds: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for seed in sorted(set(seeds)):
+        if found and found[-1][1] == seed - 1:
+            found[-1] = (found[-1][0], seed)
+        else:
+            found.append((seed, seed))
+    return tuple(found)
+
+
+def of_outcomes(outcomes: Sequence[Outcome], tree: str, commit: str) -> SeedRun:
+    ordered = sorted(outcomes, key=lambda outcome: outcome.seed)
+    histories = hashlib.sha256("\n".join(f"{o.seed} {o.history}" for o in ordered).encode()).hexdigest()[:16]
+    return SeedRun(
+        date=datetime.now(UTC).date().isoformat(), commit=commit, tree=tree, seeds=stretches([o.seed for o in ordered]),
+        broken=tuple(o.seed for o in ordered if o.violations), changes=sum(o.changes for o in ordered),
+        faults=sum(sum(o.faults.values()) for o in ordered), histories=histories,
+    )  # fmt: skip
+
+
+def commit() -> str:
+    """The commit that is checked out, with a + where the code is not that commit's."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    return f"{head}+" if _git("status", "--porcelain", "--", "elastic_core", "benchmarks") else head
+
+
+def add(run: SeedRun, record: Path = RECORD) -> None:
+    with record.open("a") as file:
+        file.write(json.dumps(asdict(run)) + "\n")
+
+
+def runs(record: Path = RECORD) -> list[SeedRun]:
+    lines = record.read_text().splitlines() if record.exists() else []
+    return [
+        SeedRun(**{**line, "seeds": tuple(map(tuple, line["seeds"])), "broken": tuple(line["broken"])})
+        for line in map(json.loads, lines)
+    ]
+
+
+def next_seed(known: Sequence[SeedRun]) -> int:
+    return max((last + 1 for run in known for _, last in run.seeds), default=0)
+
+
+def total(known: Sequence[SeedRun]) -> tuple[int, int, int]:
+    """Different seeds of all runs, the trees they ran on, and how many broke something where they ran."""
+    seeds = set().union(*(run.numbers() for run in known))
+    return len(seeds), len({run.tree for run in known}), sum(len(run.broken) for run in known)
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
