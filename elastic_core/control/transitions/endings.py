@@ -54,10 +54,10 @@ def group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
     assert lease is not None, "leases are only released under the scheduling lock, which we hold"
     segment = tx.segment(lease.segment_id)
     leases.release(tx, lease, f"{report.kind}: {report.error}" if report.error else report.kind)
+    tx.carries_out = True
     crash_here("ending.released")
     if job.state != JobState.ACTIVE or segment.epoch != lease.epoch or not SegmentState(segment.state).open:
-        tx.carries_out = True  # it ended in the ledger before; only its slots were still held
-        return
+        return  # it ended in the ledger before; only its slots were still held
     if report.kind == ExitKind.USER_ERROR:
         end_job(tx, job, JobState.FAILED, report.error, f"user error: {report.error}")
     else:
@@ -85,7 +85,6 @@ def lose_attempt(tx: Tx, segment: SegmentRow, reason: str, *, counts: bool = Tru
     segment.end_reason = segment.error = reason
     emit_segment_ended(tx, segment)
     tx.returning.append(job.id)
-    tx.carries_out = True
     tx.session.flush()
 
 

@@ -70,6 +70,7 @@ def _never_started(tx: Tx, lease: LeaseRow) -> str:
     tx.job(lease.job_id, lock=True)
     segment = tx.session.get_one(SegmentRow, lease.segment_id)
     leases.release(tx, lease, "its processes never started")
+    tx.carries_out = True
     if segment.epoch == lease.epoch:
         lose_attempt(tx, segment, "infrastructure: its processes never started", counts=False)
     return f"{segment.id}: its processes never started, the slots of epoch {lease.epoch} are free"
