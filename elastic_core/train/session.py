@@ -267,9 +267,8 @@ class Session:
         saved = ready.segments.saved if ready is not None else None
         if order is None or saved is None:
             return None
-        context = self._context
         record = order.restore.candidates[0]
-        return KeptState.of(saved, record, context.store, self._group, self.allocation.slots, self._drawn)
+        return KeptState.of(saved, record, self._group, self.allocation.slots, self._drawn)
 
     def close(self) -> None:
         if self._prepared is not None:
