@@ -267,10 +267,9 @@ class Session:
         saved = ready.segments.saved if ready is not None else None
         if order is None or saved is None:
             return None
-        context = self._context
         record = order.restore.candidates[0]
-        slots, address = self.allocation.slots, context.address
-        return KeptState.of(saved, record, context.store, self._group, slots, self._drawn, address)
+        slots, address = self.allocation.slots, self._context.address
+        return KeptState.of(saved, record, self._group, slots, self._drawn, address)
 
     def close(self) -> None:
         if self._prepared is not None:

@@ -91,10 +91,11 @@ class ShardInfo:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A complete checkpoint: SHA-256 of its manifest (hexadecimal) and bytes of all its files."""
+    """A complete checkpoint: SHA-256 of its manifest (hexadecimal), bytes of all its files, and the manifest's own."""
 
     sha256: str
     size_bytes: int
+    manifest: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class Manifest:
     sha256: str
     size_bytes: int
     layout: StateLayout | None = None  # of the writers; None: not written, every rank held all
+    content: bytes = field(default=b"", repr=False)  # the file's bytes
 
     @property
     def metas(self) -> dict[str, TensorMeta]:
@@ -177,7 +179,8 @@ def write_manifest(
     crash_here("save.manifest-begun")
     store.put(f"{uri}/{MANIFEST}", content)
     crash_here("save.manifest-written")
-    return Written(hashlib.sha256(content).hexdigest(), len(content) + sum(file.size for file in document.files))
+    size = len(content) + sum(file.size for file in document.files)
+    return Written(hashlib.sha256(content).hexdigest(), size, content)
 
 
 def read_manifest(store: CheckpointStore, uri: str, sha256: str | None = None) -> Manifest:
@@ -187,7 +190,13 @@ def read_manifest(store: CheckpointStore, uri: str, sha256: str | None = None) -
     """
     content, digest = _read(store, uri)
     if sha256 not in (None, digest) and distrusted(store, f"{uri}/{MANIFEST}", f"SHA-256 {digest}, not {sha256}"):
-        content, digest = _read(store, uri)
+        content, _ = _read(store, uri)
+    return parse_manifest(content, uri, sha256)
+
+
+def parse_manifest(content: bytes, uri: str, sha256: str | None = None) -> Manifest:
+    """As `read_manifest`, from the file's bytes."""
+    digest = hashlib.sha256(content).hexdigest()
     if sha256 is not None and digest != sha256:
         raise CorruptCheckpoint(
             f"Checkpoint {uri}: {MANIFEST} has SHA-256 {digest}, committed was {sha256}: its bytes were changed."
@@ -203,6 +212,7 @@ def read_manifest(store: CheckpointStore, uri: str, sha256: str | None = None) -
         sha256=digest,
         size_bytes=len(content) + sum(file.size for file in document.files),
         layout=_layout_of(uri, document),
+        content=content,
     )
 
 

@@ -13,13 +13,13 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from elastic_core.domain import Slot, from_json, to_json
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.protocol.records import CheckpointRecord
-from elastic_core.state.format.manifest import Manifest, read_manifest
+from elastic_core.state.format.manifest import Manifest, parse_manifest
 from elastic_core.state.format.unchanged import is_unchanged
 from elastic_core.state.format.writing import StagingBuffer
 from elastic_core.state.layout.boxes import Box
@@ -29,20 +29,22 @@ from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 from elastic_core.state.reshard.collective_load import OldMemories
 from elastic_core.state.reshard.memories import Memory, boxes_of
 from elastic_core.state.reshard.peers import Address, PeerSource, RangeServer
-from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.undrawn_weights import Drawn
 from elastic_core.train.parallel.group import Group
 
 SERVE_SECONDS = 60.0  # that a process which leaves stays at most for those who go on
+_SECRET_BYTES = 32
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What a rank held of a checkpoint when it was written, as long as nothing writes to it."""
+    """What a rank held of a checkpoint when it was written, as long as nothing writes to it. `manifest`: the bytes of
+    the checkpoint's, on rank 0, which wrote it."""
 
     uri: str
     memory: Memory
+    manifest: bytes = field(default=b"", repr=False)
 
 
 class KeptState:
@@ -74,7 +76,6 @@ class KeptState:
     def of(
         saved: SavedState,
         record: CheckpointRecord,
-        store: CheckpointStore,
         group: Group,
         slots: Sequence[Slot],
         drawn: Drawn | None = None,
@@ -87,8 +88,9 @@ class KeptState:
         started = time.perf_counter()
         kept = None
         try:
-            secret = bytes.fromhex(group.from_first(secrets.token_hex(32).encode()).decode())
-            manifest, memory = _unchanged(saved, record, store)
+            told = group.from_first(secrets.token_bytes(_SECRET_BYTES) + saved.manifest)
+            secret, written = told[:_SECRET_BYTES], told[_SECRET_BYTES:]
+            manifest, memory = _unchanged(saved, record, written)
             kept = KeptState(record.uri, slots, group.rank, memory, manifest, secret, drawn, host)
             messages = group.gather_bytes(json.dumps(kept._own_message()).encode())
         except InfrastructureError as error:
@@ -194,12 +196,13 @@ def _serve(memory: Memory, secret: bytes, host: str) -> RangeServer | None:
         return None
 
 
-def _unchanged(saved: SavedState, record: CheckpointRecord, store: CheckpointStore) -> tuple[Manifest | None, Memory]:
-    """The checkpoint's manifest, and what of the saved state its checksums vouch for."""
+def _unchanged(saved: SavedState, record: CheckpointRecord, written: bytes) -> tuple[Manifest | None, Memory]:
+    """The checkpoint's manifest, of which these bytes were written, and what of the saved state its checksums vouch
+    for."""
     if saved.uri != record.uri:
         return None, {}
     try:
-        manifest = read_manifest(store, record.uri, record.manifest_sha256)
+        manifest = parse_manifest(written, record.uri, record.manifest_sha256)
     except ElasticError as error:
         _log.warning("nothing is kept of %s: %s", record.uri, error)
         return None, {}

@@ -90,6 +90,7 @@ class _Checkpoint:
     stage: Stage = Stage.COPYING
     task: BackgroundTask[Any] | NoTask
     parts: Sequence[RankPart] = ()  # of all ranks, once they are written
+    written: Written | None = None  # on rank 0, once the manifest is
     answered: Answered | None = None
 
 
@@ -235,16 +236,15 @@ class CheckpointPipeline:
             self._start_on_rank_0(Stage.WRITING_MANIFEST, checkpoint, lambda _: self._write_manifest(checkpoint))
 
     def _end_manifest(self, checkpoint: _Checkpoint) -> None:
-        written: Written | None = None
         failures = []
         try:
-            written = checkpoint.task.result()
+            checkpoint.written = checkpoint.task.result()
         except ElasticError as error:
             failures = [f"the manifest: {error}"]
         failures = json.loads(self._group.from_first(json.dumps(failures).encode()))
         if failures:
             self._give_up(checkpoint, failures)
-        commit = self._commit_of(checkpoint, written)  # here, since it may evaluate the model; matters on rank 0
+        commit = self._commit_of(checkpoint)  # here, since it may evaluate the model; matters on rank 0
         if checkpoint.ending.segment:
             self._start_on_rank_0(Stage.COMMITTING, checkpoint, lambda committer: committer.send_final(commit))
             return
@@ -267,7 +267,8 @@ class CheckpointPipeline:
             self._give_up(checkpoint, [outcome.error])
         if outcome.answer is None:
             raise {**BY_CODE, Stopped.code: Stopped}.get(outcome.code, InfrastructureError)(outcome.error)
-        self.saved = SavedState(checkpoint.uri, checkpoint.held)
+        written = checkpoint.written
+        self.saved = SavedState(checkpoint.uri, checkpoint.held, written.manifest if written is not None else b"")
         checkpoint.stage = Stage.ANSWERED
         checkpoint.answered = own or Answered(outcome.answer, checkpoint.began)
 
@@ -304,15 +305,15 @@ class CheckpointPipeline:
 
     def _write_manifest_and_commit(self, checkpoint: _Checkpoint, committer: Committer) -> Answered:
         try:
-            written = self._write_manifest(checkpoint)
+            checkpoint.written = self._write_manifest(checkpoint)
         except ElasticError as error:
             raise SaveFailed(f"the manifest: {error}") from error
-        return committer.send_final(self._commit_of(checkpoint, written))
+        return committer.send_final(self._commit_of(checkpoint))
 
     @staticmethod
-    def _commit_of(checkpoint: _Checkpoint, written: Written | None) -> Commit:
-        """`written` is None on the other ranks, which commit nothing."""
-        content, ending = checkpoint.content, checkpoint.ending
+    def _commit_of(checkpoint: _Checkpoint) -> Commit:
+        """Of rank 0; the others commit nothing."""
+        content, ending, written = checkpoint.content, checkpoint.ending, checkpoint.written
         measured = content.measure(checkpoint.uri) if content.measure is not None else {}
         reads = Reads()
         for part in checkpoint.parts:

@@ -21,6 +21,7 @@ from elastic_core.domain import Layout, Slot
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.state.format.checkpoint_format import Box, Manifest, read_manifest, read_tensors
+from elastic_core.state.format.manifest import parse_manifest
 from elastic_core.state.layout.layout import of_one_rank
 from elastic_core.state.memory_tier.cached_store import MemoryTier
 from elastic_core.state.memory_tier.node_addresses import LOOPBACK
@@ -160,10 +161,22 @@ class _Source:
     kept: KeptState | None
     host: str
 
-    def manifest(self) -> Manifest:
+    def manifest(self, told: bytes) -> tuple[Manifest, int]:
+        """Kept, or else from the bytes that a process of the old group has `told`; without them from the store. And
+        the bytes read from there."""
         if self.kept is not None and self.kept.manifest is not None:
-            return self.kept.manifest
-        return read_manifest(self.store, self.uri, self.sha256)
+            return self.kept.manifest, 0
+        if told:
+            return parse_manifest(told, self.uri, self.sha256), 0
+        manifest = read_manifest(self.store, self.uri, self.sha256)
+        return manifest, len(manifest.content)
+
+    def manifest_told(self, group: Group) -> bytes:
+        """The manifest's bytes, from a process that has kept them to those who join it; none if there is no such
+        process, or nobody who needs them. Collective."""
+        content = self.kept.manifest.content if self.kept is not None and self.kept.manifest is not None else b""
+        has = [bool(flag) for flag in group.gather_bytes(b"1" if content else b"")]
+        return group.from_rank(has.index(True), content) if any(has) and not all(has) else b""
 
 
 def _read(
@@ -178,18 +191,19 @@ def _read(
     """Without its record. Raises on every rank alike."""
     started = time.perf_counter()
     kept = source.kept
+    told_manifest = source.manifest_told(group)
 
-    def needs() -> tuple[Manifest, dict[str, Any]]:
+    def needs() -> tuple[tuple[Manifest, int], dict[str, Any]]:
         crash_here("restore.begun")
-        manifest = source.manifest()
+        manifest, num_read = source.manifest(told_manifest)
         needed = boxes(manifest) if boxes is not None else None
         listed = None
         if needed is not None:
             listed = [(name, box.start, box.shape) for name, box in needed.items() if concerns(name, group.rank)]
         told, sound = (kept.message(slots), kept.unchanged) if kept is not None else (None, False)
-        return manifest, {"boxes": listed, "room": shared.room(shared.FOLDER), "kept": told, "sound": sound}
+        return (manifest, num_read), {"boxes": listed, "room": shared.room(shared.FOLDER), "kept": told, "sound": sound}
 
-    manifest, answers = run_on_all_ranks(group.gather_bytes, needs, READING)
+    (manifest, num_read), answers = run_on_all_ranks(group.gather_bytes, needs, READING)
     same_ranks = of_same_ranks(manifest)
     names = [name for name in manifest.tensors if same_ranks or not of_one_rank(name)]
     wanted = [_boxes_of_rank(manifest, names, answer["boxes"], rank, concerns) for rank, answer in enumerate(answers)]
@@ -204,6 +218,7 @@ def _read(
     )
     agreed = time.perf_counter()
     loaded = load_collectively(source.store, manifest, wanted, load_group, _log.warning, old, into)
+    loaded.received.store_bytes += num_read
     crash_here("restore.read")
     return Restored(
         tensors=loaded.tensors,

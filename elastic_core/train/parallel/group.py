@@ -128,7 +128,27 @@ class Group:
 
     def from_first(self, data: bytes) -> bytes:
         """Rank 0's message on every rank; what the others give does not matter."""
-        return self.gather_bytes(data if self.rank == 0 else b"")[0]
+        return self.from_rank(0, data)
+
+    def from_rank(self, source: int, data: bytes) -> bytes:
+        """That rank's message on every rank, as `from_first`: in one broadcast if it is short, else in two."""
+        if self.world == 1:
+            return data
+        head = self._broadcast(
+            source, len(data).to_bytes(_LENGTH_BYTES, "big") + data[:_SHORT_BYTES], _LENGTH_BYTES + _SHORT_BYTES
+        )
+        size = int.from_bytes(head[:_LENGTH_BYTES], "big")
+        rest = self._broadcast(source, data[_SHORT_BYTES:], size - _SHORT_BYTES) if size > _SHORT_BYTES else b""
+        return (head[_LENGTH_BYTES:] + rest)[:size]
+
+    def _broadcast(self, source: int, data: bytes, width: int) -> bytes:
+        """`source` gives at most `width` bytes, filled up with zeros."""
+        packet = torch.zeros(width, dtype=torch.uint8)
+        if self.rank == source:
+            packet[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        with communicating("an exchange of messages"):
+            dist.broadcast(packet, group_src=source)
+        return packet.numpy().tobytes()
 
     def broadcast_tensors(self, tensors: Sequence[torch.Tensor], among: dist.ProcessGroup | None = None) -> None:
         """Overwrite every rank's tensors with those of the first rank of `among`: of all ranks, if that is None."""
