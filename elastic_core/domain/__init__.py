@@ -38,10 +38,12 @@ from elastic_core.domain.resources import (
     Layout,
     Limits,
     Node,
+    PlacedStage,
     Queue,
     Roles,
     ServerLimits,
     Slot,
+    Stages,
 )
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "Limits",
     "Node",
     "Observation",
+    "PlacedStage",
     "Plan",
     "ProfilePoint",
     "Quantiles",
@@ -66,6 +69,7 @@ __all__ = [
     "ServerLimits",
     "Slot",
     "Snapshot",
+    "Stages",
     "StepForecast",
     "Target",
     "ThroughputModel",

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from elastic_core.domain.observed import ProfilePoint, Quantiles, StepForecast, ThroughputModel, WorkForecast
-from elastic_core.domain.resources import EXACT, Allocation, Layout, Limits, Node, Queue, Roles, Slot
+from elastic_core.domain.resources import EXACT, Allocation, Layout, Limits, Node, Queue, Roles, Slot, Stages
 
 _NO_RANKS = Layout(data=0)
 
@@ -126,6 +126,7 @@ class Target:
     nodes: Mapping[str, int] | None = None  # slots by node, a preference; None: the packing rule chooses
     roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers
     migrate: bool = False  # `nodes` is worth a restart: a job that holds as many slots on other nodes moves there
+    stages: Stages = ()  # of a placed job, whose counts are their sum; () for every other
     finish_seconds: Quantiles | None = None  # from the decision until the job is done on these slots, by the policy
 
     @property

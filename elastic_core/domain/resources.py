@@ -97,10 +97,29 @@ Roles = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedStage:
+    """Consecutive layers [first, end) of the chain that the task declares, on `num_slots` slots of one type."""
+
+    layers: tuple[int, int]
+    type: str
+    num_slots: int
+
+    def __str__(self) -> str:
+        first, end = self.layers
+        return f"layers {first} to {end - 1} on {self.num_slots} {self.type}"
+
+
+# Of a placed job, in the order of the forward pass: they cover every layer once. Empty for every other job.
+Stages = Annotated[tuple[PlacedStage, ...], Field(exclude_if=lambda stages: not stages)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """What a decision gives one job. Rank r runs on `slots[r]`; slots of one node follow each other.
 
     At a grant they are sorted by (node, index); at a resize in place ranks sit where the least has to move.
+    With `stages` the slots of the first stage come first, and so on, each stage's sorted in itself; the layout is then
+    data-parallel over all slots and says nothing.
     """
 
     slots: tuple[Slot, ...]
@@ -108,6 +127,7 @@ class Allocation:
     layout: Layout
     comm: str = EXACT
     roles: Roles = ()
+    stages: Stages = ()
 
     @property
     def num_slots(self) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from fractions import Fraction
 from math import ceil
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from elastic_core.domain import EXACT, Limits
 from elastic_core.errors import UserError
@@ -21,8 +21,11 @@ from elastic_core.spec.cluster import QUEUE_NAME
 from elastic_core.spec.job_comm import Comm
 from elastic_core.spec.job_slots import Layouts, Slots, _list_counts
 from elastic_core.spec.job_work import Work
+from elastic_core.spec.layer_profiles import ModelProfile
 from elastic_core.spec.problems import parse, refuse
 
+# In the schema an object like any other: a form has one field for all of it.
+PlacedModel = Annotated[ModelProfile, WithJsonSchema({"type": "object"})]
 FIRST_YEAR, LAST_YEAR = 2000, 2999  # of a deadline
 
 
@@ -184,6 +187,27 @@ class JobSpec(BaseModel):
     slots: Slots = Slots()
     layouts: Layouts = Layouts()
     comm: Comm = Comm()
+    placement: Literal["none", "auto", "exact", "rl_lstm"] = Field(
+        default="none",
+        title="Placement",
+        description="whether the job may hold slots of several types at once, each training some of the model's "
+        "layers, and who plans it: exact proves the cheapest plan, rl_lstm learns one, auto is exact",
+    )
+    placement_floor: float | None = Field(
+        default=None,
+        gt=0,
+        le=bounds.MOST_SAMPLES,
+        allow_inf_nan=False,
+        title="Floor of throughput",
+        description="samples a second that a placed job wants at least; the cheapest plan that reaches it is taken",
+        examples=[20000],
+    )
+    placement_profile: PlacedModel | None = Field(
+        default=None,
+        title="Layers by type",
+        description="times of the model's layers by resource type, as examples/placement/ctr.json has them; left out: "
+        "timed on a processor when the job is submitted",
+    )
     segment: SegmentLength = SegmentLength()
     checkpoints: Checkpoints = Checkpoints()
     priority: int = Field(
