@@ -52,6 +52,7 @@ class JobFacts:
     metric_mode: str = "min"  # or "max"
     num_parameters: int = 0
     layouts: Admitted = field(default_factory=Admitted)
+    layers: tuple[str, ...] = ()  # names of those that a placed job may split the model at; () if none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,8 @@ def cut_stage(
     part = Stage(model, names[first:end], context)
     shared = [name for name, _ in part.named_modules() if name in tables]
     if shared:
-        torch.sparse.check_sparse_tensor_invariants.disable()  # else torch warns that nobody has said so
+        # Else torch warns that nobody has said whether it should check.
+        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     for name in shared:
         replace_module(part, name, nn.Identity())  # rows lie in the host's memory, whatever the device
     part.to(device)

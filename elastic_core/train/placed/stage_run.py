@@ -1,7 +1,7 @@
 """One step of one stage: micro-batches forward and backward in the order of 1F1B, whatever its neighbours' ranks.
 
-1F1B as in Narayanan et al. 2021 (arXiv 2104.04473). A task's `loss(model, batch)` needs no second form, as in a pipeline
-(`train.parallel.loss_calls`): the first stage learns the model's inputs from it, the last one gives it the output.
+1F1B as in Narayanan et al. 2021 (arXiv 2104.04473). A task's `loss(model, batch)` needs no second form, as in a
+pipeline (`train.parallel.loss_calls`): the first stage learns the model's inputs from it, the last gives it the output.
 """
 
 from __future__ import annotations
