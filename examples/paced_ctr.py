@@ -78,36 +78,42 @@ class Pace:
 
     def attach(self, layers: Sequence[nn.Module], sleep: Callable[[float], None] = time.sleep) -> None:
         """From now on the stage's layers last that long, wherever they are trained."""
-        device = _Device(sleep)
+        device = Device(sleep)
         for i in self._layers:
             _Padding(partial(self.seconds, i), device).attach(layers[i])
 
 
-class _Device:
+class Device:
     """What a rank's layers take turns on. What this process has computed since the last of them counts as the next
     one's own time, and so does what that ended too late, unless the device had nothing to do meanwhile."""
 
-    def __init__(self, sleep: Callable[[float], None]) -> None:
-        self._sleep = sleep
-        self._began = self._ended = time.perf_counter()
-        self._worked, self._late = time.process_time(), 0.0
+    def __init__(
+        self,
+        sleep: Callable[[float], None],
+        clock: Callable[[], float] = time.perf_counter,
+        work: Callable[[], float] = time.process_time,
+    ) -> None:
+        """`work`: seconds that this process has computed."""
+        self._sleep, self._clock, self._work = sleep, clock, work
+        self._began = self._ended = clock()
+        self._worked, self._late = work(), 0.0
 
     def begin(self) -> None:
-        now, own = time.perf_counter(), time.process_time() - self._worked
+        now, own = self._clock(), self._work() - self._worked
         idle = max(0.0, now - self._ended - own)
         self._began = now - min(own, now - self._ended) - max(0.0, self._late - idle)
 
     def end(self, seconds: float) -> None:
         due = self._began + seconds
-        self._sleep(max(0.0, due - time.perf_counter()))
-        self._ended, self._worked = time.perf_counter(), time.process_time()
+        self._sleep(max(0.0, due - self._clock()))
+        self._ended, self._worked = self._clock(), self._work()
         self._late = max(0.0, self._ended - due)
 
 
 class _Padding:
     """Of one layer."""
 
-    def __init__(self, seconds: Callable[[int], float], device: _Device) -> None:
+    def __init__(self, seconds: Callable[[int], float], device: Device) -> None:
         self._seconds, self._device = seconds, device
 
     def attach(self, layer: nn.Module) -> None:
