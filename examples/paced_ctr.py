@@ -146,7 +146,9 @@ def train(
     pace.attach(layers)
     session.prepare(
         model, task.optimizer(model), task.dataset(), evaluate=task.evaluate,
-        declared=Declared(layers=task.layers, wire=pace.wire),
+        declared=Declared(
+            layers=task.layers, late_embedding_updates=task.late_embedding_updates, wire=pace.wire
+        ),
     )  # fmt: skip
     told = session.num_steps
 

@@ -38,6 +38,7 @@ class StagePart:
     shapes: Mapping[str, tuple[int, ...]]
     placements: Mapping[str, Placement]
     of_stage: Placement  # what the ranks of the stage hold whole
+    late_updates: bool  # of embeddings
 
     def place(self, owner: str, tensor: Tensor) -> tuple[TensorMeta, Placement]:
         """As `ModelPartition.place`. State that has not its parameter's shape is whole."""
@@ -89,7 +90,7 @@ def cut_stage(
     placements = dict.fromkeys(part.state_dict(), of_stage)
     placements |= {f"{name}.weight": _cut_rows(places, tables[name].num_embeddings) for name in shared}
     kernels = tuple({name: group[name] for name in KERNELS if name in group} for group in optimizer.param_groups)
-    return StagePart(part, skeleton, groups, kernels, shapes, placements, of_stage)
+    return StagePart(part, skeleton, groups, kernels, shapes, placements, of_stage, declared.late_embedding_updates)
 
 
 def _cut_rows(places: StagePlaces, rows: int) -> Placement:

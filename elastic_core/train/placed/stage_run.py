@@ -18,7 +18,7 @@ from elastic_core.train.data.batches import MicroBatch
 from elastic_core.train.layouts import Wire
 from elastic_core.train.parallel.group import exchanging
 from elastic_core.train.parallel.loss_calls import Answer, Loss, called_with
-from elastic_core.train.placed.links import Border
+from elastic_core.train.placed.borders import Border
 from elastic_core.train.placed.stage_part import StagePart
 from elastic_core.train.placed.stage_places import StagePlaces
 
