@@ -1,7 +1,7 @@
 """Updates of sparse embeddings that travel while the next step computes; `placed.embedding_rows` has what is promised.
 
-A step's gradients of rows become the optimizer's with the next step, at its learning rate. Before a checkpoint, where no
-step follows, the optimizer steps those rows alone, at the learning rates of the last step.
+A step's gradients of rows become the optimizer's with the next step, at its learning rate. Before a checkpoint, where
+no step follows, the optimizer steps those rows alone, at the learning rates of the last step.
 """
 
 from __future__ import annotations
