@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from elastic_core.domain import LayerTimes
 from elastic_core.errors import UserError
-from elastic_core.placement.placement_problem import Layer, LayerTimes, PlacementProblem, ResourceType
+from elastic_core.placement.placement_problem import Layer, PlacementProblem, ResourceType
 from elastic_core.spec.layer_profiles import FROZEN, MOST_LAYERS, MOST_TYPES, LayerProfile, TypeTraits
 from elastic_core.spec.problems import parse
 from elastic_core.text import did_you_mean
