@@ -66,12 +66,12 @@ def bundles(
 
 @lru_cache(maxsize=512)
 def _bundles(model: PlacedModel, pool: tuple[PoolType, ...], counts: tuple[int, ...]) -> tuple[Bundle, ...]:
-    if not counts:
+    whole = _tables(model, pool)
+    if not counts or whole is None:
         return ()
     try:
-        whole = Tables.of(problem_of(model, pool))
         placements = list(_asked(model, pool, whole, counts[-1]))
-    except UserError:
+    except NoPlacement:
         return ()
     admitted = set(counts)
     found = {placement.stages: placement for placement in placements if _num_slots(placement.stages) in admitted}
@@ -82,9 +82,8 @@ def _bundles(model: PlacedModel, pool: tuple[PoolType, ...], counts: tuple[int, 
 
 def judged(model: PlacedModel, pool: Sequence[PoolType], stages: Stages) -> Bundle | None:
     """What these stages are predicted to do; None where they are not the model's, or the pool lacks a type of them."""
-    try:
-        tables = Tables.of(problem_of(model, pool))
-    except UserError:
+    tables = _tables(model, tuple(pool))
+    if tables is None:
         return None
     index = {kind.name: number for number, kind in enumerate(tables.problem.types)}
     ends = [0, *(stage.layers[1] for stage in stages)]
@@ -96,6 +95,15 @@ def judged(model: PlacedModel, pool: Sequence[PoolType], stages: Stages) -> Bund
     placed = [Stage(layers=tuple(range(*stage.layers)), type=index[stage.type], units=stage.num_slots)
               for stage in stages]  # fmt: skip
     return _Ladder(tables).bundle(tables.judge(placed), with_gap=False)
+
+
+@lru_cache(maxsize=512)
+def _tables(model: PlacedModel, pool: tuple[PoolType, ...]) -> Tables | None:
+    """None where nothing of the pool is for this model."""
+    try:
+        return Tables.of(problem_of(model, pool))
+    except UserError:
+        return None
 
 
 def check(model: PlacedModel, pool: Sequence[PoolType], allowed: Sequence[str], counts: Sequence[int]) -> None:

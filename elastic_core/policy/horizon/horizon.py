@@ -131,7 +131,12 @@ def _options(snapshot: Snapshot, choices: Choices) -> Options | None:
     for counts in {job.limits.slot_counts for job in jobs}:
         listed_counts |= set(counts) if len(counts) <= FEW_COUNTS else {counts[0]}
         allowed_counts |= set(counts)
-    return with_bundles(Options.of(sizes, sorted(listed_counts), allowed_counts), choices) if sizes else None
+    if not sizes:
+        return None
+    options = Options.of(sizes, sorted(listed_counts), allowed_counts)
+    if choices and not len(options.counts):
+        options = Options.of(sizes, ())  # what is learnt of tasks is learnt on slots of one type
+    return with_bundles(options, choices)
 
 
 @dataclass(frozen=True)
