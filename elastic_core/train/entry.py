@@ -174,7 +174,7 @@ def _run_task(task: Task, session: Session) -> None:
         learning_rate_factor=task.learning_rate_factor,
         evaluate=_own_evaluate(task),
         clip_grad_norm=task.clip_grad_norm,
-        declared=Declared(task.tensor_plan, task.pipeline_units),
+        declared=Declared(task.tensor_plan, task.pipeline_units, task.layers, task.late_embedding_updates),
     )
     session.train(task.loss)
 

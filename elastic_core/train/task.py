@@ -33,6 +33,8 @@ class Task(ABC):
     metric_mode: ClassVar[Literal["min", "max"]] = "min"
     shardable: ClassVar[bool] = True  # replicas may hold shards of the state (FSDP2), as long as loss() calls the model
     clip_grad_norm: ClassVar[float | None] = None  # scale gradients down to at most this norm
+    # Of a placed job: the next step need not wait for this one's updates of sparse embeddings (`train.placed`).
+    late_embedding_updates: ClassVar[bool] = False
 
     def __init__(self, params: Any) -> None:
         self.params = params
@@ -70,6 +72,16 @@ class Task(ABC):
 
         model(x) is last(... second(first(x))), each on the output of the one before (a tuple is several arguments), and
         every parameter lies in one of them. In a pipeline `loss` calls the model once, with tensors.
+        """
+        return ()
+
+    def layers(self, model: nn.Module) -> Sequence[nn.Module]:  # noqa: ARG002 - the default can be placed on one type only
+        """The layers of the model in the order of its forward pass: where a placed job may be split over several types.
+
+        model(x) is last(... second(first(x))), each on the output of the one before (a tuple is several arguments), and
+        every parameter lies in one of them. What goes from layer to layer are tensors with one row a sample. In a
+        placed job `loss` calls the model once, with tensors, and the rows of nn.Embedding and nn.EmbeddingBag with
+        `sparse=True` are shared out over the slots of their stage; everywhere else they train by dense gradients.
         """
         return ()
 

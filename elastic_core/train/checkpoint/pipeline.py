@@ -200,14 +200,9 @@ class CheckpointPipeline:
         self._count += 1
         uri = checkpoint_uri(header, f"{self._nonce}{self._count:04d}")
         reads, indices = self._reads.take()
-        collection = None
-        if not self._places.replicated:
-            from elastic_core.train.checkpoint.partitioned_state import collect
-
-            collection = collect(content.shared, self._group, self._places, order.allocation.slots)
         return _Checkpoint(
             order=order, content=content, ending=ending, header=header, uri=uri, reads=reads, indices=indices,
-            collection=collection, started=time.perf_counter(), began=time.monotonic(), task=NoTask(),
+            collection=content.collection, started=time.perf_counter(), began=time.monotonic(), task=NoTask(),
         )  # fmt: skip
 
     def _start_parts(self, checkpoint: _Checkpoint, tensors: Mapping[str, Tensor]) -> None:

@@ -43,6 +43,7 @@ class Content:
     progress: float | None = None  # this and what follows as in `Commit`
     gain: float | None = None
     notes: tuple[str, ...] = ()
+    collection: Collection | None = None  # None: every rank holds the whole state
 
 
 @dataclass(frozen=True, slots=True)
