@@ -123,10 +123,10 @@ def check(model: PlacedModel, pool: Sequence[PoolType], allowed: Sequence[str], 
             f"placement: the type {free[0]!r} has no price, and the cheapest placement is found by prices; give its "
             "nodes price_per_slot_hour above 0 in the cluster file, or leave the type out of slots.types"
         )
-    tables = Tables.of(problem_of(model, usable))
+    tables = Tables.of(problem_of(model, usable or pool))
     rng = np.random.default_rng(0)
-    Exact(most_looks=LOOKS, gap=GAP).search(tables, rng)  # raises `NoPlacement`, which says what limits
-    if not bundles(model, usable, (), counts, counts[-1]):
+    cheapest = Exact(most_looks=LOOKS, gap=GAP).search(tables, rng).placement  # or `NoPlacement`: it says what limits
+    if _num_slots(cheapest.stages) not in counts and not bundles(model, usable, (), counts, counts[-1]):
         every = range(1, _slots(usable) + 1)
         fewest = min((one.num_slots for one in bundles(model, usable, (), every, len(every))), default=None)
         least = "no number of slots" if fewest is None else f"{fewest} at least"
@@ -176,7 +176,8 @@ class _Ladder:
 def _asked(model: PlacedModel, pool: Sequence[PoolType], whole: Tables, most_slots: int) -> Iterator[Placement]:
     """Placements over the types of `whole`. Raises `NoPlacement` where nothing reaches the floor."""
     asked = _Learnt(whole) if model.planner == "rl_lstm" else _Optimal(whole)
-    cheapest, fastest = asked.cheapest(whole.problem.floor), asked.fastest(whole)
+    cheapest = asked.cheapest(whole.problem.floor)
+    fastest = asked.fastest(whole) or cheapest
     yield from (cheapest, fastest)
     for floor in np.geomspace(cheapest.throughput, fastest.throughput * (1.0 - CLOSE), RUNGS)[1:-1]:
         with_floor = asked.cheapest(float(floor))

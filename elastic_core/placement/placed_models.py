@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from elastic_core.domain import LayerTimes, PlacedLayer, PlacedModel, SlotTraits
+from elastic_core.domain import LayerTimes, Limits, PlacedLayer, PlacedModel, SlotTraits
 from elastic_core.errors import UserError
 from elastic_core.placement.layer_graph import chains_of
 from elastic_core.placement.placement_problem import Layer, PlacementProblem, ResourceType
+from elastic_core.protocol.records import JobFacts
+from elastic_core.spec import JobSpec
 from elastic_core.spec.layer_profiles import LayerProfile, ModelProfile, TypeTraits
 from elastic_core.text import did_you_mean, plural
 
 NO_PROFILE = ModelProfile()
+MEASURED = "cpu"  # the type that the platform itself times layers on
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,6 +30,19 @@ class PoolType:
     name: str
     slots: int
     price: float
+
+
+def limits_of(spec: JobSpec, facts: JobFacts) -> Limits:
+    """What the job's user allows, with the model of a placed job."""
+    return replace(spec.limits(), placed=placed_of(spec, facts.layers)) if spec.places_layers else spec.limits()
+
+
+def placed_of(spec: JobSpec, declared: Sequence[PlacedLayer]) -> PlacedModel:
+    """Of a spec that asks for placement. Raises as `placed_model`."""
+    return placed_model(
+        "exact" if spec.placement == "auto" else spec.placement, spec.placement_floor or 0.0,
+        spec.batch.base or spec.batch.min, spec.placement_profile or NO_PROFILE, declared,
+    )  # fmt: skip
 
 
 def placed_model(

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from elastic_core.domain import Allocation, ExchangeChoice, JobState, Layout, Limits, ProfilePoint, SegmentState
+from elastic_core.domain import (
+    Allocation,
+    ExchangeChoice,
+    JobState,
+    Layout,
+    Limits,
+    PlacedLayer,
+    PlacedSpeed,
+    ProfilePoint,
+    SegmentState,
+)
 from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
@@ -52,6 +62,7 @@ class JobFacts:
     metric_mode: str = "min"  # or "max"
     num_parameters: int = 0
     layouts: Admitted = field(default_factory=Admitted)
+    layers: tuple[PlacedLayer, ...] = ()  # of a placed job: those that its task declares, with what was measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +170,7 @@ class PastJob:
     resize_seconds: float | None  # measured mean; None where it was never resized or started again
     num_resizes: int
     leases: tuple[PastLease, ...]
+    placed_speeds: tuple[PlacedSpeed, ...] = ()
 
 
 Reports = tuple[tuple[int, float], ...]  # (work done, value), ascending

@@ -103,9 +103,7 @@ def _perhaps_running(draw: Draw, view: JobView, picture: Snapshot) -> JobView:
         return view
     bundle = draw(st.sampled_from(fitting)).bundle
     counts, num_slots = bundle.counts, bundle.num_slots
-    target = Target(
-        counts=counts, global_batch=100, layout=Layout(data=num_slots), stages=bundle.stages
-    )
+    target = Target(counts=counts, global_batch=100, layout=Layout(data=num_slots), stages=bundle.stages)
     running = replace(holding(view, *choose(free, counts)), allocation=granted(target, choose(free, counts)))
     if draw(st.booleans()):
         speed = bundle.throughput * draw(st.sampled_from([0.7, 1.0, 1.2]))

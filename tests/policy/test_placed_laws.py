@@ -125,9 +125,7 @@ def test_the_same_inputs_as_they_are_stored_give_the_same_plan(name: str, pictur
 @placing
 @settings(BUSY, max_examples=10 * EFFORT)
 @given(picture=placed_snapshots(), seed=st.integers(0, 3))
-def test_new_measurements_alone_move_nobody_back_to_what_it_just_left(
-    name: str, picture: Snapshot, seed: int
-) -> None:
+def test_new_measurements_alone_move_nobody_back_to_what_it_just_left(name: str, picture: Snapshot, seed: int) -> None:
     """A placed job that was given other slots is not given the first ones again within the window."""
     policy = registry.get(name)
     first = apply(decide(policy, picture), picture)

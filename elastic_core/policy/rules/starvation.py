@@ -89,7 +89,7 @@ def _serve(context: ClaimContext, division: Division, row: int, note: str) -> bo
 
 def _slots(division: Division, row: int) -> Ints:
     """What its turn holds of each type: of several types all that it has."""
-    held = division.use()[row]
+    held: Ints = division.use()[row]
     if np.count_nonzero(held) > 1:
         return held
     return np.where(held > 0, division.spoken_for[row], 0)
