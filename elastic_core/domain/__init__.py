@@ -33,6 +33,7 @@ from elastic_core.domain.observed import (
 )
 from elastic_core.domain.placed import (
     LayerTimes,
+    PlacedFigures,
     PlacedLayer,
     PlacedModel,
     PlacedStage,
@@ -67,6 +68,7 @@ __all__ = [
     "Limits",
     "Node",
     "Observation",
+    "PlacedFigures",
     "PlacedLayer",
     "PlacedModel",
     "PlacedSpeed",

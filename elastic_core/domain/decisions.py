@@ -18,7 +18,7 @@ from elastic_core.domain.observed import (
     ThroughputModel,
     WorkForecast,
 )
-from elastic_core.domain.placed import Stages
+from elastic_core.domain.placed import PlacedFigures, Stages
 from elastic_core.domain.resources import EXACT, Allocation, Layout, Limits, Node, Queue, Roles, Slot
 
 _NO_RANKS = Layout(data=0)
@@ -139,6 +139,7 @@ class Target:
     roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers
     migrate: bool = False  # `nodes` is worth a restart: a job that holds as many slots on other nodes moves there
     stages: Stages = ()  # of a placed job, whose counts are their sum; () for every other
+    placed: Annotated[PlacedFigures | None, Field(exclude_if=lambda placed: placed is None)] = None  # of its stages
     finish_seconds: Quantiles | None = None  # from the decision until the job is done on these slots, by the policy
 
     @property

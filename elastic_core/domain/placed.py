@@ -39,6 +39,16 @@ def counts_of(stages: tuple[PlacedStage, ...]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFigures:
+    """What is predicted of a placed job's stages. `gap`: how much dearer a sample is than in the cheapest placement on
+    the pool that is as fast, as a part of it; None where that is not known."""
+
+    samples_per_second: float
+    price_per_hour: float
+    gap: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
     """Of a layer on one unit of a type, seconds a batch of B0 samples, forward and backward; alpha and beta are the
     parts of computing and of communicating that units share out."""

@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from elastic_core.domain import PlacedModel, PlacedStage, Stages
+from elastic_core.domain import PlacedFigures, PlacedModel, PlacedStage, Stages
 from elastic_core.domain.placed import counts_of
 from elastic_core.errors import UserError
 from elastic_core.placement import planner_names
@@ -45,6 +45,10 @@ class Bundle:
     throughput: float
     rate: float
     gap: float | None
+
+    @property
+    def figures(self) -> PlacedFigures:
+        return PlacedFigures(samples_per_second=self.throughput, price_per_hour=self.rate, gap=self.gap)
 
     @property
     def counts(self) -> dict[str, int]:

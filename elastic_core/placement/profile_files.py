@@ -48,6 +48,17 @@ class PlacementProfile(BaseModel):
             edges=tuple((index[source], index[target]) for source, target in self.edges),
         )  # fmt: skip
 
+    def of_a_job(self) -> tuple[dict[str, Any], float]:
+        """As a job spec's `placement_profile`, and the floor: without prices and units, which are the pool's."""
+        traits = [
+            {name: value for name, value in kind.model_dump(mode="json", exclude_defaults=True).items()
+             if name in TypeTraits.model_fields}
+            for kind in self.types
+        ]  # fmt: skip
+        layers = [layer.model_dump(mode="json", exclude_defaults=True) for layer in self.layers]
+        model = {"batch": self.batch, "layers": layers, "types": traits, "edges": [list(edge) for edge in self.edges]}
+        return model, self.floor
+
     def _layer(self, layer: LayerProfile) -> Layer:
         known = {kind.name: kind for kind in self.types}
         for name in sorted(layer.on.keys() - known.keys()):

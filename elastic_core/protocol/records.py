@@ -13,6 +13,7 @@ from elastic_core.domain import (
     JobState,
     Layout,
     Limits,
+    PlacedFigures,
     PlacedLayer,
     PlacedSpeed,
     ProfilePoint,
@@ -89,6 +90,10 @@ class JobStatus:
     predicted_samples: int | None = None  # that will have been read at the end, if the last step's gain stays
     gain: float | None = None  # base-batch steps that the last step counted for, where progress is the measure
     spent: float = 0.0  # in the currency of the nodes' prices
+    price_per_hour: float = 0.0  # of the slots that it holds, in the same
+    expected_cost: float | None = None  # spent, and what is left on the slots that it holds; None: not known
+    samples_per_second: float | None = None  # measured on them
+    placed: PlacedFigures | None = None  # of a placed job: what was predicted of the stages that it has or shall have
     last_restore: Mapping[str, float] = field(default_factory=dict)  # `restore_...` seconds, `restored_from_..._bytes`
     forecast: Forecast | None = None  # of an active job: the last that was kept
     hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out

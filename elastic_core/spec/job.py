@@ -18,10 +18,9 @@ from elastic_core.domain import EXACT, Limits
 from elastic_core.errors import UserError
 from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
-from elastic_core.spec.job_batch import Batch
 from elastic_core.spec.job_comm import Comm
 from elastic_core.spec.job_slots import Layouts, Slots, _list_counts
-from elastic_core.spec.job_work import Work
+from elastic_core.spec.job_work import Batch, Work
 from elastic_core.spec.layer_profiles import ModelProfile
 from elastic_core.spec.problems import parse, refuse
 

@@ -311,7 +311,7 @@ def _target(problem: Problem, row: int, job: JobView, resolution: Resolution, fi
         reason = wording.why_placed(choice, batch, finish, num_longer)
         return Target(
             counts=choice.bundle.counts, global_batch=batch, layout=Layout(data=count), reason=reason,
-            stages=choice.bundle.stages, finish_seconds=finish,
+            stages=choice.bundle.stages, placed=choice.bundle.figures, finish_seconds=finish,
         )  # fmt: skip
     reason = wording.why_this(job, options, option, batch, problem.noise[row], finish, num_longer)
     layout = Layout(data=count)

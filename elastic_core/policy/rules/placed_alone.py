@@ -66,10 +66,11 @@ def with_stages(plan: Plan, alone: Alone) -> Plan:
             assert job.limits.placed is not None
             (kind,) = target.wanted
             whole = PlacedStage(layers=(0, len(job.limits.placed.layers)), type=kind, num_slots=target.num_slots)
+            predicted = judged(job.limits.placed, pool_types(alone.snapshot.nodes), (whole,))
             why = f"{target.reason}; all layers on one type: {plan.policy} gives no job slots of several"
             targets[job.job_id] = replace(
                 target, stages=(whole,), layout=Layout(data=target.num_slots), reason=why,
-                global_batch=job.limits.reference_batch,
+                global_batch=job.limits.reference_batch, placed=None if predicted is None else predicted.figures,
             )  # fmt: skip
     return replace(plan, targets={**targets, **alone.waiting})
 
