@@ -297,7 +297,7 @@ class _Simulation:
 
 
 def _workers_type(target: Target) -> str:
-    """The type of the workers' slots; a job without roles has but one type."""
+    """The type of the workers' slots; a job without roles has one, or stages: any of its types will do."""
     return min(target.wanted, key=lambda kind: (kind == CPU, kind))
 
 
