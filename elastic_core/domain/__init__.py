@@ -24,11 +24,21 @@ from elastic_core.domain.observed import (
     ExchangeChoice,
     ExchangeFigures,
     Observation,
+    PlacedSpeed,
     ProfilePoint,
     Quantiles,
     StepForecast,
     ThroughputModel,
     WorkForecast,
+)
+from elastic_core.domain.placed import (
+    LayerTimes,
+    PlacedFigures,
+    PlacedLayer,
+    PlacedModel,
+    PlacedStage,
+    SlotTraits,
+    Stages,
 )
 from elastic_core.domain.resources import (
     AUTO,
@@ -38,12 +48,10 @@ from elastic_core.domain.resources import (
     Layout,
     Limits,
     Node,
-    PlacedStage,
     Queue,
     Roles,
     ServerLimits,
     Slot,
-    Stages,
 )
 
 __all__ = [
@@ -55,10 +63,15 @@ __all__ = [
     "ExchangeFigures",
     "JobState",
     "JobView",
+    "LayerTimes",
     "Layout",
     "Limits",
     "Node",
     "Observation",
+    "PlacedFigures",
+    "PlacedLayer",
+    "PlacedModel",
+    "PlacedSpeed",
     "PlacedStage",
     "Plan",
     "ProfilePoint",
@@ -68,6 +81,7 @@ __all__ = [
     "SegmentState",
     "ServerLimits",
     "Slot",
+    "SlotTraits",
     "Snapshot",
     "Stages",
     "StepForecast",

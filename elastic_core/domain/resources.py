@@ -9,6 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from elastic_core.domain.placed import PlacedModel, Stages
+
 CPU = "cpu"  # the resource type without an accelerator
 EXACT = "allreduce"  # the communication algorithm of whoever asks for no other: the exact sum
 AUTO = "auto"  # in its place: whichever the ranks find to be fastest, of those that the job admits
@@ -97,23 +99,6 @@ Roles = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedStage:
-    """Consecutive layers [first, end) of the chain that the task declares, on `num_slots` slots of one type."""
-
-    layers: tuple[int, int]
-    type: str
-    num_slots: int
-
-    def __str__(self) -> str:
-        first, end = self.layers
-        return f"layers {first} to {end - 1} on {self.num_slots} {self.type}"
-
-
-# Of a placed job, in the order of the forward pass: they cover every layer once. Empty for every other job.
-Stages = Annotated[tuple[PlacedStage, ...], Field(exclude_if=lambda stages: not stages)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """What a decision gives one job. Rank r runs on `slots[r]`; slots of one node follow each other.
 
@@ -179,6 +164,8 @@ class Limits:
     base_batch: int | None = None  # that a sample's worth is counted at (`reference_batch`); None: the smallest
     min_efficiency: float = 0.0  # least part of a sample's worth at the reference batch that a chosen batch may leave
     comm: str = EXACT  # communication algorithm of its data-parallel replicas
+    # The model of a job that may hold slots of several types, some layers on each; None for every other.
+    placed: Annotated[PlacedModel | None, Field(exclude_if=lambda placed: placed is None)] = None
 
     def layouts(self, num_slots: int) -> tuple[Layout, ...]:
         """The layouts of so many slots that the job admits, the simplest first; () where it admits none."""

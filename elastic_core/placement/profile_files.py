@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from elastic_core.domain import LayerTimes
 from elastic_core.errors import UserError
-from elastic_core.placement.placement_problem import Layer, LayerTimes, PlacementProblem, ResourceType
+from elastic_core.placement.placement_problem import Layer, PlacementProblem, ResourceType
 from elastic_core.spec.layer_profiles import FROZEN, MOST_LAYERS, MOST_TYPES, LayerProfile, TypeTraits
 from elastic_core.spec.problems import parse
 from elastic_core.text import did_you_mean
@@ -46,6 +47,17 @@ class PlacementProfile(BaseModel):
             layers=tuple(self._layer(layer) for layer in self.layers),
             edges=tuple((index[source], index[target]) for source, target in self.edges),
         )  # fmt: skip
+
+    def of_a_job(self) -> tuple[dict[str, Any], float]:
+        """As a job spec's `placement_profile`, and the floor: without prices and units, which are the pool's."""
+        traits = [
+            {name: value for name, value in kind.model_dump(mode="json", exclude_defaults=True).items()
+             if name in TypeTraits.model_fields}
+            for kind in self.types
+        ]  # fmt: skip
+        layers = [layer.model_dump(mode="json", exclude_defaults=True) for layer in self.layers]
+        model = {"batch": self.batch, "layers": layers, "types": traits, "edges": [list(edge) for edge in self.edges]}
+        return model, self.floor
 
     def _layer(self, layer: LayerProfile) -> Layer:
         known = {kind.name: kind for kind in self.types}

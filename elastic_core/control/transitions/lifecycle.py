@@ -17,7 +17,7 @@ from elastic_core.control.ledger.tables import CheckpointRow, JobRow, SegmentRow
 from elastic_core.control.ledger.views import last_segments
 from elastic_core.control.teams.job_quotas import check_room
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
-from elastic_core.control.transitions.pool_changes import check_feasible
+from elastic_core.control.transitions.pool_changes import check_feasible, check_placement
 from elastic_core.domain import JobState, SegmentState, from_json, to_json
 from elastic_core.errors import Conflict, UserError
 from elastic_core.protocol.events import EventKind
@@ -39,6 +39,8 @@ def check_request(tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None, us
     check_job_id(job_id)
     entry_points.check(spec.entry_point, tx.settings.tasks)
     check_feasible(tx, spec)
+    if spec.placement_profile is not None and spec.placement_profile.layers:  # else they are known when they were timed
+        check_placement(tx, spec, ())
     check_room(tx, spec.queue, user)
     return False
 
@@ -51,6 +53,8 @@ def submit(
     if facts.dataset_samples < 1:
         raise UserError(f"the data set of {job_id!r} has {facts.dataset_samples} samples; at least one is needed")
     check_layouts(spec, facts.layouts)
+    if spec.places_layers:
+        check_placement(tx, spec, facts.layers)
     job = JobRow(
         id=job_id,
         spec=to_json(spec),

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from elastic_core import logs
 from elastic_core.domain import from_json, to_json
+from elastic_core.errors import UserError
 from elastic_core.protocol.records import JobFacts
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points
@@ -37,9 +39,20 @@ def main(argv: Sequence[str]) -> int:
 def _facts(spec: JobSpec, settings: Settings) -> Any:
     entry_points.check(spec.entry_point, settings.tasks)
     entry_points.reach(settings.project)
-    from elastic_core.train.entry import job_facts  # imports torch
+    from elastic_core.train.entry import is_task, job_facts, make_task  # imports torch
 
-    return to_json(job_facts(entry_points.load(spec.entry_point, settings.tasks), spec))
+    entry = entry_points.load(spec.entry_point, settings.tasks)
+    facts = job_facts(entry, spec)
+    if spec.places_layers:
+        from elastic_core.train.process.placed_layers import placed_layers
+
+        if not is_task(entry):
+            raise UserError(
+                f"placement is {spec.placement!r}, and {spec.entry_point} is a training function; layers are placed of "
+                "a Task class, which declares them"
+            )
+        facts = replace(facts, layers=placed_layers(entry, make_task(entry, spec), spec))
+    return to_json(facts)
 
 
 if __name__ == "__main__":
