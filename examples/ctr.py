@@ -47,6 +47,7 @@ class CTRParams(BaseModel):
     skew: float = Field(default=1.1, gt=0, le=4, description="exponent of the power law that categories follow")
     criteo: str | None = Field(default=None, description="a file in Criteo's format, instead of generated logs")
     optimizer: Literal["adagrad", "sgd"] = "adagrad"
+    late_updates: bool = Field(default=False, description="of rows, where the job is placed: they may come a step late")
     learning_rate: float = Field(default=0.05, gt=0)
 
 
@@ -95,6 +96,10 @@ class CTR(Task):
     metric = "auc"
     metric_mode = "max"
     params: CTRParams
+
+    def __init__(self, params: CTRParams) -> None:
+        super().__init__(params)
+        self.late_embedding_updates = params.late_updates
 
     def model(self) -> nn.Module:
         if self.params.criteo is not None:

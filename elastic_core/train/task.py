@@ -33,8 +33,8 @@ class Task(ABC):
     metric_mode: ClassVar[Literal["min", "max"]] = "min"
     shardable: ClassVar[bool] = True  # replicas may hold shards of the state (FSDP2), as long as loss() calls the model
     clip_grad_norm: ClassVar[float | None] = None  # scale gradients down to at most this norm
-    # Of a placed job: the next step need not wait for this one's updates of sparse embeddings (`train.placed`).
-    late_embedding_updates: ClassVar[bool] = False
+    # Of a placed job: a step need not wait for the updates of sparse embeddings by the step before; see `train.placed`.
+    late_embedding_updates: bool = False
 
     def __init__(self, params: Any) -> None:
         self.params = params

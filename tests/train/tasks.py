@@ -260,7 +260,7 @@ def clicks(session: Session) -> None:
         task.dataset(),
         evaluate=task.evaluate,
         clip_grad_norm=session.params.get("clip"),
-        declared=Declared(layers=task.layers),
+        declared=Declared(layers=task.layers, late_embedding_updates=session.params.get("late", False)),
     )
     told = session.num_steps
     with (Path(session.params["folder"]) / f"losses-rank{session.rank}").open("a") as file:

@@ -24,6 +24,7 @@ from elastic_core.state.format.writing import plan_shards
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.layout import Mesh, Placement, StateLayout, TensorMeta, slice_box
 from elastic_core.state.layout.placements import local_of
+from elastic_core.train.checkpoint.collection import Collection
 from elastic_core.train.checkpoint.training_state import (
     MODEL,
     OPTIM,
@@ -145,16 +146,6 @@ class PartitionedState(TrainingState):
 def whole_model(skeleton: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """The whole model on the CPU, from a checkpoint's tensors."""
     return filled(skeleton, {name.removeprefix(MODEL): value for name, value in tensors.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """What the ranks of a job hold together, and this rank's parts of it."""
-
-    layout: StateLayout
-    metas: Mapping[str, TensorMeta]
-    parts: Mapping[str, Tensor]
-    boxes: Mapping[str, Box]  # that are this rank's to write; each is its part of the tensor
 
 
 def _told(

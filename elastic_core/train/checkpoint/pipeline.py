@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -32,15 +32,13 @@ from elastic_core.state.format.manifest import checkpoint_uri
 from elastic_core.state.reshard.memories import Memory
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.background import BackgroundTask, NoTask, Staging
+from elastic_core.train.checkpoint.collection import Collection
 from elastic_core.train.checkpoint.committing import Answered, Committer
 from elastic_core.train.checkpoint.kept_state import SavedState
 from elastic_core.train.checkpoint.rank_part import Content, RankPart, held_parts, tensors_to_write, write_part
 from elastic_core.train.data.audit import Indices, ReadLog, Reads, to_fingerprints
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
-
-if TYPE_CHECKING:
-    from elastic_core.train.checkpoint.partitioned_state import Collection
 
 
 class SaveFailed(InfrastructureError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +28,9 @@ from elastic_core.state.format.optimizer_state import flatten_optimizer, load_op
 from elastic_core.state.format.rng import capture_rng, restore_rng
 from elastic_core.state.order.block_order import BLOCK_ORDER_VERSION
 from elastic_core.state.order.sample_order import ORDER_VERSION
+from elastic_core.train.checkpoint.collection import Collection
 from elastic_core.train.gradients.noise import NoiseState
 from elastic_core.train.parallel.group import Group
-
-if TYPE_CHECKING:
-    from elastic_core.train.checkpoint.partitioned_state import Collection
 
 MODEL, OPTIM = "model/", "optim/"
 _AVERAGING = "averaging/"

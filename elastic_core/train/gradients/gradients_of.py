@@ -41,7 +41,7 @@ def gradients_of(
         from elastic_core.train.placed.stage_part import StagePart
 
         assert isinstance(partition, StagePart), "stages cut the model"
-        return StageGradients(partition, group, places)
+        return StageGradients(partition, optimizer, group, places)
     if partition is not None:
         from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
         from elastic_core.train.parallel.partitioning import ModelPartition

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import Exchange
 from elastic_core.train.data.batches import MicroBatch
 from elastic_core.train.gradients.bucketed_sum import BucketedSum
 from elastic_core.train.gradients.gradients import LocalGradients, sqr_sum
+from elastic_core.train.gradients.late_updates import LateUpdates
 from elastic_core.train.parallel.group import Group, exchanging
 from elastic_core.train.placed.stage_part import StagePart
 from elastic_core.train.placed.stage_places import StagePlaces
@@ -25,7 +27,7 @@ from elastic_core.train.placed.stage_places import StagePlaces
 class StageGradients:
     """`wrapped` is this rank's stage: no training code may call it."""
 
-    def __init__(self, part: StagePart, group: Group, places: StagePlaces) -> None:
+    def __init__(self, part: StagePart, optimizer: Optimizer, group: Group, places: StagePlaces) -> None:
         self.wrapped: nn.Module = part.model
         self.comm: Exchange | None = None  # keeps nothing from step to step
         self.of_whole_batch = True
@@ -36,6 +38,7 @@ class StageGradients:
         self._dense = [p for p in part.model.parameters() if p.requires_grad and id(p) not in kept]
         self._sum = BucketedSum(places.data_group()) if places.own[1] > 1 else None
         self._losses: list[Tensor] = []
+        self._late = LateUpdates(self._embeddings, optimizer, places) if part.late_updates else None
 
     def expect(self, micro: MicroBatch) -> None:
         raise NotImplementedError("a stage takes whole steps")
@@ -51,8 +54,11 @@ class StageGradients:
         """After the step's last backward: exchange, hand out what was measured, be ready for the next step."""
         started = time.perf_counter()
         with exchanging():
-            for embedding in self._embeddings:
-                embedding.rows.push()
+            if self._late is not None:
+                self._late.push()
+            else:
+                for embedding in self._embeddings:
+                    embedding.rows.push()
             if self._sum is not None and self._dense:
                 self._sum.reduce(self._dense_gradients())
         losses, self._losses = self._losses, []
@@ -76,10 +82,14 @@ class StageGradients:
             torch._foreach_mul_(grads, factor)
 
     def settle(self) -> None:
-        """As of `Gradients`: ranks of a stage are alike."""
+        """As of `Gradients`: no update is on its way any more."""
+        if self._late is not None:
+            with exchanging():
+                self._late.apply()
 
     def close(self) -> None:
-        return None
+        if self._late is not None:
+            self._late.close()
 
     def _dense_gradients(self) -> list[Tensor]:
         """Of every parameter, so that all ranks exchange alike whatever their samples used."""

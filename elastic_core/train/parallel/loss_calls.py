@@ -25,7 +25,8 @@ def called_with(loss: Loss, batch: Any) -> tuple[Tensor, ...]:
         if called.kwargs or not all(isinstance(value, Tensor) for value in called.args):
             raise UserError(
                 "In a pipeline, or a placed job, loss(model, batch) calls the model with tensors and without names, as "
-                f"model(a, b); this one calls it with {[type(v).__name__ for v in called.args]} and {sorted(called.kwargs)}."
+                f"model(a, b); this one calls it with {[type(v).__name__ for v in called.args]} and "
+                f"{sorted(called.kwargs)}."
             ) from None
         return called.args
     raise UserError(

@@ -4,9 +4,15 @@ Rank i keeps rows [offset, offset + length) and steps them by the task's optimiz
 micro-batch uses, wherever they lie; `push` sends each row's gradient to the rank that keeps it, once a step, summed
 over micro-batches by the rank that used it and over ranks in their order: only rows that the batch uses travel, and on
 CPU a step gives the same bits whenever it is taken. Row placement as in Li et al. 2014 (parameter server), by ranges.
+
+Late pushes (`Task.late_embedding_updates`) travel while the next step computes. What that promises is bounded staleness
+(Ho et al. 2013) of one step: rows that a step pulls lack at most the updates of the step before; every gradient is
+applied once, in the order of steps; `take_late` waits for the last, so that a checkpoint lacks none.
 """
 
 from __future__ import annotations
+
+from concurrent.futures import Executor, Future
 
 import torch
 import torch.distributed as dist
@@ -27,16 +33,16 @@ class EmbeddingRows:
         self.offset = sum(self.lengths[:index])
         self.weight = nn.Parameter(table[self.offset : self.offset + self.lengths[index]].detach().clone())
         self._group, self._ranks, self._device = group, ranks, device
-        ends = torch.tensor(self.lengths).cumsum(0)
-        self._ends = ends
+        self._ends = torch.tensor(self.lengths).cumsum(0)
         self._pulled: list[tuple[Tensor, Tensor]] = []
+        self._late: Future[Tensor] | None = None
 
     def pull(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of `ids` (integers of any shape), each once, as a leaf that takes their gradient, and where each id
         is among them. Collective; a rank that needs none gives no ids."""
         needed, places = _distinct(ids.detach().cpu().reshape(-1))
-        asked, by_rank, for_rank = self._ask(needed)
-        rows = self._swap(self.weight.detach()[asked - self.offset], for_rank, by_rank)
+        asked, by_rank, for_rank = self._ask(needed, self._group)
+        rows = self._swap(self.weight.detach()[asked - self.offset], for_rank, by_rank, self._group)
         leaf = rows.to(self._device).requires_grad_()
         self._pulled.append((needed, leaf))
         return leaf, places.view(ids.shape).to(self._device)
@@ -44,15 +50,32 @@ class EmbeddingRows:
     def push(self) -> None:
         """After a step's last backward: the gradients of all rows pulled since the last push become the sparse gradient
         of `weight`, on the ranks that keep the rows. Collective."""
-        needed, summed = self._own_sum()
-        asked, by_rank, for_rank = self._ask(needed)
-        received = self._swap(summed, by_rank, for_rank)
+        self.weight.grad = self._exchanged(*self._own_sum(), self._group)
+
+    def push_late(self, thread: Executor, group: dist.ProcessGroup | None) -> None:
+        """As `push`, but the gradient becomes that of `weight` when it is taken; nothing else may exchange anything in
+        `group` meanwhile. One at a time."""
+        assert self._late is None, "the last one is taken first"
+        self._late = thread.submit(self._exchanged, *self._own_sum(), group)
+
+    def take_late(self) -> bool:
+        """Wait for what was pushed late: it is the gradient of `weight` now. Whether there was any; the same on every
+        rank. Raises what the exchange raised."""
+        late, self._late = self._late, None
+        if late is not None:
+            self.weight.grad = late.result()
+        return late is not None
+
+    def _exchanged(self, needed: Tensor, summed: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        """The sparse gradient of this rank's rows."""
+        asked, by_rank, for_rank = self._ask(needed, group)
+        received = self._swap(summed, by_rank, for_rank, group)
         rows, places = _distinct(asked)
         total = received.new_zeros(len(rows), self.dim)
         for ids, part in zip(torch.split(places, for_rank), torch.split(received, for_rank), strict=True):
             total.index_add_(0, ids, part)  # a rank's rows are distinct, so the order of ranks is the order of sums
         index = (rows - self.offset).unsqueeze(0)
-        self.weight.grad = torch.sparse_coo_tensor(index, total, self.weight.shape, is_coalesced=True)
+        return torch.sparse_coo_tensor(index, total, self.weight.shape, is_coalesced=True)
 
     def _own_sum(self) -> tuple[Tensor, Tensor]:
         pulled, self._pulled = self._pulled, []
@@ -64,25 +87,25 @@ class EmbeddingRows:
             summed.index_add_(0, at, grad)
         return needed, summed
 
-    def _ask(self, needed: Tensor) -> tuple[Tensor, list[int], list[int]]:
+    def _ask(self, needed: Tensor, group: dist.ProcessGroup | None) -> tuple[Tensor, list[int], list[int]]:
         """Tell every rank which of its rows this one means. `needed`: ascending. Gives what the others mean of this
         rank's rows, one rank after another, and how many rows this rank means of each, and each of this rank."""
         splits = torch.searchsorted(needed, self._ends)
         by_rank = torch.diff(splits, prepend=splits.new_zeros(1))
-        if self._group is None or self._ranks == 1:
+        if group is None or self._ranks == 1:
             return needed, by_rank.tolist(), by_rank.tolist()
         for_rank = torch.empty_like(by_rank)
-        dist.all_to_all_single(for_rank, by_rank, group=self._group)
+        dist.all_to_all_single(for_rank, by_rank, group=group)
         asked = torch.empty(int(for_rank.sum()), dtype=torch.int64)
-        dist.all_to_all_single(asked, needed, for_rank.tolist(), by_rank.tolist(), group=self._group)
+        dist.all_to_all_single(asked, needed, for_rank.tolist(), by_rank.tolist(), group=group)
         return asked, by_rank.tolist(), for_rank.tolist()
 
-    def _swap(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    def _swap(self, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup | None) -> Tensor:
         """Rows to every rank, `sent[rank]` to each in order; those that come, one rank after another."""
-        if self._group is None or self._ranks == 1:
+        if group is None or self._ranks == 1:
             return rows.clone()
         out = rows.new_empty(sum(received), self.dim)
-        dist.all_to_all_single(out, rows.contiguous(), received, sent, group=self._group)
+        dist.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
         return out
 
 

@@ -38,6 +38,7 @@ class StagePart:
     shapes: Mapping[str, tuple[int, ...]]
     placements: Mapping[str, Placement]
     of_stage: Placement  # what the ranks of the stage hold whole
+    late_updates: bool  # of embeddings
 
     def place(self, owner: str, tensor: Tensor) -> tuple[TensorMeta, Placement]:
         """As `ModelPartition.place`. State that has not its parameter's shape is whole."""
@@ -77,7 +78,8 @@ def cut_stage(
     part = Stage(model, names[first:end], context)
     shared = [name for name, _ in part.named_modules() if name in tables]
     if shared:
-        torch.sparse.check_sparse_tensor_invariants.disable()  # else torch warns that nobody has said so
+        # Else torch warns that nobody has said whether it should check.
+        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     for name in shared:
         replace_module(part, name, nn.Identity())  # rows lie in the host's memory, whatever the device
     part.to(device)
@@ -88,7 +90,7 @@ def cut_stage(
     placements = dict.fromkeys(part.state_dict(), of_stage)
     placements |= {f"{name}.weight": _cut_rows(places, tables[name].num_embeddings) for name in shared}
     kernels = tuple({name: group[name] for name in KERNELS if name in group} for group in optimizer.param_groups)
-    return StagePart(part, skeleton, groups, kernels, shapes, placements, of_stage)
+    return StagePart(part, skeleton, groups, kernels, shapes, placements, of_stage, declared.late_embedding_updates)
 
 
 def _cut_rows(places: StagePlaces, rows: int) -> Placement:

@@ -33,7 +33,8 @@ class StagePlaces(Places):
         self.members = tuple(tuple(range(end - n, end)) for n, end in zip(self.counts, ends, strict=True))
         self.stage = next(number for number, end in enumerate(ends) if group.rank < end)
         self.data = self.members[self.stage].index(group.rank)
-        self._group = _group_of(group, self.members, self.stage) if group.world > 1 else None
+        self._all = group
+        self._group = self.another_group("stage")
 
     @property
     def own(self) -> tuple[int, int]:
@@ -47,6 +48,10 @@ class StagePlaces(Places):
     def data_group(self) -> dist.ProcessGroup | None:
         """The ranks of this rank's stage; None in a group of one."""
         return self._group
+
+    def another_group(self, what: str) -> dist.ProcessGroup | None:
+        """One more of the same ranks, for what is exchanged at the same time. Collective over all stages."""
+        return _group_of(self._all, self.members, self.stage, what) if self._all.world > 1 else None
 
 
 def places_of(group: Group, allocation: Allocation) -> Places:
@@ -73,7 +78,7 @@ def _words(stages: Sequence[PlacedStage]) -> str:
     return "; ".join(map(str, stages))
 
 
-def _group_of(group: Group, members: Sequence[Sequence[int]], stage: int) -> dist.ProcessGroup | None:
+def _group_of(group: Group, members: Sequence[Sequence[int]], stage: int, what: str) -> dist.ProcessGroup | None:
     """The process group of this rank's stage; every rank takes part in the forming of all."""
     own: dist.ProcessGroup | None = None
     backend = "cpu:gloo,cuda:nccl" if group.device.type == "cuda" else "gloo"
@@ -82,5 +87,5 @@ def _group_of(group: Group, members: Sequence[Sequence[int]], stage: int) -> dis
             made = dist.new_group(list(ranks), backend=backend)
             if number == stage:
                 own = made
-                group.prove(f"stage {number}", made)
+                group.prove(f"{what} {number}", made)
     return own

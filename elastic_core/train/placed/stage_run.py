@@ -1,7 +1,7 @@
 """One step of one stage: micro-batches forward and backward in the order of 1F1B, whatever its neighbours' ranks.
 
-1F1B as in Narayanan et al. 2021 (arXiv 2104.04473). A task's `loss(model, batch)` needs no second form, as in a pipeline
-(`train.parallel.loss_calls`): the first stage learns the model's inputs from it, the last one gives it the output.
+1F1B as in Narayanan et al. 2021 (arXiv 2104.04473). A task's `loss(model, batch)` needs no second form, as in a
+pipeline (`train.parallel.loss_calls`): the first stage learns the model's inputs from it, the last gives it the output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elastic_core.train.data.batches import MicroBatch
 from elastic_core.train.layouts import Wire
 from elastic_core.train.parallel.group import exchanging
 from elastic_core.train.parallel.loss_calls import Answer, Loss, called_with
-from elastic_core.train.placed.links import Border
+from elastic_core.train.placed.borders import Border
 from elastic_core.train.placed.stage_part import StagePart
 from elastic_core.train.placed.stage_places import StagePlaces
 

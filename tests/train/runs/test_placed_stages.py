@@ -11,7 +11,11 @@ from torch import Tensor
 from elastic_core.domain import PlacedStage, to_json
 from elastic_core.state.format.checkpoint_format import read_manifest, read_tensors
 from elastic_core.state.stores.local_store import LocalStore
+from elastic_core.train.checkpoint.training_state import seed_everything
 from elastic_core.train.data.audit import prove
+from elastic_core.train.data.batches import DataPlan
+from elastic_core.train.layouts import dense_fallback
+from examples.ctr import CTR, CTRModel, CTRParams
 from tests.train.job import Job
 
 SMALL = {"categories": 3, "rows": 101, "dim": 4, "width": 8, "depth": 2, "samples": 400}
@@ -29,7 +33,10 @@ def staged(*counts: int, ends: Sequence[int]) -> tuple[PlacedStage, ...]:
 
 
 def a_job(new_job, name: str, steps: int, **params: object) -> Job:
-    job: Job = new_job(name, entry="clicks", rows=400, total=BATCH * steps, params={**SMALL, **params})
+    job: Job = new_job(
+        name, entry="clicks", rows=400, total=BATCH * steps, params={**SMALL, **params},
+        spec={"batch": {"min": 1, "max": 4096, "base": BATCH, "max_per_slot": params.get("max_local")}},
+    )  # fmt: skip
     return job
 
 
@@ -132,3 +139,44 @@ def test_in_place_it_is_resized_without_the_store_and_goes_on_as_after_a_restart
 def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     assert found.keys() == wanted.keys()
     assert [name for name, tensor in wanted.items() if not torch.equal(found[name], tensor)] == []
+
+
+def test_late_updates_reach_their_rows_one_step_later_each_once_and_all_before_a_checkpoint(new_job):
+    """Beside a loop in this process that does so by its own means: a segment of four steps, and one of five."""
+    job = a_job(new_job, "late", 9, late=True, optimizer="adagrad")
+    stages = staged(2, 1, ends=(1, LAYERS))
+    assert set(run(job, stages, steps=4) + run(job, stages)) == {0}
+    curve, model = late_by_hand(job, segments=(4, 5))
+    assert losses(job) == pytest.approx(curve, rel=1e-6)
+    table = saved(job)["model/embeddings.table.weight"]
+    torch.testing.assert_close(table, model.embeddings.table.weight.detach(), rtol=1e-4, atol=1e-6)
+    verdicts = prove([commit.fingerprints for commit in job.ledger.commits()], 400)
+    assert [(verdict.count, verdict.problem) for verdict in verdicts] == [(400, ""), (50, "")]
+    in_time, _ = late_by_hand(job, segments=(1,) * 9)
+    assert losses(job) != pytest.approx(in_time, rel=1e-6)
+
+
+def late_by_hand(job: Job, segments: Sequence[int]) -> tuple[dict[int, float], CTRModel]:
+    seed_everything(job.job_spec().seed)
+    task = CTR(CTRParams(**SMALL))
+    model = task.model()
+    dense_fallback(model)
+    rows = model.embeddings.table.weight
+    plan = DataPlan(job.job_spec().seed, 400, job.total, None)
+    of_rows = torch.optim.Adagrad([rows], lr=task.params.learning_rate)
+    others = torch.optim.Adagrad([p for p in model.parameters() if p is not rows], lr=task.params.learning_rate)
+    curve: dict[int, float] = {}
+    for steps in segments:
+        late = None
+        for _ in range(steps):
+            indices = torch.from_numpy(plan.batch(BATCH * len(curve), BATCH, 0, BATCH))
+            loss = task.loss(model, [tensor[indices] for tensor in task.dataset().tensors])
+            curve[len(curve) + 1] = loss.item()
+            model.zero_grad()
+            loss.backward()
+            others.step()
+            late, rows.grad = rows.grad, late
+            of_rows.step()
+        rows.grad = late
+        of_rows.step()
+    return curve, model
