@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,15 +13,13 @@ from elastic_core.commands.opening import open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import JobView, SegmentState, Snapshot, to_json
 from elastic_core.errors import UserError
-from elastic_core.placement import bundles
-from elastic_core.placement.placed_models import limits_of
-from elastic_core.placement.profile_files import read_profile
-from elastic_core.policy.base.placed_jobs import pool_types
-from elastic_core.policy.horizon.estimates import UNKNOWN, Estimate, estimates
 from elastic_core.protocol.records import JobFacts
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec, total_samples
 from elastic_core.text import span
+
+if TYPE_CHECKING:  # what decides is loaded by who asks it
+    from elastic_core.policy.horizon.estimates import Estimate
 
 Profile = Annotated[
     Path | None,
@@ -39,6 +37,8 @@ def with_profile(spec: Any, profile: Path | None) -> Any:
         return spec
     if not isinstance(spec, dict):
         raise UserError("the job spec is no JSON object, so that no profile can be put into it")
+    from elastic_core.placement.profile_files import read_profile
+
     model, floor = read_profile(profile).of_a_job()
     more = {"placement_profile": model, **({"placement_floor": floor} if floor else {})}
     return {"placement": "auto", **more, **spec}
@@ -50,6 +50,10 @@ def estimate(
     as_json: Json = False,
 ) -> None:
     """Time and money of a job on each choice of slots, before it is submitted, and what is not known of it."""
+    from elastic_core.placement import bundles
+    from elastic_core.policy.base.placed_jobs import pool_types
+    from elastic_core.policy.horizon.estimates import estimates
+
     parsed = parse_job_spec(with_profile(read_json(spec, "job spec"), profile))
     facts = _facts(parsed)
     pool = open_api(Settings()).snapshot()
@@ -76,6 +80,8 @@ def _facts(spec: JobSpec) -> JobFacts:
 
 
 def _view(spec: JobSpec, facts: JobFacts, pool: Snapshot) -> JobView:
+    from elastic_core.placement.placed_models import limits_of
+
     return JobView(
         job_id="estimate", name=spec.name, queue=spec.queue, priority=spec.priority, submitted_at=pool.now,
         deadline=None, limits=limits_of(spec, facts), total_samples=total_samples(spec, facts.dataset_samples),
@@ -96,7 +102,7 @@ def _row(one: Estimate) -> tuple[str, ...]:
 def _unknown(spec: JobSpec, job: JobView, found: Sequence[Estimate]) -> Iterator[str]:
     if not found:
         yield "the pool has no slots that this job may have"
-    if any(one.basis == UNKNOWN for one in found):
+    if any(one.seconds is None for one in found):
         yield (
             f"not known: what jobs of {spec.entry_point} take on slots of which nothing was measured, or on more than "
             "twice as many as they ran on; a job learns it as it runs"

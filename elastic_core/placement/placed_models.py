@@ -34,7 +34,12 @@ class PoolType:
 
 def limits_of(spec: JobSpec, facts: JobFacts) -> Limits:
     """What the job's user allows, with the model of a placed job."""
-    return replace(spec.limits(), placed=placed_of(spec, facts.layers)) if spec.places_layers else spec.limits()
+    return replace(spec.limits(), placed=placed_of(spec, declared_by(facts))) if spec.places_layers else spec.limits()
+
+
+def declared_by(facts: JobFacts) -> tuple[PlacedLayer, ...]:
+    """The layers that the task declares, with what was measured of them."""
+    return facts.layer_times or tuple(PlacedLayer(name=name, on=()) for name in facts.layers)
 
 
 def placed_of(spec: JobSpec, declared: Sequence[PlacedLayer]) -> PlacedModel:

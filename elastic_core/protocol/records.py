@@ -63,7 +63,8 @@ class JobFacts:
     metric_mode: str = "min"  # or "max"
     num_parameters: int = 0
     layouts: Admitted = field(default_factory=Admitted)
-    layers: tuple[PlacedLayer, ...] = ()  # of a placed job: those that its task declares, with what was measured
+    layers: tuple[str, ...] = ()  # names of those that a placed job may split the model at; () if none
+    layer_times: tuple[PlacedLayer, ...] = ()  # of a placed job whose spec gives none: what was measured of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ LAYERS = [
     {"name": "mlp", "on": {"cpu": {"compute_seconds": 8.0}, "h200": {"compute_seconds": 1.0}}},
 ]  # fmt: skip
 PROFILE = {"batch": 100, "layers": LAYERS}
-FACTS = JobFacts(dataset_samples=1_000, layers=(PlacedLayer(name="embedding", on=()), PlacedLayer(name="mlp", on=())))
+FACTS = JobFacts(dataset_samples=1_000, layers=("embedding", "mlp"))
 
 
 def a_pool(cpus: int = 4, h200s: int = 2, price: float = 4.0) -> ClusterSpec:
@@ -157,6 +157,11 @@ def test_what_this_pool_can_never_place_is_refused_and_says_what_could(
         control.submit("ctr", placed(**spec), FACTS)
 
 
+def test_a_task_without_layers_is_refused_and_told_how_to_declare_them(control: LedgerControl) -> None:
+    with pytest.raises(UserError, match=r"declares no layers that could be placed.*layers\(self, model\)"):
+        control.submit("ctr", placed(), JobFacts(dataset_samples=1_000))
+
+
 def test_layers_that_were_timed_at_submission_are_placed_where_they_were_timed(control: LedgerControl) -> None:
     from elastic_core.domain import LayerTimes
 
@@ -165,6 +170,6 @@ def test_layers_that_were_timed_at_submission_are_placed_where_they_were_timed(c
         for name, seconds in (("embedding", 1.0), ("mlp", 8.0))
     )
     spec = placed(placement_profile=None)
-    control.submit("ctr", spec, JobFacts(dataset_samples=1_000, layers=timed))
+    control.submit("ctr", spec, JobFacts(dataset_samples=1_000, layers=("embedding", "mlp"), layer_times=timed))
     order = Life(control, control.trainer, "ctr").start()
     assert order.allocation.counts() == {"cpu": 4}

@@ -43,15 +43,15 @@ def _facts(spec: JobSpec, settings: Settings) -> Any:
 
     entry = entry_points.load(spec.entry_point, settings.tasks)
     facts = job_facts(entry, spec)
-    if spec.places_layers:
-        from elastic_core.train.process.placed_layers import placed_layers
+    if spec.places_layers and facts.layers and not (spec.placement_profile and spec.placement_profile.layers):
+        from elastic_core.train.process.placed_layers import layer_times
 
         if not is_task(entry):
             raise UserError(
-                f"placement is {spec.placement!r}, and {spec.entry_point} is a training function; layers are placed of "
-                "a Task class, which declares them"
+                f"{spec.entry_point} is a training function, whose layers cannot be timed by the platform: give their "
+                "times in placement_profile, or make it a Task class"
             )
-        facts = replace(facts, layers=placed_layers(entry, make_task(entry, spec), spec))
+        facts = replace(facts, layer_times=layer_times(make_task(entry, spec), facts.layers, spec))
     return to_json(facts)
 
 
