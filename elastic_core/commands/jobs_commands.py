@@ -1,4 +1,4 @@
-"""`elastic jobs list | show | segments | explain | audit | submit | cancel | revive | rollback | replay`.
+"""`elastic jobs list | show | segments | explain | audit | estimate | submit | cancel | revive | rollback | replay`.
 
 Talks to the control API with the service secret; only `replay` opens the ledger itself, and `audit` the store.
 """
@@ -18,11 +18,13 @@ from rich.console import Console
 from elastic_core import client
 from elastic_core.client import WAIT_SECONDS
 from elastic_core.commands.audit_commands import words_of
+from elastic_core.commands.estimating import Profile, estimate, with_profile
 from elastic_core.commands.forecast_commands import lines_of
 from elastic_core.commands.opening import As, Store, open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import AUTO, EXACT, Allocation, to_json
 from elastic_core.errors import UserError
+from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import chosen_words
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
@@ -31,6 +33,7 @@ from elastic_core.spec.job_comm import CLASSES
 from elastic_core.text import plural, span
 
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
+app.command()(estimate)
 LAST_ACTIONS = 10
 CANCELLED_AT_ONCE = 100  # an answer within the client's time-out also on a busy machine
 _out = Console(highlight=False, soft_wrap=True)
@@ -128,6 +131,7 @@ def submit(
     spec: Annotated[Path, typer.Argument(help="JSON file with the job spec")],
     job: Annotated[str, typer.Option("--id", help="the job's id; its name and the time when absent")] = "",
     warm_start: Annotated[str, typer.Option(help="uri of a checkpoint whose weights it starts from")] = "",
+    profile: Profile = None,
     wait: Annotated[float, typer.Option(help="seconds to wait for the task's own code to accept it")] = WAIT_SECONDS,
     user: As = "",
     as_json: Json = False,
@@ -135,8 +139,9 @@ def submit(
     """Submit a job: its run of `elastic_job` starts at once. A repeated id with the same spec is one job."""
     api = open_api(Settings(), user)
     submission = client.submit(
-        read_json(spec, "job spec"), job_id=job or None, warm_start=warm_start or None, wait_seconds=wait, control=api
-    )
+        with_profile(read_json(spec, "job spec"), profile), job_id=job or None, warm_start=warm_start or None,
+        wait_seconds=wait, control=api,
+    )  # fmt: skip
     if submission.state is not SubmissionState.STARTING:
         _print_status(api.job(submission.job_id), as_json)
     elif as_json:
@@ -257,10 +262,12 @@ def _print_facts(job: JobStatus) -> None:
         "left": _left(job) or "unknown",
         "segment": f"{job.segment_id} ({job.segment_state}), lineage {job.lineage}",
         "holds": f"{_places(job.allocation) or 'no slots'}, global batch {_batch(job.allocation) or '-'}",
-        "layout": str(job.allocation.layout) if job.allocation is not None else "",
+        "layout": str(job.allocation.layout) if job.allocation is not None and not job.allocation.stages else "",
+        "stages": stages_words(job),
+        "placement": f"{job.spec.placement}: {figures_words(job)}" if figures_words(job) else "",
         "exchange": _exchange(job),
         "why": job.target_reason,
-        "spent": _spent(job),
+        "spent": cost_words(job),
         "submitted": _time(job.submitted_at) + (f" by {job.submitted_by}" if job.submitted_by else ""),
         "finished": _time(job.finished_at),
         "results": json.dumps(job.results) if job.results else "",
@@ -280,11 +287,6 @@ def _exchange(job: JobStatus) -> str:
     if comm.algorithm == AUTO:
         return chosen_words(job)
     return "" if comm.algorithm == EXACT else f"{comm.algorithm} ({CLASSES[comm.algorithm]})"
-
-
-def _spent(job: JobStatus) -> str:
-    of = f" of {job.spec.budget:.2f}" if job.spec.budget is not None else ""
-    return f"{job.spent:.2f}{of}" if job.spent or of else ""
 
 
 def _progress(job: JobStatus) -> str:

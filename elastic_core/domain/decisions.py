@@ -6,9 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any
+from typing import Annotated, Any
 
-from elastic_core.domain.observed import ProfilePoint, Quantiles, StepForecast, ThroughputModel, WorkForecast
+from pydantic import Field
+
+from elastic_core.domain.observed import (
+    PlacedSpeed,
+    ProfilePoint,
+    Quantiles,
+    StepForecast,
+    ThroughputModel,
+    WorkForecast,
+)
+from elastic_core.domain.placed import PlacedFigures, Stages
 from elastic_core.domain.resources import EXACT, Allocation, Layout, Limits, Node, Queue, Roles, Slot
 
 _NO_RANKS = Layout(data=0)
@@ -65,6 +75,8 @@ class JobView:
     state_bytes: int | None = None  # size of its newest checkpoint; None: there is none, or it is not known
     attained_slot_seconds: float = 0.0
     profile: tuple[ProfilePoint, ...] = ()
+    # What a placed job measured under stages, sorted; its `profile` has none of that.
+    placed_speeds: Annotated[tuple[PlacedSpeed, ...], Field(exclude_if=lambda speeds: not speeds)] = ()
     throughput: ThroughputModel | None = None
     noise_scale: float | None = None  # gradient noise scale in samples (McCandlish et al. 2018)
     task: str = ""  # its entry point: jobs of one task resemble each other
@@ -126,6 +138,8 @@ class Target:
     nodes: Mapping[str, int] | None = None  # slots by node, a preference; None: the packing rule chooses
     roles: Roles = ()  # of a job over parameter servers: its layout's data ranks are the workers
     migrate: bool = False  # `nodes` is worth a restart: a job that holds as many slots on other nodes moves there
+    stages: Stages = ()  # of a placed job, whose counts are their sum; () for every other
+    placed: Annotated[PlacedFigures | None, Field(exclude_if=lambda placed: placed is None)] = None  # of its stages
     finish_seconds: Quantiles | None = None  # from the decision until the job is done on these slots, by the policy
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from elastic_core.domain.placed import Stages
 from elastic_core.domain.resources import EXACT, Layout, Roles
 
 Quantiles = tuple[float, float, float]  # low, median, high of what is forecast: its 0.1, 0.5 and 0.9 quantiles
@@ -60,6 +61,7 @@ class Observation:
     progress: float | None = None  # the job's work done in samples at its base batch, where that is its measure
     gain: float | None = None  # then: base-batch steps that the last step counted for
     comm: str = EXACT  # communication algorithm in force
+    stages: Stages = ()  # of a placed job: those it was measured under; `num_slots` is of all, `type` the first one's
     exchanges: tuple[ExchangeFigures, ...] = ()  # why it is, where it was chosen by measurement: with the first report
 
     @property
@@ -87,6 +89,15 @@ class ProfilePoint:
     server_cores: float = 0.0  # of each of its servers
     layout: Layout | None = None  # None: data-parallel replicas, one a slot
     comm: str = EXACT  # communication algorithm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedSpeed:
+    """What a placed job measured under some stages: `count` reports, as fast as a quarter of them."""
+
+    stages: Stages
+    samples_per_second: float
+    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from elastic_core.domain.placed import PlacedModel, Stages
+
 CPU = "cpu"  # the resource type without an accelerator
 EXACT = "allreduce"  # the communication algorithm of whoever asks for no other: the exact sum
 AUTO = "auto"  # in its place: whichever the ranks find to be fastest, of those that the job admits
@@ -101,6 +103,8 @@ class Allocation:
     """What a decision gives one job. Rank r runs on `slots[r]`; slots of one node follow each other.
 
     At a grant they are sorted by (node, index); at a resize in place ranks sit where the least has to move.
+    With `stages` the slots of the first stage come first, and so on, each stage's sorted in itself; the layout is then
+    data-parallel over all slots and says nothing.
     """
 
     slots: tuple[Slot, ...]
@@ -108,6 +112,7 @@ class Allocation:
     layout: Layout
     comm: str = EXACT
     roles: Roles = ()
+    stages: Stages = ()
 
     @property
     def num_slots(self) -> int:
@@ -159,6 +164,8 @@ class Limits:
     base_batch: int | None = None  # that a sample's worth is counted at (`reference_batch`); None: the smallest
     min_efficiency: float = 0.0  # least part of a sample's worth at the reference batch that a chosen batch may leave
     comm: str = EXACT  # communication algorithm of its data-parallel replicas
+    # The model of a job that may hold slots of several types, some layers on each; None for every other.
+    placed: Annotated[PlacedModel | None, Field(exclude_if=lambda placed: placed is None)] = None
 
     def layouts(self, num_slots: int) -> tuple[Layout, ...]:
         """The layouts of so many slots that the job admits, the simplest first; () where it admits none."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite
 
+from elastic_core.domain import LayerTimes
 from elastic_core.errors import UserError
 from elastic_core.placement.layer_graph import chains_of
 
@@ -48,17 +49,6 @@ class ResourceType:
     def most_units(self) -> int:
         """Of one stage."""
         return self.units if self.units_per_stage is None else min(self.units, self.units_per_stage)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTimes:
-    """Of a layer on one unit of a type, seconds a batch of B0 samples, forward and backward; alpha and beta are the
-    parts of computing and of communicating that units share out."""
-
-    compute_seconds: float
-    exchange_seconds: float = 0.0
-    alpha: float = 1.0
-    beta: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

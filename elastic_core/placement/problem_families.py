@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from elastic_core.placement.placement_problem import Layer, LayerTimes, PlacementProblem, ResourceType
+from elastic_core.domain import LayerTimes
+from elastic_core.placement.placement_problem import Layer, PlacementProblem, ResourceType
 from elastic_core.placement.stage_costs import Tables
 
 BATCH = 1024.0

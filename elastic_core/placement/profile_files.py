@@ -1,8 +1,5 @@
-"""Profiles of a model and the types that it may run on, as a JSON file, and back.
-
-Times are seconds a batch on one unit, forward and backward. A layer without times on a type that has a `relative_speed`
-takes those of the first type that it has times on and that has one: computing scaled by the speeds, communicating as it
-is. Prices are the operator's input: none is assumed.
+"""Profiles of a model and the types that it may run on, as a JSON file: layers and types as
+`spec.layer_profiles` has them, with prices and units. Prices are the operator's input: none is assumed.
 """
 
 from __future__ import annotations
@@ -12,62 +9,31 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from elastic_core.domain import LayerTimes
 from elastic_core.errors import UserError
-from elastic_core.placement.placement_problem import Layer, LayerTimes, PlacementProblem, ResourceType
+from elastic_core.placement.placement_problem import Layer, PlacementProblem, ResourceType
+from elastic_core.spec.layer_profiles import FROZEN, MOST_LAYERS, MOST_TYPES, LayerProfile, TypeTraits
 from elastic_core.spec.problems import parse
 from elastic_core.text import did_you_mean
 
-_FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-
-class TypeProfile(BaseModel):
-    model_config = _FROZEN
-
-    name: str = Field(min_length=1, max_length=32, description="resource type, e.g. h200, cpu")
+class TypeProfile(TypeTraits):
     price: float = Field(gt=0, description="what an hour of one unit costs, in any currency, above 0")
     units: int = Field(ge=1, le=4096, description="units that all stages may hold together, 1 to 4096")
     units_per_stage: int | None = Field(default=None, ge=1, description="units that one stage may hold, at least 1")
-    relative_speed: float | None = Field(
-        default=None, gt=0, description="for layers without times on this type, above 0"
-    )
-    memory_bytes: float | None = Field(default=None, gt=0, description="of one unit; left out: no limit")
-    link_bytes_per_second: float | None = Field(
-        default=None, gt=0, description="of one unit, for activations between stages; left out: they cost no time"
-    )
-    is_cpu: bool = False
-    shards_weights: bool = Field(default=False, description="units share a stage's weights out, as parameter servers")
-
-
-class TimesProfile(BaseModel):
-    model_config = _FROZEN
-
-    compute_seconds: float = Field(gt=0, description="a batch on one unit, forward and backward, above 0")
-    exchange_seconds: float = Field(default=0.0, ge=0, description="a batch on one unit, 0 or more")
-    alpha: float = Field(default=1.0, ge=0, le=1, description="part of computing that units share out, 0 to 1")
-    beta: float = Field(default=1.0, ge=0, le=1, description="part of communicating that units share out, 0 to 1")
-
-
-class LayerProfile(BaseModel):
-    model_config = _FROZEN
-
-    name: str = Field(min_length=1, max_length=200)
-    kind: str = Field(default="other", max_length=32)
-    on: dict[str, TimesProfile] = Field(min_length=1, description="times by resource type, on one at least")
-    weight_bytes: float = Field(default=0.0, ge=0, description="that a unit keeps of it while it trains, 0 or more")
-    activation_bytes: float = Field(default=0.0, ge=0, description="of its output for one batch, 0 or more")
 
 
 class PlacementProfile(BaseModel):
-    model_config = _FROZEN
+    model_config = FROZEN
 
     name: str = Field(default="model", max_length=200)
     batch: float = Field(gt=0, description="B0: samples of the batch that all times are for, above 0")
     samples: float = Field(default=1e6, gt=0, description="samples that cost is counted for, above 0")
     floor: float = Field(default=0.0, ge=0, description="samples a second that are wanted at least; 0: none")
-    types: tuple[TypeProfile, ...] = Field(min_length=1, max_length=64)
-    layers: tuple[LayerProfile, ...] = Field(min_length=1, max_length=1000)
+    types: tuple[TypeProfile, ...] = Field(min_length=1, max_length=MOST_TYPES)
+    layers: tuple[LayerProfile, ...] = Field(min_length=1, max_length=MOST_LAYERS)
     edges: tuple[tuple[str, str], ...] = Field(default=(), description="[from, to] by name; left out: a chain in order")
 
     def problem(self) -> PlacementProblem:
@@ -81,6 +47,17 @@ class PlacementProfile(BaseModel):
             layers=tuple(self._layer(layer) for layer in self.layers),
             edges=tuple((index[source], index[target]) for source, target in self.edges),
         )  # fmt: skip
+
+    def of_a_job(self) -> tuple[dict[str, Any], float]:
+        """As a job spec's `placement_profile`, and the floor: without prices and units, which are the pool's."""
+        traits = [
+            {name: value for name, value in kind.model_dump(mode="json", exclude_defaults=True).items()
+             if name in TypeTraits.model_fields}
+            for kind in self.types
+        ]  # fmt: skip
+        layers = [layer.model_dump(mode="json", exclude_defaults=True) for layer in self.layers]
+        model = {"batch": self.batch, "layers": layers, "types": traits, "edges": [list(edge) for edge in self.edges]}
+        return model, self.floor
 
     def _layer(self, layer: LayerProfile) -> Layer:
         known = {kind.name: kind for kind in self.types}

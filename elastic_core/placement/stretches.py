@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_core.placement.placement_problem import LayerTimes, PlacementProblem, ResourceType
+from elastic_core.domain import LayerTimes
+from elastic_core.placement.placement_problem import PlacementProblem, ResourceType
 
 Floats = NDArray[np.float64]
 

@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from elastic_core.domain import Allocation, ExchangeChoice, JobState, Layout, Limits, ProfilePoint, SegmentState
+from elastic_core.domain import (
+    Allocation,
+    ExchangeChoice,
+    JobState,
+    Layout,
+    Limits,
+    PlacedFigures,
+    PlacedLayer,
+    PlacedSpeed,
+    ProfilePoint,
+    SegmentState,
+)
 from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
@@ -52,6 +63,8 @@ class JobFacts:
     metric_mode: str = "min"  # or "max"
     num_parameters: int = 0
     layouts: Admitted = field(default_factory=Admitted)
+    layers: tuple[str, ...] = ()  # names of those that a placed job may split the model at; () if none
+    layer_times: tuple[PlacedLayer, ...] = ()  # of a placed job whose spec gives none: what was measured of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +91,10 @@ class JobStatus:
     predicted_samples: int | None = None  # that will have been read at the end, if the last step's gain stays
     gain: float | None = None  # base-batch steps that the last step counted for, where progress is the measure
     spent: float = 0.0  # in the currency of the nodes' prices
+    price_per_hour: float = 0.0  # of the slots that it holds, in the same
+    expected_cost: float | None = None  # spent, and what is left on the slots that it holds; None: not known
+    samples_per_second: float | None = None  # measured on them
+    placed: PlacedFigures | None = None  # of a placed job: what was predicted of the stages that it has or shall have
     last_restore: Mapping[str, float] = field(default_factory=dict)  # `restore_...` seconds, `restored_from_..._bytes`
     forecast: Forecast | None = None  # of an active job: the last that was kept
     hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out
@@ -160,6 +177,7 @@ class PastJob:
     resize_seconds: float | None  # measured mean; None where it was never resized or started again
     num_resizes: int
     leases: tuple[PastLease, ...]
+    placed_speeds: tuple[PlacedSpeed, ...] = ()
 
 
 Reports = tuple[tuple[int, float], ...]  # (work done, value), ascending

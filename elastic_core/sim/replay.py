@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import exp, log
 from typing import Any
 
 import numpy as np
 
-from elastic_core.domain import JobState, Limits, Node, Queue
+from elastic_core.domain import JobState, Limits, Node, PlacedModel, Queue
 from elastic_core.errors import UserError
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.predict.speed.throughput import StepTime
 from elastic_core.protocol.records import PastJob, PastLease
 from elastic_core.sim.engine.result import Held, JobResult, Result
-from elastic_core.sim.ground_truth.physics import Nodes
+from elastic_core.sim.ground_truth.physics import Nodes, Physics
+from elastic_core.sim.ground_truth.placed import PlacedPhysics
 from elastic_core.sim.ground_truth.workload import SimJob, Workload, workload
 from elastic_core.sim.report.report import Comparison
 
@@ -118,14 +120,28 @@ def _work(job: PastJob) -> int:
     return job.total_samples if job.state in (JobState.ACTIVE, JobState.FINISHED) else job.done_samples
 
 
-def _job(job: PastJob, start: float) -> SimJob:
+def _physics(job: PastJob, restart: float) -> Physics:
+    if job.limits.placed is not None:
+        return PlacedPhysics(job.limits.placed, float(_work(job)), restart, _slowness(job, job.limits.placed))
     model = StepTime.of(job_models(job.profile, job.limits), job.limits)
+    return FittedPhysics(model, job.limits, float(_work(job)), restart)
+
+
+def _slowness(job: PastJob, placed: PlacedModel) -> float:
+    """How much slower it measured its stages than they were predicted, on average; 1 where it measured none."""
+    exact = PlacedPhysics(placed, 1.0)
+    logs = [log(placed.batch / speed.samples_per_second / exact.stage_seconds(speed.stages))
+            for speed in job.placed_speeds]  # fmt: skip
+    return exp(sum(logs) / len(logs)) if logs else 1.0
+
+
+def _job(job: PastJob, start: float) -> SimJob:
     restart = UNKNOWN_RESTART_SECONDS if job.resize_seconds is None else max(0.0, job.resize_seconds)
     return SimJob(
         job_id=job.job_id,
         task=job.task,
         submitted_at=job.submitted_at - start,
-        physics=FittedPhysics(model, job.limits, float(_work(job)), restart),
+        physics=_physics(job, restart),
         limits=job.limits,
         queue=job.queue,
         priority=job.priority,
@@ -136,7 +152,7 @@ def _job(job: PastJob, start: float) -> SimJob:
 
 def _notes(past: Sequence[PastJob]) -> list[str]:
     idle = [job.job_id for job in past if _work(job) <= 0]
-    blind = [job.job_id for job in past if _work(job) > 0 and not job.profile]
+    blind = [job.job_id for job in past if _work(job) > 0 and not job.profile and not job.placed_speeds]
     single_count = [job.job_id for job in past if _work(job) > 0 and len(_measured(job)) == 1]
     cut_off = [job.job_id for job in past if _work(job) > 0 and job.state in (JobState.FAILED, JobState.CANCELLED)]
     untried = [job.job_id for job in past if _work(job) > 0 and job.resize_seconds is None]

@@ -113,6 +113,7 @@ def job_view(record: JobRecord) -> JobView:
         state_bytes=record.state_bytes,
         attained_slot_seconds=past.slot_seconds,
         profile=measured.profile,
+        placed_speeds=measured.placed_speeds,
         throughput=record.throughput,
         noise_scale=measured.noise_scale,
         predictable=record.predictable,

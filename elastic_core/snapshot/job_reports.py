@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor, inf, isnan
 
-from elastic_core.domain import Observation, ProfilePoint
+from elastic_core.domain import Observation, PlacedSpeed, ProfilePoint, Stages
 
 RECENT = 3000  # reports of a job that its profile is made of
 NOISE_WINDOW = 50  # reports that its gradient noise scale is averaged over
@@ -33,6 +33,7 @@ class Measured:
 
     profile: tuple[ProfilePoint, ...] = ()
     noise_scale: float | None = None
+    placed_speeds: tuple[PlacedSpeed, ...] = ()  # of a placed job, which has no profile
 
 
 def seconds_between_reports(step_seconds: float) -> float:
@@ -62,13 +63,14 @@ def _configuration(point: ProfilePoint) -> tuple[object, ...]:
 
 def measured(reports: Sequence[Observation]) -> Measured:
     """Of all of a job's reports, the oldest first."""
-    return Measured(profile=profile(reports), noise_scale=noise_scale(reports))
+    return Measured(profile=profile(reports), noise_scale=noise_scale(reports), placed_speeds=placed_speeds(reports))
 
 
 def profile(reports: Sequence[Observation]) -> tuple[ProfilePoint, ...]:
     """Reports without a positive, finite step time count for nothing."""
     by_configuration: dict[ProfilePoint, list[Observation]] = {}
-    for report in [report for report in reports if 0 < report.step_seconds < inf][-RECENT:]:
+    timed = [report for report in reports if 0 < report.step_seconds < inf and not report.stages]
+    for report in timed[-RECENT:]:
         configuration = ProfilePoint(
             num_slots=report.num_slots, num_nodes=report.num_nodes, type=report.type,
             global_batch=report.global_batch, local_batch=report.local_batch, accumulation=report.accumulation,
@@ -84,6 +86,26 @@ def profile(reports: Sequence[Observation]) -> tuple[ProfilePoint, ...]:
         )
         for configuration, latest in by_configuration.items()
     )
+
+
+def placed_speeds(reports: Sequence[Observation]) -> tuple[PlacedSpeed, ...]:
+    """The same of the reports under stages: those of a placed job. The global batch there never changes."""
+    by_stages: dict[Stages, list[Observation]] = {}
+    for report in [report for report in reports if 0 < report.step_seconds < inf and report.stages][-RECENT:]:
+        by_stages.setdefault(report.stages, []).append(report)
+    return as_placed_speeds(
+        PlacedSpeed(
+            stages=stages, count=len(latest),
+            samples_per_second=latest[-1].global_batch / lower_quartile([report.step_seconds for report in latest]),
+        )
+        for stages, latest in by_stages.items()
+    )  # fmt: skip
+
+
+def as_placed_speeds(speeds: Iterable[PlacedSpeed]) -> tuple[PlacedSpeed, ...]:
+    """As policies get them."""
+    shown = (replace(speed, count=shown_count(speed.count)) for speed in speeds)
+    return tuple(sorted(shown, key=lambda speed: [(*one.layers, one.type, one.num_slots) for one in speed.stages]))
 
 
 def lower_quartile(values: Sequence[float]) -> float:

@@ -25,6 +25,7 @@ SECTIONS = {
     "slots": "Slots (accelerators)",
     "layouts": "Layouts (how the model is cut over the slots)",
     "comm": "Communication (what ranks exchange)",
+    "placement": "Placement (layers of the model on several types of slots)",
     "segment": "Segments",
     "checkpoints": "Checkpoints",
     "scheduling": "Scheduling",
@@ -33,6 +34,7 @@ SECTIONS = {
 # Leaves of the top level that belong to another section than "Job".
 PLACES = {"priority": "scheduling", "queue": "scheduling", "deadline": "scheduling", "audit": "advanced",
           "prefer": "scheduling", "budget": "scheduling",
+          "placement": "placement", "placement_floor": "placement", "placement_profile": "placement",
           "seed": "advanced", "precision": "advanced", "registered_model": "advanced"}  # fmt: skip
 # Help for leaves whose name alone does not tell a newcomer what they do.
 HELP = {
@@ -55,6 +57,10 @@ HELP = {
     "comm.algorithm": "allreduce is the exact sum; the others send less and are not exact. auto tries them.",
     "comm.interval": "Steps between two averages of weights, for the algorithms that average them",
     "comm.warmup_steps": "Steps by the exact sum before onebit_adam or qadam freezes Adam's variance.",
+    "placement": "none: slots of one type. auto and exact: the layers where training costs least, on several types at "
+    "once. rl_lstm: by a learnt plan.",
+    "placement_floor": "Samples a second that a placed job wants at least. Empty: no floor.",
+    "placement_profile": "Times of the layers by type of slot, as JSON. Empty: timed on a processor at submission.",
     "segment.seconds": "How long a segment trains before the platform decides again.",
     "segment.steps": "The same in steps; whichever comes first.",
     "checkpoints.interval_steps": "Checkpoint every so many steps inside a segment as well.",

@@ -10,9 +10,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from fractions import Fraction
 from math import ceil
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from elastic_core.domain import EXACT, Limits
 from elastic_core.errors import UserError
@@ -20,71 +20,13 @@ from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
 from elastic_core.spec.job_comm import Comm
 from elastic_core.spec.job_slots import Layouts, Slots, _list_counts
-from elastic_core.spec.job_work import Work
+from elastic_core.spec.job_work import Batch, Work
+from elastic_core.spec.layer_profiles import ModelProfile
 from elastic_core.spec.problems import parse, refuse
 
+# In the schema an object like any other: a form has one field for all of it.
+PlacedModel = Annotated[ModelProfile, WithJsonSchema({"type": "object"})]
 FIRST_YEAR, LAST_YEAR = 2000, 2999  # of a deadline
-
-
-class Batch(BaseModel):
-    """Global batch range, in samples, and how the learning rate follows it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    min: int = Field(
-        le=bounds.MOST_BATCH,
-        ge=1,
-        title="Smallest global batch",
-        description="smallest global batch that the platform may choose, in samples of one step over all slots",
-        examples=[32],
-    )
-    max: int = Field(
-        le=bounds.MOST_BATCH,
-        ge=1,
-        title="Largest global batch",
-        description="largest global batch that the platform may choose, in samples of one step over all slots",
-        examples=[256],
-    )
-    base: int | None = Field(
-        le=bounds.MOST_BATCH,
-        default=None,
-        ge=1,
-        title="Base batch",
-        description="batch that the learning rate is tuned for; min if absent",
-        examples=[64],
-    )
-    min_efficiency: float = Field(
-        default=0.8,
-        gt=0,
-        le=1,
-        allow_inf_nan=False,
-        title="Least worth of a sample",
-        description="least part of a sample's worth at the base batch that a larger batch may leave, by the measured "
-        "gradient noise; nearer to 1 keeps the batch small and the model as good, less lets a busy job use more slots",
-        examples=[0.8],
-    )
-    learning_rate_rule: Literal["none", "linear", "sqrt", "adascale"] = Field(
-        default="sqrt",
-        title="Learning rate rule",
-        description="how the learning rate follows the global batch: not at all, in proportion, by its square root, "
-        "or by the measured gradient noise (AdaScale)",
-    )
-    max_per_slot: int | None = Field(
-        le=bounds.MOST_BATCH,
-        default=None,
-        ge=1,
-        title="Samples that fit a slot",
-        description="samples that fit one slot at once; a larger share is done by gradient accumulation",
-        examples=[128],
-    )
-
-    @model_validator(mode="after")
-    def _range_is_one(self) -> Self:
-        if self.min > self.max:
-            raise ValueError(f"min {self.min} is over max {self.max}; min must be at most max")
-        if self.base is not None and not self.min <= self.base <= self.max:
-            raise ValueError(f"base {self.base} is outside the range; it must be from min {self.min} to max {self.max}")
-        return self
 
 
 class SegmentLength(BaseModel):
@@ -184,6 +126,27 @@ class JobSpec(BaseModel):
     slots: Slots = Slots()
     layouts: Layouts = Layouts()
     comm: Comm = Comm()
+    placement: Literal["none", "auto", "exact", "rl_lstm"] = Field(
+        default="none",
+        title="Placement",
+        description="whether the job may hold slots of several types at once, each training some of the model's "
+        "layers, and who plans it: exact proves the cheapest plan, rl_lstm learns one, auto is exact",
+    )
+    placement_floor: float | None = Field(
+        default=None,
+        gt=0,
+        le=bounds.MOST_SAMPLES,
+        allow_inf_nan=False,
+        title="Floor of throughput",
+        description="samples a second that a placed job wants at least; the cheapest plan that reaches it is taken",
+        examples=[20000],
+    )
+    placement_profile: PlacedModel | None = Field(
+        default=None,
+        title="Layers by type",
+        description="times of the model's layers by resource type, as examples/placement/ctr.json has them; left out: "
+        "timed on a processor when the job is submitted",
+    )
     segment: SegmentLength = SegmentLength()
     checkpoints: Checkpoints = Checkpoints()
     priority: int = Field(
@@ -321,6 +284,37 @@ class JobSpec(BaseModel):
         if self.work.scale_invariant:
             raise ValueError(f"work.measure is 'progress', which {why}; possible are measure: samples, or {instead}")
         return self
+
+    @model_validator(mode="after")
+    def _placement_is_of_whole_chains(self) -> Self:
+        """What stages on several types cannot do, and what is given in vain."""
+        if not self.places_layers:
+            for name, value in (("floor", self.placement_floor), ("profile", self.placement_profile)):
+                if value is not None:
+                    raise ValueError(
+                        f"placement_{name} is given, and placement is 'none', so that nothing reads it; set placement: "
+                        f"auto, or leave placement_{name} out"
+                    )
+            return self
+        whole = "is for replicas of the whole model"
+        wrong = [
+            (self.layouts != Layouts(), "layouts cut the model over slots of one type", "leave them out"),
+            (self.comm.algorithm != EXACT, f"comm.algorithm {self.comm.algorithm!r} {whole}", f"set it to {EXACT}"),
+            (self.work.scale_invariant, f"work.measure 'progress' {whole}", "set it to samples"),
+            (self.batch.learning_rate_rule == "adascale", f"batch.learning_rate_rule 'adascale' {whole}",
+             "take linear, sqrt or none"),
+            (self.work.patience is not None, "work.patience evaluates the whole model in the middle of training",
+             "leave it out, or give a target_loss"),
+        ]  # fmt: skip
+        problems = [f"{what}; {instead}" for is_wrong, what, instead in wrong if is_wrong]
+        if problems:
+            raise ValueError(f"placement is {self.placement!r}, and {'; and '.join(problems)}")
+        return self
+
+    @property
+    def places_layers(self) -> bool:
+        """Whether the job may hold slots of several types at once."""
+        return self.placement != "none"
 
     def _counts(self) -> tuple[int, ...]:
         """The counts that some layout fills."""

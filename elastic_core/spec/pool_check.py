@@ -35,6 +35,8 @@ def _types(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
     allowed = [kind for kind in spec.slots.types or capacity if kind in capacity]
     largest = max((capacity[kind] for kind in allowed), default=0)
     fewest = spec.limits().slot_counts[0]
+    if spec.places_layers:  # of all types together, which the planner looks at
+        return
     if allowed and fewest > largest:
         yield (
             f"slots.min: the job needs at least {fewest} slots of one type, and the cluster has {have}; "

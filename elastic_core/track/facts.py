@@ -108,7 +108,13 @@ def allocation_params(allocation: Allocation) -> dict[str, Any]:
         "global_batch": allocation.global_batch,
         "layout": layout_text(allocation.layout),
         "comm": allocation.comm,
+        **({"stages": "; ".join(map(str, allocation.stages))} if allocation.stages else {}),
     }
+
+
+def placed_params(figures: Mapping[str, float | None] | None) -> dict[str, Any]:
+    """What was predicted of a placed segment's stages, as its grant has it."""
+    return {f"predicted.{name}": value for name, value in (figures or {}).items() if value is not None}
 
 
 def checkpoint_params(checkpoint: CheckpointRecord) -> dict[str, str]:

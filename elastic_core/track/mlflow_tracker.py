@@ -231,6 +231,7 @@ class MlflowTracker:
             started_at=grant.at,
             params={
                 **facts.allocation_params(allocation),
+                **facts.placed_params(payload.get("placed")),
                 "segment": payload["index"],
                 "attempt": payload["attempt"],
                 "epoch": grant.epoch,

@@ -8,7 +8,7 @@ A function says what a class says by its attributes with a decorator:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -20,7 +20,7 @@ from elastic_core.protocol.records import JobFacts
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.train.layouts import Declared, resolve
-from elastic_core.train.parallel.stages import check_units
+from elastic_core.train.parallel.stages import check_units, names_of_layers
 from elastic_core.train.session import Session
 from elastic_core.train.steps.evaluating import Evaluate
 from elastic_core.train.task import Task
@@ -41,6 +41,7 @@ class FunctionFacts:
     model: Callable[[Mapping[str, Any]], nn.Module] | None
     evaluate: Callable[[nn.Module, Mapping[str, Any]], Mapping[str, float]] | None
     shardable: bool
+    layers: Callable[[Mapping[str, Any], nn.Module], Sequence[nn.Module]] | None
 
 
 def session_task(
@@ -52,12 +53,14 @@ def session_task(
     model: Callable[[Mapping[str, Any]], nn.Module] | None = None,
     evaluate: Callable[[nn.Module, Mapping[str, Any]], Mapping[str, float]] | None = None,
     shardable: bool = False,
+    layers: Callable[[Mapping[str, Any], nn.Module], Sequence[nn.Module]] | None = None,
 ) -> Callable[[F], F]:
     """Make `train(session)` an entry point. All but `dataset_samples` (samples of one epoch) may be left out.
 
     `params` validates the spec's parameters. `model` and `evaluate` (given the parameters) let the platform load a
     checkpoint and measure it on held-out data after training. `shardable`: data-parallel ranks may hold shards of the
-    state (FSDP2); the loop must then call the model that `prepare` gives, and reach into no parameter of it.
+    state (FSDP2); the loop must then call the model that `prepare` gives, and reach into no parameter of it. `layers`
+    (given the parameters and the model): as `Task.layers`, for a placed job, whose loss goes to `session.train`.
     """
 
     def mark(function: F) -> F:
@@ -69,6 +72,7 @@ def session_task(
             model=model,
             evaluate=evaluate,
             shardable=shardable,
+            layers=layers,
         )
         setattr(function, _ATTRIBUTE, facts)
         return function
@@ -101,15 +105,21 @@ def job_facts(entry: Any, spec: JobSpec) -> JobFacts:
             metric_mode=task.metric_mode,
             num_parameters=_count(model),
             layouts=admitted(task, model),
+            layers=_layer_names(model, task.layers(model)),
         )
     facts = function_facts(entry, spec)
     samples = facts.dataset_samples
+    function_model = facts.model(spec.params) if facts.model is not None else None
+    layers: tuple[str, ...] = ()
+    if function_model is not None and facts.layers is not None:
+        layers = _layer_names(function_model, facts.layers(spec.params, function_model))
     return JobFacts(
         dataset_samples=samples(spec.params) if callable(samples) else samples,
         metric=facts.metric,
         metric_mode=facts.metric_mode,
-        num_parameters=_count(facts.model(spec.params)) if facts.model is not None else 0,
+        num_parameters=_count(function_model) if function_model is not None else 0,
         layouts=Admitted(sharded=facts.shardable),
+        layers=layers,
     )
 
 
@@ -124,6 +134,11 @@ def admitted(task: Task, model: nn.Module) -> Admitted:
             f"{type(task).__name__}.tensor_sizes() gives {list(sizes)}, but tensor_plan() names no module of the model."
         )
     return Admitted(tensor=sizes, max_pipeline=max(1, len(units)), sharded=task.shardable)
+
+
+def _layer_names(model: nn.Module, layers: Sequence[nn.Module]) -> tuple[str, ...]:
+    """() where none is declared. Raises `UserError` for layers that are no chain."""
+    return names_of_layers(model, layers) if layers else ()
 
 
 def model_and_evaluate(entry: Any, spec: JobSpec) -> tuple[nn.Module | None, Evaluate | None]:
@@ -165,6 +180,7 @@ def function_facts(entry: Any, spec: JobSpec) -> FunctionFacts:
 
 def _run_task(task: Task, session: Session) -> None:
     model = session.model(task.model)
+    wire = task.starts_on(model, session.allocation, session.rank)
     own_collate = type(task).collate is not Task.collate
     session.prepare(
         model,
@@ -174,7 +190,7 @@ def _run_task(task: Task, session: Session) -> None:
         learning_rate_factor=task.learning_rate_factor,
         evaluate=_own_evaluate(task),
         clip_grad_norm=task.clip_grad_norm,
-        declared=Declared(task.tensor_plan, task.pipeline_units),
+        declared=Declared(task.tensor_plan, task.pipeline_units, task.layers, task.late_embedding_updates, wire),
     )
     session.train(task.loss)
 

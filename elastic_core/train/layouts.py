@@ -18,15 +18,30 @@ if TYPE_CHECKING:
     TensorPlan = Mapping[str, ParallelStyle]
 
 
+Wire = Callable[[int], float]
+"""Bytes of a message between stages to the seconds that it keeps its sender's link busy: to stand for slower links."""
+
+
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A task's plan for tensor parallelism, and the units of its chain; asked for only where a layout needs them."""
+    """A task's plan for tensor parallelism, the units of its chain, and its layers as a placed job splits them; asked
+    for only where a layout or stages need them."""
 
     tensor_plan: Callable[[nn.Module], TensorPlan] = lambda _model: {}
     units: Callable[[nn.Module], Sequence[str]] = lambda _model: ()
+    layers: Callable[[nn.Module], Sequence[nn.Module]] = lambda _model: ()
+    late_embedding_updates: bool = False  # as `Task.late_embedding_updates`
+    wire: Wire | None = None  # None: messages between stages take what they take
 
 
 UNCUT = Declared()
+
+
+def dense_fallback(model: nn.Module) -> None:
+    """Outside placed jobs every gradient is dense: the same updates by SGD and Adagrad, and whole tables travel."""
+    for module in model.modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            module.sparse = False
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +27,6 @@ from torch.utils.data import Dataset
 from elastic_core.domain import Allocation, Slot
 from elastic_core.errors import UserError
 from elastic_core.protocol.process_groups import LaunchOrder
-from elastic_core.state.order.sample_order import rank_share
 from elastic_core.train.blocks import BlockDataset
 from elastic_core.train.checkpoint.committing import Committer
 from elastic_core.train.checkpoint.kept_state import KeptState
@@ -41,8 +40,8 @@ from elastic_core.train.data.data_state import check_dataset, check_resumed
 from elastic_core.train.gradients.gradients_of import gradients_of
 from elastic_core.train.gradients.noise import NoiseState
 from elastic_core.train.gradients.rates import Rates
-from elastic_core.train.layouts import UNCUT, Declared
-from elastic_core.train.parallel.places import Places
+from elastic_core.train.layouts import UNCUT, Declared, dense_fallback
+from elastic_core.train.placed.stage_places import StagePlaces, places_of
 from elastic_core.train.steps.content_source import ContentSource
 from elastic_core.train.steps.early_stopping import HeldOut
 from elastic_core.train.steps.evaluating import Evaluate
@@ -53,8 +52,9 @@ from elastic_core.train.steps.segments import Segments
 from elastic_core.train.steps.stepping import Stepper, fixed_counts
 
 if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
-    from elastic_core.train.gradients.pipe import Loss, Pipe
+    from elastic_core.train.parallel.loss_calls import Loss
     from elastic_core.train.parallel.partitioning import ModelPartition
+    from elastic_core.train.placed.stage_part import StagePart
 
 
 class Session:
@@ -65,7 +65,7 @@ class Session:
         self._context = context
         self._group = context.group
         self._progress = Progress(context)
-        self._places = Places(context.group, context.order.allocation.layout)
+        self._places = places_of(context.group, context.order.allocation)
         self._prepared: Prepared | None = None
         self._current: Current | None = None
         self._spec = context.order.spec
@@ -209,7 +209,7 @@ class Session:
         pipeline = CheckpointPipeline(self._group, context.store, reads, committer, self._places, optimizer_groups)
         content = ContentSource(
             self._group, self._places, context.store, self._progress, plan, state, gradients,
-            evaluate or self._evaluate, partition,
+            evaluate or self._evaluate, partition.skeleton if partition is not None else None,
         )  # fmt: skip
         self._prepared = Prepared(
             gradients=gradients,
@@ -220,6 +220,7 @@ class Session:
             reads=reads,
             restored=restored,
             partition=partition,
+            wire=declared.wire,
             held_out=HeldOut.of(order, self._group, evaluate or self._evaluate, model, gradients.settle),
         )
         self._progress.time("restore", time.perf_counter() - started)
@@ -228,9 +229,10 @@ class Session:
     def batches(self) -> Iterator[Any]:
         """Micro-batches until this process should end. After each, call `step` with its mean loss."""
         ready = self._ready("session.batches")
-        if self._places.layout.pipeline > 1:
+        if self._places.num_stages > 1 or self.allocation.stages:
             raise UserError(
-                "A loop over session.batches() cannot run a pipeline: hand the loss to session.train(loss)."
+                "A loop over session.batches() cannot run a pipeline, or a placed job: hand the loss to "
+                "session.train(loss)."
             )
         for _ in self._steps(ready):
             yield from self._micro_batches(ready)
@@ -238,16 +240,20 @@ class Session:
     def train(self, loss: Loss) -> None:
         """The whole loop over the steps, in any layout. `loss`: model and batch to the batch's mean loss, a scalar."""
         ready = self._ready("session.train")
-        if self._places.layout.pipeline == 1:
+        if self._places.num_stages == 1 and not self.allocation.stages:
             for batch in self.batches():
                 self.step(loss(ready.gradients.wrapped, batch))
             return
-        from elastic_core.train.gradients.pipe import Pipe
+        from elastic_core.train.steps.whole_steps import whole_steps
 
-        assert ready.partition is not None, "a layout with stages partitions the model"
-        pipe = Pipe(ready.partition, self._places, loss, self.device, self._autocast)
+        progress = self._progress
+        steps = whole_steps(ready, self._places, loss, partial(self._read, ready), self.device, self._autocast)
         for _ in self._steps(ready):
-            self._pipeline_step(ready, pipe)
+            started = time.perf_counter()
+            ready.stepper.begin_step(progress.step)
+            step = steps.run(progress.samples, progress.order.allocation.global_batch)
+            self._finish(ready, Current(step, started))
+        steps.close()
 
     def step(self, loss: Tensor) -> None:
         """Learn from the last batch: `loss` is its mean loss, a scalar. Steps the optimizer when a step is complete."""
@@ -277,15 +283,22 @@ class Session:
 
     def _partition(
         self, model: nn.Module, optimizer: Optimizer, scheduler: Any | None, declared: Declared
-    ) -> tuple[ModelPartition | None, TrainingState]:
+    ) -> tuple[ModelPartition | StagePart | None, TrainingState]:
         """This rank's part of the model, None for all of it, and the state of what it holds."""
+        if not self.allocation.stages:
+            dense_fallback(model)
         if self._places.replicated:
             model.to(self.device)
             return None, TrainingState(model, optimizer, scheduler, NoiseState())
         from elastic_core.train.checkpoint.partitioned_state import PartitionedState
         from elastic_core.train.parallel.partitioning import partition_model
+        from elastic_core.train.placed.stage_part import cut_stage
 
-        partition = partition_model(model, optimizer, self._places, declared, self.device, self._autocast)
+        partition: ModelPartition | StagePart
+        if isinstance(self._places, StagePlaces):
+            partition = cut_stage(model, optimizer, self._places, declared, self.device, self._autocast)
+        else:
+            partition = partition_model(model, optimizer, self._places, declared, self.device, self._autocast)
         return partition, PartitionedState(partition.model, optimizer, scheduler, NoiseState(), partition, self._places)
 
     def _steps(self, ready: Prepared) -> Iterator[None]:
@@ -304,22 +317,6 @@ class Session:
         if ready.held_out is not None and progress.passes > progress.evaluations.passes:
             progress.evaluations, metrics = ready.held_out.after_pass(progress.evaluations, progress.passes)
             progress.log(metrics)
-
-    def _pipeline_step(self, ready: Prepared, pipe: Pipe) -> None:
-        from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
-        from elastic_core.train.gradients.pipe import micro_batch_size
-
-        progress, layout, started = self._progress, self._places.layout, time.perf_counter()
-        batch = progress.order.allocation.global_batch
-        share = rank_share(min(batch, ready.plan.total_samples - progress.samples), self._places.data, layout.data)[1]
-        plan = replace(ready.plan, max_local=micro_batch_size(share, layout.pipeline, ready.plan.max_local))
-        step = plan_step(plan, progress.samples, batch, self._places.data, layout.data)
-        ready.stepper.begin_step(progress.step)
-        losses = pipe.run(step.micro, [self._read(ready, micro) for micro in step.micro])
-        assert isinstance(ready.gradients, PartitionedGradients)
-        for micro, loss in zip(step.micro, losses, strict=True):
-            ready.gradients.add_micro_batch(micro, loss)
-        self._finish(ready, Current(step, started))
 
     def _read(self, ready: Prepared, micro: MicroBatch) -> Any:
         samples = ready.reader.read(micro.indices)

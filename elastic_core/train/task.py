@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from elastic_core.domain import Allocation
+from elastic_core.train.layouts import Wire
+
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
@@ -33,6 +36,8 @@ class Task(ABC):
     metric_mode: ClassVar[Literal["min", "max"]] = "min"
     shardable: ClassVar[bool] = True  # replicas may hold shards of the state (FSDP2), as long as loss() calls the model
     clip_grad_norm: ClassVar[float | None] = None  # scale gradients down to at most this norm
+    # Of a placed job: a step need not wait for the updates of sparse embeddings by the step before; see `train.placed`.
+    late_embedding_updates: bool = False
 
     def __init__(self, params: Any) -> None:
         self.params = params
@@ -72,6 +77,24 @@ class Task(ABC):
         every parameter lies in one of them. In a pipeline `loss` calls the model once, with tensors.
         """
         return ()
+
+    def layers(self, model: nn.Module) -> Sequence[nn.Module]:  # noqa: ARG002 - the default can be placed on one type only
+        """The layers of the model in the order of its forward pass: where a placed job may be split over several types.
+
+        model(x) is last(... second(first(x))), each on the output of the one before (a tuple is several arguments), and
+        every parameter lies in one of them. What goes from layer to layer are tensors with one row a sample. In a
+        placed job `loss` calls the model once, with tensors, and the rows of nn.Embedding and nn.EmbeddingBag with
+        `sparse=True` are shared out over the slots of their stage; everywhere else they train by dense gradients.
+        """
+        return ()
+
+    def starts_on(self, model: nn.Module, allocation: Allocation, rank: int) -> Wire | None:  # noqa: ARG002
+        """In every worker, when `model` was made and before it trains: what the job holds, and which of its slots is
+        this worker's. For tasks that stand for slots which are not there.
+
+        Gives how long messages between the stages of a placed job keep a link busy; None: as long as they do.
+        """
+        return None
 
     def learning_rate_factor(self, progress: float) -> float:  # noqa: ARG002 - the default is a constant
         """Schedule: factor on the learning rates at `progress` in [0, 1] of the job's work."""

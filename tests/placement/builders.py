@@ -9,7 +9,8 @@ from math import inf
 
 import numpy as np
 
-from elastic_core.placement.placement_problem import Layer, LayerTimes, PlacementProblem, ResourceType
+from elastic_core.domain import LayerTimes
+from elastic_core.placement.placement_problem import Layer, PlacementProblem, ResourceType
 from elastic_core.placement.stage_costs import Tables
 
 

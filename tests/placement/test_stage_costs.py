@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from elastic_core.placement.placement_problem import LayerTimes, PlacementProblem
+from elastic_core.domain import LayerTimes
+from elastic_core.placement.placement_problem import PlacementProblem
 from elastic_core.placement.stage_costs import Stage, Tables, cut_chain
 from elastic_core.placement.stretches import stretches
 from tests.placement.builders import a_layer, a_type, choices, plain_cost, small

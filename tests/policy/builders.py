@@ -21,6 +21,7 @@ from elastic_core.domain import (
     Target,
 )
 from elastic_core.policy.base.policy import Policy
+from elastic_core.policy.plans.grants import granted
 from elastic_core.policy.plans.packing import choose
 from elastic_core.predict.speed.fit import job_models
 
@@ -129,6 +130,8 @@ def _moved(view: JobView, target: Target, slots: tuple[Slot, ...], now: float) -
         return replace(view, allocation=None, segment_state=SegmentState.WAITING, waiting_since=since)
     changed = view.allocation is not None and view.allocation.counts() != dict(target.counts)
     moved = holding(view, *slots, batch=target.global_batch)
+    if target.stages:
+        moved = replace(moved, allocation=granted(target, slots))
     return replace(moved, num_resizes=view.num_resizes + changed)
 
 

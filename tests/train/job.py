@@ -53,7 +53,7 @@ class Job:
             "checkpoints": {"interval_seconds": None},
             "seed": 11,
         }
-        if self.entry not in ("recorded", "collecting", "bytes_in_32", "bytes_in_64"):
+        if self.entry not in ("recorded", "collecting", "bytes_in_32", "bytes_in_64", "clicks"):
             base["params"] = self.params
         return JobSpec.model_validate({**base, **self.spec})
 

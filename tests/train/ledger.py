@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elastic_core.domain import Allocation, Layout, Observation, Slot, from_json, to_json
+from elastic_core.domain import Allocation, Layout, Observation, PlacedStage, Slot, Stages, from_json, to_json
 from elastic_core.errors import Conflict, Fenced, InfrastructureError
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, RestorePoint
@@ -34,7 +34,8 @@ class FolderLedger:
 
     def set(self, **values: Any) -> None:
         """directive, reason, away, lease_seconds, epoch, token; next_batches (hand the lease over with them),
-        next_slots (hand it over to these slots, by index), next_layouts (in these layouts, as JSON), to_come (slots in
+        next_slots (hand it over to these slots, by index), next_layouts (in these layouts, as JSON), next_stages (the
+        same of stages), to_come (slots in
         a heartbeat's answer, by index), steady (says a heartbeat's answer), held_from (commits of this step and later
         ones are not answered)."""
         with self._state() as state:
@@ -93,7 +94,8 @@ class FolderLedger:
             elif commit.final and not commit.finished and state["next_slots"]:
                 layout = from_json(Layout, state["next_layouts"].pop(0)) if state["next_layouts"] else None
                 slots = state["next_slots"].pop(0)
-                order = _resized(from_json(LaunchOrder, state["order"]), slots, layout, state["commits"])
+                stages = from_json(Stages, state["next_stages"].pop(0)) if state["next_stages"] else ()
+                order = _resized(from_json(LaunchOrder, state["order"]), slots, layout, stages, state["commits"])
             if order is not None:
                 state["order"], state["epoch"], state["directive"] = to_json(order), order.epoch, "go_on"
             going = order is not None or not commit.final
@@ -148,7 +150,8 @@ def new_state() -> dict[str, Any]:
     return {
         "directive": "go_on", "reason": "", "away": False, "lease_seconds": 60.0, "next_batches": [], "epoch": None,
         "token": None, "commits": [], "observations": [], "beats": [], "bad": [], "lose_answers": 0, "order": None,
-        "next_slots": [], "next_layouts": [], "to_come": [], "released": [], "steady": False, "held_from": None,
+        "next_slots": [], "next_layouts": [], "next_stages": [], "to_come": [], "released": [], "steady": False,
+        "held_from": None,
     }  # fmt: skip
 
 
@@ -164,13 +167,16 @@ def make_order(
     segment_steps: int | None = None,
     segment_seconds: float | None = None,
     layout: Layout | None = None,
+    stages: tuple[PlacedStage, ...] = (),
     **more: Any,
 ) -> LaunchOrder:
+    """With `stages` each slot is of its stage's type."""
     allocation = Allocation(
         comm=spec.comm.algorithm,
-        slots=tuple(_slot(i) for i in range(slots)),
+        slots=slots_of(stages) if stages else tuple(_slot(i) for i in range(slots)),
         global_batch=batch,
         layout=layout or Layout(data=slots),
+        stages=stages,
     )
     values: dict[str, Any] = {
         "segment_id": f"job__seg_{epoch}", "job_id": "job", "index": 0, "lineage": 0, "epoch": epoch,
@@ -182,15 +188,28 @@ def make_order(
     return LaunchOrder(**{**values, **more})
 
 
+def slots_of(stages: Sequence[PlacedStage]) -> tuple[Slot, ...]:
+    kinds = [stage.type for stage in stages for _ in range(stage.num_slots)]
+    return tuple(Slot("n", index, kind) for index, kind in enumerate(kinds))
+
+
 def _slot(index: int) -> Slot:
     return Slot("n", index, "cpu")
 
 
-def _resized(order: LaunchOrder, slots: list[int], layout: Layout | None, commits: list[Any]) -> LaunchOrder:
-    """The next segment's order on these slots, as a ledger would give it to new processes."""
+def _resized(
+    order: LaunchOrder, slots: list[int], layout: Layout | None, stages: Stages, commits: list[Any]
+) -> LaunchOrder:
+    """The next segment's order on these slots, as a ledger would give it to new processes. Those it has keep their
+    types, others have their stage's."""
     following, old = _next_order(order, order.allocation.global_batch, commits), order.allocation.layout
+    known = {slot.index: slot for slot in order.allocation.slots}
+    kinds = [slot.type for slot in slots_of(stages)] or ["cpu"] * len(slots)
     allocation = replace(
-        following.allocation, slots=tuple(map(_slot, slots)), layout=layout or old.over(len(slots) // old.model_size)
+        following.allocation,
+        slots=tuple(known.get(index, Slot("n", index, kind)) for index, kind in zip(slots, kinds, strict=True)),
+        layout=layout or old.over(len(slots) // old.model_size),
+        stages=stages,
     )
     return replace(following, allocation=allocation)
 

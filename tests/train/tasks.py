@@ -19,6 +19,7 @@ from elastic_core.train.layouts import Declared
 from elastic_core.train.session import Session
 from elastic_core.train.task import Task
 from examples.bytes_lm import BytesLM
+from examples.ctr import CTR, CTRParams
 
 
 def data(rows: int) -> TensorDataset:
@@ -246,6 +247,41 @@ def _train_bytes(session: Session, task: BytesLM) -> None:
 
         session.train(loss)
         tell()
+
+
+@session_task(dataset_samples=lambda params: _ctr(params).params.samples)
+def clicks(session: Session) -> None:
+    """Trains the click model in any stages, or in none; writes `<step> <loss in hex>` a line from every rank."""
+    task = _ctr(session.params)
+    model = task.model()
+    session.prepare(
+        model,
+        task.optimizer(model),
+        task.dataset(),
+        evaluate=task.evaluate,
+        clip_grad_norm=session.params.get("clip"),
+        declared=Declared(layers=task.layers, late_embedding_updates=session.params.get("late", False)),
+    )
+    told = session.num_steps
+    with (Path(session.params["folder"]) / f"losses-rank{session.rank}").open("a") as file:
+
+        def tell() -> None:
+            nonlocal told
+            if session.num_steps > told:
+                told = session.num_steps
+                file.write(f"{told} {session.last_loss.hex()}\n")
+                file.flush()
+
+        def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+            tell()
+            return task.loss(model, batch)
+
+        session.train(loss)
+        tell()
+
+
+def _ctr(params: Mapping[str, Any]) -> CTR:
+    return CTR(CTRParams(**{key: params[key] for key in CTRParams.model_fields if key in params}))
 
 
 def _bytes(params: Mapping[str, Any]) -> BaseModel:

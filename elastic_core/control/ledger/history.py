@@ -8,10 +8,11 @@ from sqlalchemy import select
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
-from elastic_core.control.ledger.profiles import noise_scales, pasts, profiles
+from elastic_core.control.ledger.profiles import noise_scales, pasts, placed_speeds, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow
 from elastic_core.domain import JobState, from_json
-from elastic_core.protocol.records import PastJob, PastLease
+from elastic_core.placement.placed_models import limits_of
+from elastic_core.protocol.records import JobFacts, PastJob, PastLease
 from elastic_core.snapshot.past import Past
 from elastic_core.spec import JobSpec
 
@@ -22,6 +23,7 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
     rows = list(tx.session.scalars(query))[::-1]
     ids = [job.id for job in rows]
     points, noise, past, leases = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids), _leases(tx, ids)
+    placed = placed_speeds(tx, ids)
     heads = [job.head_id for job in rows if job.head_id is not None]
     rows_of_heads = tx.session.scalars(select(CheckpointRow).where(CheckpointRow.id.in_(heads)))
     committed = {c.id: c.samples if c.progress is None else int(c.progress) for c in rows_of_heads}
@@ -41,7 +43,7 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
                 finished_at=job.finished_at,
                 state=JobState(job.state),
                 deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
-                limits=spec.limits(),
+                limits=limits_of(spec, from_json(JobFacts, job.facts)),
                 total_samples=done if reached else job.total_samples,
                 done_samples=done,
                 profile=points.get(job.id, ()),
@@ -49,6 +51,7 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
                 resize_seconds=own.resize_seconds,
                 num_resizes=own.num_resizes,
                 leases=tuple(leases.get(job.id, ())),
+                placed_speeds=placed.get(job.id, ()),
             )
         )
     return jobs

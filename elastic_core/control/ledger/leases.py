@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
-from elastic_core.control.ledger.tables import HeartbeatRow, JobRow, LeaseRow, LeaseSlotRow, SegmentRow
+from elastic_core.control.ledger.tables import HeartbeatRow, JobRow, LeaseRow, LeaseSlotRow, SegmentRow, TargetRow
 from elastic_core.domain import Allocation, SegmentState, Slot, from_json, to_json
 from elastic_core.protocol.events import EventKind
 
@@ -124,6 +124,9 @@ def open_lease(
         "handed_over": segment.handed_over,
         "start_step": segment.start_step,
     }
+    target = tx.session.get(TargetRow, job.id) if granted.stages else None
+    if target is not None:
+        payload["placed"] = target.target.get("placed")  # what was predicted of its stages
     emit(tx, EventKind.SEGMENT_GRANTED, job.id, payload, segment.id, epoch)
     return lease
 

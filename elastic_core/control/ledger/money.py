@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.tables import NodeRow
 
 SPENT = text("""
     SELECT l.job_id, sum((coalesce(h.released_at, :now) - l.granted_at) * n.price_per_slot_hour / 3600)
@@ -19,6 +20,11 @@ SPENT = text("""
     WHERE l.job_id = ANY (CAST(:jobs AS text[])) AND n.price_per_slot_hour > 0
     GROUP BY l.job_id
 """)
+
+
+def slot_prices(tx: Tx) -> dict[str, float]:
+    """Of a slot an hour, by node."""
+    return {name: price for name, price in tx.session.execute(select(NodeRow.name, NodeRow.price_per_slot_hour))}
 
 
 def spent(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, float]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import text
 
 from elastic_core.control.ledger.database import Tx
-from elastic_core.domain import Layout, ProfilePoint, from_json
-from elastic_core.snapshot.job_reports import NOISE_WINDOW, QUARTILE, RECENT, as_profile
+from elastic_core.domain import Layout, PlacedSpeed, ProfilePoint, from_json
+from elastic_core.snapshot.job_reports import NOISE_WINDOW, QUARTILE, RECENT, as_placed_speeds, as_profile
 from elastic_core.snapshot.past import Past
 
 PROFILE = text("""
@@ -22,12 +22,28 @@ PROFILE = text("""
            percentile_cont(:quartile) WITHIN GROUP (ORDER BY o.sync_seconds) AS sync_seconds,
            count(*) AS count
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
+    JOIN jobs j ON j.id = wanted.id AND coalesce(j.spec ->> 'placement', 'none') = 'none'
     CROSS JOIN LATERAL (
         SELECT * FROM observations WHERE job_id = wanted.id AND step_seconds > 0 AND step_seconds < 'Infinity'
         ORDER BY id DESC LIMIT :recent
     ) AS o
     GROUP BY o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout,
              o.comm
+""")
+
+# Of a placed job, whose reports are told apart by the stages of the lease that they were made under.
+PLACED = text("""
+    SELECT o.job_id, l.allocation -> 'stages' AS stages, max(o.global_batch) AS global_batch,
+           percentile_cont(:quartile) WITHIN GROUP (ORDER BY o.step_seconds) AS step_seconds, count(*) AS count
+    FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
+    JOIN jobs j ON j.id = wanted.id AND coalesce(j.spec ->> 'placement', 'none') <> 'none'
+    CROSS JOIN LATERAL (
+        SELECT * FROM observations WHERE job_id = wanted.id AND step_seconds > 0 AND step_seconds < 'Infinity'
+        ORDER BY id DESC LIMIT :recent
+    ) AS o
+    JOIN leases l ON l.epoch = o.epoch
+    WHERE l.allocation ? 'stages'
+    GROUP BY o.job_id, l.allocation -> 'stages'
 """)
 
 # NaN is dropped: in PostgreSQL it is greater than any number.
@@ -98,6 +114,16 @@ def profiles(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, tuple[ProfilePoint,
         point["layout"] = None if row["layout"] is None else from_json(Layout, row["layout"])
         points_by_job.setdefault(row["job_id"], []).append(ProfilePoint(**point))
     return {job_id: as_profile(points) for job_id, points in points_by_job.items()}
+
+
+def placed_speeds(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, tuple[PlacedSpeed, ...]]:
+    """Of the placed jobs among these."""
+    speeds: dict[str, list[PlacedSpeed]] = {}
+    for row in tx.session.execute(PLACED, {"jobs": list(job_ids), "recent": RECENT, "quartile": QUARTILE}).mappings():
+        speed = row["global_batch"] / row["step_seconds"]
+        measured = {"stages": row["stages"], "samples_per_second": speed, "count": row["count"]}
+        speeds.setdefault(row["job_id"], []).append(from_json(PlacedSpeed, measured))
+    return {job_id: as_placed_speeds(of_job) for job_id, of_job in speeds.items()}
 
 
 def noise_scales(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, float]:

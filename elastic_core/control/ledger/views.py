@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
-from elastic_core.control.ledger.money import spent
+from elastic_core.control.ledger.money import slot_prices, spent
 from elastic_core.control.ledger.tables import (
     CheckpointRow,
     HeartbeatRow,
@@ -153,6 +153,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
         _speeds(tx, epochs),
         forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
     )
+    prices = slot_prices(tx)
     paid, restores, exchanges = spent(tx, ids), last_restores(tx, ids), last_exchanges(tx, ids)
     statuses = []
     for job in jobs:
@@ -172,6 +173,7 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
                 paid.get(job.id, 0.0),
                 restores.get(job.id, {}),
                 exchanges.get(job.id),
+                prices,
                 tx.now,
             )
         )
@@ -185,7 +187,7 @@ def job_status(tx: Tx, job: JobRow) -> JobStatus:
 def _job_status(
     job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
     beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, paid: float,
-    restore: Mapping[str, float], exchange: ExchangeChoice | None, now: float,
+    restore: Mapping[str, float], exchange: ExchangeChoice | None, prices: Mapping[str, float], now: float,
 ) -> JobStatus:  # fmt: skip
     # Of the live lease, what is not committed yet is shown, too.
     last = beat if beat is not None and (head is None or beat.step > head.step) else head
@@ -200,6 +202,9 @@ def _job_status(
     elif forecast is not None:
         left = max(0, round(forecast.done + forecast.work_left[1]) - samples)
     active = job.state == JobState.ACTIVE
+    seconds_left = _seconds_left(left, speed, forecast, now) if active and lease is not None else None
+    rate = sum(prices.get(slot.node, 0.0) for slot in held.slots) if held is not None else 0.0
+    placed = from_json(Target, target.target).placed if target is not None and spec.places_layers else None
     return JobStatus(
         job_id=job.id,
         spec=spec,
@@ -220,9 +225,13 @@ def _job_status(
         samples_read=samples,
         predicted_samples=(samples + left if active else samples) if spec.work.scale_invariant else None,
         gain=last.gain if last is not None else None,
-        seconds_left=_seconds_left(left, speed, forecast, now) if active and lease is not None else None,
+        seconds_left=seconds_left,
         results=job.results,
         spent=paid,
+        price_per_hour=rate,
+        expected_cost=paid + rate * seconds_left / 3600 if rate and seconds_left is not None else None,
+        samples_per_second=speed,
+        placed=placed,
         last_restore=restore,
         exchange=exchange,
         forecast=forecast,

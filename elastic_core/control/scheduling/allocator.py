@@ -36,6 +36,7 @@ from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.plans.exchanges import with_exchanges
 from elastic_core.policy.plans.plan_check import violations
+from elastic_core.policy.rules.placed_alone import decide_on_one_type, places
 from elastic_core.policy.rules.slot_quotas import over_quota, with_waiting, within_quotas
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.settings import Settings
@@ -146,7 +147,8 @@ class Allocator:
 
     def _plan(self, wanted: str, snapshot: Snapshot) -> tuple[Plan, str | None]:
         try:
-            return ask_within_quotas(lambda within: self._decider.decide(wanted, within), snapshot), None
+            placing = places(registry.get(wanted))
+            return ask_within_quotas(lambda within: self._decider.decide(wanted, within), snapshot, placing), None
         except Exception as error:
             log.exception("a policy failed", policy=wanted, version=snapshot.version)
             failure = f"{type(error).__name__}: {error}"
@@ -164,12 +166,14 @@ class Allocator:
 
 def ask(policy: Policy, snapshot: Snapshot) -> Plan:
     """The policy's valid plan. Raises `InvalidPlan`, or whatever the policy raises."""
-    return ask_within_quotas(lambda within: policy.decide(within, Random(snapshot.version)), snapshot)
+    return ask_within_quotas(lambda within: policy.decide(within, Random(snapshot.version)), snapshot, places(policy))
 
 
-def ask_within_quotas(decide: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
+def ask_within_quotas(decide: Callable[[Snapshot], Plan], snapshot: Snapshot, placing: bool) -> Plan:
+    """`placing`: whether the policy gives a job slots of several types."""
     within, waiting = within_quotas(snapshot)
-    return checked(with_exchanges(with_waiting(decide(within), waiting), snapshot), snapshot)
+    plan = decide(within) if placing else decide_on_one_type(decide, within)
+    return checked(with_exchanges(with_waiting(plan, waiting), snapshot), snapshot)
 
 
 def checked(plan: Plan, snapshot: Snapshot) -> Plan:

@@ -16,7 +16,7 @@ from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.nodes import nodes_to_decide_on, queues
-from elastic_core.control.ledger.profiles import noise_scales, pasts, profiles
+from elastic_core.control.ledger.profiles import noise_scales, pasts, placed_speeds, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.ledger.views import last_segments, live_leases
 from elastic_core.domain import (
@@ -30,6 +30,8 @@ from elastic_core.domain import (
     from_json,
 )
 from elastic_core.logs import get_logger
+from elastic_core.placement.placed_models import limits_of
+from elastic_core.protocol.records import JobFacts
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view, snapshot
 from elastic_core.snapshot.job_reports import Measured
 from elastic_core.snapshot.past import Past
@@ -121,6 +123,7 @@ def _records(
     """Everything that the ledger knows of these jobs, in a fixed number of queries."""
     ids = list(jobs)
     points, noise, past = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
+    placed = placed_speeds(tx, ids)
     (heads, reported), paid = _heads_and_reported(tx, jobs, held), spent(tx, ids)
     records = []
     for job_id, job in jobs.items():
@@ -144,7 +147,9 @@ def _records(
                 last_batch=leases.allocation(last).global_batch if last is not None else None,
                 past=past.get(job_id, Past()),
                 spent=paid.get(job_id, 0.0),
-                measured=Measured(profile=points.get(job_id, ()), noise_scale=noise.get(job_id)),
+                measured=Measured(
+                    profile=points.get(job_id, ()), noise_scale=noise.get(job_id), placed_speeds=placed.get(job_id, ())
+                ),
             )
         )
     return records
@@ -159,7 +164,7 @@ def submission(job: JobRow, spec: JobSpec) -> Submission:
         priority=spec.priority,
         submitted_at=job.submitted_at,
         deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
-        limits=spec.limits(),
+        limits=limits_of(spec, from_json(JobFacts, job.facts)),
         scale_invariant=spec.work.scale_invariant,
         budget=spec.budget,
         prefers_cost=spec.prefer == "cost",

@@ -26,7 +26,10 @@ class Handover:
     @property
     def allocation(self) -> Allocation:
         target = self.target
-        return Allocation(slots=self.slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm)
+        return Allocation(
+            slots=self.slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm,
+            stages=target.stages,
+        )  # fmt: skip
 
 
 def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None) -> Handover | None:
@@ -58,7 +61,7 @@ def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[
     else:
         return None
     reason = f"keeps {held.num_slots} of {target.num_slots} slots, {why}; {target.reason}"
-    unchanged = replace(target, counts=held.counts(), layout=held.layout, reason=reason)
+    unchanged = replace(target, counts=held.counts(), layout=held.layout, stages=held.stages, reason=reason)
     return Handover(unchanged, held.slots, short_of_workers=short)
 
 

@@ -17,9 +17,10 @@ from elastic_core.control.ledger.tables import CheckpointRow, JobRow, SegmentRow
 from elastic_core.control.ledger.views import last_segments
 from elastic_core.control.teams.job_quotas import check_room
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
-from elastic_core.control.transitions.pool_changes import check_feasible
-from elastic_core.domain import JobState, SegmentState, from_json, to_json
+from elastic_core.control.transitions.pool_changes import check_feasible, check_placement
+from elastic_core.domain import JobState, PlacedLayer, SegmentState, from_json, to_json
 from elastic_core.errors import Conflict, UserError
+from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.records import JobFacts
 from elastic_core.spec import JobSpec, entry_points
@@ -39,6 +40,8 @@ def check_request(tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None, us
     check_job_id(job_id)
     entry_points.check(spec.entry_point, tx.settings.tasks)
     check_feasible(tx, spec)
+    if spec.placement_profile is not None and spec.placement_profile.layers:  # else they are known when they were timed
+        check_placement(tx, spec, ())
     check_room(tx, spec.queue, user)
     return False
 
@@ -51,6 +54,8 @@ def submit(
     if facts.dataset_samples < 1:
         raise UserError(f"the data set of {job_id!r} has {facts.dataset_samples} samples; at least one is needed")
     check_layouts(spec, facts.layouts)
+    if spec.places_layers:
+        check_placement(tx, spec, _declared(spec, facts))
     job = JobRow(
         id=job_id,
         spec=to_json(spec),
@@ -69,6 +74,15 @@ def submit(
     add_segment(tx, job, follows=None)
     payload = {"spec": job.spec, "facts": job.facts, "total_samples": job.total_samples}
     emit(tx, EventKind.JOB_SUBMITTED, job_id, payload)
+
+
+def _declared(spec: JobSpec, facts: JobFacts) -> tuple[PlacedLayer, ...]:
+    if not facts.layers:
+        raise UserError(
+            f"placement: {spec.entry_point} declares no layers that could be placed. Give its task a method layers(self, "
+            "model) that returns the model's submodules in the order of its forward pass, or set placement: none."
+        )
+    return declared_by(facts)
 
 
 def check_job_id(job_id: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import delete, select, update
 
 from elastic_core.control.ledger import leases
@@ -10,8 +12,11 @@ from elastic_core.control.ledger.nodes import nodes, queue_specs, queues
 from elastic_core.control.ledger.tables import LeaseRow, LeaseSlotRow, NodeRow, QueueRow, SegmentRow, SlotRow
 from elastic_core.control.transitions.endings import lose_attempt
 from elastic_core.crashing import crash_here
-from elastic_core.domain import Node
+from elastic_core.domain import Node, PlacedLayer
 from elastic_core.errors import UserError
+from elastic_core.placement import bundles
+from elastic_core.placement.placed_models import placed_of
+from elastic_core.policy.base.placed_jobs import pool_types
 from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec
 from elastic_core.spec.pool_check import check_against
 
@@ -101,3 +106,12 @@ def check_feasible(tx: Tx, spec: JobSpec) -> None:
         raise UserError("the cluster has no nodes yet, so no job can be admitted: `elastic up` registers them")
     # Not validated: while a node is away more may be guaranteed than there is.
     check_against(spec, ClusterSpec.model_construct(nodes=present, queues=queue_specs(tx)))
+
+
+def check_placement(tx: Tx, spec: JobSpec, declared: Sequence[PlacedLayer]) -> None:
+    """Raises `UserError` for layers that this pool can never place as the spec asks, saying what would be possible.
+
+    `declared`: of the task; () before it was asked, when the spec gives the layers.
+    """
+    pool = pool_types(nodes(tx))
+    bundles.check(placed_of(spec, declared), pool, spec.slots.types, spec.slots.counts())

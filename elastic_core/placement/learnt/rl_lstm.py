@@ -32,7 +32,17 @@ class RlLstm(Planner):
 
 
 def search_by(cost: Cost, problem: PlacementProblem, rng: np.random.Generator, training: Training) -> None:
-    """Asks `cost` of choices that get better. The caller's random state of torch is left as it is."""
+    """Asks `cost` of choices that get better. The caller's random state and threads of torch are left as they are: the
+    tensors are so small that threads wait for each other most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _train(cost, problem, rng, training)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(cost: Cost, problem: PlacementProblem, rng: np.random.Generator, training: Training) -> None:
     seed = int(rng.integers(2**31))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

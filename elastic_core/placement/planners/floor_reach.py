@@ -32,12 +32,12 @@ def without_floor(tables: Tables) -> Tables:
     return replace(tables, problem=replace(tables.problem, floor=0.0))
 
 
-def fastest(tables: Tables, *, shared_only: bool = False) -> Placement | None:
-    """Of highest throughput, to a millionth, whatever it costs; None where nothing fits at all."""
+def fastest(tables: Tables, *, shared_only: bool = False, close: float = CLOSE) -> Placement | None:
+    """Of highest throughput, to a millionth (`close`), whatever it costs; None where nothing fits at all."""
     search = CycleSearch(tables, shared_only=shared_only)
     low, high = search.ends()
     best, middle = None, high
-    while low < high * (1.0 - CLOSE):
+    while low < high * (1.0 - close):
         (look,) = search.look([Interval(0.0, low, middle)])
         if look.stages is None:
             if best is None:

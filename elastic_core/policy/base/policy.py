@@ -23,6 +23,7 @@ class Law(StrEnum):
     DEADLINES = "deadlines"  # met where more slots meet them, by the fewest; one that nobody can meet changes nothing
     GUARANTEED_SHARES = "guaranteed shares"  # a job waits only where its queue, with it, is beyond its guarantee
     NO_FLAPPING = "no flapping"  # measurements alone move no running job back to what it just left
+    PLACES_LAYERS = "places layers"  # placed jobs get slots of several types with the stages on them, above their floor
     PLACED_TOGETHER = "placed together"  # the preferred nodes can all be had at once, none on more nodes than it needs
 
 

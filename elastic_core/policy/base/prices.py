@@ -46,9 +46,10 @@ class _Point:
     height: float  # of the smoothed dual
 
 
-def minimise(values: Floats, kind_index: Ints, counts: Ints, capacity: Ints) -> Prices:
-    """`values` (jobs, options) are at most 0 where a job may not take an option; at least one is positive."""
-    dual = _Dual(values, kind_index, counts, capacity)
+def minimise(values: Floats, use: Ints, capacity: Ints) -> Prices:
+    """`values` (jobs, options) are at most 0 where a job may not take an option; at least one is positive. `use`
+    (options, types): slots."""
+    dual = _Dual(values, use, capacity)
     typical = float(np.maximum(values.max(axis=1), 0.0).mean())
     price = np.zeros(len(capacity))
     bound, best = np.inf, price
@@ -64,14 +65,13 @@ def minimise(values: Floats, kind_index: Ints, counts: Ints, capacity: Ints) -> 
 
 
 class _Dual:
-    def __init__(self, values: Floats, kind_index: Ints, counts: Ints, capacity: Ints) -> None:
-        self._values, self._kinds, self._counts = values, kind_index, counts.astype(np.float64)
+    def __init__(self, values: Floats, use: Ints, capacity: Ints) -> None:
+        self._values, self._use = values, use.astype(np.float64)
         self._capacity = capacity.astype(np.float64)
-        self._use = np.zeros((len(counts), len(capacity)))  # slots by option and type
-        self._use[np.arange(len(counts)), kind_index] = counts
+        self._several = bool(((use > 0).sum(axis=1) > 1).any())
 
     def at(self, price: Floats, temperature: float) -> _Point:
-        net = np.where(self._values > 0, self._values - (price[self._kinds] * self._counts), -np.inf)
+        net = np.where(self._values > 0, self._values - self._use @ price, -np.inf)
         top = np.maximum(net.max(axis=1), 0.0)
         shares = np.exp((net - top[:, None]) / temperature)
         whole = shares.sum(axis=1) + np.exp(-top / temperature)
@@ -91,20 +91,26 @@ class _Dual:
             free = (point.price > 0) | (slope < 0)
             if (np.abs(np.where(free, slope, 0.0)) <= ENOUGH * np.maximum(self._capacity, 1.0)).all():
                 break
-            squares = (point.shares.sum(axis=0) * self._counts**2) @ (self._use > 0)
-            curve = (np.diag(squares) - demand.T @ demand) / temperature
+            curve = (self._squares(point.shares.sum(axis=0)) - demand.T @ demand) / temperature
             lower = self._step(point, slope, curve, free, temperature)
             if lower is None:
                 break
             point = lower
         return point
 
+    def _squares(self, shares: Floats) -> Floats:
+        """Mean of the products of what an option takes of two types, over all jobs."""
+        if self._several:
+            products: Floats = self._use.T @ (shares[:, None] * self._use)
+            return products
+        return np.diag(shares @ self._use**2)
+
     def _step(self, point: _Point, slope: Floats, curve: Floats, free: Floats, temperature: float) -> _Point | None:
         """The longest of Newton's step and its halves that goes down; None where none does."""
         damped = curve[np.ix_(free, free)] + np.diag(1e-9 + 1e-6 * np.diag(curve)[free])
         step = np.zeros(len(slope))
         step[free] = -np.linalg.solve(damped, slope[free])
-        longest = 2.0 * np.maximum(point.price.max(), temperature / max(self._counts.mean(), 1.0))
+        longest = 2.0 * np.maximum(point.price.max(), temperature / max(self._use.sum(axis=1).mean(), 1.0))
         step = np.clip(step, -longest, longest)
         for _ in range(HALVINGS):
             lower = self.at(np.maximum(point.price + step, 0.0), temperature)

@@ -20,6 +20,7 @@ import numpy as np
 from elastic_core.domain import JobView, Layout, Plan, Quantiles, Snapshot, Target
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
+from elastic_core.policy.base.placed_jobs import Choices, choices_of, with_counts
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.pool import Pool
 from elastic_core.policy.base.queue import as_they_stand
@@ -34,6 +35,7 @@ from elastic_core.policy.horizon import wording
 from elastic_core.policy.horizon.gittins import inverse_index
 from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
 from elastic_core.policy.horizon.outlook import outlooks, relative_uncertainty, uncertainties_at
+from elastic_core.policy.horizon.placed_outlook import PlacedOptions, with_bundles, with_placed
 from elastic_core.policy.horizon.restarts import (
     ResizeTimes,
     expected_stays,
@@ -66,10 +68,10 @@ class Horizon:
     tail: ClassVar[float] = TAIL
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
-        snapshot = replace(snapshot, jobs=as_they_stand(snapshot))
+        snapshot, choices = _with_choices(snapshot)
         moves, turns = flapping.recall(snapshot), starvation.recall(snapshot)
         memory = _recall(snapshot)
-        shared = _problem(snapshot, memory, self.tail)
+        shared = _problem(snapshot, memory, choices, self.tail)
         if shared is None:
             targets = {
                 job.job_id: Target.nothing("waits: the pool has no number of slots that it may have")
@@ -114,14 +116,27 @@ def _recall(snapshot: Snapshot) -> _Memory:
     return _Memory(tasks, prior, sizes, ResizeTimes.recall(snapshot.policy_state, snapshot.jobs))
 
 
-def _options(snapshot: Snapshot) -> Options | None:
+def _with_choices(snapshot: Snapshot) -> tuple[Snapshot, Choices]:
+    """The jobs as they stand; placed ones with the bundles that they could hold, and the numbers of slots of these."""
+    snapshot = replace(snapshot, jobs=as_they_stand(snapshot))
+    choices = choices_of(snapshot)
+    return replace(snapshot, jobs=with_counts(snapshot.jobs, choices)), choices
+
+
+def _options(snapshot: Snapshot, choices: Choices) -> Options | None:
     sizes = Pool.of(snapshot).sizes
     listed_counts: set[int] = set()
-    allowed_counts = {job.allocation.num_slots for job in snapshot.jobs if job.allocation is not None}
-    for counts in {job.limits.slot_counts for job in snapshot.jobs}:
+    jobs = [job for job in snapshot.jobs if job.job_id not in choices] or snapshot.jobs
+    allowed_counts = {job.allocation.num_slots for job in jobs if job.allocation is not None}
+    for counts in {job.limits.slot_counts for job in jobs}:
         listed_counts |= set(counts) if len(counts) <= FEW_COUNTS else {counts[0]}
         allowed_counts |= set(counts)
-    return Options.of(sizes, sorted(listed_counts), allowed_counts) if sizes else None
+    if not sizes:
+        return None
+    options = Options.of(sizes, sorted(listed_counts), allowed_counts)
+    if choices and not len(options.counts):
+        options = Options.of(sizes, ())  # what is learnt of tasks is learnt on slots of one type
+    return with_bundles(options, choices)
 
 
 @dataclass(frozen=True)
@@ -141,6 +156,7 @@ class Problem:
     left: RemainingWork  # of each
     times: tuple[StepTime, ...]  # model of each job's task
     values_at: Callable[[Ints], Floats]  # the values as if other options were held
+    placed: PlacedOptions
     notes: Mapping[int, str] = field(default_factory=dict)  # about the options of some jobs, for their reasons
 
     @property
@@ -150,19 +166,21 @@ class Problem:
 
 def problem(snapshot: Snapshot) -> Problem | None:
     """The problem that `Horizon` solves for this snapshot; None where there is nothing to share out."""
-    snapshot = replace(snapshot, jobs=as_they_stand(snapshot))
-    return _problem(snapshot, _recall(snapshot))
+    snapshot, choices = _with_choices(snapshot)
+    return _problem(snapshot, _recall(snapshot), choices)
 
 
-def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem | None:
-    options = _options(snapshot)
-    if options is None or not len(options.counts):
+def _problem(snapshot: Snapshot, memory: _Memory, choices: Choices, tail: float = TAIL) -> Problem | None:
+    options = _options(snapshot, choices)
+    if options is None or not options.num_single:
         return None
-    left = remaining_work(snapshot.jobs, memory.history, _rates(snapshot.jobs, memory, options))
-    outlook = outlooks(snapshot.jobs, memory.tasks, options, memory.prior.experience, left.mean, LOOK_AHEAD)
+    placed = PlacedOptions.among(snapshot.jobs, options, choices)
+    left = remaining_work(snapshot.jobs, memory.history, _rates(snapshot.jobs, memory, options.alone))
+    outlook = outlooks(snapshot.jobs, memory.tasks, options.alone, memory.prior.experience, left.mean, LOOK_AHEAD)
+    outlook = with_placed(outlook, options, snapshot.jobs, placed, left.mean)
     work_rate, remaining_seconds = outlook.work_rate, outlook.remaining_seconds
     measurements.set_rates(memory.tasks, snapshot.jobs, _standard_rates(work_rate, options).tolist())
-    held = np.asarray([_held(job, options) for job in snapshot.jobs])
+    held = np.asarray([_held(row, job, options, placed) for row, job in enumerate(snapshot.jobs)])
     restart_seconds = memory.resizes.of_restarts(snapshot.jobs)
     resize_seconds = memory.resizes.of_options(snapshot.jobs, options)
     age = np.asarray([snapshot.now - job.submitted_at for job in snapshot.jobs])
@@ -177,7 +195,7 @@ def _problem(snapshot: Snapshot, memory: _Memory, tail: float = TAIL) -> Problem
     )  # fmt: skip
     shared = Problem(
         snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, outlook.noise,
-        job_values.num_longer, held, restart_seconds, resize_seconds, left, outlook.times, values_at,
+        job_values.num_longer, held, restart_seconds, resize_seconds, left, outlook.times, values_at, placed,
     )  # fmt: skip
     safety_margin = partial(_safety_margin, problem=shared)
     return _minding_money(shared, snapshot, work_rate, safety_margin)
@@ -234,7 +252,10 @@ def _context(snapshot: Snapshot, problem: Problem, held: Ints) -> ClaimContext:
 
 def _safety_margin(row: int, problem: Problem) -> Floats:
     """By how much each option may take longer than predicted: slower steps, and more work than expected."""
-    slower = relative_uncertainty(problem.jobs[row], problem.times[row], problem.batches[row], problem.options)
+    if row in problem.placed.of:
+        slower = problem.placed.errors(row, len(problem.options.counts))
+    else:
+        slower = relative_uncertainty(problem.jobs[row], problem.times[row], problem.batches[row], problem.options)
     return (1.0 + slower) * float(problem.left.upper_ratio[row]) - 1.0
 
 
@@ -249,6 +270,8 @@ def _finishes(problem: Problem, chosen: Ints) -> dict[int, Quantiles | None]:
     # `remaining_seconds` are for the mean of the work, which a few long jobs decide.
     seconds_of_mean, mean = problem.remaining_seconds[rows, chosen[rows]], problem.left.mean
     for row, seconds, error in zip(rows.tolist(), seconds_of_mean.tolist(), slower.tolist(), strict=True):
+        if row in problem.placed.of:
+            error = float(problem.placed.errors(row, len(problem.options.counts))[chosen[row]])
         work = problem.left.interval(row)
         pause = 0.0 if chosen[row] == problem.held[row] else float(problem.resize_seconds[row, chosen[row]])
         finishes[row] = finish_seconds(seconds * work[1] / float(mean[row]), work, error, pause)
@@ -264,8 +287,11 @@ def _targets(problem: Problem, resolution: Resolution, finishes: Mapping[int, Qu
     return targets
 
 
-def _held(job: JobView, options: Options) -> int:
+def _held(row: int, job: JobView, options: Options, placed: PlacedOptions) -> int:
     counts = job.allocation.counts() if job.allocation is not None else {}
+    if row in placed.of:
+        option = options.at(counts) if counts else None
+        return NOTHING if option is None or option not in placed.of[row] else option
     if len(counts) != 1:
         return NOTHING
     ((kind, count),) = counts.items()
@@ -280,6 +306,13 @@ def _target(problem: Problem, row: int, job: JobView, resolution: Resolution, fi
         return Target.nothing(wording.why_nothing(job, options, seconds, values, resolution.chosen, notes))
     kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
     batch, num_longer = int(problem.batches[row, option]), int(problem.num_longer[row])
+    choice = problem.placed.choice(row, option)
+    if choice is not None:
+        reason = wording.why_placed(choice, batch, finish, num_longer)
+        return Target(
+            counts=choice.bundle.counts, global_batch=batch, layout=Layout(data=count), reason=reason,
+            stages=choice.bundle.stages, placed=choice.bundle.figures, finish_seconds=finish,
+        )  # fmt: skip
     reason = wording.why_this(job, options, option, batch, problem.noise[row], finish, num_longer)
     layout = Layout(data=count)
     return Target(counts={kind: count}, global_batch=batch, layout=layout, reason=reason, finish_seconds=finish)
@@ -303,7 +336,8 @@ def _place(snapshot: Snapshot, targets: Mapping[str, Target]) -> dict[str, Targe
     }
     placed = dict(targets)
     for job_id in sorted(moving, key=lambda job_id: (-targets[job_id].num_slots, job_id)):
-        ((kind, count),) = targets[job_id].counts.items()
-        if count <= rooms[kind].total:
-            placed[job_id] = replace(targets[job_id], nodes=rooms[kind].take(count))
+        counts = targets[job_id].counts
+        if all(count <= rooms[kind].total for kind, count in counts.items()):
+            nodes = {node: taken for kind, count in counts.items() for node, taken in rooms[kind].take(count).items()}
+            placed[job_id] = replace(targets[job_id], nodes=nodes)
     return placed

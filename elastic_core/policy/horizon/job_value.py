@@ -68,6 +68,7 @@ def marginal_slot_price(goodput: Floats, options: Options) -> float:
     """
     share = float(options.capacity.sum()) / max(len(goodput), 1)
     total, weight = 0.0, 0.0
+    goodput, options = goodput[:, : options.num_single], options.alone
     for kind, capacity in enumerate(options.capacity):
         at = np.flatnonzero(options.kind_index == kind)
         if len(at):
@@ -99,9 +100,11 @@ def capacity_shares(goodput: Floats, options: Options) -> Floats:
     best_per_slot = per_slot.max(axis=1)
     power = np.ones(len(options.kinds))
     for kind in range(len(options.kinds)):
-        best = per_slot[:, options.kind_index == kind].max(axis=1, initial=0.0)
+        best = per_slot[:, : options.num_single][:, options.alone.kind_index == kind].max(axis=1, initial=0.0)
         usable = best > 0
         if usable.any():
             power[kind] = np.exp(np.mean(np.log(best[usable] / best_per_slot[usable])))
     shares: Floats = options.counts * power[options.kind_index] / float(options.capacity @ power)
+    several = slice(options.num_single, None)
+    shares[several] = options.use[several] @ power / float(options.capacity @ power)
     return shares

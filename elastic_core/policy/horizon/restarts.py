@@ -73,8 +73,8 @@ class ResizeTimes:
         for row, job in enumerate(jobs):
             held = set() if job.allocation is None else set(job.allocation.counts())
             same = [kind in held for kind in options.kinds]
-            if len(held) == 1 and any(same):
-                stays = np.asarray(same)[options.kind_index]
+            if len(held) == 1 and any(same) and job.limits.placed is None:  # no stage is resized in place
+                stays = np.asarray(same)[options.kind_index] & (np.arange(len(options.counts)) < options.num_single)
                 seconds[row, stays] = min(_seconds(job, job.in_place_seconds, line), seconds[row, 0])
         return seconds
 

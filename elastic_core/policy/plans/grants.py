@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from elastic_core.domain import Allocation, Layout, Slot, Target
+from elastic_core.domain import Allocation, Layout, Slot, Stages, Target
 from elastic_core.policy.plans.migration import able_to_migrate, by_node, must_migrate, on_required_nodes, slots_left
 from elastic_core.policy.plans.moves import Asker, Grant, Holder, Moves
 from elastic_core.policy.plans.packing import choose
@@ -36,8 +36,10 @@ def covers(free: Iterable[Slot], counts: Mapping[str, int]) -> bool:
 
 
 def as_held(target: Target, held: Allocation) -> bool:
-    """The target asks for what is held: as many slots of each type, in the same layout, with the same roles."""
+    """The target asks for what is held: as many slots of each type, in the same layout, roles and stages."""
     if target.num_slots != held.num_slots or target.layout != held.layout or target.roles != held.roles:
+        return False
+    if target.stages != held.stages:
         return False
     return target.wanted == held.counts() and on_required_nodes(target, held.slots)
 
@@ -45,12 +47,25 @@ def as_held(target: Target, held: Allocation) -> bool:
 def granted(target: Target, slots: tuple[Slot, ...]) -> Allocation:
     """What a job gets that is to have its whole target on these slots, by rank."""
     return Allocation(
-        slots=slots, global_batch=target.global_batch, layout=target.layout, comm=target.comm, roles=target.roles
-    )
+        slots=_by_stage(slots, target.stages) if target.stages else slots, global_batch=target.global_batch,
+        layout=target.layout, comm=target.comm, roles=target.roles, stages=target.stages,
+    )  # fmt: skip
+
+
+def _by_stage(slots: Sequence[Slot], stages: Stages) -> tuple[Slot, ...]:
+    """In the order of the stages; the slots of a type go to its stages in turn."""
+    left: dict[str, list[Slot]] = {}
+    for slot in slots:
+        left.setdefault(slot.type, []).append(slot)
+    ordered: list[Slot] = []
+    for stage in stages:
+        ordered += left[stage.type][: stage.num_slots]
+        del left[stage.type][: stage.num_slots]
+    return tuple(ordered)
 
 
 def usable(held: Allocation, leaves: Collection[str]) -> Allocation:
-    """What is left of it without the slots on these nodes."""
+    """What is left of it without the slots on these nodes. Its stages are not cut: nothing goes on in place on them."""
     return replace(held, slots=tuple(slot for slot in held.slots if slot.node not in leaves)) if leaves else held
 
 
@@ -59,8 +74,11 @@ def in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[
 
     None where slots are missing, of another type, or none of the held ones stays. How many of each node they are is
     what counts: which of the held ones of a node stay, and as which rank, is for `state.reshard.rank_places` to say.
+    Other stages are begun by new processes.
     """
     counts = target.wanted
+    if target.stages or held.stages:
+        return None
     reach = {*free, *held.slots}
     if counts.keys() != held.counts().keys() or not covers(reach, counts):
         return None
@@ -224,6 +242,10 @@ def _slots_given_up(holder: Holder, target: Target | None, asks: bool) -> Counte
 
 def _grant_part(asker: Asker, target: Target, remaining: set[Slot], moves: Moves) -> None:
     available = Counter(slot.type for slot in remaining)
+    if target.stages:  # no other bundle is known here
+        needs = ", ".join(f"{count} {kind} ({available[kind]} free)" for kind, count in sorted(target.wanted.items()))
+        moves.waits[asker.job_id] = f"waits for all of its slots at once: {needs}"
+        return
     usable = {kind: min(count, available[kind]) for kind, count in target.counts.items()}
     layouts = {n: _closest(asker.limits.layouts(n), target.layout) for n in asker.limits.slot_counts}
     fitting = [n for n in asker.limits.slot_counts
@@ -262,8 +284,7 @@ def _resize(holder: Holder, target: Target, remaining: set[Slot], moves: Moves, 
     if holder.revoked_by is not None:
         return
     if wanted == held and not holder.leaves:
-        change = f"{holder.allocation.layout} -> {target.layout}"
-        moves.revocations[holder.segment_id] = f"another layout, {change}: {target.reason}"
+        moves.revocations[holder.segment_id] = f"{_other_layout(holder.allocation, target)}: {target.reason}"
         return
     missing = wanted - held
     fits = covers(remaining, missing)
@@ -279,3 +300,9 @@ def _resize(holder: Holder, target: Target, remaining: set[Slot], moves: Moves, 
         moves.waits[holder.job_id] = f"stays on {nodes}, set aside, until {missing.total()} slots are free elsewhere"
     else:
         moves.waits[holder.job_id] = f"keeps {plural(held.total(), 'slot')} until {missing.total()} more are free"
+
+
+def _other_layout(held: Allocation, target: Target) -> str:
+    if target.stages != held.stages:
+        return f"other stages, {'; '.join(map(str, held.stages))} -> {'; '.join(map(str, target.stages))}"
+    return f"another layout, {held.layout} -> {target.layout}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from elastic_core.domain import JobView, Plan, ServerLimits, Snapshot, Target
+from elastic_core.domain import JobView, Limits, Plan, ServerLimits, Snapshot, Target
+from elastic_core.domain.placed import counts_of
 
 
 def violations(plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
@@ -71,11 +72,28 @@ def _of_slots(target: Target, job: JobView) -> Iterator[str]:
     kinds = target.wanted.keys()
     if limits.types and not kinds <= set(limits.types):
         yield f"slots of {sorted(kinds - set(limits.types))}, allowed types are {list(limits.types)}"
+    if target.stages or limits.placed is not None:
+        yield from _of_stages(target, limits)
     if target.layout.world_size != target.num_slots:
         yield f"a layout for {target.layout.world_size} ranks on {target.num_slots} slots"
     elif target.layout not in limits.layouts(target.num_slots):
         admitted = "; ".join(map(str, limits.layouts(target.num_slots))) or "none of that size"
         yield f"the layout {target.layout}, which the job does not admit; admitted: {admitted}"
+
+
+def _of_stages(target: Target, limits: Limits) -> Iterator[str]:
+    """Stages cover the job's layers in their order, on the slots of the target."""
+    if limits.placed is None:
+        yield "stages, and its layers are not placed"
+    elif not target.stages:
+        yield "no stages, where its layers are placed"
+    else:
+        borders = [0, *(border for stage in target.stages for border in stage.layers), len(limits.placed.layers)]
+        if borders[::2] != borders[1::2] or any(first >= end for first, end in (one.layers for one in target.stages)):
+            layers = ", ".join(f"{first} to {end}" for first, end in (one.layers for one in target.stages))
+            yield f"stages of the layers {layers}; they have to cover 0 to {len(limits.placed.layers)} in their order"
+        if min(stage.num_slots for stage in target.stages) < 1 or counts_of(target.stages) != target.wanted:
+            yield f"stages on {counts_of(target.stages)} slots, and slots {target.wanted}"
 
 
 def _of_batch(target: Target, job: JobView, ranks: int) -> Iterator[str]:

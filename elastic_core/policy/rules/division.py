@@ -59,11 +59,12 @@ class Division:
         return np.where(self.chosen != NOTHING, self.options.counts[self.chosen], 0)
 
     def kinds(self) -> Ints:
-        """Type of each job, NOTHING for those without slots."""
+        """Type of each job, NOTHING for those without slots; of several types the one that its option counts for."""
         return np.where(self.chosen != NOTHING, self.options.kind_index[self.chosen], NOTHING)
 
-    def free(self, kind: int) -> int:
-        return int(self.options.capacity[kind] - self.counts()[self.kinds() == kind].sum())
+    def use(self) -> Ints:
+        """(jobs, types): slots."""
+        return np.where((self.chosen != NOTHING)[:, None], self.options.use[self.chosen], 0)
 
     def value(self, row: int) -> float:
         option = self.chosen[row]
@@ -89,35 +90,55 @@ class Division:
         return False
 
     def fill(self) -> None:
-        self.chosen = fill(
-            self.chosen, self.values, self.options.kind_index, self.options.counts, self.options.capacity
-        )
+        self.chosen = fill(self.chosen, self.values, self.options.use, self.options.capacity)
 
     def _preemptions(self, row: int, option: int, terms: PreemptionTerms) -> list[_Fallback] | None:
-        kind = int(self.options.kind_index[option])
-        counts, kinds = self.counts(), self.kinds()
-        held_here = counts[row] if kinds[row] == kind else 0
-        missing = int(self.options.counts[option]) - int(held_here) - self.free(kind)
+        """Type by type: what a victim gives up of the first may be enough of the next one, too."""
+        before, fallbacks = self.chosen, dict[int, int]()
+        self.chosen = before.copy()
+        try:
+            for kind in np.flatnonzero(self.options.use[option]).tolist():
+                of_kind = self._preemptions_of(row, option, kind, terms)
+                if of_kind is None:
+                    return None
+                for victim, fallback in of_kind:
+                    self.chosen[victim] = fallbacks[victim] = fallback
+        finally:
+            self.chosen = before
+        return list(fallbacks.items())
+
+    def _preemptions_of(self, row: int, option: int, kind: int, terms: PreemptionTerms) -> list[_Fallback] | None:
+        held = self.use()[:, kind]
+        free = int(self.options.capacity[kind] - held.sum())
+        missing = int(self.options.use[option, kind]) - int(held[row]) - free
         if missing <= 0:
             return []
-        victims = np.flatnonzero((kinds == kind) & (counts > terms.protected))
+        counts = self.counts()
+        victims = np.flatnonzero((held > 0) & (counts > terms.protected))
         victims = victims[victims != row]
-        if int((counts[victims] - terms.protected[victims]).sum()) < missing:
+        if int(np.minimum(held, counts - terms.protected)[victims].sum()) < missing:
             return None
         return _Preemption(self, victims, kind, terms).free_up(missing)
 
 
 class _Preemption:
-    """Of the jobs `rows`, all on one type: who falls back to what until enough is free."""
+    """Of the jobs `rows`, which all hold slots of one type: who falls back to what until enough of that is free.
+
+    A job falls back to an option that takes no more of any type than it holds.
+    """
 
     def __init__(self, division: Division, rows: Ints, kind: int, terms: PreemptionTerms) -> None:
+        options = division.options
         self.rows, self.terms = rows, terms
-        self.columns = np.flatnonzero(division.options.kind_index == kind)
-        self.sizes = np.append(division.options.counts[self.columns], 0)  # the last column: nothing
+        self.held_use = division.use()[rows]
+        several = (self.held_use > 0).sum(axis=1).max(initial=0) > 1
+        self.columns = np.arange(len(options.counts)) if several else np.flatnonzero(options.use[:, kind] > 0)
+        self.use = np.append(options.use[self.columns], np.zeros((1, len(options.kinds)), dtype=np.int64), axis=0)
+        self.sizes, self.held = self.use[:, kind], self.held_use[:, kind]  # the last column: nothing
         self.values = np.append(division.values[np.ix_(rows, self.columns)], np.zeros((len(rows), 1)), axis=1)
         self.usable = np.append(self.values[:, :-1] > 0, np.ones((len(rows), 1), dtype=bool), axis=1)
-        self.usable &= self.sizes[None, :] >= terms.protected[rows][:, None]
-        self.held = division.counts()[rows]
+        self.usable &= self.use.sum(axis=1)[None, :] >= terms.protected[rows][:, None]
+        self.usable &= (self.use[None, :, :] <= self.held_use[:, None, :]).all(axis=2)
         self.current_value = division.values[rows, division.chosen[rows]]
         self.reclaimable = terms.reclaimable[:, kind].copy()
 
@@ -131,6 +152,7 @@ class _Preemption:
             freed = int(self.held[index] - self.sizes[column])
             self.reclaimable[self.terms.queue_of[self.rows[index]]] -= freed
             self.held[index], self.current_value[index] = self.sizes[column], self.values[index, column]
+            self.usable[index] &= (self.use <= self.use[column]).all(axis=1)
             fallbacks[int(self.rows[index])] = NOTHING if column == len(self.columns) else int(self.columns[column])
             missing -= freed
         return list(fallbacks.items())

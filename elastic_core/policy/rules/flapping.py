@@ -16,14 +16,16 @@ import numpy as np
 
 from elastic_core.domain import JobView, Snapshot, Target
 from elastic_core.policy.base.knapsack import NOTHING
+from elastic_core.policy.base.options import Options
 from elastic_core.policy.rules.claims import ClaimContext
 from elastic_core.policy.rules.division import Division, PreemptionTerms
 from elastic_core.predict.speed.throughput import Floats, Ints
 
 WINDOW = 300.0
 JUST_STARTED = "just started"  # why it goes on
+SEVERAL = " + "  # between the types of a bundle
 
-_Departure = tuple[str, int, float]  # type, slots (0 for none), when
+_Departure = tuple[str, int, float]  # types, slots (0 for none), when
 
 
 @dataclass
@@ -36,7 +38,7 @@ class RecentMoves:
     def store(self, targets: Mapping[str, Target], now: float) -> dict[str, Any]:
         last, left = {}, {}
         for job_id, target in targets.items():
-            last[job_id] = next(iter(target.wanted.items()), ("", 0))
+            last[job_id] = _types_and_slots(target.wanted)
             departed = list(self.left.get(job_id, ()))
             if self.last[job_id] != last[job_id]:
                 departed.append((*self.last[job_id], now))
@@ -61,8 +63,21 @@ def recall(snapshot: Snapshot) -> RecentMoves:
 
 
 def _held(job: JobView) -> tuple[str, int]:
-    counts = job.allocation.counts() if job.allocation is not None else {}
-    return next(iter(counts.items())) if len(counts) == 1 else ("", 0)
+    return _types_and_slots(job.allocation.counts() if job.allocation is not None else {})
+
+
+def _types_and_slots(counts: Mapping[str, int]) -> tuple[str, int]:
+    """One type as it is; several with the slots of each, so that they name one bundle."""
+    if len(counts) > 1:
+        return SEVERAL.join(f"{count} {kind}" for kind, count in sorted(counts.items())), sum(counts.values())
+    return next(iter(counts.items()), ("", 0))
+
+
+def _option(options: Options, kinds: str, count: int) -> int | None:
+    if SEVERAL not in kinds:
+        return options.at({kinds: count})
+    parts = (part.partition(" ") for part in kinds.split(SEVERAL))
+    return options.at({kind: int(slots) for slots, _, kind in parts})
 
 
 def _crowd(snapshot: Snapshot) -> str:
@@ -87,7 +102,7 @@ def _returns(moves: RecentMoves, context: ClaimContext) -> list[tuple[int, int]]
     for row in np.flatnonzero(context.held != NOTHING).tolist():
         job_id = context.jobs[row].job_id
         for kind, count, _ in moves.left.get(job_id, ()):
-            option = context.options.index(kind, count) if count and (kind, count) != moves.held[job_id] else None
+            option = _option(context.options, kind, count) if count and (kind, count) != moves.held[job_id] else None
             if option is not None and option != context.held[row]:
                 returns.append((row, option))
     return returns

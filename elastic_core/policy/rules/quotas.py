@@ -44,7 +44,7 @@ class QueueQuotas:
     def used(self, division: Division) -> Ints:
         used = np.zeros_like(self.guaranteed)
         runs = division.chosen != NOTHING
-        np.add.at(used, (self.queue_of[runs], division.kinds()[runs]), division.counts()[runs])
+        np.add.at(used, self.queue_of[runs], division.use()[runs])
         return used
 
     def reclaimable(self, division: Division, row: int) -> tuple[Ints, Floats]:
@@ -89,14 +89,8 @@ def _claim_within_guarantee(
 ) -> None:
     queue = int(quotas.queue_of[row])
     unused = quotas.guaranteed[queue] - quotas.used(division)[queue]
-    counts, kinds = division.counts(), division.kinds()
-    options = context.options
-    within = [
-        option
-        for option in wanted
-        if options.counts[option] - (counts[row] if kinds[row] == options.kind_index[option] else 0)
-        <= unused[options.kind_index[option]]
-    ]
+    counts, own, use = division.counts(), division.use()[row], context.options.use
+    within = [option for option in wanted if ((use[option] == 0) | (use[option] - own <= unused)).all()]
     _, lendable = quotas.reclaimable(division, row)
     lendable[queue] = 0.0
     restart = np.where(context.held != NOTHING, context.restart_seconds, 0.0)

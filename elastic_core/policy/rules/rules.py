@@ -57,7 +57,7 @@ def _choose_with_started(context: ClaimContext, moves: flapping.RecentMoves, now
 
 
 def _choose(values: Floats, capacity: Ints, options: Options) -> Ints:
-    return best_choices(values, options.kind_index, options.counts, capacity)
+    return best_choices(values, options.use, capacity)
 
 
 def _rules(

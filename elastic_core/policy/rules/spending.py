@@ -39,13 +39,15 @@ class Spending:
 
 
 def prices_of(nodes: Sequence[Node], options: Options) -> Floats:
-    """Price of a slot and hour of each option: its type's, the mean over the slots that are present."""
+    """Price of a slot and hour of each option: its types' on average, each the mean over the slots that are present."""
     of_type = []
     for kind in options.kinds:
         present = [node for node in nodes if node.present and node.type == kind and node.num_slots]
         slots = sum(node.num_slots for node in present)
         of_type.append(sum(node.num_slots * node.price_per_slot_hour for node in present) / max(slots, 1))
     prices: Floats = np.asarray(of_type)[options.kind_index]
+    several = slice(options.num_single, None)
+    prices[several] = options.use[several] @ np.asarray(of_type) / options.counts[several]
     return prices
 
 

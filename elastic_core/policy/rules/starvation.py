@@ -88,7 +88,8 @@ def _serve(context: ClaimContext, division: Division, row: int, note: str) -> bo
 
 
 def _slots(division: Division, row: int) -> Ints:
-    slots = np.zeros(len(division.options.kinds), dtype=np.int64)
-    if division.chosen[row] != NOTHING:
-        slots[division.kinds()[row]] = division.spoken_for[row]
-    return slots
+    """What its turn holds of each type: of several types all that it has."""
+    held: Ints = division.use()[row]
+    if np.count_nonzero(held) > 1:
+        return held
+    return np.where(held > 0, division.spoken_for[row], 0)

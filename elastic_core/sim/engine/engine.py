@@ -17,13 +17,14 @@ from math import ceil, inf
 from random import Random
 from typing import Any
 
-from elastic_core.domain import CPU, Allocation, Node, Snapshot, Target
+from elastic_core.domain import CPU, Allocation, Node, Plan, Snapshot, Target
 from elastic_core.errors import UserError
 from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.base.queue import in_order
 from elastic_core.policy.plans.grants import as_held, granted, in_place, plan_moves
 from elastic_core.policy.plans.moves import Asker, Holder
 from elastic_core.policy.plans.plan_check import violations
+from elastic_core.policy.rules.placed_alone import decide_on_one_type, places
 from elastic_core.policy.rules.slot_quotas import with_waiting, within_quotas
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.sim.engine.result import Held, JobResult, Recorder, Result
@@ -152,7 +153,7 @@ class _Simulation:
         snapshot = self._snapshot()
         started = time.perf_counter()
         within, not_asked = within_quotas(snapshot)
-        plan = with_waiting(self.policy.decide(within, Random(snapshot.version)), not_asked)
+        plan = with_waiting(self._ask(within), not_asked)
         self.recorder.decision_seconds.append(time.perf_counter() - started)
         if self.options.check:
             violated = violations(plan, snapshot)
@@ -168,6 +169,12 @@ class _Simulation:
         waiting = sum(not job.nodes for job in self.active.values())
         if self.options.timeline:
             self.recorder.queue.append((self.now, len(self.active) - waiting, waiting))
+
+    def _ask(self, snapshot: Snapshot) -> Plan:
+        def decide(asked: Snapshot) -> Plan:
+            return self.policy.decide(asked, Random(asked.version))
+
+        return decide(snapshot) if places(self.policy) else decide_on_one_type(decide, snapshot)
 
     def _snapshot(self) -> Snapshot:
         declared = self.options.declared_work
@@ -290,7 +297,7 @@ class _Simulation:
 
 
 def _workers_type(target: Target) -> str:
-    """The type of the workers' slots; a job without roles has but one type."""
+    """The type of the workers' slots; a job without roles has one, or stages: any of its types will do."""
     return min(target.wanted, key=lambda kind: (kind == CPU, kind))
 
 

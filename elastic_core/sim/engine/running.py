@@ -12,15 +12,18 @@ from elastic_core.domain import (
     Allocation,
     JobView,
     Limits,
+    PlacedSpeed,
     ProfilePoint,
     Roles,
     SegmentState,
     Slot,
+    Stages,
     ThroughputModel,
 )
 from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.engine.recent_reports import RecentReports
 from elastic_core.sim.ground_truth.physics import Split, gain, split
+from elastic_core.sim.ground_truth.placed import PlacedPhysics
 from elastic_core.sim.ground_truth.servers import RolePhysics, server_cores
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view
@@ -28,6 +31,7 @@ from elastic_core.snapshot.job_reports import (
     NOISE_WINDOW,
     RECENT,
     Measured,
+    as_placed_speeds,
     as_profile,
     mean_noise_scale,
     seconds_between_reports,
@@ -36,9 +40,9 @@ from elastic_core.snapshot.job_reports import (
 
 _INSTANT = 1e-6  # seconds: what rounding may leave of an epoch at the very time it was said to end is no time
 
-# slots, nodes, type, global batch, local batch, accumulation, roles, cores of each server
-_Key = tuple[int, int, str, int, int, int, Roles, float]
-_NO_KEY: _Key = (0, 0, "", 0, 0, 0, (), 0.0)
+# slots, nodes, type, global batch, local batch, accumulation, roles, cores of each server, stages
+_Key = tuple[int, int, str, int, int, int, Roles, float, Stages]
+_NO_KEY: _Key = (0, 0, "", 0, 0, 0, (), 0.0, ())
 _NO_SPLIT = Split(0, 0, 0)
 Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
 
@@ -78,6 +82,7 @@ class Running:
     _finish: float | None = None
     _shown: dict[_Key, int] = field(default_factory=dict)  # counts that `_measured` was made of
     _profile: tuple[ProfilePoint, ...] = ()
+    _placed: tuple[PlacedSpeed, ...] = ()
     _measured: Measured | None = None
     _model: ThroughputModel | None = None
     _modelled: tuple[ProfilePoint, ...] | None = None  # the profile that `_model` was fitted to
@@ -138,6 +143,9 @@ class Running:
         if self.allocation is not None and self.allocation.roles:
             self._set_roles(self.allocation, batch)
             return
+        if self.allocation is not None and self.allocation.stages:
+            self._set_stages(self.allocation, batch)
+            return
         cap = physics.max_local(self.kind, placement)
         own = limits.max_local(self.kind)
         self.split = split(batch, sum(placement), cap if own is None else min(cap, own), limits.max_batch)
@@ -155,6 +163,14 @@ class Running:
         self.last_batch = batch
         self._refresh()
 
+    def _set_stages(self, allocation: Allocation, batch: int) -> None:
+        physics = self.job.physics
+        assert isinstance(physics, PlacedPhysics)
+        self.split = Split(-(-batch // allocation.num_slots), 1, batch)
+        self.step = physics.stage_seconds(allocation.stages), 0.0
+        self.last_batch = batch
+        self._refresh()
+
     def hold(self, now: float, kind: str, allocation: Allocation, *, restarted: bool = True) -> None:
         """Start on other slots than before: restore first, then train. `kind` is the type of the workers' slots.
 
@@ -165,7 +181,8 @@ class Running:
         else:
             self.resizes += 1
         self.kind, self.allocation, self.counts = kind, allocation, allocation.counts()
-        self.nodes = Counter(slot.node for slot in allocation.slots if slot.type == kind)
+        several = bool(allocation.stages)
+        self.nodes = Counter(slot.node for slot in allocation.slots if several or slot.type == kind)
         self.num_slots = sum(self.nodes.values())
         self.paused_until = now + self.job.physics.rescale_seconds
         self._waiting, self._done_at_start = None, self.done
@@ -238,7 +255,8 @@ class Running:
             cores = server_cores(self.counts, roles, servers.worker_cores)
         split = self.split
         return (
-            self.num_slots, len(self.nodes), self.kind, split.batch, split.local, split.accumulation, roles, cores
+            self.num_slots, len(self.nodes), self.kind, split.batch, split.local, split.accumulation, roles, cores,
+            self.allocation.stages if self.allocation is not None else (),
         )  # fmt: skip
 
     def _end_epoch(self, done: float) -> None:
@@ -318,20 +336,24 @@ class Running:
             shown = {key: shown_count(count) for key, count in self.reports.counts.items()}
             if shown != self._shown:
                 self._shown = shown
-                self._profile = as_profile(self._point(key, count) for key, count in shown.items())
+                self._profile = as_profile(self._point(key, count) for key, count in shown.items() if not key[-1])
+                self._placed = as_placed_speeds(self._speed(key, count) for key, count in shown.items() if key[-1])
             noise = mean_noise_scale([(sqr, var, count) for (sqr, var), count in self.noise_reports.counts.items()])
             profile = self.job.profile or self.job.measured_before + self._profile
-            self._measured = Measured(profile=profile, noise_scale=noise)
+            self._measured = Measured(profile=profile, noise_scale=noise, placed_speeds=self._placed)
         return self._measured
 
     def _point(self, key: _Key, count: int) -> ProfilePoint:
-        slots, nodes, kind, batch, local, accumulation, roles, cores = key
+        slots, nodes, kind, batch, local, accumulation, roles, cores, _ = key
         step_seconds, sync_seconds = self.measured[key]
         return ProfilePoint(
             num_slots=slots, num_nodes=nodes, type=kind, global_batch=batch, local_batch=local,
             accumulation=accumulation, step_seconds=step_seconds, sync_seconds=sync_seconds, roles=roles,
             server_cores=cores, count=count, comm=self.job.limits.comm,
         )  # fmt: skip
+
+    def _speed(self, key: _Key, count: int) -> PlacedSpeed:
+        return PlacedSpeed(stages=key[-1], samples_per_second=key[3] / self.measured[key][0], count=count)
 
     def _fitted(self, profile: tuple[ProfilePoint, ...], fit: Fit | None) -> ThroughputModel | None:
         if self.job.learnt is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -22,8 +22,9 @@ from elastic_core.state.format.manifest import Manifest
 from elastic_core.state.format.optimizer_state import load_optimizer
 from elastic_core.state.format.writing import plan_shards
 from elastic_core.state.layout.boxes import Box
-from elastic_core.state.layout.layout import PIPELINE, Mesh, Placement, StateLayout, TensorMeta, slice_box
-from elastic_core.state.layout.placements import local_of, meta_of, placement_of
+from elastic_core.state.layout.layout import Mesh, Placement, StateLayout, TensorMeta, slice_box
+from elastic_core.state.layout.placements import local_of
+from elastic_core.train.checkpoint.collection import Collection
 from elastic_core.train.checkpoint.training_state import (
     MODEL,
     OPTIM,
@@ -32,17 +33,32 @@ from elastic_core.train.checkpoint.training_state import (
     load_scheduler_and_noise,
 )
 from elastic_core.train.parallel.group import Group
-from elastic_core.train.parallel.partitioning import ModelPartition, filled, plain_kernels
+from elastic_core.train.parallel.partitioning import filled, plain_kernels
 from elastic_core.train.parallel.places import Places
 
 Scalars = Mapping[str, Any]
+
+
+class Partition(Protocol):
+    """One rank's part of a model: `parallel.partitioning.ModelPartition`, `placed.stage_part.StagePart`."""
+
+    @property
+    def skeleton(self) -> nn.Module:
+        """The whole model, without its weights."""
+
+    @property
+    def kernels(self) -> Sequence[Mapping[str, Any]]:
+        """The task's choice of each optimizer group's kernels."""
+
+    def place(self, owner: str, tensor: Tensor) -> tuple[TensorMeta, Placement]:
+        """The whole of a tensor that belongs to `owner` of the model, or is it, and how it lies."""
 
 
 @dataclass
 class PartitionedState(TrainingState):
     """`TrainingState` of one rank's part; `model` and `optimizer` are the part's."""
 
-    partition: ModelPartition
+    partition: Partition
     places: Places
 
     def boxes(self, manifest: Manifest) -> dict[str, Box]:
@@ -57,18 +73,23 @@ class PartitionedState(TrainingState):
             raise another_model(f"only here {only_here}, only in the checkpoint {only_saved}.")
         needed: dict[str, Box] = {}
         for name, live in self.model.state_dict().items():
-            entry = manifest.tensors[MODEL + name]
-            if entry.shape != tuple(live.shape):
-                raise another_model(f"{name} is {list(live.shape)} here and {list(entry.shape)} in the checkpoint.")
-            self._add_box(needed, entry.name, entry.shape, live)
+            entry, (meta, placement) = manifest.tensors[MODEL + name], self.partition.place(name, live)
+            if entry.shape != meta.shape:
+                raise another_model(f"{name} is {list(meta.shape)} here and {list(entry.shape)} in the checkpoint.")
+            needed[entry.name] = self._box(entry.name, meta.shape, placement, live)
         parameters = dict(self.model.named_parameters())
         for entry in manifest.tensors.values():
             if entry.name.startswith(OPTIM):
-                owner = parameters.get(_owner(entry.name))
-                if owner is not None and tuple(owner.shape) == entry.shape:
-                    self._add_box(needed, entry.name, entry.shape, owner)
-                elif owner is not None or _owner(entry.name) not in whole:  # another stage's parameter is not ours
-                    needed[entry.name] = Box.whole(entry.shape)
+                name = owner_of(entry.name)
+                owner = parameters.get(name)
+                if owner is None:
+                    if name not in whole:  # another stage's parameter is not ours
+                        needed[entry.name] = Box.whole(entry.shape)
+                    continue
+                meta, placement = self.partition.place(name, owner)
+                as_owner = meta.shape == entry.shape
+                box = self._box(entry.name, meta.shape, placement, owner) if as_owner else Box.whole(entry.shape)
+                needed[entry.name] = box
         return needed
 
     def scalars(self, world: int) -> dict[str, Any]:
@@ -87,7 +108,7 @@ class PartitionedState(TrainingState):
             self.optimizer,
             parameters.items(),
             {
-                name: _partitioned_like(parameters.get(_owner(name)), part)
+                name: _partitioned_like(parameters.get(owner_of(name)), part)
                 for name, part in tensors.items()
                 if name.startswith(OPTIM)
             },
@@ -103,43 +124,43 @@ class PartitionedState(TrainingState):
         for name, live in self.model.state_dict().items():
             local_of(live).copy_(tensors[MODEL + name])
 
-    def _add_box(self, needed: dict[str, Box], name: str, shape: tuple[int, ...], live: Tensor) -> None:
-        mesh = Mesh.of(self.places.layout)
-        box = slice_box(name, shape, placement_of(name, live).cuts, mesh, mesh.coordinates(self.places.rank))
-        needed[name] = box if box is not None else Box((0,) * len(shape), tuple(local_of(live).shape))
-
-
-def whole_model(partition: ModelPartition, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The whole model on the CPU, from a checkpoint's tensors."""
-    return filled(partition.skeleton, {name.removeprefix(MODEL): value for name, value in tensors.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """What the ranks of a job hold together, and this rank's parts of it."""
-
-    layout: StateLayout
-    metas: Mapping[str, TensorMeta]
-    parts: Mapping[str, Tensor]
-    boxes: Mapping[str, Box]  # that are this rank's to write; each is its part of the tensor
-
-
-def collect(tensors: Mapping[str, Tensor], group: Group, places: Places, slots: Sequence[Slot]) -> Collection:
-    """Collective: stages tell each other what they hold."""
-    at = {PIPELINE: (places.stage,)}
-    metas = {name: meta_of(name, tensor) for name, tensor in tensors.items()}
-    placements = {name: placement_of(name, tensor, at) for name, tensor in tensors.items()}
-    if places.layout.pipeline > 1:
-        speaks = places.data == 0 and places.tensor == 0
-        held = [[name, to_json(metas[name]), to_json(placements[name])] for name in tensors] if speaks else []
+    def collect(self, tensors: Mapping[str, Tensor], group: Group, slots: Sequence[Slot]) -> Collection:
+        """Collective: stages tell each other what they hold."""
         metas, placements = {}, {}
-        for packet in group.gather_bytes(json.dumps(held).encode()):
-            for name, meta, placement in json.loads(packet):
-                metas[name] = from_json(TensorMeta, meta)
-                placements[name] = _merge_placements(placements.get(name), from_json(Placement, placement))
-    layout = StateLayout(Mesh.of(places.layout), placements, tuple(slots))
-    parts = {name: local_of(tensor) for name, tensor in tensors.items()}
-    return Collection(layout, metas, parts, plan_shards(layout, metas)[group.rank])
+        for name, tensor in tensors.items():
+            owner = name.removeprefix(MODEL) if name.startswith(MODEL) else owner_of(name)
+            metas[name], placements[name] = self.partition.place(owner, tensor)
+        if self.places.num_stages > 1:
+            metas, placements = _told(metas, placements, group, self.places)
+        layout = StateLayout(Mesh.of(self.places.layout), placements, tuple(slots))
+        parts = {name: local_of(tensor) for name, tensor in tensors.items()}
+        return Collection(layout, metas, parts, plan_shards(layout, metas)[group.rank])
+
+    def _box(self, name: str, shape: tuple[int, ...], placement: Placement, live: Tensor) -> Box:
+        """This rank's part of the tensor `name` of a checkpoint, which lies as `live` does."""
+        mesh = Mesh.of(self.places.layout)
+        box = slice_box(name, shape, placement.cuts, mesh, mesh.coordinates(self.places.rank))
+        return box if box is not None else Box((0,) * len(shape), tuple(local_of(live).shape))
+
+
+def whole_model(skeleton: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The whole model on the CPU, from a checkpoint's tensors."""
+    return filled(skeleton, {name.removeprefix(MODEL): value for name, value in tensors.items()})
+
+
+def _told(
+    metas: Mapping[str, TensorMeta], placements: Mapping[str, Placement], group: Group, places: Places
+) -> tuple[dict[str, TensorMeta], dict[str, Placement]]:
+    """Of the tensors of all stages, from those of each."""
+    speaks = places.data == 0 and places.tensor == 0
+    held = [[name, to_json(metas[name]), to_json(placements[name])] for name in metas] if speaks else []
+    all_metas: dict[str, TensorMeta] = {}
+    all_placements: dict[str, Placement] = {}
+    for packet in group.gather_bytes(json.dumps(held).encode()):
+        for name, meta, placement in json.loads(packet):
+            all_metas[name] = from_json(TensorMeta, meta)
+            all_placements[name] = _merge_placements(all_placements.get(name), from_json(Placement, placement))
+    return all_metas, all_placements
 
 
 def merged_scalars(parts: Sequence[Scalars], groups: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -163,7 +184,7 @@ def of_parameters(scalars: Scalars, parameters: Iterable[str]) -> dict[str, Any]
     return {**scalars, "groups": groups, "state": {name: v for name, v in scalars["state"].items() if name in names}}
 
 
-def _owner(name: str) -> str:
+def owner_of(name: str) -> str:
     """The parameter that a state tensor named `optim/<parameter>/<key>` belongs to."""
     return name.removeprefix(OPTIM).rpartition("/")[0]
 
@@ -183,4 +204,4 @@ def _merge_placements(known: Placement | None, other: Placement) -> Placement:
         return other
     if known.cuts != other.cuts:
         raise CorruptCheckpoint(f"Two stages hold a tensor partitioned in two ways: {known.cuts} and {other.cuts}.")
-    return Placement(known.cuts, {PIPELINE: tuple(sorted({*known.at[PIPELINE], *other.at[PIPELINE]}))})
+    return Placement(known.cuts, {axis: tuple(sorted({*known.at[axis], *other.at[axis]})) for axis in known.at})

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -32,15 +32,13 @@ from elastic_core.state.format.manifest import checkpoint_uri
 from elastic_core.state.reshard.memories import Memory
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.background import BackgroundTask, NoTask, Staging
+from elastic_core.train.checkpoint.collection import Collection
 from elastic_core.train.checkpoint.committing import Answered, Committer
 from elastic_core.train.checkpoint.kept_state import SavedState
 from elastic_core.train.checkpoint.rank_part import Content, RankPart, held_parts, tensors_to_write, write_part
 from elastic_core.train.data.audit import Indices, ReadLog, Reads, to_fingerprints
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
-
-if TYPE_CHECKING:
-    from elastic_core.train.checkpoint.partitioned_state import Collection
 
 
 class SaveFailed(InfrastructureError):
@@ -201,14 +199,9 @@ class CheckpointPipeline:
         self._count += 1
         uri = checkpoint_uri(header, f"{self._nonce}{self._count:04d}")
         reads, indices = self._reads.take()
-        collection = None
-        if not self._places.replicated:
-            from elastic_core.train.checkpoint.partitioned_state import collect
-
-            collection = collect(content.shared, self._group, self._places, order.allocation.slots)
         return _Checkpoint(
             order=order, content=content, ending=ending, header=header, uri=uri, reads=reads, indices=indices,
-            collection=collection, started=time.perf_counter(), began=time.monotonic(), task=NoTask(),
+            collection=content.collection, started=time.perf_counter(), began=time.monotonic(), task=NoTask(),
         )  # fmt: skip
 
     def _start_parts(self, checkpoint: _Checkpoint, tensors: Mapping[str, Tensor]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -16,12 +16,10 @@ from elastic_core.errors import ElasticError
 from elastic_core.state.format.checkpoint_format import Box, ShardInfo, plan_writers, write_shard
 from elastic_core.state.reshard.memories import Memory, Part
 from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.train.checkpoint.collection import Collection
 from elastic_core.train.data.audit import Indices, Reads, dump_indices
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
-
-if TYPE_CHECKING:
-    from elastic_core.train.checkpoint.partitioned_state import Collection
 
 Measure = Callable[[str], Mapping[str, float]]
 """Metrics of a complete checkpoint, by its uri."""
@@ -43,6 +41,7 @@ class Content:
     progress: float | None = None  # this and what follows as in `Commit`
     gain: float | None = None
     notes: tuple[str, ...] = ()
+    collection: Collection | None = None  # None: every rank holds the whole state
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ many ranks wrote it.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import Exchange
 from elastic_core.comm.algorithms import averages
-from elastic_core.domain import from_json, to_json
+from elastic_core.domain import Slot, from_json, to_json
 from elastic_core.errors import UserError
 from elastic_core.state.format import scalars as packing
 from elastic_core.state.format.checkpoint_format import Box, Manifest
@@ -28,7 +28,9 @@ from elastic_core.state.format.optimizer_state import flatten_optimizer, load_op
 from elastic_core.state.format.rng import capture_rng, restore_rng
 from elastic_core.state.order.block_order import BLOCK_ORDER_VERSION
 from elastic_core.state.order.sample_order import ORDER_VERSION
+from elastic_core.train.checkpoint.collection import Collection
 from elastic_core.train.gradients.noise import NoiseState
+from elastic_core.train.parallel.group import Group
 
 MODEL, OPTIM = "model/", "optim/"
 _AVERAGING = "averaging/"
@@ -64,6 +66,16 @@ class TrainingState:
         self.load_weights(tensors)
         load_optimizer(self.optimizer, self.model.named_parameters(), tensors, scalars["optimizer"])
         load_scheduler_and_noise(self, scalars)
+
+    def collect(
+        self,
+        tensors: Mapping[str, Tensor],  # noqa: ARG002 - and so on: who holds all has nothing to tell
+        group: Group,  # noqa: ARG002
+        slots: Sequence[Slot],  # noqa: ARG002
+    ) -> Collection | None:
+        """What the ranks on `slots` hold together, of which `tensors` are this rank's; None where each holds all.
+        Collective."""
+        return None
 
     def boxes(self, manifest: Manifest) -> Mapping[str, Box] | None:  # noqa: ARG002 - parts of a partitioned model depend on it
         """The parts of a checkpoint that this rank needs; None for all of it."""

@@ -13,16 +13,19 @@ from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.gradients.local_steps import LocalSteps
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
+from elastic_core.train.placed.stage_places import StagePlaces
 
 if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
     from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
+    from elastic_core.train.gradients.stage_gradients import StageGradients
     from elastic_core.train.parallel.partitioning import ModelPartition
+    from elastic_core.train.placed.stage_part import StagePart
 
 
 def gradients_of(
     model: nn.Module,
     optimizer: Optimizer,
-    partition: ModelPartition | None,
+    partition: ModelPartition | StagePart | None,
     group: Group,
     places: Places,
     comm: str,
@@ -30,12 +33,20 @@ def gradients_of(
     *,
     find_unused_parameters: bool,
     fixed_parts: bool,
-) -> Gradients | PartitionedGradients:
+) -> Gradients | PartitionedGradients | StageGradients:
     """`partition`: None of a model that every rank holds whole. `options`: the spec's, of the algorithm `comm`.
     Collective."""
+    if isinstance(places, StagePlaces):
+        from elastic_core.train.gradients.stage_gradients import StageGradients
+        from elastic_core.train.placed.stage_part import StagePart
+
+        assert isinstance(partition, StagePart), "stages cut the model"
+        return StageGradients(partition, optimizer, group, places)
     if partition is not None:
         from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
+        from elastic_core.train.parallel.partitioning import ModelPartition
 
+        assert isinstance(partition, ModelPartition)
         return PartitionedGradients(partition, group, places)
     if averages(comm):
         return LocalSteps(model, optimizer, group, comm, options.steps_between_averages)

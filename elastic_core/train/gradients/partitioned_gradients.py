@@ -9,24 +9,21 @@ once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from elastic_core.comm.algorithm import Exchange
-from elastic_core.comm.allreduce import OrderedAllReduce
 from elastic_core.state.layout.placements import local_of
 from elastic_core.train.data.batches import MicroBatch
+from elastic_core.train.gradients.bucketed_sum import BucketedSum
 from elastic_core.train.gradients.gradients import LocalGradients, sqr_sum
 from elastic_core.train.gradients.noise import Part
 from elastic_core.train.parallel.group import Group, exchanging
 from elastic_core.train.parallel.partitioning import ModelPartition, counts_norm
 from elastic_core.train.parallel.places import Places
-
-_BUCKET_BYTES = 25 << 20
 
 
 class PartitionedGradients:
@@ -39,7 +36,7 @@ class PartitionedGradients:
         self.of_whole_batch = True
         self._group, self._places, self._exchanges = group, places, partition.exchanges
         self._fsdp = partition.model if isinstance(partition.model, FSDPModule) else None
-        self._reducer = None if places.sharded or places.layout.data == 1 else _Reducer(places.data_group())
+        self._reducer = None if places.sharded or places.layout.data == 1 else BucketedSum(places.data_group())
         self._losses: list[Tensor] = []
         self._micro: list[MicroBatch] = []
         self.measure_norms = True
@@ -133,36 +130,6 @@ class PartitionedGradients:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         return [local_of(_grad(parameter)) for parameter in self.parameters]
-
-
-class _Reducer:
-    """Sums gradients over the replicas of a part of the model, in buckets of one type."""
-
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self._group = group
-        self._ordered = OrderedAllReduce(group)
-
-    def reduce(self, grads: Sequence[Tensor]) -> None:
-        for bucket in _buckets(grads):
-            flat = torch.cat([grad.reshape(-1) for grad in bucket])
-            if flat.device.type == "cpu":
-                flat = self._ordered.reduce(flat)
-            else:
-                dist.all_reduce(flat, group=self._group)
-            for grad, part in zip(bucket, torch.split(flat, [grad.numel() for grad in bucket]), strict=True):
-                grad.copy_(part.view(grad.shape))
-
-
-def _buckets(grads: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    bucket: list[Tensor] = []
-    for grad in grads:
-        size = sum(member.numel() * member.element_size() for member in bucket)
-        if bucket and (grad.dtype != bucket[0].dtype or size >= _BUCKET_BYTES):
-            yield bucket
-            bucket = []
-        bucket.append(grad)
-    if bucket:
-        yield bucket
 
 
 def _grad(parameter: nn.Parameter) -> Tensor:

@@ -23,10 +23,10 @@ from torch.func import functional_call
 from elastic_core.errors import UserError
 from elastic_core.train.data.batches import MicroBatch
 from elastic_core.train.parallel.group import exchanging
+from elastic_core.train.parallel.loss_calls import Answer, Loss, called_with
 from elastic_core.train.parallel.partitioning import ModelPartition
 from elastic_core.train.parallel.places import PIPELINE, Places
 
-Loss = Callable[[nn.Module, Any], Tensor]
 Context = Callable[[], AbstractContextManager[Any]]
 
 MICRO_BATCHES = 4  # a stage: the pipeline idles for (stages - 1) / (micro-batches + stages - 1) of a step
@@ -82,7 +82,7 @@ class Pipe:
         i = int(target)
         micro, batch = self._current[i]
         with self._context():
-            loss = self._loss(_Answer(output), batch)
+            loss = self._loss(Answer(output), batch)
         weighted = loss * micro.weight
         self._weighted[i] = weighted.detach()
         return weighted
@@ -112,21 +112,6 @@ class _Part(PipelineStage):
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         if self.exchanges:
             super().perform_reduce_grad(grad_scale_factor)
-
-
-def called_with(loss: Loss, batch: Any) -> tuple[Tensor, ...]:
-    """The tensors that a task's loss calls its model with. Raises `UserError` for a loss that calls it another way."""
-    note = _Note()
-    try:
-        loss(note, batch)
-    except _Called as called:
-        if called.kwargs or not all(isinstance(value, Tensor) for value in called.args):
-            raise UserError(
-                "In a pipeline loss(model, batch) calls the model with tensors and without names, as model(a, b); "
-                f"this one calls it with {[type(v).__name__ for v in called.args]} and {sorted(called.kwargs)}."
-            ) from None
-        return called.args
-    raise UserError("In a pipeline loss(model, batch) calls model(...) once; this one does not call it.")
 
 
 def shapes_between(
@@ -164,27 +149,3 @@ def _examples(values: Any) -> tuple[Tensor, ...]:
         torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta", requires_grad=v.requires_grad)
         for v in given
     )
-
-
-class _Called(Exception):
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        super().__init__()
-        self.args, self.kwargs = args, kwargs
-
-
-class _Note(nn.Module):
-    """Notes what it is called with, and ends the caller."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise _Called(args, kwargs)
-
-
-class _Answer(nn.Module):
-    """Gives the pipeline's output to whoever calls it."""
-
-    def __init__(self, output: Any) -> None:
-        super().__init__()
-        self._output = output
-
-    def forward(self, *_args: Any, **_kwargs: Any) -> Any:
-        return self._output

@@ -24,6 +24,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.optim import Optimizer
 
 from elastic_core.errors import UserError
+from elastic_core.state.layout.layout import PIPELINE, Placement, TensorMeta
+from elastic_core.state.layout.placements import meta_of, placement_of
 from elastic_core.train.layouts import Declared, resolve
 from elastic_core.train.parallel.places import DATA, TENSOR, Places
 from elastic_core.train.parallel.shard_exchange import Column, ExchangedShards
@@ -42,6 +44,11 @@ class ModelPartition:
     groups: tuple[tuple[str, ...], ...]  # of the optimizer: the parameters of the whole model in each
     exchanges: tuple[ExchangedShards, ...]  # of sharded state
     kernels: tuple[Mapping[str, Any], ...]  # the task's choice of each group's kernels (see `plain_kernels`)
+    stage: int
+
+    def place(self, owner: str, tensor: Tensor) -> tuple[TensorMeta, Placement]:
+        """The whole of a tensor that belongs to the parameter or buffer `owner`, or is it, and how it lies."""
+        return meta_of(owner, tensor), placement_of(owner, tensor, {PIPELINE: (self.stage,)})
 
 
 def partition_model(
@@ -58,7 +65,9 @@ def partition_model(
     _check(places, plan, units)
     skeleton = skeleton_of(model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    groups = _groups(optimizer, names)
+    if optimizer.state:
+        raise UserError("The optimizer has made steps already: give prepare() a new one.")
+    groups = names_of_groups(optimizer, names)
     stages: tuple[tuple[str, ...], ...] = ()
     part = model
     if places.layout.pipeline > 1:
@@ -72,7 +81,7 @@ def partition_model(
     _repoint(optimizer, names, dict(part.named_parameters()))
     kernels = tuple({name: group[name] for name in KERNELS if name in group} for group in optimizer.param_groups)
     plain_kernels(optimizer)
-    return ModelPartition(part, skeleton, stages, groups, exchanges, kernels)
+    return ModelPartition(part, skeleton, stages, groups, exchanges, kernels, places.stage)
 
 
 def skeleton_of(model: nn.Module) -> nn.Module:
@@ -148,9 +157,8 @@ def counts_norm(parameter: Tensor, places: Places) -> bool:
     return sliced or places.tensor == 0
 
 
-def _groups(optimizer: Optimizer, names: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
-    if optimizer.state:
-        raise UserError("The optimizer has made steps already: give prepare() a new one.")
+def names_of_groups(optimizer: Optimizer, names: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
+    """The parameters in each group; `names` by identity. Raises `UserError` for one without a name."""
     unknown = [list(p.shape) for group in optimizer.param_groups for p in group["params"] if id(p) not in names]
     if unknown:
         raise UserError(

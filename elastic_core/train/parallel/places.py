@@ -41,12 +41,16 @@ class Places:
         return self.layout.sharded and self.layout.data > 1
 
     @property
+    def num_stages(self) -> int:
+        return self.layout.pipeline
+
+    @property
     def first_stage(self) -> bool:
         return self.stage == 0
 
     @property
     def last_stage(self) -> bool:
-        return self.stage == self.layout.pipeline - 1
+        return self.stage == self.num_stages - 1
 
     @property
     def counts_samples(self) -> bool:

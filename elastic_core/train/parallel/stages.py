@@ -40,26 +40,44 @@ class Stage(nn.Module):
         return values
 
 
-def check_units(model: nn.Module, units: Sequence[str]) -> None:
-    """Raises `UserError` unless every parameter and buffer of the model lies in exactly one unit."""
+def check_units(model: nn.Module, units: Sequence[str], by: str = "pipeline_units()") -> None:
+    """Raises `UserError` unless every parameter and buffer of the model lies in exactly one unit. `by` names them."""
     modules = dict(model.named_modules())
     if missing := [name for name in units if name not in modules]:
-        raise UserError(
-            f"pipeline_units() names {missing}, which the model does not have. It has {sorted(modules)[1:]}."
-        )
+        raise UserError(f"{by} names {missing}, which the model does not have. It has {sorted(modules)[1:]}.")
     if twice := [b for a in units for b in units if a != b and b.startswith(f"{a}.")]:
-        raise UserError(f"pipeline_units() names {twice}, which lie in other units: name each part of the model once.")
+        raise UserError(f"{by} names {twice}, which lie in other units: name each part of the model once.")
     held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     owner: dict[int, str] = {}
     for name, tensor in held:
         unit = next((unit for unit in units if name.startswith(f"{unit}.")), None)
         if unit is None:
-            raise UserError(f"{name} lies in no unit of pipeline_units() ({', '.join(units)}): no stage would hold it.")
+            raise UserError(f"{name} lies in no unit of {by} ({', '.join(units)}): no stage would hold it.")
         if owner.setdefault(id(tensor), unit) != unit:
             raise UserError(
                 f"{name} is shared by the units {owner[id(tensor)]} and {unit}: a pipeline cannot hold a parameter in "
                 f"two stages. Make them one unit, or do not share it."
             )
+
+
+def names_of_layers(model: nn.Module, layers: Sequence[nn.Module]) -> tuple[str, ...]:
+    """The names in the model of the layers that a task declares for placing. Raises `UserError` for none, for a module
+    that the model does not have, and for layers that are no chain (`check_units`)."""
+    names = {id(module): name for name, module in model.named_modules() if name}
+    if not layers:
+        raise UserError(
+            "The job may be placed on several types, but its task declares no layers: override Task.layers(model), "
+            "which gives the model's layers in the order of its forward pass, or submit it with placement: none."
+        )
+    strangers = [f"{i} ({type(layer).__name__})" for i, layer in enumerate(layers) if id(layer) not in names]
+    if strangers:
+        raise UserError(
+            f"Task.layers(model) gives layers that are no submodules of the model: {', '.join(strangers)}. Give "
+            "modules of the very model that it was called with."
+        )
+    found = tuple(names[id(layer)] for layer in layers)
+    check_units(model, found, "Task.layers(model)")
+    return found
 
 
 def split(model: nn.Module, units: Sequence[str], num_stages: int) -> list[tuple[str, ...]]:

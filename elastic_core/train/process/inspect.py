@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from elastic_core import logs
 from elastic_core.domain import from_json, to_json
+from elastic_core.errors import UserError
 from elastic_core.protocol.records import JobFacts
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points
@@ -37,9 +39,20 @@ def main(argv: Sequence[str]) -> int:
 def _facts(spec: JobSpec, settings: Settings) -> Any:
     entry_points.check(spec.entry_point, settings.tasks)
     entry_points.reach(settings.project)
-    from elastic_core.train.entry import job_facts  # imports torch
+    from elastic_core.train.entry import is_task, job_facts, make_task  # imports torch
 
-    return to_json(job_facts(entry_points.load(spec.entry_point, settings.tasks), spec))
+    entry = entry_points.load(spec.entry_point, settings.tasks)
+    facts = job_facts(entry, spec)
+    if spec.places_layers and facts.layers and not (spec.placement_profile and spec.placement_profile.layers):
+        from elastic_core.train.process.placed_layers import layer_times
+
+        if not is_task(entry):
+            raise UserError(
+                f"{spec.entry_point} is a training function, whose layers cannot be timed by the platform: give their "
+                "times in placement_profile, or make it a Task class"
+            )
+        facts = replace(facts, layer_times=layer_times(make_task(entry, spec), facts.layers, spec))
+    return to_json(facts)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,13 @@ from elastic_core.train.steps.segment_progress import Progress
 
 if TYPE_CHECKING:
     from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
-    from elastic_core.train.parallel.partitioning import ModelPartition
+    from elastic_core.train.gradients.stage_gradients import StageGradients
 
 _QUICK_SECONDS = 1.0  # of evaluation that an interval checkpoint may take
 
 
 class ContentSource:
-    """`partition` is None where every rank holds the whole model."""
+    """`skeleton`: of the whole model, without weights; None where every rank holds all of it."""
 
     def __init__(
         self,
@@ -43,33 +43,34 @@ class ContentSource:
         progress: Progress,
         plan: DataPlan,
         state: TrainingState,
-        gradients: Gradients | PartitionedGradients,
+        gradients: Gradients | PartitionedGradients | StageGradients,
         evaluate: Evaluate | None,
-        partition: ModelPartition | None,
+        skeleton: nn.Module | None,
     ) -> None:
         self._group, self._places, self._store = group, places, store
         self._progress, self._plan = progress, plan
         self._state, self._gradients = state, gradients
-        self._evaluate, self._partition = evaluate, partition
+        self._evaluate, self._skeleton = evaluate, skeleton
         self._evaluate_seconds = 0.0  # that it took last time
 
     def describe(self, boundary: bool) -> Content:
         """Tensors are views: they change with the next step. Collective: first ranks make one model of theirs."""
         self._gradients.settle()
         comm = self._gradients.comm
+        shared = {**self._state.tensors(), **averaging_tensors(comm)}
         progress, places, rank = self._progress, self._places, self._group.rank
         work, gain = progress.progress_and_gain
         metrics: dict[str, float] = {}
         measure = None
         if rank == 0 and self._evaluate is not None and (boundary or self._evaluate_seconds < _QUICK_SECONDS):
-            if self._partition is None:
+            if self._skeleton is None:
                 metrics = self._evaluated(lambda: self._state.model)
             else:
-                measure = partial(self._evaluated_from_store, self._partition)
+                measure = partial(self._evaluated_from_store, self._skeleton)
         return Content(
             step=progress.step,
             samples=progress.samples,
-            shared={**self._state.tensors(), **averaging_tensors(comm)},
+            shared=shared,
             own=rank_tensors(rank, comm),
             scalars=self._scalars() if places.data == 0 and places.tensor == 0 else {},
             metrics={**progress.metrics(), **metrics},
@@ -78,12 +79,13 @@ class ContentSource:
             progress=work,
             gain=gain,
             notes=progress.notes(self._state.noise),
+            collection=self._state.collect(shared, self._group, progress.order.allocation.slots),
         )
 
-    def _evaluated_from_store(self, partition: ModelPartition, uri: str) -> dict[str, float]:
+    def _evaluated_from_store(self, skeleton: nn.Module, uri: str) -> dict[str, float]:
         from elastic_core.train.checkpoint.partitioned_state import whole_model
 
-        return self._evaluated(lambda: whole_model(partition, read_weights(self._store, uri)))
+        return self._evaluated(lambda: whole_model(skeleton, read_weights(self._store, uri)))
 
     def _evaluated(self, model: Callable[[], nn.Module]) -> dict[str, float]:
         started = time.perf_counter()

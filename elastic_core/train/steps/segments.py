@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from elastic_core.comm.algorithm import Exchange
 from elastic_core.comm.tuning.auto_exchange import AutoExchange
@@ -240,7 +241,7 @@ class Segments:
                 self._control_link.adopt(order, answered.sent)
             before, after = progress.order.allocation, order.allocation
             self._batch_stays = before.global_batch == after.global_batch
-            same = (before.slots, before.layout, before.comm) == (after.slots, after.layout, after.comm)
+            same = replace(before, global_batch=after.global_batch) == after
             if same and (self._batch_stays or not steps_were_taken):
                 progress.order = order
                 return True

@@ -26,6 +26,7 @@ from elastic_core.train.steps.observe import peak_memory_bytes
 
 if TYPE_CHECKING:
     from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
+    from elastic_core.train.gradients.stage_gradients import StageGradients
 
 NOISE_EVERY = 4  # steps between noise estimates: norms cost two passes over the gradient
 _ALWAYS_BEFORE = (
@@ -64,7 +65,7 @@ class Stepper:
         group: Group,
         spec: JobSpec,
         state: TrainingState,
-        gradients: Gradients | PartitionedGradients,
+        gradients: Gradients | PartitionedGradients | StageGradients,
         places: Places,
         rates: Rates,
         clip_grad_norm: float | None,

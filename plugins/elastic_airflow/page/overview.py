@@ -12,6 +12,7 @@ from elastic_airflow.links import tracker_url
 from elastic_airflow.names import DRIVER, RUN
 from elastic_airflow.page.expected import ForecastShown, GradeShown, forecast_shown, hindsight_shown
 from elastic_core.domain import AUTO, JobState, JobView, SegmentState, Snapshot
+from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import chosen_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, SegmentStatus
@@ -75,7 +76,10 @@ class JobShown(Shown):
     comm: str
     seconds_left: float | None
     spent: float  # in the currency of the nodes' prices
+    cost: str  # the same in words, with what it is expected to be in all; empty where nothing costs anything
     budget: float | None
+    stages: str  # of a placed job: which layers run on which slots
+    placement: str  # what was predicted of them, and measured
     forecast: ForecastShown | None  # of an active job
     hindsight: tuple[GradeShown, ...]  # of one that is over
     num_resizes: int
@@ -97,6 +101,7 @@ class HoldShown(Shown):
     job_id: str
     segment_id: str
     slots: tuple[tuple[str, int], ...]
+    stages: tuple[str, ...]  # of a placed job, what each slot does; empty for every other
     since: float
     until: float | None  # None: still
     global_batch: int
@@ -235,6 +240,9 @@ def job_shown(
         comm=_exchange(job),
         seconds_left=job.seconds_left,
         spent=job.spent,
+        cost=cost_words(job),
+        stages=stages_words(job),
+        placement=figures_words(job),
         budget=spec.budget,
         forecast=forecast_shown(job, now),
         hindsight=hindsight_shown(job),
@@ -265,6 +273,7 @@ def hold_shown(segment: SegmentStatus) -> HoldShown:
         job_id=segment.job_id,
         segment_id=segment.segment_id,
         slots=tuple((slot.node, slot.index) for slot in held.slots) if held else (),
+        stages=tuple(str(stage) for stage in held.stages for _ in range(stage.num_slots)) if held else (),
         since=segment.granted_at or segment.created_at,
         until=None if segment.lease_live else segment.ended_at,
         global_batch=held.global_batch if held else 0,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from elastic_core.domain import LayerTimes
 from elastic_core.placement.placement_problem import PlacementProblem
 from elastic_core.placement.planners.brute_force import BruteForce
 from elastic_core.placement.planners.exact import Exact, Milp
@@ -113,7 +114,6 @@ def test_all_prices_times_two_is_twice_the_cost_of_the_same_stages() -> None:
 
 def test_stages_of_one_type_are_not_cut_to_go_faster() -> None:
     """Two layers that do not scale, on one type: as two stages they would meet the floor, and they are one stage."""
-    from elastic_core.placement.placement_problem import LayerTimes
 
     serial = LayerTimes(compute_seconds=1.0, alpha=0.0)
     layers = tuple(a_layer(name, {"gpu": serial}) for name in ("a", "b"))

@@ -204,7 +204,7 @@ def test_where_nobody_claims_anything_the_objective_alone_decides(picture: Snaps
     if shared is None:
         return
     options = shared.options
-    chosen = best_choices(shared.values, options.kind_index, options.counts, options.capacity)
+    chosen = best_choices(shared.values, options.use, options.capacity)
     plan = decide(bare)
     for row, view in enumerate(plain):
         found = int(chosen[row])

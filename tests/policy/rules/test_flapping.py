@@ -147,7 +147,7 @@ def test_the_choice_is_the_best_in_which_all_run_who_just_started(values: Floats
         np.ones((3, 4)),
     )
     raised = flapping.with_started_first(case, sorted(started))
-    chosen = best_choices(raised, options.kind_index, options.counts, options.capacity)
+    chosen = best_choices(raised, options.use, options.capacity)
     possible = [
         sum(values[row, option] for row, option in enumerate(options_) if option != NOTHING)
         for options_ in product((NOTHING, 0, 1, 2, 3), repeat=3)

@@ -14,8 +14,9 @@ from torch import nn
 
 from elastic_core.errors import UserError
 from elastic_core.train.checkpoint.partitioned_state import merged_scalars, of_parameters
-from elastic_core.train.gradients.pipe import called_with, micro_batch_size, shapes_between
+from elastic_core.train.gradients.pipe import micro_batch_size, shapes_between
 from elastic_core.train.layouts import resolve
+from elastic_core.train.parallel.loss_calls import called_with
 from elastic_core.train.parallel.partitioning import filled, skeleton_of
 from elastic_core.train.parallel.stages import Stage, check_units, split
 from elastic_core.train.task import NoParams

@@ -84,6 +84,8 @@ function facts(job, now) {
     add("Slots", job.slots ? `${job.types} (may use ${range})` : `none (may use ${range})`);
     add("Global batch", job.global_batch === null ? null : count(job.global_batch));
     add("Layout", job.layout);
+    add("Stages", job.stages);
+    add("Placement", job.placement);
     add("Exchange", job.comm === "allreduce" ? "" : job.comm);
     add("Time left", timeLeft(job));
     add("Work left", workLeft(job));
@@ -96,7 +98,7 @@ function facts(job, now) {
   add("Segment", `${job.segment_index + 1}${job.lineage ? `, lineage ${job.lineage}` : ""}`);
   add("Resizes", count(job.num_resizes));
   add("State came", job.restored);
-  if (job.spent || job.budget) add("Spent", job.spent.toFixed(2) + (job.budget ? ` of ${job.budget.toFixed(2)}` : ""), job.budget && job.spent > job.budget ? "late" : "");
+  add("Spent", job.cost, job.budget && job.spent > job.budget ? "late" : "");
   if (job.queue !== "default") add("Queue", job.queue);
   add("Submitted by", job.submitted_by ?? "");
   if (job.priority) add("Priority", String(job.priority));

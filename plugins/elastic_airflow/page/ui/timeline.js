@@ -87,12 +87,12 @@ function grid(data, x, width, height) {
 
 function blocks(hold, data, rows, x, colour, tip) {
   const left = x(hold.since), right = x(hold.until ?? data.now);
-  return hold.slots.flatMap(([node, index]) => {
+  return hold.slots.flatMap(([node, index], at) => {
     const row = rows.places.get(`${node}:${index}`);
     if (!row) return [];
     const about = { class: "hold", x: left, y: row.y, width: Math.max(2, right - left - 1), height: row.h, rx: 3, fill: colour(hold.job_id) };
     const rect = svg("rect", about);
-    tip(rect, () => describe(hold, nameOf(hold, data), data));
+    tip(rect, () => describe(hold, nameOf(hold, data), data, hold.stages[at]));
     return [rect];
   });
 }
@@ -119,11 +119,12 @@ function labelOf(chain, data, rows, x) {
   return [svg("text", { class: "label", x: left + 6, y: row.y + row.h / 2 + 4 }, text)];
 }
 
-function describe(hold, name, data) {
+function describe(hold, name, data, stage) {
   const until = hold.until ?? data.now;
   const lines = [
     `${clock(hold.since, true)} to ${hold.until ? clock(hold.until, true) : "now"} (${duration(until - hold.since)})`,
     `${plural(hold.slots.length, "slot")}, global batch ${hold.global_batch}${hold.attempt ? `, attempt ${hold.attempt + 1}` : ""}`,
+    ...(stage ? [`This slot: ${stage}`] : []),
   ];
   return [
     el("strong", {}, name), el("div", { class: "id" }, hold.segment_id), ...lines.map((line) => el("div", {}, line)),
