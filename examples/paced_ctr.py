@@ -15,7 +15,7 @@ exchange takes longer than its computing: a third forward, the rest backward.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from elastic_core.domain import Allocation
 from elastic_core.errors import UserError
 from elastic_core.placement.profile_files import PlacementProfile, TypeProfile, read_profile
-from elastic_core.train.entry import session_task
-from elastic_core.train.layouts import Declared
-from elastic_core.train.session import Session
+from elastic_core.train.layouts import Wire
 from examples.ctr import CTR, CTRParams
 
 FORWARD = 1 / 3  # of a layer's seconds
@@ -133,52 +132,31 @@ class _Padding:
         self._device.end((1 - FORWARD) * self._seconds(len(grads[0])))
 
 
-def train(
-    session: Session, stepped: Callable[[], None] = lambda: None, params: Mapping[str, Any] | None = None
-) -> None:
-    """`stepped` is called after every step; `params`: instead of the session's."""
-    chosen = PacedCTRParams.model_validate(session.params if params is None else params)
-    task = CTR(chosen)
-    model = task.model()
-    layers = task.layers(model)
-    pace = _pace(session, chosen, len(layers))
-    pace.check_memory(layers)
-    pace.attach(layers)
-    session.prepare(
-        model, task.optimizer(model), task.dataset(), evaluate=task.evaluate,
-        declared=Declared(
-            layers=task.layers, late_embedding_updates=task.late_embedding_updates, wire=pace.wire
-        ),
-    )  # fmt: skip
-    told = session.num_steps
+class PacedCTR(CTR):
+    Params = PacedCTRParams
+    params: PacedCTRParams
 
-    def tell() -> None:
-        nonlocal told
-        if session.num_steps > told:
-            told = session.num_steps
-            stepped()
-
-    def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
-        tell()
-        return task.loss(model, batch)
-
-    session.train(loss)
-    tell()
+    def starts_on(self, model: nn.Module, allocation: Allocation, rank: int) -> Wire:
+        layers, profile = self.layers(model), read_profile(PROFILES / f"{self.params.profile}.json")
+        if len(profile.layers) != len(layers):
+            raise UserError(
+                f"The profile {self.params.profile} is of {len(profile.layers)} layers, and the model has "
+                f"{len(layers)}: with that profile, depth is {len(profile.layers) - 3}."
+            )
+        pace = Pace(profile, *_stage(allocation, rank, len(layers)), self.params.size)
+        pace.check_memory(layers)
+        pace.attach(layers)
+        return pace.wire
 
 
-def _pace(session: Session, params: PacedCTRParams, num_layers: int) -> Pace:
-    profile = read_profile(PROFILES / f"{params.profile}.json")
-    if len(profile.layers) != num_layers:
-        raise UserError(
-            f"The profile {params.profile} is of {len(profile.layers)} layers, and the model has {num_layers}: with "
-            f"that profile, depth is {len(profile.layers) - 3}."
-        )
-    slots, seen = session.allocation.num_slots, 0
-    for stage in session.allocation.stages:
+def _stage(allocation: Allocation, rank: int, num_layers: int) -> tuple[tuple[int, int], str, int]:
+    """The rank's layers, their type, and how many slots share them."""
+    seen = 0
+    for stage in allocation.stages:
         seen += stage.num_slots
-        if session.rank < seen:
-            return Pace(profile, stage.layers, stage.type, stage.num_slots, params.size)
-    return Pace(profile, (0, num_layers), session.slot.type, slots, params.size)
+        if rank < seen:
+            return stage.layers, stage.type, stage.num_slots
+    return (0, num_layers), allocation.slots[rank].type, allocation.num_slots
 
 
 def _type(profile: PlacementProfile, name: str) -> TypeProfile:
@@ -190,20 +168,3 @@ def _type(profile: PlacementProfile, name: str) -> TypeProfile:
 
 def _shared(part: float, slots: int) -> float:
     return 1 - part + part / slots
-
-
-def _task(params: Mapping[str, Any]) -> CTR:
-    return CTR(PacedCTRParams.model_validate(params))
-
-
-@session_task(
-    dataset_samples=lambda params: len(_task(params).dataset()),
-    metric="auc",
-    metric_mode="max",
-    params=PacedCTRParams,
-    model=lambda params: _task(params).model(),
-    layers=lambda params, model: _task(params).layers(model),
-    evaluate=lambda model, params: _task(params).evaluate(model),
-)
-def paced_ctr(session: Session) -> None:
-    train(session)

@@ -6,28 +6,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 from elastic_core.train.entry import session_task
+from elastic_core.train.layouts import Declared
 from elastic_core.train.session import Session
-from examples import paced_ctr
+from examples.paced_ctr import PacedCTR
 
 CURVE = "curve"  # rank 0's file
 
 
-def _samples(params: Mapping[str, Any]) -> int:
-    return paced_ctr.PacedCTRParams.model_validate(_own(params)).samples
-
-
-def _own(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if name != "folder"}
-
-
-@session_task(dataset_samples=_samples)
+@session_task(dataset_samples=lambda params: len(_task(params).dataset()))
 def recorded(session: Session) -> None:
-    folder = Path(session.params["folder"])
+    task, path = _task(session.params), Path(session.params["folder"]) / CURVE
+    model = task.model()
+    wire = task.starts_on(model, session.allocation, session.rank)
+    session.prepare(model, task.optimizer(model), task.dataset(), declared=Declared(layers=task.layers, wire=wire))
+    told = session.num_steps
 
-    def stepped() -> None:
-        if session.rank == 0:
-            with (folder / CURVE).open("a") as file:
-                file.write(f"{session.num_steps} {session.last_loss.hex()}\n")
+    def tell() -> None:
+        nonlocal told
+        if session.num_steps > told:
+            told = session.num_steps
+            if session.rank == 0:
+                with path.open("a") as file:
+                    file.write(f"{told} {session.last_loss.hex()}\n")
 
-    paced_ctr.train(session, stepped, _own(session.params))
+    def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+        tell()
+        return task.loss(model, batch)
+
+    session.train(loss)
+    tell()
+
+
+def _task(params: Mapping[str, Any]) -> PacedCTR:
+    return PacedCTR(PacedCTR.Params.model_validate({name: value for name, value in params.items() if name != "folder"}))

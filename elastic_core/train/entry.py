@@ -180,6 +180,7 @@ def function_facts(entry: Any, spec: JobSpec) -> FunctionFacts:
 
 def _run_task(task: Task, session: Session) -> None:
     model = session.model(task.model)
+    wire = task.starts_on(model, session.allocation, session.rank)
     own_collate = type(task).collate is not Task.collate
     session.prepare(
         model,
@@ -189,7 +190,7 @@ def _run_task(task: Task, session: Session) -> None:
         learning_rate_factor=task.learning_rate_factor,
         evaluate=_own_evaluate(task),
         clip_grad_norm=task.clip_grad_norm,
-        declared=Declared(task.tensor_plan, task.pipeline_units, task.layers, task.late_embedding_updates),
+        declared=Declared(task.tensor_plan, task.pipeline_units, task.layers, task.late_embedding_updates, wire),
     )
     session.train(task.loss)
 

@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from elastic_core.domain import Allocation
+from elastic_core.train.layouts import Wire
+
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
@@ -84,6 +87,14 @@ class Task(ABC):
         `sparse=True` are shared out over the slots of their stage; everywhere else they train by dense gradients.
         """
         return ()
+
+    def starts_on(self, model: nn.Module, allocation: Allocation, rank: int) -> Wire | None:  # noqa: ARG002
+        """In every worker, when `model` was made and before it trains: what the job holds, and which of its slots is
+        this worker's. For tasks that stand for slots which are not there.
+
+        Gives how long messages between the stages of a placed job keep a link busy; None: as long as they do.
+        """
+        return None
 
     def learning_rate_factor(self, progress: float) -> float:  # noqa: ARG002 - the default is a constant
         """Schedule: factor on the learning rates at `progress` in [0, 1] of the job's work."""

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from elastic_core.errors import UserError
-from elastic_core.train.entry import job_facts
+from elastic_core.train.parallel.stages import names_of_layers
 from examples.ctr import CTR, CTRParams, area_under_roc, generated, read_criteo, rows_by_category, zipf
-from tests.builders import a_spec
 
 SMALL = {"categories": 3, "rows": 200, "dim": 4, "width": 8, "samples": 3000}
 
@@ -68,9 +67,10 @@ def test_it_learns_what_decides_about_clicks():
     assert task.evaluate(model)["auc"] > max(0.6, before)
 
 
-def test_a_job_of_it_says_its_layers():
-    facts = job_facts(CTR, a_spec(entry_point="examples.ctr:CTR", params=SMALL))
-    assert facts.layers == ("embeddings", "interaction", "mlp.0", "mlp.1", "head")
+def test_its_layers_are_its_whole_model():
+    task = CTR(CTRParams(**SMALL))
+    model = task.model()
+    assert names_of_layers(model, task.layers(model)) == ("embeddings", "interaction", "mlp.0", "mlp.1", "head")
 
 
 def line(click: int, number: str, category: str) -> str:

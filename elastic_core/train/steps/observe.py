@@ -107,6 +107,7 @@ def summarise(
         progress=last.progress,
         gain=last.gain,
         comm=allocation.comm,
+        stages=allocation.stages,
     )
 
 
