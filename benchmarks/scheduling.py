@@ -26,12 +26,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import kept_runs
 from benchmarks.common.report import Report
 from elastic_core.domain import Node
 from elastic_core.errors import UserError
@@ -213,11 +215,33 @@ def hold_to_old_bars(report: Report, pool: str, philly: Mapping[str, Mapping[str
 
 
 def run(workload: Workload, pool: str, name: str, setting: Setting) -> dict[str, Any]:
+    """The figures of one run, kept from one start of this benchmark to the next."""
     options = Options(declared_work=setting.declared, round_seconds=ROUNDS.get(name), timeline=False)
-    result = simulate(workload, POOLS[pool], _policy(name, workload, setting), options)
-    if not result.complete:
-        raise UserError(f"{name} on {workload.name} did not end")
-    return result.figures()
+    policy = _policy(name, workload, setting)
+
+    def answer() -> dict[str, Any]:
+        started = time.process_time()
+        result = simulate(workload, POOLS[pool], policy, options)
+        if not result.complete:
+            raise UserError(f"{name} on {workload.name} did not end")
+        print(f"{name}, {workload.name}, {setting.name}, {pool}: {time.process_time() - started:.0f} s",
+              file=sys.stderr, flush=True)  # fmt: skip
+        figures = result.figures()
+        return {figure: figures[figure] for figure in FIGURES}
+
+    question = {
+        "policy": name, "setting": setting.name, "pool": [str(node) for node in POOLS[pool]], "options": str(options),
+        "workload": [_told(job, POOLS[pool]) for job in workload.jobs],
+    }  # fmt: skip
+    return kept_runs.kept("scheduling", question, [simulate.__module__, type(policy).__module__], answer)
+
+
+def _told(job: SimJob, pool: Sequence[Node]) -> str:
+    """All that a run depends on of a job."""
+    physics = job.physics
+    speeds = [physics.seconds(kind, (1,), physics.max_local(kind, (1,)), 1) for kind in {node.type: 0 for node in pool}]
+    of_model = physics.base_batch, physics.rescale_seconds, list(physics.epoch_ends), speeds
+    return f"{replace(job, physics=None)} {of_model} {physics.gradient(physics.base_batch, 0)}"  # type: ignore[arg-type]
 
 
 def _policy(name: str, workload: Workload, setting: Setting) -> Policy:
