@@ -13,34 +13,44 @@ Question = TypeVar("Question", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
+class _Asked:
+    """A question whose hash is reckoned once: it may be a long tuple of measurements, which would be hashed anew at
+    every look into a dictionary."""
+
+    __slots__ = ("_hash", "question")
+
+    def __init__(self, question: Hashable) -> None:
+        self.question, self._hash = question, hash(question)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Asked) and self.question == other.question
+
+
 class Remembered(Generic[Question, Answer]):
     def __init__(self, find: Callable[[Sequence[Question]], Sequence[Answer]], most: int) -> None:
         """`find`: the answers to some questions, in their order."""
         self._find, self._most = find, most
-        # Two generations instead of an order of use: one look at each question, which is a long tuple to hash.
-        self._new: dict[Question, Answer] = {}
-        self._old: dict[Question, Answer] = {}
+        # Two generations instead of an order of use.
+        self._new: dict[_Asked, Answer] = {}
+        self._old: dict[_Asked, Answer] = {}
 
     def answer(self, question: Question) -> Answer:
         return self.all([question])[0]
 
     def all(self, questions: Sequence[Question]) -> list[Answer]:
         new, old = self._new, self._old  # of one moment: another thread may ask, too
-        answers_in_order: list[Answer | None] = [None] * len(questions)
-        missing: dict[Question, list[int]] = {}
-        for place, question in enumerate(questions):
-            try:
-                answers_in_order[place] = new[question]
-            except KeyError:
-                missing.setdefault(question, []).append(place)
-        if missing:
-            unknown = [question for question in missing if question not in old]
-            answers = dict(zip(unknown, self._find(unknown), strict=True)) if unknown else {}
-            for question, places in missing.items():
-                answer = answers[question] if question in answers else old[question]
-                new[question] = answer
-                for place in places:
-                    answers_in_order[place] = answer
-            if len(new) > self._most // 2:
-                self._new, self._old = {}, new
-        return answers_in_order  # type: ignore[return-value]  # every place was filled
+        asked = [_Asked(question) for question in questions]
+        missing = dict.fromkeys(one for one in asked if one not in new)
+        found: dict[_Asked, Answer] = {one: old[one] for one in missing if one in old}
+        unknown = [one for one in missing if one not in found]
+        if unknown:
+            answers = self._find([one.question for one in unknown])  # type: ignore[misc]  # as they were asked
+            found.update(zip(unknown, answers, strict=True))
+        in_order = [found[one] if one in found else new[one] for one in asked]
+        new.update(found)
+        if len(new) > self._most // 2:
+            self._new, self._old = {}, new
+        return in_order

@@ -30,8 +30,6 @@ from elastic_core.predict.speed.goodput import BatchRange, Best
 from elastic_core.predict.speed.layout_speeds import Factors, factor
 from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, split
 
-COLD_START_SLOTS = 2  # slots that the first job of a task starts on
-
 
 @dataclass(frozen=True)
 class Outlooks:
@@ -63,26 +61,25 @@ def outlooks(
     groups = _groups(jobs, memories, options, experience)
     models: list[TaskModel] = [groups[0].model] * len(jobs)
     limits: list[Limits] = [groups[0].limits] * len(jobs)
-    max_slots, layout_factor = np.zeros(len(jobs)), np.ones((len(jobs), len(options.counts)))
+    layout_factor = np.ones((len(jobs), len(options.counts)))
+    possible = np.zeros(layout_factor.shape, dtype=np.bool_)
     for group in groups:
-        largest = group.model.largest
-        reach = max(group.limits.min_slots, COLD_START_SLOTS if largest == 0 else 2 * largest)
         for row in group.rows:
-            models[row], limits[row], max_slots[row] = group.model, group.limits, reach
+            models[row], limits[row] = group.model, group.limits
+            possible[row, group.model.at] = True
         if group.limits.cuts:
             factors = group.model.corrected.times.factors
             layout_factor[group.rows] = _least_factors(group.limits, options.counts, factors)
     noise = [memories[job.task].noise_of(job) for job in jobs]
     bounds = [BatchBound.of(job, left) for job, left in zip(jobs, remaining_work.tolist(), strict=True)]
-    best = _best(models, list(map(known_noise, jobs, noise)), bounds)
-    rates, batches = np.stack([option.rates for option in best]), np.stack([option.batches for option in best])
+    rates, batches = _best(models, list(map(known_noise, jobs, noise)), bounds, options)
     scale = scales_of(jobs, [model.corrected for model in models], limits)
     with np.errstate(divide="ignore", invalid="ignore"):
-        slowness = np.where(options.counts <= max_slots[:, None], 1.0 / (scale[:, None] * layout_factor), 0.0)
+        slowness = np.where(possible, 1.0 / (scale[:, None] * layout_factor), 0.0)
         rate = rates * slowness
         remaining_seconds = np.where(rate > 0, remaining_work[:, None] / rate, np.inf)
     outlook = Outlooks(rate, remaining_seconds, batches, tuple(noise), tuple(model.corrected.times for model in models))
-    _look_at_later_noise(outlook, groups, jobs, rates, slowness, bounds, remaining_work, window)
+    _look_at_later_noise(outlook, groups, jobs, options, rates, slowness, bounds, remaining_work, window)
     return outlook
 
 
@@ -106,8 +103,8 @@ def _groups(
 
 
 def _look_at_later_noise(
-    outlook: Outlooks, groups: Sequence[_Group], jobs: Sequence[JobView], rates: Floats, slowness: Floats,
-    bounds: Sequence[BatchBound | None], remaining_work: Floats, window: float,
+    outlook: Outlooks, groups: Sequence[_Group], jobs: Sequence[JobView], options: Options, rates: Floats,
+    slowness: Floats, bounds: Sequence[BatchBound | None], remaining_work: Floats, window: float,
 ) -> None:  # fmt: skip
     """Put the rates and times right of jobs whose task has shown a gradient noise that they have yet to come to."""
     for group in groups:
@@ -117,7 +114,7 @@ def _look_at_later_noise(
         rows = group.rows
         of_rows = [bounds[row] for row in rows]
         done = np.asarray([float(jobs[row].done_samples) for row in rows])
-        later = {stage: _at_later_noise(group.model, value, of_rows) for stage, value in noise.items()}
+        later = {stage: _at_later_noise(group.model, value, of_rows, options) for stage, value in noise.items()}
         work_ahead = stretches(rates[rows], done, remaining_work[rows], later)
         with np.errstate(divide="ignore"):
             outlook.remaining_seconds[rows] = np.where(
@@ -177,23 +174,28 @@ def _errors(jobs: Sequence[JobView], times: Sequence[StepTime], at: Ints, batche
 
 
 def _best(
-    models: Sequence[TaskModel], noises: Sequence[float | None], bounds: Sequence[BatchBound | None]
-) -> list[Best]:
-    """At the best batch of each job. Noise scales are told apart by eighths of an octave: what was measured is not more
-    exact than that."""
+    models: Sequence[TaskModel], noises: Sequence[float | None], bounds: Sequence[BatchBound | None], options: Options
+) -> tuple[Floats, Ints]:
+    """Work a second and the best batch of each job (rows) at every option; 0 where it may not run now. Noise scales are
+    told apart by eighths of an octave: what was measured is not more exact than that."""
     rounded = [None if noise is None or noise <= 0 else 2.0 ** (round(8 * log2(noise)) / 8) for noise in noises]
-    return _at_noise.all([
+    best = _at_noise.all([
         (model, noise, None if bound is None else bound.range(noise))
         for model, noise, bound in zip(models, rounded, bounds, strict=True)
     ])  # fmt: skip
+    rates = np.zeros((len(models), len(options.counts)))
+    batches = np.zeros(rates.shape, dtype=np.int64)
+    for row, (model, of_model) in enumerate(zip(models, best, strict=True)):
+        rates[row, model.at], batches[row, model.at] = of_model.rates, of_model.batches
+    return rates, batches
 
 
-def _at_later_noise(model: TaskModel, noise: float, bounds: Sequence[BatchBound | None]) -> Floats:
+def _at_later_noise(model: TaskModel, noise: float, bounds: Sequence[BatchBound | None], options: Options) -> Floats:
     """Work a second by job and option; one row for all where only their range binds them."""
     distinct = list(set(bounds))
-    rates = [best.rates for best in _best([model] * len(distinct), [noise] * len(distinct), distinct)]
+    rates, _ = _best([model] * len(distinct), [noise] * len(distinct), distinct, options)
     if len(distinct) == 1:
-        return rates[0]
+        return np.asarray(rates[0])
     by_bound = dict(zip(distinct, rates, strict=True))
     return np.stack([by_bound[bound] for bound in bounds])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from math import exp, inf, log
 from operator import attrgetter
 from typing import Any
@@ -166,8 +167,9 @@ def _plain(point: ProfilePoint) -> dict[str, Any]:
 
 
 def _point(stored: Mapping[str, Any]) -> ProfilePoint:
-    layout = stored.get("layout")
-    return ProfilePoint(**{**stored, "layout": None if layout is None else Layout(**layout)})
+    if stored.get("layout") is None:
+        return ProfilePoint(**stored)
+    return ProfilePoint(**{**stored, "layout": Layout(**stored["layout"])})
 
 
 def _from_json(stored: Mapping[str, Any]) -> TaskMemory:
@@ -180,6 +182,7 @@ def _from_json(stored: Mapping[str, Any]) -> TaskMemory:
     )
 
 
+@lru_cache(maxsize=65536)
 def _name(configuration: Configuration) -> str:
     return "/".join(map(str, configuration)).removesuffix("/")
 

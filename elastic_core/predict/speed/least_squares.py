@@ -23,7 +23,9 @@ Ints = NDArray[np.int64]
 _Mask = NDArray[np.bool_]
 
 _MAX_STEPS = 300  # one that passes a saddle takes more than 60
-_CLOSE = 1e-8  # relative fall of the cost, seen and expected, that ends a search
+# A fall of the cost, seen and expected, that ends a search: so little of it, or less than moves a parameter by a
+# thousandth of its standard deviation (the cost is in residuals squared, relative to their errors).
+_CLOSE, _NOTHING = 1e-8, 1e-7
 _DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-4, 1e-9, 1e12  # relative to the diagonal of the normal matrix
 
 
@@ -118,7 +120,7 @@ def _search(residuals: Residuals, prior: Hypothesis, start: Floats) -> _Point:
         there = _evaluate(at, under, here.theta + step)
         fall = here.cost - there.cost
         lower = fall > 0
-        small = _CLOSE * (here.cost - prior.cost)
+        small = np.maximum(_CLOSE * (here.cost - prior.cost), _NOTHING)
         arrived = (expected <= small) & (fall <= small) | (damping > _MOST_DAMPING)
         gain = np.where(lower, fall, 0.0) / np.maximum(expected, 1e-300)
         shrunk = damping * np.maximum(1.0 / 3.0, 1.0 - np.minimum(2.0 * gain - 1.0, 2.0) ** 3)
