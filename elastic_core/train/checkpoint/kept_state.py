@@ -56,12 +56,14 @@ class KeptState:
         manifest: Manifest | None,
         secret: bytes,
         drawn: Drawn | None,
+        host: str,
     ) -> None:
-        """`slots`: the group's, by rank. `drawn`: what the making of its model left (`undrawn_weights.make_model`)."""
+        """`slots`: the group's, by rank. `host`: this node's address. `drawn`: what the making of its model left
+        (`undrawn_weights.make_model`)."""
         self.uri, self.manifest, self._slots, self._secret = uri, manifest, slots, secret
         self.drawn = drawn
         self._own_slot, self._memory = slots[rank], memory
-        self._server = RangeServer(memory, secret) if memory else None
+        self._server = RangeServer(memory, secret, host) if memory else None
         self._versions = _versions(memory)
         self._boxes: dict[Slot, HeldBoxes] = {}
         self._addresses: dict[Slot, Address] = {}
@@ -85,7 +87,7 @@ class KeptState:
         try:
             secret = bytes.fromhex(group.from_first(secrets.token_hex(32).encode()).decode())
             manifest, memory = _unchanged(saved, record, store)
-            kept = KeptState(record.uri, slots, group.rank, memory, manifest, secret, drawn)
+            kept = KeptState(record.uri, slots, group.rank, memory, manifest, secret, drawn, group.address)
             messages = group.gather_bytes(json.dumps(kept._own_message()).encode())
         except InfrastructureError as error:
             _log.warning("nothing is kept of %s: %s", record.uri, error)
@@ -159,10 +161,12 @@ class KeptState:
         self._addresses = {slot: address for slot, address, _ in told}
 
 
-def old_memories(messages: Sequence[dict[str, Any] | None], without: Sequence[Slot], own: Memory) -> OldMemories:
+def old_memories(
+    messages: Sequence[dict[str, Any] | None], without: Sequence[Slot], own: Memory, host: str
+) -> OldMemories:
     """What the new group was told by those of the old one (`KeptState.message`), the same on every rank but `own`.
 
-    `without`: slots whose processes keep nothing, or nothing that can be used any more.
+    `without`: slots whose processes keep nothing, or nothing that can be used any more. `host`: this node's address.
     """
     message = next((message for message in messages if message is not None), None)
     if message is None:
@@ -174,6 +178,7 @@ def old_memories(messages: Sequence[dict[str, Any] | None], without: Sequence[Sl
         addresses={slot: address for slot, address, _ in told},
         own=own,
         secret=bytes.fromhex(message["secret"]),
+        host=host,
     )
 
 

@@ -195,6 +195,7 @@ def _read(
         [answer["kept"] for answer in answers],
         [slot for slot, answer in zip(slots, answers, strict=True) if not answer["sound"]],
         kept.memory if kept is not None else {},
+        group.address,
     )
     agreed = time.perf_counter()
     loaded = load_collectively(source.store, manifest, wanted, load_group, _log.warning, old, into)
