@@ -109,8 +109,8 @@ class Group:
             else:
                 self._update_members(set(order.slots))
             self._reap()
+            self._keep_relay(time.monotonic())
             if not self.ending:
-                self._keep_relay(time.monotonic())
                 self._end_strays_of_ended()
                 self.end_stopped(time.monotonic())
                 self._start_standby()
