@@ -10,7 +10,7 @@ only, since the agent imports this and must stay small. Four messages live with 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -137,6 +137,14 @@ class WorkerSettings(Message):
     s3_endpoint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """Where a node's workers are on the network, if that is not loopback."""
+
+    address: str
+    namespace: str = ""  # that they enter first; "" for none
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpawnPlan(Message):
     """What the agent runs for each slot. Written by the launcher."""
@@ -148,14 +156,7 @@ class SpawnPlan(Message):
     grace_seconds: float  # that workers have to end once asked, if stop.json says nothing else
     cpu_slots: tuple[tuple[str, int, str], ...]  # of this host, as node, index, type
     user: tuple[int, ...] = ()  # uid and gid that workers have; () for the agent's
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAddresses(Message):
-    """Where processes of a node listen for those of others. Written by the launcher, where the cluster names any."""
-
-    FILE = "addresses.json"
-    by_node: dict[str, str]
+    networks: dict[str, NodeNetwork] = field(default_factory=dict)  # by node; without those on loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +182,11 @@ class Rendezvous(Message):
     """The way to the store by which the ranks of this generation's group find each other. Written by rank 0."""
 
     FILE, BY_WORKERS = "rendezvous.json", True
-    socket: str  # name of a Unix socket in the run dir
+    socket: str  # name of a Unix socket in the run dir; "" where host and port say it
     token: bytes  # of this group alone: `train.parallel.group_store`
     generation: int
+    host: str = ""
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +244,8 @@ def _fields(kind: type[Any]) -> tuple[tuple[str, Any, bool], ...]:
     """Name, type and whether it must be there, of each field of a dataclass."""
     types = get_type_hints(kind)
     return tuple(
-        (field.name, types[field.name], field.default is MISSING and field.default_factory is MISSING)
-        for field in fields(kind)
+        (known.name, types[known.name], known.default is MISSING and known.default_factory is MISSING)
+        for known in fields(kind)
     )
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from elastic_core.errors import UserError
+from elastic_core.host.network.namespaces import why_unusable
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, NodeSpec
 from elastic_core.spec.cluster import parse_cluster_spec
@@ -39,6 +40,17 @@ def read_cluster(path: Path) -> ClusterSpec:
             f'the cluster spec {path} cannot be used: {error}\nIt looks like {{"nodes": [{{"name": "a", "type": "cpu", '
             '"slots": 2}]}.'
         ) from error
+
+
+def require_networks(cluster: ClusterSpec) -> None:
+    """Raises `UserError` that names every node of this machine whose address or network namespace is not there."""
+    refused = [
+        f"- node {node.name!r}: {why}"
+        for node in cluster.nodes
+        if node.address is not None and (why := why_unusable(node.address, node.network_namespace))
+    ]
+    if refused:
+        raise UserError("\n".join(["the nodes of the cluster file cannot be reached as it says:", *refused]))
 
 
 def this_machine(devices: list[str]) -> ClusterSpec:

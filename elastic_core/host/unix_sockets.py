@@ -16,3 +16,8 @@ def reachable(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+def name_for_life(path: Path) -> str:
+    """As `reachable`, for as long as this process lives: for libraries that connect again by themselves."""
+    return f"/proc/self/fd/{os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)}/{path.name}"

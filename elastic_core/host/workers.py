@@ -13,6 +13,7 @@ from typing import NamedTuple
 from elastic_core.host.messages import SlotId, SpawnPlan
 from elastic_core.host.pinning import cores, device_variables
 
+CONTROL_SOCKET = "control.sock"  # in the run dir, where workers have a network namespace: `launch.control_relay`
 CPU_NICE = 5  # training on CPU slots gives way to the services that share the machine
 
 
@@ -26,6 +27,7 @@ class WorkerCommand(NamedTuple):
     cwd: str
     nice: int
     user: tuple[int, ...] = ()  # uid and gid to become; () for the agent's
+    namespace: str = ""  # network namespace to enter; "" for the agent's
 
 
 def worker_command(plan: SpawnPlan, run_dir: Path, number: int, slot: SlotId, world_size: int | None) -> WorkerCommand:
@@ -35,12 +37,17 @@ def worker_command(plan: SpawnPlan, run_dir: Path, number: int, slot: SlotId, wo
     """
     ranks = {} if world_size is None else {"RANK": str(number), "WORLD_SIZE": str(world_size)}
     standby = ["--slot", str(slot)] if world_size is None else []
+    network = plan.networks.get(slot.node)
+    place = [] if network is None else ["--address", network.address]
+    if network is not None and network.namespace:
+        place += ["--control-socket", str(run_dir / CONTROL_SOCKET)]
     return WorkerCommand(
-        argv=[*plan.argv, "--run-dir", str(run_dir), "--rank", str(number), *standby],
+        argv=[*plan.argv, "--run-dir", str(run_dir), "--rank", str(number), *standby, *place],
         env={**ranks, "PYTHONUNBUFFERED": "1", **plan.env, **device_variables(slot, os.environ)},
         cpus=cores(slot, [SlotId(*cpu_slot) for cpu_slot in plan.cpu_slots], sorted(os.sched_getaffinity(0))),
         log=str(run_dir / "logs" / f"rank{number}.log"),
         cwd=plan.cwd,
         nice=CPU_NICE if slot.type == "cpu" else 0,
         user=plan.user,
+        namespace=network.namespace if network is not None else "",
     )

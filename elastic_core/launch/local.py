@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from elastic_core.domain import CPU, Slot
+from elastic_core.domain import CPU
 from elastic_core.errors import InfrastructureError
 from elastic_core.host import fork_client
 from elastic_core.host.environment import job_environment, worker_settings
-from elastic_core.host.messages import SETTINGS, AgentProcess, NodeAddresses, SpawnPlan
+from elastic_core.host.messages import SETTINGS, AgentProcess, NodeNetwork, SpawnPlan
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.this_machine import read_cluster
 from elastic_core.host.worker_user.giving import let_pass
@@ -28,6 +28,7 @@ from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.protocol.process_groups import LaunchOrder, without_agent_token
 from elastic_core.settings import Settings
+from elastic_core.spec import NodeSpec
 from elastic_core.state.memory_tier import cache_servers
 from elastic_core.state.store_access import access_brokers, store_folders
 
@@ -81,27 +82,27 @@ class LocalLauncher(GroupFolders):
     def _prepare(self, folder: RunDir, order: LaunchOrder, user: WorkerUser | None) -> None:
         folder.write_order(without_agent_token(order))
         folder.write_json(SETTINGS, worker_settings(self.settings))
+        nodes = self._nodes()
         plan = SpawnPlan(
             argv=self.worker_command,
             env={RUN_DIR: str(folder.path), **(user.environment() if user else {})},
             cwd=str(self.settings.project.absolute()),
             grace_seconds=self.settings.grace_seconds,
-            cpu_slots=tuple((slot.node, slot.index, slot.type) for slot in self._cpu_slots()),
+            cpu_slots=tuple((n.name, index, n.type) for n in nodes if n.type == CPU for index in range(n.slots)),
             user=user.ids if user else (),
+            networks={n.name: NodeNetwork(str(n.address), n.network_namespace or "") for n in nodes if n.has_address},
         )
         folder.write(plan)
-        if addresses := cache_servers.addresses_of(self.settings):
-            folder.write(NodeAddresses(addresses))
 
-    def _cpu_slots(self) -> list[Slot]:
-        """CPU slots of the whole cluster, which all live on this host.
+    def _nodes(self) -> list[NodeSpec]:
+        """Those of the whole cluster, which all live on this host, by name.
 
-        None, so nothing is pinned, without a cluster file: every core is a slot then, and the services need theirs.
+        None without a cluster file: there is one node then, on loopback, and nothing is pinned, since every core is a
+        slot, and the services need theirs.
         """
         if self.settings.cluster is None:
             return []
-        nodes = read_cluster(self.settings.cluster).domain_nodes()
-        return sorted(slot for node in nodes for slot in node.slots() if slot.type == CPU)
+        return sorted(read_cluster(self.settings.cluster).nodes, key=lambda node: node.name)
 
     def _spawn_agent(self, folder: RunDir, lock_fd: int, token: str) -> None:
         # Whether it worked is judged by agent.json alone. The token goes through a pipe: no file, command line or

@@ -33,12 +33,14 @@ from elastic_core.host.messages import (
     StandbyRequest,
     WorkerProcess,
     WorkerProcesses,
+    WorkerSettings,
 )
+from elastic_core.host.network import namespaces
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.worker_user.dropping import drop
-from elastic_core.host.workers import WorkerCommand, worker_command
-from elastic_core.launch import fork_server
+from elastic_core.host.workers import CONTROL_SOCKET, WorkerCommand, worker_command
+from elastic_core.launch import control_relay, fork_server
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +81,14 @@ class Group:
         self.stopped: dict[int, float] = {}  # members that a signal has stopped: number -> since when
         self.sessions: dict[int, ProcessId] = {}  # of ended workers, while something of them may be left: by number
         self.standby_request: int | None = None  # the last one that was fulfilled
+        self.relay: int | None = None  # pid of the control relay, where workers have a network namespace
+        self.next_relay = 0.0  # when another may be started
         self.outcome = GroupOutcome({}, [], set(), None)
         self.deadline = inf  # when to kill whoever is left
         self.ending = False  # nothing is started any more
 
     def spawn(self, slots: Sequence[SlotId]) -> None:
+        self._keep_relay(time.monotonic())
         for slot in slots:
             self._start(slot, len(slots))
         self._record()
@@ -104,6 +109,7 @@ class Group:
             else:
                 self._update_members(set(order.slots))
             self._reap()
+            self._keep_relay(time.monotonic())
             if not self.ending:
                 self._end_strays_of_ended()
                 self.end_stopped(time.monotonic())
@@ -175,6 +181,9 @@ class Group:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
+            if pid == self.relay:
+                log.warning("the control relay has died")
+                self.relay = None
             if pid not in self.pids:
                 continue  # a stray that ended by itself
             number, code = self.pids.pop(pid), os.waitstatus_to_exitcode(status)
@@ -226,6 +235,14 @@ class Group:
                 self.standby.add(self._start(slot, None))
         self._record()
 
+    def _keep_relay(self, now: float) -> None:
+        """Have workers in network namespaces a way to the control API."""
+        apart = any(network.namespace for network in self.plan.networks.values())
+        if apart and self.relay is None and now >= self.next_relay:
+            url = self.run_dir.require(WorkerSettings).control_url
+            self.relay = control_relay.start(self.run_dir.path / CONTROL_SOCKET, url, self.plan.user)
+            self.next_relay = now + TICK_SECONDS
+
     def _start(self, slot: SlotId, world_size: int | None) -> int:
         number = len(self.slots)
         pid = _spawn(worker_command(self.plan, self.run_dir.path, number, slot, world_size))
@@ -269,6 +286,8 @@ def _spawn(command: WorkerCommand) -> int:
         os.dup2(output, 1)
         os.dup2(output, 2)
         _give_way(command.nice)
+        if command.namespace:
+            namespaces.enter(command.namespace)
         if command.user:
             drop(*command.user)  # the log is open already: its folder stays closed
         os.chdir(command.cwd)

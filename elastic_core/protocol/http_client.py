@@ -53,14 +53,16 @@ class _Channel:
     """Sends calls of one half of the contract."""
 
     def __init__(
-        self, base_url: str, prefix: str, methods: Mapping[str, calls.Method], headers: Headers, patience_seconds: float
-    ) -> None:
+        self, base_url: str, prefix: str, methods: Mapping[str, calls.Method], headers: Headers,
+        patience_seconds: float, unix_socket: str | None = None,
+    ) -> None:  # fmt: skip
         self._base = base_url.rstrip("/")
         self._prefix = prefix
         self._methods = methods
         self._headers = headers
         self._patience = patience_seconds
-        self._http = httpx.Client(timeout=TIMEOUT_SECONDS, verify=_trust())
+        relayed = httpx.HTTPTransport(verify=_trust(), uds=unix_socket) if unix_socket else None
+        self._http = httpx.Client(timeout=TIMEOUT_SECONDS, verify=_trust(), transport=relayed)
 
     def call(self, name: str, **arguments: Any) -> Any:
         method = self._methods[name]
@@ -98,13 +100,18 @@ class _Channel:
 
 
 class HttpTrainer:
-    """`TrainerControl` over HTTP. `token` may be replaced at any time (a heartbeat's answer, the next order)."""
+    """`TrainerControl` over HTTP. `token` may be replaced at any time (a heartbeat's answer, the next order).
 
-    def __init__(self, base_url: str, token: str, patience_seconds: float = 30.0) -> None:
+    `unix_socket`: where the API at `base_url` is reached, for who does not reach its address (`launch.control_relay`).
+    """
+
+    def __init__(
+        self, base_url: str, token: str, patience_seconds: float = 30.0, unix_socket: str | None = None
+    ) -> None:
         self.token = token
         self._channel = _Channel(
             base_url, "trainer", calls.trainer_methods(), lambda *_: {"authorization": f"Bearer {self.token}"},
-            patience_seconds,
+            patience_seconds, unix_socket,
         )  # fmt: skip
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:

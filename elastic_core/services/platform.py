@@ -16,7 +16,7 @@ from pathlib import Path
 from elastic_core.errors import UserError
 from elastic_core.host import fork_client, mlflow_access
 from elastic_core.host.environment import job_environment, job_variables
-from elastic_core.host.this_machine import discover
+from elastic_core.host.this_machine import discover, read_cluster, require_networks
 from elastic_core.host.worker_user.identity import WorkerUser, require_usable
 from elastic_core.services import airflow
 from elastic_core.services.groups import stop_groups
@@ -100,7 +100,7 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
 
 def prepare_home(settings: Settings, *, restoring: bool = False) -> None:
     """Make folder and secrets. Raises `UserError` for settings under which MLflow would be a way in, and for a home
-    that a back-up was not restored into to the end."""
+    that a back-up was not restored into to the end, and for nodes that are not where the cluster file says."""
     if not restoring and (unfinished := settings.home / RESTORING).exists():
         raise UserError(
             f"{unfinished.read_text()} was not restored to the end into {settings.home}: remove this folder and the "
@@ -114,6 +114,8 @@ def prepare_home(settings: Settings, *, restoring: bool = False) -> None:
                 "Name a user made for jobs alone."
             )
         require_usable(user, settings)
+    if settings.cluster is not None:
+        require_networks(read_cluster(settings.cluster))
     if not settings.mlflow_uri:
         mlflow_access.require_safe(settings)
     close_to_others(settings.home, GIVEN if user else ())
@@ -188,10 +190,9 @@ def push_cluster(settings: Settings) -> ClusterSpec:
     """
     from elastic_core.protocol.callers import Way, at_host
     from elastic_core.protocol.http_client import HttpControl
-    from elastic_core.state.memory_tier import node_addresses
 
     cluster = discover(settings)
-    node_addresses.check(cluster.addresses())
+    require_networks(cluster)
     control = HttpControl(settings.api_url(), read_secret(settings, "control").encode())
     control.acting(at_host(Way.CLI)).set_cluster(cluster)
     return cluster

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
@@ -26,14 +26,17 @@ def _named(member: str) -> str:
 Member = Annotated[str, Field(max_length=256), AfterValidator(_named)]
 
 
-def _an_address(text: str) -> str:
+def _of_one_host(address: str) -> str:
     try:
-        address = ip_address(text)
+        known = ipaddress.ip_address(address)
     except ValueError:
-        raise ValueError(f"{text!r} is no IP address; names are not resolved. Write one like 10.0.0.5") from None
-    if address.is_unspecified or address.is_multicast:
-        raise ValueError(f"{text!r} is no address of one machine; write the one at which other nodes reach this node")
-    return str(address)
+        raise ValueError(f"{address!r} is no IP address; write it in digits, such as 10.0.0.7") from None
+    if known.is_unspecified or known.is_multicast or known.is_link_local or str(known) == "255.255.255.255":
+        raise ValueError(f"{address} is not the address of one host; give the one by which the other nodes reach it")
+    return str(known)
+
+
+Address = Annotated[str, AfterValidator(_of_one_host)]
 
 
 class NodeSpec(BaseModel):
@@ -51,13 +54,33 @@ class NodeSpec(BaseModel):
     )
     slots: int = Field(ge=1, le=1024, description="accelerators of the node, or places for CPU workers", examples=[8])
     price_per_slot_hour: float = Field(default=0.0, ge=0, description="what an hour of one slot costs, in any currency")
-    address: Annotated[str, AfterValidator(_an_address)] | None = Field(
+    address: Address | None = Field(
         default=None,
-        max_length=64,
-        description="IP address of this machine at which the node's processes give state to those of other nodes, "
-        "inside TLS; loopback without one",
-        examples=["10.0.0.5"],
+        description="IP address of the node by which the others reach it, on a network that is private or encrypted "
+        "(state is inside TLS all the same); without one its processes talk over loopback",
+        examples=["10.0.0.7"],
     )
+    network_namespace: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        description="name of a network namespace of this machine (`ip netns`) in which the node's workers run: to try "
+        "several hosts on one; needs root, and the address that the namespace has",
+        examples=["node-a"],
+    )
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.network_namespace is not None and not self.has_address:
+            raise ValueError(
+                f"node {self.name!r} has the network namespace {self.network_namespace!r} and no address of its own: "
+                "loopback ends at a namespace. Give the address of an interface in it"
+            )
+        return self
+
+    @property
+    def has_address(self) -> bool:
+        """One that is not loopback."""
+        return self.address is not None and not ipaddress.ip_address(self.address).is_loopback
 
 
 class QueueSpec(BaseModel):
@@ -129,6 +152,23 @@ class ClusterSpec(BaseModel):
             raise ValueError(f"node names must differ, and {twice} are given more than once")
         return nodes
 
+    @field_validator("nodes")
+    @classmethod
+    def _nodes_reach_each_other(cls, nodes: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
+        without = [node.name for node in nodes if not node.has_address]
+        if without and len(without) < len(nodes):
+            raise ValueError(
+                f"either every node has an address of its own or none: {without} are on loopback, where the others "
+                "cannot reach them"
+            )
+        places: dict[str | None, set[str | None]] = {}
+        for node in nodes:
+            places.setdefault(node.address, set()).add(node.network_namespace)
+        twice = sorted(address for address, where in places.items() if address is not None and len(where) > 1)
+        if twice:
+            raise ValueError(f"the addresses {twice} are given to several network namespaces; each has its own")
+        return nodes
+
     @model_validator(mode="after")
     def _shares_exist(self) -> Self:
         names = [queue.name for queue in self.queues]
@@ -161,8 +201,8 @@ class ClusterSpec(BaseModel):
         return tuple(queue for queue in ordered if queue is not None)
 
     def addresses(self) -> dict[str, str]:
-        """Of the nodes that have one, by name."""
-        return {node.name: node.address for node in self.nodes if node.address is not None}
+        """Of the nodes that have one, by name; without those in network namespaces, which this process has not."""
+        return {n.name: n.address for n in self.nodes if n.address is not None and n.network_namespace is None}
 
     def domain_nodes(self) -> tuple[Node, ...]:
         return tuple(

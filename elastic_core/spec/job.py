@@ -334,7 +334,7 @@ class JobSpec(BaseModel):
             requested_batch=self.batch.base or self.batch.min,
             base_batch=self.batch.base or self.batch.min,
             min_efficiency=self.batch.min_efficiency,
-            comm=self.comm.algorithm,
+            comm=self.comm.asked,
         )
 
 

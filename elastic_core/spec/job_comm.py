@@ -7,6 +7,8 @@ from typing import Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from elastic_core.domain import AUTO, EXACT
+
 Algorithm = Literal[
     "allreduce",
     "fp16",
@@ -116,6 +118,11 @@ class Comm(BaseModel):
     def candidates(self) -> tuple[str, ...]:
         """What `auto` may choose from."""
         return admitted(self.allow)
+
+    @property
+    def asked(self) -> str:
+        """What an allocation of the job names; a choice from one is none."""
+        return EXACT if self.algorithm == AUTO and len(self.candidates) == 1 else self.algorithm
 
     @model_validator(mode="after")
     def _has_an_interval(self) -> Self:

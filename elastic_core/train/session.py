@@ -274,8 +274,7 @@ class Session:
         if order is None or saved is None:
             return None
         record = order.restore.candidates[0]
-        slots, address = self.allocation.slots, self._context.address
-        return KeptState.of(saved, record, self._group, slots, self._drawn, address)
+        return KeptState.of(saved, record, self._group, self.allocation.slots, self._drawn)
 
     def close(self) -> None:
         if self._prepared is not None:
@@ -360,7 +359,7 @@ class Session:
         kept, memory = self._context.kept, self._context.memory
         restored = restore(
             order.restore.candidates, store, self._group, slots, self._places.layout, mark_bad, state.boxes, kept,
-            state.memory(), self._context.address,
+            state.memory(),
         )  # fmt: skip
         if kept is not None:
             kept.loaded(slots)
@@ -370,9 +369,7 @@ class Session:
             self._progress.start_at(restored.record.step, restored.record.samples, restored.scalars)
         elif order.warm_start is not None:
             sha256 = order.warm_start_sha256
-            restored = warm_start(
-                store, order.warm_start, sha256, self._group, slots, state.boxes, state.memory(), self._context.address
-            )
+            restored = warm_start(store, order.warm_start, sha256, self._group, slots, state.boxes, state.memory())
             state.load_weights(restored.tensors)
         self._progress.timings.update(timings_of(restored, time.perf_counter() - started, kept, self._group, memory))
         return restored

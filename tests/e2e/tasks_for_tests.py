@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -69,6 +70,25 @@ class LineTask(Task):
 
     def example_input(self) -> Tensor:
         return torch.zeros(1, FEATURES)
+
+
+class WideLineParams(LineParams):
+    width: int = Field(default=1600, ge=1, description="of two layers in between, whose gradients are exchanged")
+
+
+class WideLine(LineTask):
+    """The same with many weights: computing takes its time on a slot of its own, exchanging takes a network."""
+
+    Params = WideLineParams
+    params: WideLineParams
+
+    def model(self) -> nn.Module:
+        sizes = (FEATURES, self.params.width, self.params.width)
+        layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
 class SlowBytesParams(BytesParams):

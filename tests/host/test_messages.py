@@ -16,6 +16,7 @@ from elastic_core.host.messages import (
     CacheServerAddress,
     GroupStop,
     Message,
+    NodeNetwork,
     OrderAllocation,
     OrderInForce,
     Rendezvous,
@@ -36,7 +37,10 @@ from elastic_core.state.store_access.store_grants import StoreAccess
 from tests.launch.builders import order
 
 SLOT = SlotId("n0", 1, "cpu")
-PLAN = SpawnPlan(argv=("python",), env={"A": "1"}, cwd="/p", grace_seconds=60.0, cpu_slots=(("n0", 1, "cpu"),))
+PLAN = SpawnPlan(
+    argv=("python",), env={"A": "1"}, cwd="/p", grace_seconds=60.0, cpu_slots=(("n0", 1, "cpu"),),
+    networks={"n0": NodeNetwork("10.0.0.7", "ns0")},
+)  # fmt: skip
 FILES: list[tuple[Message, int | str | None, str, Any]] = [
     (AgentProcess(7, 9), None, "agent.json", {"pid": 7, "start_time": 9}),
     (
@@ -64,6 +68,7 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
             "grace_seconds": 60.0,
             "cpu_slots": [["n0", 1, "cpu"]],
             "user": [],
+            "networks": {"n0": {"address": "10.0.0.7", "namespace": "ns0"}},
         },
     ),
     (GroupStop(5.0, 99.5), None, "stop.json", {"grace_seconds": 5.0, "kill_at": 99.5}),
@@ -72,7 +77,7 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
         Rendezvous("rendezvous-6.sock", b"\x01\xff", 6),
         None,
         "rendezvous.json",
-        {"socket": "rendezvous-6.sock", "token": "01ff", "generation": 6},
+        {"socket": "rendezvous-6.sock", "token": "01ff", "generation": 6, "host": "", "port": 0},
     ),
     (
         WorkerSettings(Path("/p"), "/s", "examples.*", "http://c", "http://s3"),
@@ -119,7 +124,10 @@ def test_a_file_without_one_of_its_keys_is_named_with_the_key(
     tmp_path: Path, message: Message, of: int | str | None, name: str, content: Any
 ) -> None:
     broken = content[0] if isinstance(content, list) else content
-    for key in [key for key in broken if key not in ("traceback", "control_url", "s3_endpoint", "user")]:
+    optional = {"traceback", "control_url", "s3_endpoint", "user", "networks"}
+    if isinstance(message, Rendezvous):
+        optional |= {"host", "port"}
+    for key in [key for key in broken if key not in optional]:
         value = {other: broken[other] for other in broken if other != key}
         (tmp_path / name).write_text(json.dumps([value] if isinstance(content, list) else value))
         with pytest.raises(InfrastructureError, match=rf"{name} cannot be used: the field '.*{key}' is missing"):

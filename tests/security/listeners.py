@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic_core.host.network import namespaces
 from tests.train import forked
 
 NOBODY = 65534
@@ -36,13 +37,14 @@ def listeners(pids: Sequence[int]) -> list[Listener]:
     return sorted(listener for pid in pids for listener in _of(pid))
 
 
-def knock_as_nobody(those: Sequence[Listener], folder: Path) -> dict[Listener, bytes | None]:
-    """What each says to a process of another Unix user (of ours, if we are not root) that sends `KNOCK`.
-
-    None where there is no connection.
+def knock_as_nobody(
+    those: Sequence[Listener], folder: Path, namespace: str | None = None
+) -> dict[Listener, bytes | None]:
+    """What each says to a process of another Unix user (of ours, if we are not root) that sends `KNOCK`, from that
+    network namespace if one is named. None where there is no connection.
     """
     log = folder / "stranger"
-    assert forked.join([forked.start(_knock, [(a.kind, a.host, a.port) for a in those], log=log)]) == [0]
+    assert forked.join([forked.start(_knock, [(a.kind, a.host, a.port) for a in those], namespace, log=log)]) == [0]
     heard = (None if answer is None else bytes.fromhex(answer) for answer in json.loads(log.read_text()))
     return dict(zip(those, heard, strict=True))
 
@@ -75,7 +77,9 @@ def _address(words: str) -> str:
     return str(ipaddress.ip_address(packed))
 
 
-def _knock(those: Sequence[tuple[str, str, int]]) -> int:
+def _knock(those: Sequence[tuple[str, str, int]], namespace: str | None) -> int:
+    if namespace is not None:
+        namespaces.enter(namespace)
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)

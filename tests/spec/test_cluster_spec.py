@@ -22,6 +22,10 @@ def check(**changes: Any) -> None:
     check_against(parse_job_spec(job), cluster(), now=NOW)
 
 
+def node(name: str, address: str | None, namespace: str | None = None) -> dict[str, Any]:
+    return {"name": name, "type": "cpu", "slots": 1, "address": address, "network_namespace": namespace}
+
+
 @pytest.mark.parametrize(
     ("nodes", "said"),
     [
@@ -33,6 +37,20 @@ def check(**changes: Any) -> None:
         ),
         ([{"name": "a", "type": "cpu", "slots": 1}] * 2, "node names must differ, and ['a'] are given more than once"),
         ([{"name": "A", "type": "cpu", "slots": 1}], "nodes.0.name: string should match pattern"),
+        ([node("a", "host-7")], "'host-7' is no IP address; write it in digits"),
+        ([node("a", "0.0.0.0")], "0.0.0.0 is not the address of one host"),
+        ([node("a", "::")], ":: is not the address of one host"),
+        ([node("a", "224.0.0.1")], "224.0.0.1 is not the address of one host"),
+        ([node("a", "fe80::1")], "fe80::1 is not the address of one host"),
+        ([node("a", "10.0.0.1"), node("b", None)], "either every node has an address of its own or none: ['b']"),
+        ([node("a", "10.0.0.1"), node("b", "127.0.0.1")], "either every node has an address of its own or none: ['b']"),
+        ([node("a", None, "ns")], "has the network namespace 'ns' and no address of its own"),
+        ([node("a", "127.0.0.1", "ns")], "has the network namespace 'ns' and no address of its own"),
+        ([node("a", "10.0.0.1", "x/../y")], "nodes.0.network_namespace: string should match pattern"),
+        (
+            [node("a", "10.0.0.1", "ns"), node("b", "10.0.0.1", "other")],
+            "['10.0.0.1'] are given to several network namespaces",
+        ),
     ],
 )
 def test_a_bad_cluster_is_refused(nodes: Any, said: str) -> None:
@@ -45,6 +63,15 @@ def test_wrong_items_are_not_also_called_too_few() -> None:
     with pytest.raises(UserError) as caught:
         cluster({"nodes": [{"name": "a", "type": "cpu"}]})
     assert "the cluster spec has 1 problem:\n- nodes.0.slots: is needed and was not given" in str(caught.value)
+
+
+def test_a_node_has_an_address_of_its_own_or_is_on_loopback() -> None:
+    nodes = cluster({"nodes": [node("a", "10.0.0.1"), node("b", "10.0.0.1"), node("c", "FD00::01", "ns")]}).nodes
+    assert [known.address for known in nodes] == ["10.0.0.1", "10.0.0.1", "fd00::1"]
+    assert [known.has_address for known in cluster({"nodes": [node("a", "127.0.0.1"), node("b", None)]}).nodes] == [
+        False,
+        False,
+    ]
 
 
 def test_capacity_is_by_type() -> None:

@@ -24,7 +24,8 @@ def test_without_a_word_it_is_the_exact_sum() -> None:
 
 
 def test_auto_admits_what_is_allowed_and_the_exact_sum_alone_without_a_word() -> None:
-    assert a_spec({"algorithm": "auto"}).limits().comm == "auto"
+    assert a_spec({"algorithm": "auto", "allow": "lossy"}).limits().comm == "auto"
+    assert a_spec({"algorithm": "auto"}).limits().comm == "allreduce"
     assert admitted(a_spec({"algorithm": "auto"}).comm.allow) == admitted("exact") == ("allreduce",)
     assert set(admitted("lossy")) == {name for name in CLASSES if CLASSES[name] in ("exact", "lossy")}
     assert set(admitted("averaging")) == set(CLASSES)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core.crashing import arm
+from elastic_core.host.network import namespaces
+from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec import JobSpec
@@ -32,6 +34,7 @@ class Job:
     endpoint: str = ""  # of the S3 server
     tasks: str = "tests.train.*"  # modules that an entry point may be in
     environment: dict[str, str] = field(default_factory=dict)  # of its workers, on top of the fork server's
+    places: list[tuple[str, str]] = field(default_factory=list)  # by rank: network namespace, and address in it
     crash: tuple[int, str] | None = None  # rank and point, of the workers started from now on
 
     @property
@@ -89,7 +92,9 @@ class Job:
 
     def _fork(self, run_dir: RunDir, number: int, *more: str) -> BaseProcess:
         crash = self.crash[1] if self.crash is not None and self.crash[0] == number else None
-        context = (str(self.folder / "ledger"), self.environment, crash)
+        namespace, address = self.places[number] if self.places else (None, LOOPBACK)
+        context = (str(self.folder / "ledger"), self.environment, crash, namespace)
+        more = ("--address", address, *more)
         return forked.start(work, str(run_dir.path), number, *context, *more, log=run_dir.log(number))
 
     def run(self, slots: int, batch: int = 16, **order: Any) -> list[int]:
@@ -112,9 +117,14 @@ class Job:
         return self.run_dir().read_json(f"error-rank{rank}.json") or {}
 
 
-def work(run_dir: str, rank: int, ledger: str, environment: dict[str, str], crash: str | None, *more: str) -> int:
+def work(
+    run_dir: str, rank: int, ledger: str, environment: dict[str, str], crash: str | None, namespace: str | None,
+    *more: str,
+) -> int:  # fmt: skip
     from elastic_core.train.process.worker import main
 
+    if namespace is not None:
+        namespaces.enter(namespace)
     os.environ.update(environment)
     if crash is not None:
         arm(crash)

@@ -16,6 +16,7 @@ from statistics import median
 import numpy as np
 
 from elastic_core.domain import JobView, Limits, ProfilePoint
+from elastic_core.predict.speed.kept_exchange import own_points
 from elastic_core.predict.speed.layout_speeds import factor, is_plain
 from elastic_core.predict.speed.step_form import Shapes, evaluate
 from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, stacked
@@ -91,7 +92,10 @@ def scales_of(jobs: Sequence[JobView], models: Sequence[Corrected], limits: Sequ
     Another model size under the same entry point shows here.
     """
     scales = np.ones(len(jobs))
-    measured = [[point for point in job.profile if point.step_seconds > 0] for job in jobs]
+    measured = [
+        [point for point in own_points(job.profile, own) if point.step_seconds > 0]
+        for job, own in zip(jobs, limits, strict=True)
+    ]
     rows = [row for row, points in enumerate(measured) if points]
     if not rows:
         return scales

@@ -27,6 +27,7 @@ from elastic_core.predict.remembered import Remembered
 from elastic_core.predict.speed import throughput
 from elastic_core.predict.speed.experience import Experience
 from elastic_core.predict.speed.goodput import BatchRange, Best
+from elastic_core.predict.speed.kept_exchange import shared_points
 from elastic_core.predict.speed.layout_speeds import Factors, factor
 from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, split
 
@@ -92,7 +93,7 @@ def _groups(
     key = options.key
     models = task_models.all(
         [
-            (throughput.alike(memories[task].points(), limits), limits, key, experience, unit)
+            (shared_points(memories[task].points(), limits), limits, key, experience, unit)
             for task, limits, unit in rows_by_model
         ]
     )

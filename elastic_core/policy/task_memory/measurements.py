@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from elastic_core.domain import EXACT, JobView, Layout, ProfilePoint, to_json
+from elastic_core.predict.speed.kept_exchange import to_share
 from elastic_core.predict.speed.layout_speeds import is_plain, name_of
 
 MOST_POINTS = 48  # of one task
@@ -125,7 +126,7 @@ def set_rates(memories: Mapping[str, TaskMemory], jobs: Sequence[JobView], rates
 
 def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None) -> Reported:
     known = before.names if before is not None else ()
-    usable = [point for point in job.profile if point.step_seconds > 0]
+    usable = [point for point in to_share(job.profile, job.limits) if point.step_seconds > 0]
     for point in usable:
         configuration = configuration_of(point)
         if _name(configuration) in known:

@@ -26,17 +26,16 @@ from math import sqrt
 
 import numpy as np
 
-from elastic_core.domain import AUTO, Layout, Limits, ProfilePoint, ThroughputModel
+from elastic_core.domain import Layout, Limits, ProfilePoint, ThroughputModel
 from elastic_core.predict.speed import layout_speeds
 from elastic_core.predict.speed.experience import NOTHING, Experience
+from elastic_core.predict.speed.kept_exchange import own_points
 from elastic_core.predict.speed.posterior import MODEL_ERROR, POINT_ERROR, Question, estimates, prior_of
 from elastic_core.predict.speed.step_form import BY_TYPE, COMMON, Floats, Ints, Parts, Shapes, evaluate, slopes, split
 
 __all__ = ["Floats", "Ints", "Measured", "StepTime", "fit", "fit_all", "packed", "relative_errors", "split", "stacked"]
 
 _UNSEEN_SECONDS = 0.05  # of a job never seen, for its base batch on one slot: only ratios matter to a decision
-
-Place = tuple[int, int, str]  # slots, nodes, type
 
 # (points, limits, experience): what a model is fitted to
 Measured = tuple[Sequence[ProfilePoint], Limits, Experience]
@@ -185,7 +184,7 @@ def fit_all(jobs: Sequence[Measured]) -> list[StepTime]:
     at the scale of the one configuration measured if there is one. Types that only `experience` knows are in the model
     too, projected from those that were measured. A model does not depend on the other jobs.
     """
-    sane = [[point for point in alike(points, limits) if _sane(point)] for points, limits, _ in jobs]
+    sane = [[point for point in own_points(points, limits) if _sane(point)] for points, limits, _ in jobs]
     usable = [layout_speeds.as_replicas(points, limits) for points, (_, limits, _) in zip(sane, jobs, strict=True)]
     asked = [row for row, points in enumerate(usable) if points]
     parameters = estimates([Question(usable[row], _types(usable[row], *jobs[row][1:]), jobs[row][2]) for row in asked])
@@ -200,34 +199,6 @@ def fit_all(jobs: Sequence[Measured]) -> list[StepTime]:
             times = StepTime(*answer, types, _source(usable[row]), num_points=len(usable[row]))
             models.append(_with_layouts(times, sane[row], limits))
     return models
-
-
-def alike(points: Sequence[ProfilePoint], limits: Limits) -> tuple[ProfilePoint, ...]:
-    """Those measured under the job's own communication algorithm; one slot exchanges nothing.
-
-    A job whose algorithm is chosen by measurement has on so many slots and nodes of a type the one that was kept there:
-    under which it reported most. Of as many reports each, as right after a trial, it is the one that was fastest.
-    """
-    own: Mapping[Place, str] = _kept(points) if limits.comm == AUTO else {}
-    return tuple(point for point in points if point.num_slots == 1 or point.comm == own.get(_place(point), limits.comm))
-
-
-def _kept(points: Sequence[ProfilePoint]) -> dict[Place, str]:
-    """The algorithm at each place. Deterministic: by reports, speed, name."""
-    reports: dict[tuple[Place, str], int] = {}
-    speeds: dict[tuple[Place, str], float] = {}
-    for point in points:
-        key = (_place(point), point.comm)
-        reports[key] = reports.get(key, 0) + point.count
-        speeds[key] = max(speeds.get(key, 0.0), point.global_batch / point.step_seconds)
-    best: dict[Place, str] = {}
-    for place, comm in sorted(reports, key=lambda key: (reports[key], speeds[key], key[1])):
-        best[place] = comm
-    return best
-
-
-def _place(point: ProfilePoint) -> Place:
-    return point.num_slots, point.num_nodes, point.type
 
 
 def _source(points: Sequence[ProfilePoint]) -> str:

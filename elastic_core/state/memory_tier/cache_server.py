@@ -28,12 +28,13 @@ from elastic_core import logs
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.detached import detach, is_installed
 from elastic_core.host.messages import CacheServerAddress
+from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.memory_tier.cache import Memory
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient, new_file, seal, write_all
 from elastic_core.state.memory_tier.channel import Channel, receive
-from elastic_core.state.memory_tier.node_addresses import LOOPBACK, accepted, listen
+from elastic_core.state.memory_tier.node_addresses import accepted, listen
 
 log = logging.getLogger("elastic_core.state.memory_tier.cache_server")  # in its own process `__name__` is "__main__"
 

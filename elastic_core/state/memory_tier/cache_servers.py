@@ -18,6 +18,7 @@ from elastic_core.errors import UserError
 from elastic_core.host.detached import shared_secret
 from elastic_core.host.environment import allowed
 from elastic_core.host.messages import CacheServerAddress
+from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.host.process import ProcessId, end_processes
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.this_machine import read_cluster
@@ -28,7 +29,6 @@ from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient
 from elastic_core.state.memory_tier.cache_server import ADMIN, job_key
-from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 
 log = get_logger(__name__)
 

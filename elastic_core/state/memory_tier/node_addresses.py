@@ -7,22 +7,10 @@ An address is one of this machine's (`spec.cluster.NodeSpec.address`). Between m
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 
-from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.host.mlflow_access import is_loopback
+from elastic_core.errors import InfrastructureError
+from elastic_core.host.network.interfaces import LOOPBACK, is_loopback
 from elastic_core.state.memory_tier.encryption import client_side, server_side
-
-LOOPBACK = "127.0.0.1"
-
-
-def check(addresses: Mapping[str, str]) -> None:
-    """Raises `UserError` for a node whose address is not this machine's. `addresses`: by node."""
-    for node, host in addresses.items():
-        try:
-            listen(host).close()
-        except InfrastructureError as error:
-            raise UserError(f"node {node!r}: {error}") from error
 
 
 def listen(host: str) -> socket.socket:

@@ -27,6 +27,7 @@ from torch import Tensor
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.state.format.manifest import Manifest
 from elastic_core.state.format.read_plan import Destination
 from elastic_core.state.format.reading import fill
@@ -34,7 +35,6 @@ from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.dtypes import dtype_of, itemsize
 from elastic_core.state.layout.layout import TensorMeta, of_one_rank
 from elastic_core.state.layout.overlap import HeldBoxes, WantedBoxes
-from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 from elastic_core.state.reshard import shared
 from elastic_core.state.reshard.change_plan import plan_load
 from elastic_core.state.reshard.exchange import Exchange, map_collectively, run_on_all_ranks

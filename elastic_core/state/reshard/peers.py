@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elastic_core.errors import ElasticError, InfrastructureError
+from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
-from elastic_core.state.memory_tier.node_addresses import LOOPBACK, accepted, connected, listen
+from elastic_core.state.memory_tier.node_addresses import accepted, connected, listen
 from elastic_core.state.reshard.memories import Memory, find
 
 Address = tuple[str, int]

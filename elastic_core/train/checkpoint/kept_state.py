@@ -25,7 +25,6 @@ from elastic_core.state.format.writing import StagingBuffer
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.layout import TensorMeta, of_one_rank
 from elastic_core.state.layout.overlap import HeldBoxes, cells_of
-from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 from elastic_core.state.reshard.collective_load import OldMemories
 from elastic_core.state.reshard.memories import Memory, boxes_of
 from elastic_core.state.reshard.peers import Address, PeerSource, RangeServer
@@ -59,10 +58,10 @@ class KeptState:
         manifest: Manifest | None,
         secret: bytes,
         drawn: Drawn | None,
-        host: str = LOOPBACK,
+        host: str,
     ) -> None:
         """`slots`: the group's, by rank. `drawn`: what the making of its model left (`undrawn_weights.make_model`).
-        `host`: where it is served."""
+        `host`: this node's address, where it is served."""
         self.uri, self.manifest, self._slots, self._secret = uri, manifest, slots, secret
         self.drawn = drawn
         self._own_slot, self._memory = slots[rank], memory
@@ -79,7 +78,6 @@ class KeptState:
         group: Group,
         slots: Sequence[Slot],
         drawn: Drawn | None = None,
-        host: str = LOOPBACK,
     ) -> KeptState | None:
         """Keep what was saved of `record`, the checkpoint that was just committed. Collective in the old group.
 
@@ -91,7 +89,7 @@ class KeptState:
             told = group.from_first(secrets.token_bytes(_SECRET_BYTES) + saved.manifest)
             secret, written = told[:_SECRET_BYTES], told[_SECRET_BYTES:]
             manifest, memory = _unchanged(saved, record, written)
-            kept = KeptState(record.uri, slots, group.rank, memory, manifest, secret, drawn, host)
+            kept = KeptState(record.uri, slots, group.rank, memory, manifest, secret, drawn, group.address)
             messages = group.gather_bytes(json.dumps(kept._own_message()).encode())
         except InfrastructureError as error:
             _log.warning("nothing is kept of %s: %s", record.uri, error)
@@ -166,12 +164,12 @@ class KeptState:
 
 
 def old_memories(
-    messages: Sequence[dict[str, Any] | None], without: Sequence[Slot], own: Memory, host: str = LOOPBACK
+    messages: Sequence[dict[str, Any] | None], without: Sequence[Slot], own: Memory, host: str
 ) -> OldMemories:
     """What the new group was told by those of the old one (`KeptState.message`), the same on every rank but `own`.
 
-    `without`: slots whose processes keep nothing, or nothing that can be used any more. `host`: where this process
-    serves what it passes on.
+    `without`: slots whose processes keep nothing, or nothing that can be used any more. `host`: this node's address,
+    where this process serves what it passes on.
     """
     message = next((message for message in messages if message is not None), None)
     if message is None:

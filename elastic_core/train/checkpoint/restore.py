@@ -24,7 +24,6 @@ from elastic_core.state.format.checkpoint_format import Box, Manifest, read_mani
 from elastic_core.state.format.manifest import parse_manifest
 from elastic_core.state.layout.layout import of_one_rank
 from elastic_core.state.memory_tier.cached_store import MemoryTier
-from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 from elastic_core.state.reshard import shared
 from elastic_core.state.reshard.collective_load import NO_MEMORY, READING, LoadGroup, load_collectively
 from elastic_core.state.reshard.exchange import run_on_all_ranks
@@ -67,13 +66,12 @@ def restore(
     boxes: Boxes | None = None,
     kept: KeptState | None = None,
     into: Mapping[str, Tensor] = NO_MEMORY,
-    host: str = LOOPBACK,
 ) -> Restored:
     """Read the newest good candidate, the same on every rank. `mark_bad` is rank 0's, `slots` are those of the ranks.
 
     `boxes`: the parts of the model's and the optimizer's tensors that this rank needs; whole ones, if that is None.
     `kept`: what this process kept of a checkpoint; as far as peers have kept it, nothing of it is read from the store.
-    `into`: memory for this rank's parts, as in `load_collectively`. `host`: where it serves what it passes on.
+    `into`: memory for this rank's parts, as in `load_collectively`.
 
     Raises `InfrastructureError` when there are candidates and all are corrupt, or the store does not answer.
     """
@@ -84,7 +82,7 @@ def restore(
             return record.layout == layout and manifest.scalars.get("world") == group.world
 
         kept_of_it = kept if kept and kept.uri == record.uri else None
-        source = _Source(store, record.uri, record.manifest_sha256, kept_of_it, host)
+        source = _Source(store, record.uri, record.manifest_sha256, kept_of_it)
         try:
             return replace(_read(source, group, slots, boxes, of_same_ranks, _of_rank, into), record=record)
         except CorruptCheckpoint as error:
@@ -109,13 +107,12 @@ def warm_start(
     slots: Sequence[Slot],
     boxes: Boxes,
     into: Mapping[str, Tensor] = NO_MEMORY,
-    host: str = LOOPBACK,
 ) -> Restored:
     """The model's tensors of a checkpoint of another job, or this rank's parts of them. Collective.
 
-    `sha256`: what its manifest must have, if that is known. `into`, `host` as in `restore`. Raises `CorruptCheckpoint`.
+    `sha256`: what its manifest must have, if that is known. `into` as in `restore`. Raises `CorruptCheckpoint`.
     """
-    source = _Source(store, uri, sha256, None, host)
+    source = _Source(store, uri, sha256, None)
     of_model: Concerns = lambda name, _: name.startswith(MODEL)  # noqa: E731
     return replace(_read(source, group, slots, boxes, lambda _: False, of_model, into), scalars={})
 
@@ -159,7 +156,6 @@ class _Source:
     uri: str
     sha256: str | None
     kept: KeptState | None
-    host: str
 
     def manifest(self, told: bytes) -> tuple[Manifest, int]:
         """Kept, or else from the bytes that a process of the old group has `told`; without them from the store. And
@@ -214,7 +210,7 @@ def _read(
         [answer["kept"] for answer in answers],
         [slot for slot, answer in zip(slots, answers, strict=True) if not answer["sound"]],
         kept.memory if kept is not None else {},
-        source.host,
+        group.address,
     )
     agreed = time.perf_counter()
     loaded = load_collectively(source.store, manifest, wanted, load_group, _log.warning, old, into)

@@ -2,8 +2,8 @@
 
 Rank 0 serves the keys by which the ranks find each other (`group_store`) and leaves the way to them in the run dir;
 every forming of a group has a generation, the epoch under which it forms, and a token, so that nobody joins an earlier
-one. All of it stays on this host, since all nodes of a cluster are this host so far, and no stranger takes part
-(`strangers`). What goes between ranks is bytes (JSON) and float64 vectors: nothing is pickled.
+one. Ranks listen at their node's own address, and on loopback where it has none; no stranger takes part (`strangers`).
+What goes between ranks is bytes (JSON) and float64 vectors: nothing is pickled, and nothing encrypted.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from torch._C._distributed_c10d import PrefixStore  # torch.distributed does not
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.exits import ExchangeBroken
 from elastic_core.host.messages import Rendezvous
+from elastic_core.host.network.interfaces import LOOPBACK, interface_of, is_loopback
 from elastic_core.host.rundir import RunDir
 from elastic_core.train.parallel.group_store import GroupStoreServer, PeerStore
+from elastic_core.train.parallel.store_doors import Door, TcpDoor, UnixDoor
 from elastic_core.train.parallel.strangers import closed_afterwards, prove_peers
 
 RENDEZVOUS_SECONDS = 120.0
 _LENGTH_BYTES, _SHORT_BYTES = 8, 4088  # of a message's head
 COLLECTIVE_SECONDS = 600.0  # a commit may be retried for a lease's life while the others wait
 TOKEN_BYTES = 32
-# Without a name gloo resolves the host's, which may lead anywhere, and NCCL takes what it finds; NCCL's monitoring
-# (RAS) answers whoever asks at its port.
-ON_THIS_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_RAS_ENABLE": "0"}
 _log = logging.getLogger(__name__)
 
 
@@ -48,23 +47,29 @@ class Group:
         device: torch.device | None = None,
         store: GroupStoreServer | PeerStore | None = None,
         token: bytes = b"",
+        address: str = LOOPBACK,
     ) -> None:
+        """`address`: of this rank's node, where it may listen."""
         self.rank = rank
         self.world = world
         self.device = device or torch.device("cpu")
+        self.address = address
         self._store, self._token = store, token
 
     @staticmethod
-    def form(run_dir: RunDir, rank: int, world: int, device: torch.device, generation: int = 0) -> Group:
-        """Meet the other ranks. Raises `InfrastructureError` when they do not come in time, or a stranger comes."""
+    def form(
+        run_dir: RunDir, rank: int, world: int, device: torch.device, generation: int = 0, address: str = LOOPBACK
+    ) -> Group:
+        """Meet the other ranks. Raises `InfrastructureError` when they do not come in time, or a stranger comes, or
+        this host does not have the address."""
         if world == 1:
-            return Group(rank, world, device)
-        _stay_on_this_host()
+            return Group(rank, world, device, address=address)
+        _listen_only_at(address)
         with communicating("the rendezvous"):
-            store, token = _open_store(run_dir, rank, generation)
-            group = Group(rank, world, device, store, token)
+            store, token = _open_store(run_dir, rank, generation, address)
+            group = Group(rank, world, device, store, token, address)
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            with closed_afterwards():
+            with closed_afterwards(address):
                 dist.init_process_group(
                     backend,
                     store=PrefixStore(
@@ -84,7 +89,7 @@ class Group:
     def beside(self, what: str) -> dist.ProcessGroup:
         """Another gloo group of the same ranks, for what is exchanged at the same time as something in this one.
         Collective; closed with this one."""
-        with communicating(f"the forming of {what}"), closed_afterwards():
+        with communicating(f"the forming of {what}"), closed_afterwards(self.address):
             made: dist.ProcessGroup | None = dist.new_group(
                 backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS)
             )
@@ -226,31 +231,46 @@ def exchanging() -> Iterator[None]:
         raise ExchangeBroken(f"The exchange between ranks broke: {error}. Another rank is gone.") from error
 
 
-def _stay_on_this_host() -> None:
-    for name, value in ON_THIS_HOST.items():
+def _listen_only_at(address: str) -> None:
+    """Bind gloo and NCCL to the address's interface. Without a name gloo resolves the host's, which may lead anywhere,
+    and NCCL takes what it finds; NCCL's monitoring (RAS) answers whoever asks at its port."""
+    interface = interface_of(address)
+    wanted = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}", "NCCL_RAS_ENABLE": "0"}
+    for name, value in wanted.items():
         if os.environ.get(name, value) != value:
-            _log.warning("%s=%s is passed over: all ranks are on this host, so it is %s", name, os.environ[name], value)
+            _log.warning("%s=%s is passed over: this node's address is %s, so it is %s",
+                         name, os.environ[name], address, value)  # fmt: skip
         os.environ[name] = value
 
 
-def _open_store(run_dir: RunDir, rank: int, generation: int) -> tuple[GroupStoreServer | PeerStore, bytes]:
+def _open_store(
+    run_dir: RunDir, rank: int, generation: int, address: str
+) -> tuple[GroupStoreServer | PeerStore, bytes]:
     """The group's store, and its token."""
     if rank == 0:
         token = secrets.token_bytes(TOKEN_BYTES)
         name = f"rendezvous-{generation}.sock"
-        server = GroupStoreServer(run_dir.path / name, token, RENDEZVOUS_SECONDS)
-        run_dir.write(Rendezvous(socket=name, token=token, generation=generation))
+        here: Door = UnixDoor(run_dir.path / name) if is_loopback(address) else TcpDoor(address)
+        server = GroupStoreServer(here, token, RENDEZVOUS_SECONDS)
+        if isinstance(server.door, TcpDoor):
+            run_dir.write(Rendezvous("", token, generation, host=server.door.host, port=server.door.port))
+        else:
+            run_dir.write(Rendezvous(name, token, generation))
         return server, token
     deadline = time.monotonic() + RENDEZVOUS_SECONDS
     while True:
         message = run_dir.read(Rendezvous)
         if message is not None and message.generation == generation:
-            return PeerStore(run_dir.path / message.socket, message.token, RENDEZVOUS_SECONDS), message.token
+            return PeerStore(_door(message, run_dir), message.token, RENDEZVOUS_SECONDS), message.token
         if time.monotonic() > deadline:
             raise InfrastructureError(
                 f"Rank {rank} waited {RENDEZVOUS_SECONDS:g} s for rank 0 to write {run_dir.path}/rendezvous.json."
             )
         time.sleep(0.02)
+
+
+def _door(message: Rendezvous, run_dir: RunDir) -> Door:
+    return UnixDoor(run_dir.path / message.socket) if message.socket else TcpDoor(message.host, message.port)
 
 
 def _first_line(error: BaseException) -> str:

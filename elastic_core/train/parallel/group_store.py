@@ -1,9 +1,10 @@
 """The keys and values through which the ranks of one group find each other, closed to everybody else.
 
 Rank 0 holds them in memory (torch's `HashStore`) and serves them on a Unix socket in the group's run dir, which no
-other Unix user can reach. A peer shows that it knows the token of this very group before its first key, and rank 0
-shows it as well (`state.memory_tier.channel`); every request has a MAC. torch's own TCPStore listens on all interfaces
-and asks nobody who they are. A process of the same Unix user can read the token in the run dir.
+other Unix user can reach, or, to nodes with addresses of their own, at its node's (`store_doors`). A peer shows that it
+knows the token of this very group before its first key, and rank 0 shows it as well (`state.memory_tier.channel`);
+every request has a MAC. torch's own TCPStore listens on all interfaces and asks nobody who they are. A process of the
+same Unix user can read the token in the run dir.
 """
 
 from __future__ import annotations
@@ -15,39 +16,35 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store  # torch.distributed does not export the types
 
 from elastic_core.errors import InfrastructureError
-from elastic_core.host.unix_sockets import reachable
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
+from elastic_core.train.parallel.store_doors import Door
 
 HANDSHAKE_SECONDS = 10.0  # that a peer may take to show the token
 ANSWER_SECONDS = 30.0  # for an answer, besides what a wait may take
+MOST_HANDSHAKES = 64  # at once: who connects and shows nothing is not to use up rank 0's files
 _FAULTS = (OSError, EOFError, ValueError)  # of a connection whose other side is gone, or is no peer
 
 
 class GroupStoreServer:
-    """Rank 0's side. `store` is for rank 0 itself; peers come by the socket, from construction until `close`."""
+    """Rank 0's side. `store` is for rank 0 itself; peers come by `door`, from construction until `close`."""
 
-    def __init__(self, path: Path, token: bytes, wait_seconds: float) -> None:
-        """`path`: of the socket, in a folder that is this user's alone. `wait_seconds`: for a key that is missing."""
+    def __init__(self, door: Door, token: bytes, wait_seconds: float) -> None:
+        """`wait_seconds`: for a key that is missing. `door` is where it is; its port is known from now on."""
         self.store = HashStore()
         self.store.set_timeout(timedelta(seconds=wait_seconds))
-        self._path, self._token = path, token
-        self._socket = socket.socket(socket.AF_UNIX)
-        with closing_on_error(self._socket), reachable(path) as address:
-            path.unlink(missing_ok=True)
-            self._socket.bind(address)
-            path.chmod(0o600)
-            self._socket.listen()
+        self._token = token
+        self._handshakes = threading.BoundedSemaphore(MOST_HANDSHAKES)
+        self.door, self._socket = door.opened()
         threading.Thread(target=self._accept, name="group-store", daemon=True).start()
 
     def close(self) -> None:
-        self._path.unlink(missing_ok=True)
+        self.door.remove()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._socket.close()
@@ -58,15 +55,25 @@ class GroupStoreServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
+            if not self._handshakes.acquire(blocking=False):
+                connection.close()
+                continue
             threading.Thread(target=self._serve, args=(connection,), name="group-store-peer", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(*_FAULTS, KeyError, TypeError):
+            channel = self._met(connection)
+            while channel is not None:
+                self._answer(channel, json.loads(channel.receive_request()))
+
+    def _met(self, connection: socket.socket) -> Channel | None:
+        try:
             connection.settimeout(HANDSHAKE_SECONDS)
             channel = Channel.accept(connection, self._token)
             connection.settimeout(None)
-            while channel is not None:
-                self._answer(channel, json.loads(channel.receive_request()))
+        finally:
+            self._handshakes.release()
+        return channel
 
     def _answer(self, channel: Channel, request: Mapping[str, Any]) -> None:
         operation = _OPERATIONS[request["op"]]
@@ -85,10 +92,10 @@ class PeerStore(Store):
     not come in time. Whoever forms a group with it keeps it: torch holds the half of it that is not Python's.
     """
 
-    def __init__(self, path: Path, token: bytes, wait_seconds: float) -> None:
+    def __init__(self, door: Door, token: bytes, wait_seconds: float) -> None:
         super().__init__()
         self.set_timeout(timedelta(seconds=wait_seconds))
-        self._path, self._token = path, token
+        self._door, self._token = door, token
         self._idle: queue.SimpleQueue[tuple[socket.socket, Channel]] = queue.SimpleQueue()
         self._idle.put(self._connect())
 
@@ -137,7 +144,7 @@ class PeerStore(Store):
                 channel.send_request(json.dumps({"op": operation, "wait": wait, **arguments}).encode())
                 answer, fault = _receive(channel)
         except _FAULTS as error:
-            raise dist.DistNetworkError(f"rank 0 does not answer at {self._path}: {error}") from error
+            raise dist.DistNetworkError(f"rank 0 does not answer at {self._door}: {error}") from error
         self._idle.put((connection, channel))
         if fault:
             raise dist.DistStoreError(fault)
@@ -149,14 +156,12 @@ class PeerStore(Store):
         return self._connect()
 
     def _connect(self) -> tuple[socket.socket, Channel]:
-        connection = socket.socket(socket.AF_UNIX)
         try:
-            with closing_on_error(connection), reachable(self._path) as address:
-                connection.settimeout(HANDSHAKE_SECONDS)
-                connection.connect(address)
+            connection = self._door.connected(HANDSHAKE_SECONDS)
+            with closing_on_error(connection):
                 return connection, Channel.connect(connection, self._token)
         except _FAULTS as error:
-            raise dist.DistNetworkError(f"rank 0 cannot be reached at {self._path}: {error}") from error
+            raise dist.DistNetworkError(f"rank 0 cannot be reached at {self._door}: {error}") from error
 
 
 def _receive(channel: Channel) -> tuple[bytes, str]:

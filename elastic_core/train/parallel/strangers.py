@@ -4,7 +4,8 @@ gloo authenticates nobody, and torch's wheel has it without TLS: its listener ta
 right small number for the peer. So the ranks show each other, over every connection that has come about, that they know
 the group's token; whoever does not is no peer, and the group does not form. After that nobody has a reason to connect:
 the kernel drops what tries (a socket filter, Linux's SO_ATTACH_FILTER), so that the rank's file descriptors cannot be
-used up either. A stranger on the same host can make the forming fail within its few milliseconds, and take no part.
+used up either. A stranger who reaches a rank's address can make the forming fail within its few milliseconds, and take
+no part. Where listeners lie is looked at as well: no wider than at the node's own address.
 NCCL asks whoever connects for a number that only the store gives.
 """
 
@@ -19,11 +20,13 @@ import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import torch
 import torch.distributed as dist
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.network.interfaces import LOOPBACK
 
 PROOF_SECONDS = 60.0
 _PROOF_BYTES = 32
@@ -58,13 +61,25 @@ def prove_peers(token: bytes, what: str, group: dist.ProcessGroup | None = None)
 
 
 @contextmanager
-def closed_afterwards() -> Iterator[None]:
-    """Listeners on the network that come into being in here take no further connection once this is over."""
+def closed_afterwards(address: str = LOOPBACK) -> Iterator[None]:
+    """Listeners on the network that come into being in here take no further connection once this is over.
+
+    Raises `InfrastructureError` where one is at another address of this host than `address`.
+    """
     before = set(_listeners())
     yield
+    elsewhere = []
     for inode, fd in _listeners().items():
         if inode not in before:
             _drop_everything(fd)
+            host = _host(fd)
+            if host != ip_address(address):
+                elsewhere.append(str(host))
+    if elsewhere:
+        raise InfrastructureError(
+            f"Ranks were to meet at {address}, and this one listens at {', '.join(sorted(elsewhere))}: its network "
+            f"interface has several addresses. Give the node the first of them in the cluster file."
+        )
 
 
 def _proof(token: bytes, what: str, sender: int, receiver: int) -> bytes:
@@ -86,6 +101,11 @@ def _listens(fd: int) -> bool:
     with closing(socket.socket(fileno=os.dup(fd))) as duplicate:
         of_network = duplicate.family in (socket.AF_INET, socket.AF_INET6)
         return of_network and duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+
+
+def _host(fd: int) -> IPv4Address | IPv6Address:
+    with closing(socket.socket(fileno=os.dup(fd))) as duplicate:
+        return ip_address(duplicate.getsockname()[0])
 
 
 def _drop_everything(fd: int) -> None:

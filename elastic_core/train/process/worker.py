@@ -30,9 +30,11 @@ from elastic_core import logs
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
 from elastic_core.host.exits import ExitCode, exit_code
-from elastic_core.host.messages import NodeAddresses, ServingState, WorkerError, WorkerSettings
+from elastic_core.host.messages import ServingState, WorkerError, WorkerSettings
+from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
+from elastic_core.host.unix_sockets import name_for_life
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import TrainerControl
 from elastic_core.train.lease.lease_heartbeat import Connect
@@ -69,16 +71,19 @@ def main(
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of the process group")
     parser.add_argument("--rank", type=int, required=True, help="index of this worker's slot in the allocation")
     parser.add_argument("--slot", help="NODE:INDEX; wait until this slot is the group's. --rank is a number only, then")
+    parser.add_argument("--address", default=LOOPBACK, help="of this node: where the other ranks reach this one")
+    parser.add_argument("--control-socket", type=Path, help="Unix socket that leads to the control API")
     options = parser.parse_args(argv)
     run_dir, number = RunDir(options.run_dir), options.rank
     if standalone or not _log.hasHandlers():  # else the caller's logging holds
         logs.configure("worker")
     try:
         with _sigterm(stop_requests := StopRequests()):
+            place = _Place(run_dir, number, options.address, options.control_socket, connect, standalone)
             if options.slot is None:
-                _train(run_dir, number, connect, stop_requests, started, standalone)
+                _train(place, stop_requests, started)
             else:
-                _join(run_dir, number, options.slot, connect, stop_requests)
+                _join(place, options.slot, stop_requests)
     except KeyboardInterrupt as error:
         if not standalone:
             raise  # somebody sits in front of the debug launcher
@@ -88,48 +93,59 @@ def main(
     return ExitCode.DONE
 
 
-def _train(
-    run_dir: RunDir, rank: int, connect: Connect | None, stop_requests: StopRequests, started: float, standalone: bool
-) -> None:
-    order = run_dir.order()
-    settings = run_dir.require(WorkerSettings)
-    holder = _lease_holder(run_dir, settings, connect, stop_requests, standalone)
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What this process was started with."""
+
+    run_dir: RunDir
+    number: int
+    address: str
+    control_socket: Path | None
+    connect: Connect | None
+    standalone: bool
+
+    def holder(self, settings: WorkerSettings, stop_requests: StopRequests) -> LeaseHolder:
+        return LeaseHolder(
+            self.run_dir,
+            self.connect or _client(settings, self.control_socket),
+            stop_requests,
+            on_lost=_end_process if self.standalone else _log.error,
+            resizable=self.standalone,
+        )
+
+    def trainer(
+        self, slot: Slot, entry: Any, settings: WorkerSettings, stop_requests: StopRequests, holder: LeaseHolder
+    ) -> _Trainer:
+        return _Trainer(self.run_dir, self.number, slot, self.address, entry, settings, stop_requests, holder)
+
+
+def _train(place: _Place, stop_requests: StopRequests, started: float) -> None:
+    rank = place.number
+    order = place.run_dir.order()
+    settings = place.run_dir.require(WorkerSettings)
+    holder = place.holder(settings, stop_requests)
     if rank == 0:
         holder.open(order)
     try:
-        entry = _load(order, settings, standalone)
-        _Trainer(run_dir, rank, order.allocation.slots[rank], entry, settings, stop_requests, holder).train(
-            order, started
-        )
+        entry = _load(order, settings, place.standalone)
+        place.trainer(order.allocation.slots[rank], entry, settings, stop_requests, holder).train(order, started)
     finally:
         holder.close()
 
 
-def _join(run_dir: RunDir, number: int, place: str, connect: Connect | None, stop_requests: StopRequests) -> None:
+def _join(place: _Place, slot_name: str, stop_requests: StopRequests) -> None:
     """Load everything, wait to be needed, and take part from then on."""
-    settings = run_dir.require(WorkerSettings)
-    entry = _load(run_dir.order(), settings, standalone=True)
-    joined = wait_for_order(run_dir, number, place, stop_requests)
+    settings = place.run_dir.require(WorkerSettings)
+    entry = _load(place.run_dir.order(), settings, standalone=True)
+    joined = wait_for_order(place.run_dir, place.number, slot_name, stop_requests)
     if joined is None:
         return
     order, slot = joined
-    holder = _lease_holder(run_dir, settings, connect, stop_requests, standalone=True)
+    holder = place.holder(settings, stop_requests)
     try:
-        _Trainer(run_dir, number, slot, entry, settings, stop_requests, holder).train(order, time.perf_counter())
+        place.trainer(slot, entry, settings, stop_requests, holder).train(order, time.perf_counter())
     finally:
         holder.close()
-
-
-def _lease_holder(
-    run_dir: RunDir, settings: WorkerSettings, connect: Connect | None, stop_requests: StopRequests, standalone: bool
-) -> LeaseHolder:
-    return LeaseHolder(
-        run_dir,
-        connect or _client(settings),
-        stop_requests,
-        on_lost=_end_process if standalone else _log.error,
-        resizable=standalone,
-    )
 
 
 def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any:
@@ -151,6 +167,7 @@ class _Trainer:
     run_dir: RunDir
     number: int
     slot: Slot
+    address: str  # of this node
     entry: Any
     settings: WorkerSettings
     stop_requests: StopRequests
@@ -189,7 +206,6 @@ class _Trainer:
         when its lease holds."""
         from elastic_core.state.memory_tier.cache_client import Access
         from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore
-        from elastic_core.state.memory_tier.node_addresses import LOOPBACK
         from elastic_core.state.store_access.brokered_store import open_for_job
         from elastic_core.state.store_access.store_grants import StoreAccess
         from elastic_core.train.entry import run
@@ -202,9 +218,9 @@ class _Trainer:
         slots, settings = order.allocation.slots, self.settings
         rank = slots.index(self.slot)
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(slots)))
-        group = Group.form(self.run_dir, rank, len(slots), device, generation=order.epoch)
+        group = Group.form(self.run_dir, rank, len(slots), device, order.epoch, self.address)
         store = open_for_job(settings.store, settings.s3_endpoint, self.run_dir.read(StoreAccess))
-        access, addresses = self.run_dir.read(Access), self.run_dir.read(NodeAddresses)
+        access = self.run_dir.read(Access)
         memory = None
         if access is not None:
             memory = MemoryTier(access, self.slot.node, order.spec.checkpoints.memory_copies)
@@ -218,7 +234,6 @@ class _Trainer:
                 control_link=self.lease.link,
                 started_at=started,
                 kept=kept,
-                address=addresses.by_node.get(self.slot.node, LOOPBACK) if addresses is not None else LOOPBACK,
             )
         )
         run(self.entry, session, order.spec)
@@ -253,10 +268,11 @@ def _device(slot_type: str) -> torch.device:
     return torch.device("cuda", index)
 
 
-def _client(settings: WorkerSettings) -> Callable[[str], TrainerControl]:
+def _client(settings: WorkerSettings, control_socket: Path | None) -> Callable[[str], TrainerControl]:
     from elastic_core.protocol.http_client import HttpTrainer
 
-    return lambda token: HttpTrainer(settings.control_url, token, patience_seconds=_PATIENCE_SECONDS)
+    relay = name_for_life(control_socket) if control_socket is not None else None
+    return lambda token: HttpTrainer(settings.control_url, token, _PATIENCE_SECONDS, relay)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from elastic_core.domain import Allocation
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import Commit
 from elastic_core.state.memory_tier.cached_store import MemoryTier
-from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.kept_state import KeptState
 from elastic_core.train.lease.control_link import ControlLink
@@ -20,7 +19,7 @@ from elastic_core.train.parallel.group import Group
 class RuntimeContext:
     """`control_link` is rank 0's, None on the others. `started_at`: `time.perf_counter` when the process, or its
     restart in place, began. `memory`: the hosts' memory in front of the store, if there is some. `kept`: what this
-    process kept of its last checkpoint, at a restart in place. `address`: where this process's node is reached.
+    process kept of its last checkpoint, at a restart in place.
     """
 
     order: LaunchOrder
@@ -31,7 +30,6 @@ class RuntimeContext:
     started_at: float
     memory: MemoryTier | None = None
     kept: KeptState | None = None
-    address: str = LOOPBACK
 
     def remember(self, commit: Commit, allocation: Allocation) -> None:
         """Rank 0's: what was just committed is the latest that the nodes' memory should hold."""

@@ -178,7 +178,7 @@ def test_every_decision_can_be_made_again_from_its_record(plane: LedgerControl, 
 def test_a_job_gets_the_exchange_that_its_spec_names_whatever_the_policy(
     plane: LedgerControl, ledger_url: str, algorithm: str
 ) -> None:
-    plane.submit("job-b", a_spec(comm={"algorithm": algorithm}), FACTS)
+    plane.submit("job-b", a_spec(comm={"algorithm": algorithm, "allow": "lossy"}), FACTS)
     order = Life(plane, plane.trainer, "job-b").start()
     assert order.allocation.comm == algorithm
     handed_over = plane.trainer(order.token).commit(a_commit(order, 3, final=True)).order

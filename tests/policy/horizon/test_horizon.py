@@ -210,3 +210,27 @@ def test_where_nobody_claims_anything_the_objective_alone_decides(picture: Snaps
         found = int(chosen[row])
         wanted = {} if found < 0 else {options.kinds[options.kind_index[found]]: int(options.counts[found])}
         assert plan.targets[view.job_id].counts == wanted
+
+
+def over_two_nodes(comm: str, step: float, count: int) -> ProfilePoint:
+    return replace(point(2, 64, step, sync=step - 0.5, num_nodes=2), comm=comm, count=count)
+
+
+def test_a_cheaper_exchange_gets_a_job_the_second_node_that_the_exact_sum_would_not_pay() -> None:
+    alone, slow = point(1, 64, 1.0), over_two_nodes("allreduce", 1.6, 64)
+    pool = nodes(1, 1)
+    exact = measured(job("exact", lim=limits((1, 2), (64, 64)), task="t"), alone, slow)
+    after = decide(snapshot(pool, exact))
+    assert slots_of(after) == {"exact": 1}
+    wide = limits((1, 2), (64, 64), comm="auto")
+    new = job("auto", 1.0, wide, task="t", total_samples=10**7)
+    assert slots_of(decide(snapshot(pool, new, state=after.state))) == {"auto": 2}, "it has yet to find out"
+    both = (Slot("cpu-0", 0, "cpu"), Slot("cpu-1", 0, "cpu"))
+    trying = holding(measured(new, over_two_nodes("allreduce", 1.6, 4)), *both, batch=64)
+    still = decide(snapshot(pool, trying, state=after.state))
+    assert slots_of(still) == {"auto": 2}, "a trial says nothing yet"
+    kept = holding(measured(trying, over_two_nodes("powersgd", 0.6, 16)), *both, batch=64)
+    later = decide(snapshot(pool, kept, now=1e4, state=still.state))
+    assert slots_of(later) == {"auto": 2}
+    worse = holding(measured(new, over_two_nodes("allreduce", 1.6, 16)), *both, batch=64)
+    assert slots_of(decide(snapshot(pool, worse, now=1e4, state=still.state))) == {"auto": 1}, "nothing else was better"

@@ -213,18 +213,18 @@ def test_a_step_is_its_micro_batches_and_the_exchange_that_does_not_hide() -> No
 
 
 def test_a_job_that_chose_its_exchange_is_as_fast_as_under_the_one_it_kept() -> None:
-    """Trials report once each; what was kept reports on. Right after a trial it is the fastest."""
+    """Trials report a few times; what was kept reports on. Until then nothing is known of the place."""
     alone = point(1, 64)
     auto, under_bytegrad = replace(LIMITS, comm="auto"), replace(LIMITS, comm="bytegrad")
-    exact = [replace(point(slots, 64), count=1) for slots in (2, 4)]
+    exact = [replace(point(slots, 64), count=4) for slots in (2, 4)]
     kept = [replace(point(slots, 64), comm="bytegrad", count=8, step_seconds=0.01 / slots) for slots in (2, 4)]
-    fast = [replace(point(slots, 64), comm="powersgd", count=1, step_seconds=0.009 / slots) for slots in (2, 4)]
+    fast = [replace(point(slots, 64), comm="powersgd", count=4, step_seconds=0.009 / slots) for slots in (2, 4)]
     assert job_models((alone, *exact, *kept, *fast), auto) == job_models((alone, *kept), under_bytegrad)
-    tried = [replace(kept_point, count=1) for kept_point in kept]
-    assert job_models((alone, *exact, *tried), auto) == job_models((alone, *tried), under_bytegrad)
+    tried = [replace(kept_point, count=4) for kept_point in kept]
+    assert job_models((alone, *exact, *tried), auto) == job_models((alone,), under_bytegrad)
     assert ask(job_models((alone, *exact, *kept), auto), 4, 64) < 0.8 * ask(job_models((alone, *exact), LIMITS), 4, 64)
-    mixed = (alone, exact[0], kept[1])  # on two slots the exact sum is the best, on four bytes are
-    assert job_models(mixed, auto) == job_models((alone, exact[0], replace(kept[1], comm="allreduce")), LIMITS)
+    mixed = (alone, replace(exact[0], count=8), kept[1])  # on two slots the exact sum is the best, on four bytes are
+    assert job_models(mixed, auto) == job_models((alone, mixed[1], replace(kept[1], comm="allreduce")), LIMITS)
 
 
 def test_a_model_is_fitted_to_what_was_measured_under_the_jobs_own_exchange() -> None:

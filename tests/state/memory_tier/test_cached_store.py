@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
+from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.settings import Settings
@@ -23,7 +24,6 @@ from elastic_core.state.memory_tier.cache_client import Access, CacheClient
 from elastic_core.state.memory_tier.cache_server import job_key
 from elastic_core.state.memory_tier.cached_store import MemoryTier, TieredStore, holders
 from elastic_core.state.memory_tier.channel import MAC, NONCE
-from elastic_core.state.memory_tier.node_addresses import LOOPBACK
 from elastic_core.state.stores.local_store import LocalStore
 from tests.state.builders import HEADER, URI, some_tensors, write
 

@@ -15,6 +15,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 from elastic_core.state.memory_tier.channel import MAC, NONCE
 from elastic_core.train.parallel.group_store import GroupStoreServer, PeerStore
+from elastic_core.train.parallel.store_doors import UnixDoor
 from tests.train import forked
 
 TOKEN = b"the token of this group"
@@ -30,14 +31,14 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(path: Path) -> Iterator[GroupStoreServer]:
-    server = GroupStoreServer(path, TOKEN, wait_seconds=5)
+    server = GroupStoreServer(UnixDoor(path), TOKEN, wait_seconds=5)
     yield server
     server.close()
 
 
 @pytest.fixture(params=["rank 0", "peer", "peer under a prefix"])
 def store(request: pytest.FixtureRequest, server: GroupStoreServer, path: Path) -> Iterator[Store]:
-    peer = PeerStore(path, TOKEN, wait_seconds=5)
+    peer = PeerStore(UnixDoor(path), TOKEN, wait_seconds=5)
     yield {"rank 0": server.store, "peer": peer, "peer under a prefix": PrefixStore("g", peer)}[request.param]
     peer.close()
 
@@ -61,7 +62,7 @@ def test_a_key_that_does_not_come_in_time_is_an_error_and_the_store_goes_on(stor
 
 
 def test_who_waits_keeps_no_other_thread_of_its_process_waiting(server: GroupStoreServer, path: Path) -> None:
-    peer = PeerStore(path, TOKEN, wait_seconds=30)
+    peer = PeerStore(UnixDoor(path), TOKEN, wait_seconds=30)
     got: list[bytes] = []
     waiting = threading.Thread(target=lambda: got.append(peer.get("late")))
     waiting.start()
@@ -72,7 +73,7 @@ def test_who_waits_keeps_no_other_thread_of_its_process_waiting(server: GroupSto
 
 
 def test_keys_of_rank_0_and_of_its_peers_are_the_same(server: GroupStoreServer, path: Path) -> None:
-    first, second = PeerStore(path, TOKEN, 5), PeerStore(path, TOKEN, 5)
+    first, second = PeerStore(UnixDoor(path), TOKEN, 5), PeerStore(UnixDoor(path), TOKEN, 5)
     server.store.set("from 0", b"0")
     first.set("from 1", b"1")
     assert (first.get("from 0"), second.get("from 1"), server.store.get("from 1")) == (b"0", b"1", b"1")
@@ -80,7 +81,7 @@ def test_keys_of_rank_0_and_of_its_peers_are_the_same(server: GroupStoreServer, 
 
 def test_another_token_is_no_peer_and_another_server_is_no_rank_0(server: GroupStoreServer, path: Path) -> None:
     with pytest.raises(DistNetworkError, match="rank 0 cannot be reached"):
-        PeerStore(path, b"the token of the group before", 5)
+        PeerStore(UnixDoor(path), b"the token of the group before", 5)
     assert server.store.num_keys() == 0
 
 
@@ -103,7 +104,7 @@ def test_a_rank_0_that_does_not_know_the_token_gets_no_key(path: Path, monkeypat
     thread = threading.Thread(target=answer)
     thread.start()
     with pytest.raises(DistNetworkError, match="does not know the secret"):
-        PeerStore(path, TOKEN, 5).set("a", b"1")
+        PeerStore(UnixDoor(path), TOKEN, 5).set("a", b"1")
     thread.join()
     impostor.close()
     assert TOKEN not in heard[0]
@@ -128,7 +129,7 @@ def test_who_sends_anything_else_hears_a_nonce_and_no_more(
 def test_once_rank_0_has_left_its_peers_are_told(server: GroupStoreServer, path: Path) -> None:
     server.close()
     with pytest.raises(DistNetworkError, match="rank 0 cannot be reached"):
-        PeerStore(path, TOKEN, 5)
+        PeerStore(UnixDoor(path), TOKEN, 5)
     assert not path.exists()
 
 

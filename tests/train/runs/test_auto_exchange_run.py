@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elastic_core.comm.algorithms import NAMES
 from elastic_core.train.data.audit import prove
+from tests.node_networks import NodeNamespaces, skip_without_namespaces
 
 BATCH = 12
 
@@ -33,3 +34,22 @@ def test_with_the_exact_sum_alone_it_computes_what_the_exact_job_does(new_job):
         assert {report.comm for report in job.ledger.observations()} == {"allreduce"}
         curves.append(job.curve())
     assert curves[0] == curves[1]
+
+
+def test_a_job_that_moves_from_one_node_to_two_chooses_again(new_job):
+    """On one node bytes cost next to nothing; between two joined by 20 Mbit they are all that a step costs."""
+    skip_without_namespaces()
+    spec = {"entry_point": "tests.e2e.tasks_for_tests:WideLine", "comm": {"algorithm": "auto", "allow": "lossy"}}
+    params = {"samples": 96, "milliseconds": 2, "width": 256}
+    job = new_job("moves", entry="of its own", tasks="tests.*", params=params, spec=spec, total=4800)
+    with NodeNamespaces(2, 20e6) as nodes:
+        first, second = zip(nodes.names, nodes.addresses, strict=True)
+        for places in ([first, first], [first, second]):
+            job.places = places
+            assert job.run(2, BATCH, segment_steps=25) == [0, 0], job.logs()
+    near, far = (report.choice for report in job.ledger.observations() if report.choice is not None)
+    exact = [next(known for known in choice.figures if known.algorithm == "allreduce") for choice in (near, far)]
+    assert exact[1].measured_seconds > 2 * exact[0].measured_seconds
+    assert far.algorithm != "allreduce"
+    assert min(known.measured_bytes or 1e9 for known in far.figures) < 0.6 * exact[1].measured_bytes
+    assert {report.comm for report in job.ledger.observations()} > {"allreduce"}

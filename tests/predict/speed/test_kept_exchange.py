@@ -1,0 +1,69 @@
+"""What a job that chooses its exchange has kept, by its reports, and what it tells others of its task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elastic_core.comm.tuning import auto_exchange
+from elastic_core.domain import ProfilePoint
+from elastic_core.predict.speed.kept_exchange import (
+    LITTLE_WAITING,
+    TRIAL_REPORTS,
+    kept_at,
+    own_points,
+    shared_points,
+    to_share,
+)
+from tests.policy.builders import limits, point
+
+AUTO, EXACT = limits(comm="auto"), limits()
+TWO_NODES = (2, 2, "cpu")
+
+
+def report(comm: str, step: float, count: int, sync: float = 1.0) -> ProfilePoint:
+    return replace(point(2, 64, step, sync, num_nodes=2), comm=comm, count=count)
+
+
+def test_a_trial_is_as_long_as_the_ranks_make_it() -> None:
+    assert TRIAL_REPORTS >= auto_exchange.WARM_STEPS + auto_exchange.TIMED_STEPS
+    assert pytest.approx(1 - auto_exchange.WORTH) == LITTLE_WAITING
+
+
+@pytest.mark.parametrize(
+    ("reports", "kept"),
+    [
+        ([("allreduce", 2.0, 4)], None),
+        ([("allreduce", 2.0, 4), ("bytegrad", 0.7, 4), ("powersgd", 0.6, 4)], None),
+        ([("allreduce", 2.0, 4), ("bytegrad", 0.7, 4), ("powersgd", 0.6, 8)], "powersgd"),
+        ([("allreduce", 2.0, 8), ("bytegrad", 0.7, 16)], "bytegrad"),
+        ([("allreduce", 2.0, 64), ("bytegrad", 0.7, 64)], "bytegrad"),
+        ([("allreduce", 2.0, 8), ("bytegrad", 2.4, 4)], "allreduce"),
+    ],
+)
+def test_what_reported_more_than_a_trial_can_was_kept(reports: list[tuple[str, float, int]], kept: str | None) -> None:
+    assert kept_at([report(*given) for given in reports]) == ({} if kept is None else {TWO_NODES: kept})
+
+
+def test_ranks_that_hardly_wait_keep_the_exact_sum_from_their_first_report() -> None:
+    hardly = report("allreduce", 2.0, 1, sync=0.02)
+    assert own_points([hardly], AUTO) == (hardly,)
+    assert own_points([replace(hardly, sync_seconds=0.5)], AUTO) == ()
+
+
+def test_that_others_were_slow_with_the_exact_sum_says_nothing_to_a_job_that_may_choose() -> None:
+    alone, slow = point(1, 64, 1.0), report("allreduce", 2.0, 64)
+    of_exact_jobs = to_share([alone, slow], EXACT)
+    assert of_exact_jobs == (alone, slow)
+    assert shared_points(of_exact_jobs, AUTO) == (alone,)
+    assert shared_points(of_exact_jobs, EXACT) == (alone, slow)
+
+
+def test_what_a_job_kept_helps_those_that_choose_and_no_others() -> None:
+    alone, slow, quick = point(1, 64, 1.0), report("allreduce", 2.0, 8), report("bytegrad", 0.7, 32)
+    told = to_share([alone, slow, quick], AUTO)
+    assert told == (alone, replace(quick, comm="auto"))
+    assert shared_points((*told, slow), AUTO) == told
+    assert shared_points((*told, slow), EXACT) == (alone, slow)
+    assert shared_points(told, limits(comm="bytegrad")) == (alone,)
