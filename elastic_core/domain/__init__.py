@@ -16,6 +16,10 @@ from elastic_core.domain.decisions import (
     Snapshot,
     Target,
 )
+from elastic_core.domain.divergence import (
+    ExactLoss,
+    ExchangeFallback,
+)
 from elastic_core.domain.json_values import (
     from_json,
     to_json,
@@ -49,7 +53,9 @@ __all__ = [
     "CPU",
     "EXACT",
     "Allocation",
+    "ExactLoss",
     "ExchangeChoice",
+    "ExchangeFallback",
     "ExchangeFigures",
     "JobState",
     "JobView",

@@ -24,6 +24,7 @@ Algorithm = Literal[
     "auto",
 ]
 MOMENTA: frozenset[Algorithm] = frozenset({"onebit_adam", "qadam"})  # exchange those, and not gradients
+STEPS_ALONE: frozenset[Algorithm] = MOMENTA | {"diloco"}  # by which one slot, which exchanges nothing, is not exact
 Allowed = Literal["exact", "lossy", "averaging"]
 MOST_WARMUP_STEPS = 1_000_000
 CLASSES: Mapping[str, Allowed] = {
@@ -97,6 +98,13 @@ class Comm(BaseModel):
         description="optimizer steps by the exact sum, after which onebit_adam and qadam freeze Adam's variance; other "
         "algorithms have none",
         examples=[1000],
+    )
+
+    guard: bool = Field(
+        default=True,
+        title="Guard",
+        description="where training diverges under an exchange that is not exact, the job goes on from its last "
+        "checkpoint by the exact sum, once and for good. false: never",
     )
 
     @property

@@ -20,6 +20,7 @@ from elastic_core.control.ledger.profiles import noise_scales, pasts, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.ledger.views import last_segments, live_leases
 from elastic_core.domain import (
+    EXACT,
     JobState,
     JobView,
     Limits,
@@ -151,6 +152,9 @@ def _records(
 
 
 def submission(job: JobRow, spec: JobSpec) -> Submission:
+    limits = spec.limits()
+    if job.exchange_fallback is not None:
+        limits = replace(limits, comm=EXACT)
     return Submission(
         job_id=job.id,
         name=spec.name,
@@ -159,7 +163,7 @@ def submission(job: JobRow, spec: JobSpec) -> Submission:
         priority=spec.priority,
         submitted_at=job.submitted_at,
         deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
-        limits=spec.limits(),
+        limits=limits,
         scale_invariant=spec.work.scale_invariant,
         budget=spec.budget,
         prefers_cost=spec.prefer == "cost",
