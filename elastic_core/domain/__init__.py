@@ -16,7 +16,7 @@ from elastic_core.domain.decisions import (
     Snapshot,
     Target,
 )
-from elastic_core.domain.divergence import (
+from elastic_core.domain.exact_run import (
     ExactLoss,
     ExchangeFallback,
 )

@@ -55,6 +55,7 @@ HELP = {
     "comm.algorithm": "allreduce is the exact sum; the others send less and are not exact. auto tries them.",
     "comm.interval": "Steps between two averages of weights, for the algorithms that average them",
     "comm.warmup_steps": "Steps by the exact sum before onebit_adam or qadam freezes Adam's variance.",
+    "comm.hierarchical": "Exchange within each node first, and then between one rank of each.",
     "comm.guard": "Where training diverges under an inexact exchange, go on by the exact sum.",
     "segment.seconds": "How long a segment trains before the platform decides again.",
     "segment.steps": "The same in steps; whichever comes first.",

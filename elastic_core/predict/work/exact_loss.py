@@ -1,7 +1,7 @@
 """From the losses of an exact run, the loss above which a job that exchanges otherwise has diverged.
 
 The run's curve is forecast as `convergence.fit` does; the limit at a number of samples is the upper end of its interval
-and half of what the run has learnt by then (`domain.divergence.LEARNT`), but no less than four times the spread of its
+and half of what the run has learnt by then (`domain.exact_run.LEARNT`), but no less than four times the spread of its
 losses around the curve: reports of a run that hardly learns differ by chance.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from elastic_core.domain.divergence import LEARNT
+from elastic_core.domain.exact_run import LEARNT
 from elastic_core.predict.work.convergence import fit
 
 _POINTS = 24

@@ -2,7 +2,7 @@
 
     the loss was not finite at two steps in a row (one bad step is passed over by some exchanges, and forgotten by all)
     weights that are about to be saved are not finite, so that no such checkpoint is committed
-    the mean loss of ten steps is above an exact run's limit (`domain.divergence`) where they began
+    the mean loss of ten steps is above an exact run's limit (`domain.exact_run`) where they began
 
 Then it raises `Diverged`: the processes end without a commit, and the ledger has the job go on from its last one by the
 exact sum. A job under the exact sum is never touched, whatever its loss; nor is one rank that exchanges nothing. Losses
