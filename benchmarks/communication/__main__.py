@@ -1,6 +1,10 @@
 """What each exchange of gradients costs on networks of a stated speed, in seconds, bytes and loss, against torch's own.
 
-    sudo .venv/bin/python -m benchmarks.communication [--quick]
+    sudo .venv/bin/python -m benchmarks.communication [--quick | --cell "100 Mbit x 2" | --again]
+
+The whole takes about an hour. What was measured of a cell is kept under benchmarks/out/communication, so that cells may
+be measured one at a time (`--cell`) and a run that was ended goes on; `--again` measures kept ones anew. Without
+`--cell` the report is made, of all cells.
 
 Ranks are processes in network namespaces of their own (`namespaces`), 2 and 4 of them, on links of 100 Mbit, 1 Gbit,
 and 1 Gbit with 10 ms each way, which a switch in user space delays (`delay_switch`: the kernel has no netem here). They
@@ -32,7 +36,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.common.report import Report
+from benchmarks.common.report import OUT, Report
 from benchmarks.communication.measured_rank import COMPUTE, DDP, DDP_BF16, INTERVAL, WIDTHS, Measured, Part
 from benchmarks.communication.namespaces import INTERFACE, Namespaces, Network, missing, unwinding
 from elastic_core.comm.algorithms import NAMES
@@ -47,6 +51,7 @@ SLOW, FAST, FAR, FREE = (
 PARAMETERS = sum(inputs * outputs + outputs for inputs, outputs in pairwise(WIDTHS))
 METHODS = (COMPUTE, DDP, DDP_BF16, *NAMES, AUTO)
 LOSS_STEPS = 40
+KEPT = OUT / "communication"
 CELL_SECONDS = 1800.0
 # Speed-up over DDP by (network, ranks), and bytes a value that each rank sends, over (W - 1) / W.
 ANCHORS = {
@@ -164,35 +169,69 @@ def hold(report: Report, cell: Cell, by_method: Mapping[str, Measured]) -> None:
     report.bar(f"{where}: our exact sum over DDP's, seconds", want="<= 1.1", got=round(slower, 2), ok=slower <= 1.1)
 
 
+def kept(cell: Cell, again: bool) -> dict[str, Measured]:
+    """What every method does in this cell: measured now, unless it was before."""
+    network, world = cell
+    path = KEPT / f"{named(cell).replace(' ', '_')}.json"
+    if again or not path.exists():
+        losses_only = network.bits_per_second is None
+        methods = METHODS[1:] if losses_only else METHODS
+        seconds, steps = (1e9, LOSS_STEPS) if losses_only else (25.0, 10)
+        by_method = measure(network, world, methods, seconds=seconds, steps=steps)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([asdict(measured) for measured in by_method.values()], indent=1))
+    rows = [Measured(**row) for row in json.loads(path.read_text())]
+    return {measured.method: measured for measured in rows}
+
+
+def named(cell: Cell) -> str:
+    network, world = cell
+    return f"{network.name} x {world}"
+
+
+def quick() -> Report:
+    report, cell = Report("communication", quick=True), (FAST, 2)
+    by_method = measure(*cell, METHODS, seconds=2.0, steps=10)
+    report.figure(named(cell), [asdict(measured) for measured in by_method.values()])
+    show(report, *cell, by_method)
+    hold(report, cell, by_method)
+    return report
+
+
+def whole(cells: Sequence[Cell], again: bool) -> Report:
+    report = Report("communication", quick=False)
+    no_delays = missing(delays=True)
+    for cell in cells:
+        network, world = cell
+        if network.delay_seconds and no_delays is not None:
+            report.bar(named(cell), want="measured", got=f"LEFT OUT: {no_delays}", ok=False)
+            continue
+        by_method = kept(cell, again)
+        report.figure(named(cell), [asdict(measured) for measured in by_method.values()])
+        if network.bits_per_second is None:
+            show_losses(report, world, by_method)
+        else:
+            show(report, network, world, by_method)
+            hold(report, cell, by_method)
+    return report
+
+
 def main() -> int:
+    cells: list[Cell] = [(network, world) for network in (SLOW, FAST, FAR, FREE) for world in (2, 4)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="1 Gbit and 2 ranks only, three steps each")
+    parser.add_argument("--cell", choices=[named(cell) for cell in cells], help="measure this one, and keep it")
+    parser.add_argument("--again", action="store_true", help="measure although it is kept")
     arguments = parser.parse_args()
     why = missing()
     if why is not None:
         print(f"benchmarks.communication cannot run here: {why}.", file=sys.stderr)
         return 2
-    report = Report("communication", quick=arguments.quick)
-    cells: list[Cell] = [(FAST, 2)] if arguments.quick else [(net, w) for net in (SLOW, FAST, FAR) for w in (2, 4)]
-    no_delays = missing(delays=True)
-    if no_delays is not None and (left_out := [cell for cell in cells if cell[0].delay_seconds]):
-        cells = [cell for cell in cells if cell not in left_out]
-        for network, world in left_out:
-            report.bar(f"{network.name} x {world}", want="measured", got=f"LEFT OUT: {no_delays}", ok=False)
-    figures: dict[str, list[dict[str, object]]] = {}
     with unwinding():
-        for network, world in cells:
-            by_method = measure(network, world, METHODS, seconds=2.0 if arguments.quick else 25.0, steps=10)
-            figures[f"{network.name} x {world}"] = [asdict(measured) for measured in by_method.values()]
-            show(report, network, world, by_method)
-            hold(report, (network, world), by_method)
-        if not arguments.quick:
-            for world in (2, 4):
-                by_method = measure(FREE, world, METHODS[1:], seconds=1e9, steps=LOSS_STEPS)
-                figures[f"losses x {world}"] = [asdict(measured) for measured in by_method.values()]
-                show_losses(report, world, by_method)
-    report.figure("cells", figures)
-    return report.finish()
+        if arguments.cell:
+            kept(next(cell for cell in cells if named(cell) == arguments.cell), arguments.again)
+            return 0
+        return (quick() if arguments.quick else whole(cells, arguments.again)).finish()
 
 
 if __name__ == "__main__":

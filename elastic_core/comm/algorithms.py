@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from elastic_core.comm.averaging.low_precision import LowPrecisionDecentralized
 from elastic_core.comm.averaging.weight_averaging import WeightAveraging
 from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.halves import Bf16Sum, Fp16Sum
+from elastic_core.comm.hierarchy import hierarchy_of
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.optimizers.momentum_exchange import WARMUP_STEPS, MomentumExchange
 from elastic_core.comm.optimizers.onebit_adam import OneBitAdam
@@ -44,10 +45,12 @@ def create(
     *,
     warmup_steps: int = WARMUP_STEPS,
     among: Collection[str] = NAMES,
+    nodes: Sequence[str] = (),
 ) -> CommAlgorithm:
     """A new exchange of gradients or momenta on `device`. `warmup_steps`: of the optimizer by the exact sum, where the
     algorithm has such. `among`: what `auto` may choose from, the exact sum whatever it says; on CUDA devices it is the
-    exact sum. Raises `UserError` for a name that does not exist, or not there."""
+    exact sum. `nodes`: of every rank, to exchange within nodes first, where the algorithm can. Raises `UserError` for a
+    name that does not exist, or not there."""
     if name == AUTO:
         if device.type == "cuda":
             return NcclAllReduce(group)
@@ -55,7 +58,13 @@ def create(
     _check(name, device)
     if name in _STEPPING:
         return _STEPPING[name](group, warmup_steps)
-    return NcclAllReduce(group) if device.type == "cuda" else _GLOO[name](group)
+    if device.type == "cuda":
+        return NcclAllReduce(group)
+    made = _GLOO[name](group)
+    hierarchy = hierarchy_of(nodes, group)
+    if hierarchy is not None:
+        made.within(hierarchy)
+    return made
 
 
 def steps_weights(name: str) -> bool:

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from elastic_core.comm.algorithm import BucketProbe, GradBucket
 from elastic_core.comm.hook import exchange
 from elastic_core.comm.hooked import HookedAlgorithm
+from elastic_core.comm.piecewise import sum_flat, sum_in_order
 from elastic_core.comm.traffic import Traffic
 
 _GATHER_BELOW = 16_384  # elements of a bucket that are gathered whole
@@ -42,6 +43,8 @@ class OrderedAllReduce(HookedAlgorithm):
 
     def reduce(self, buffer: Tensor) -> Tensor:
         """buffer: flat, any floating dtype; the sum is written into it."""
+        if self._among is not None:
+            return sum_flat(buffer, self._group, self._among)
         if self._world == 2:
             dist.all_reduce(buffer, group=self._group)
             return buffer
@@ -75,14 +78,6 @@ def traffic_of_sum(values: int, world: int) -> Traffic:
     if world > 2 and values < _GATHER_BELOW:
         return Traffic(4 * values * (world - 1), world - 1)
     return Traffic(8 * values * (world - 1) / world, 2 if world == 2 else world)
-
-
-def sum_in_order(parts: Tensor) -> Tensor:
-    """Row 0 + row 1 + ..., in place. Not `sum(0)`: its order of additions depends on the column."""
-    total = parts[0]
-    for part in parts[1:]:
-        total.add_(part)
-    return total
 
 
 class NcclAllReduce:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.minmax_uint8 import MinMaxUInt8, message_bytes
-from elastic_core.comm.piecewise import swap
+from elastic_core.comm.piecewise import chunk_bounds
 from elastic_core.comm.traffic import Traffic, swapped_chunks
 
 
@@ -55,11 +55,11 @@ class ByteGrad(HookedAlgorithm):
         for peer in peers:
             if chunks[peer].numel():
                 self._codec.encode(chunks[peer], scratch.messages[peer])
-        swap({p: scratch.messages[p] for p in peers}, {p: scratch.received[p] for p in peers}, self._group)
+        self.swap({p: scratch.messages[p] for p in peers}, {p: scratch.received[p] for p in peers})
         own = scratch.messages[self._rank]
         if chunks[self._rank].numel():
             self._codec.encode(self._summed(chunks[self._rank], scratch), own)
-        swap(dict.fromkeys(peers, own), {p: scratch.messages[p] for p in peers}, self._group)
+        self.swap(dict.fromkeys(peers, own), {p: scratch.messages[p] for p in peers})
         for (first, end), message in zip(chunk_bounds(size, self._world), scratch.messages, strict=True):
             if end > first:
                 self._codec.decode(message, buffer[first:end])
@@ -84,9 +84,3 @@ class _Scratch:
         self.messages = [torch.empty(message_bytes(values), dtype=torch.uint8) for values in sizes]
         self.received = [torch.empty_like(self.messages[rank]) for _ in sizes]
         self.total = torch.empty(sizes[rank])
-
-
-def chunk_bounds(size: int, world: int) -> list[tuple[int, int]]:
-    """(first, end) of the chunk that each rank sums up; the last ones may be short or empty."""
-    chunk = -(-size // world)
-    return [(min(rank * chunk, size), min((rank + 1) * chunk, size)) for rank in range(world)]

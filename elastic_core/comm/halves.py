@@ -17,9 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from elastic_core.comm.allreduce import sum_in_order
 from elastic_core.comm.hooked import HookedAlgorithm
-from elastic_core.comm.piecewise import swap
+from elastic_core.comm.piecewise import sum_in_order
 from elastic_core.comm.traffic import Traffic, swapped_chunks
 
 
@@ -45,10 +44,10 @@ class _HalfSum(HookedAlgorithm):
         halves, received = self._buffers(chunk)
         halves.view(-1)[: buffer.numel()].copy_(buffer)
         peers = [peer for peer in range(self._world) if peer != self._rank]
-        swap({peer: halves[peer] for peer in peers}, {peer: received[peer] for peer in peers}, self._group)
+        self.swap({peer: halves[peer] for peer in peers}, {peer: received[peer] for peer in peers})
         received[self._rank].copy_(halves[self._rank])
         own = halves[self._rank].copy_(sum_in_order(received.float()))
-        swap(dict.fromkeys(peers, own), {peer: halves[peer] for peer in peers}, self._group)
+        self.swap(dict.fromkeys(peers, own), {peer: halves[peer] for peer in peers})
         return buffer.copy_(halves.view(-1)[: buffer.numel()])
 
     def _buffers(self, chunk: int) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import BucketProbe, GradBucket
+from elastic_core.comm.hierarchy import Hierarchy
 from elastic_core.comm.hook import exchange
+from elastic_core.comm.piecewise import swap
+from elastic_core.comm.silence import explained
 from elastic_core.comm.traffic import Traffic
 
 
@@ -48,6 +51,8 @@ class HookedAlgorithm(ABC):
         self._rank, self._world = 0, 1
         if dist.is_initialized():
             self._rank, self._world = dist.get_rank(group), dist.get_world_size(group)
+        self._among: Sequence[int] | None = None  # those of the group's ranks that exchange; None: all
+        self._hierarchy: Hierarchy | None = None
         self._probe: BucketProbe | None = None
         self._weight = 1.0
         self._names: dict[int, str] = {}  # of parameters that want gradients, by their ids
@@ -61,9 +66,24 @@ class HookedAlgorithm(ABC):
     def reduce(self, buffer: Tensor) -> Tensor:
         """The sum over ranks of a flat bucket; may be done in place. Runs on the exchange thread."""
 
+    def within(self, hierarchy: Hierarchy) -> None:
+        """From now on nodes' sums are exchanged between leaders. Before the first exchange; of algorithms that have no
+        `reduce_bucket` of their own."""
+        self._hierarchy, self._among = hierarchy, hierarchy.leaders
+        self._world = len(hierarchy.leaders)
+        self._rank = hierarchy.leaders.index(self._rank) if hierarchy.leads else -1
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Over all ranks, in place where `reduce` is; collective."""
+        return self.reduce(values) if self._hierarchy is None else self._hierarchy.around(values, self.reduce)
+
+    def swap(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        """As `piecewise.swap`, by rank among those that exchange."""
+        swap(sends, receives, self._group, self._among)
+
     def reduce_bucket(self, bucket: Bucket) -> Tensor:
         """The same for algorithms that treat parameters by their shapes, or keep something of each."""
-        return self.reduce(bucket.buffer)
+        return self.sum(bucket.buffer)
 
     @classmethod
     def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic | None:  # noqa: ARG003 - of those that say
@@ -136,8 +156,8 @@ class HookedAlgorithm(ABC):
                     bucket.buffer.mul_(self._weight)
                 reduced = self.reduce_bucket(bucket)
             except Exception as error:  # noqa: BLE001 - handed to backward, which raises it on the main thread
-                self._failure = error
-                future.set_exception(error)  # type: ignore[arg-type]  # torch's annotation is wrong
+                self._failure = explained(error, f"the exchange of gradients by {self.name}")
+                future.set_exception(self._failure)  # type: ignore[arg-type]  # torch's annotation is wrong
                 continue
             if last:
                 self._wait_seconds += time.perf_counter() - self._last_ready

@@ -6,6 +6,8 @@ process group of their own, since DDP exchanges messages itself in the model's (
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -16,18 +18,25 @@ from elastic_core.comm.algorithms import averages, averaging_class, create
 from elastic_core.comm.optimizers.momentum_exchange import WARMUP_STEPS
 from elastic_core.errors import UserError
 
+PATIENCE_SECONDS = 600.0
 _CPU = torch.device("cpu")
 
 
 def attach(
-    model: DistributedDataParallel, optimizer: Optimizer, algorithm: str, *, warmup_steps: int = WARMUP_STEPS
+    model: DistributedDataParallel,
+    optimizer: Optimizer,
+    algorithm: str,
+    *,
+    warmup_steps: int = WARMUP_STEPS,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> CommAlgorithm:
     """From now on `model` and `optimizer` exchange by this algorithm what they learn; their mean over ranks.
 
     Collective over the model's process group; once per model, before the first step. `warmup_steps`: of the optimizer
-    by the exact mean, before `onebit_adam` or `qadam` freezes its variance. Save the `state_dict` of what it gives with
-    the checkpoint, for each rank its own, and `close` it before the process group. Raises `UserError` for what cannot
-    be.
+    by the exact mean, before `onebit_adam` or `qadam` freezes its variance. `patience_seconds`: that a rank waits for
+    the others, who may be at work on a checkpoint, before the exchange fails (`comm.silence`). Save the `state_dict` of
+    what it gives with the checkpoint, for each rank its own, and `close` it before the process group. Raises
+    `UserError` for what cannot be.
     """
     if not isinstance(model, DistributedDataParallel):
         raise UserError(
@@ -45,7 +54,8 @@ def attach(
     group, device = model.process_group, next(model.parameters()).device
     if device.type != "cuda":
         ranks = dist.get_process_group_ranks(group)
-        group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        timeout = timedelta(seconds=patience_seconds)
+        group = dist.new_group(ranks, timeout, backend="gloo", use_local_synchronization=True)
     made = create(algorithm, device, group, warmup_steps=warmup_steps)
     made.attach(model, weight=1 / dist.get_world_size(group))
     made.follow(optimizer)

@@ -22,14 +22,13 @@ from elastic_core.commands.estimating import Profile, estimate, with_profile
 from elastic_core.commands.forecast_commands import lines_of
 from elastic_core.commands.opening import As, Store, open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
-from elastic_core.domain import AUTO, EXACT, Allocation, to_json
+from elastic_core.domain import Allocation, to_json
 from elastic_core.errors import UserError
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
-from elastic_core.protocol.exchange_words import chosen_words
+from elastic_core.protocol.exchange_words import exchange_words
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
 from elastic_core.settings import Settings
-from elastic_core.spec.job_comm import CLASSES
 from elastic_core.text import plural, span
 
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
@@ -265,7 +264,7 @@ def _print_facts(job: JobStatus) -> None:
         "layout": str(job.allocation.layout) if job.allocation is not None and not job.allocation.stages else "",
         "stages": stages_words(job),
         "placement": f"{job.spec.placement}: {figures_words(job)}" if figures_words(job) else "",
-        "exchange": _exchange(job),
+        "exchange": exchange_words(job),
         "why": job.target_reason,
         "spent": cost_words(job),
         "submitted": _time(job.submitted_at) + (f" by {job.submitted_by}" if job.submitted_by else ""),
@@ -279,14 +278,6 @@ def _print_facts(job: JobStatus) -> None:
         _out.print(f"{name:10} {value}", markup=False)
     for note in job.notes:
         _out.print(f"{'note':10} {note}", markup=False)
-
-
-def _exchange(job: JobStatus) -> str:
-    """Of a job that asks for another than the exact sum."""
-    comm = job.spec.comm
-    if comm.algorithm == AUTO:
-        return chosen_words(job)
-    return "" if comm.algorithm == EXACT else f"{comm.algorithm} ({CLASSES[comm.algorithm]})"
 
 
 def _progress(job: JobStatus) -> str:

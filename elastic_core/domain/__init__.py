@@ -16,6 +16,10 @@ from elastic_core.domain.decisions import (
     Snapshot,
     Target,
 )
+from elastic_core.domain.exact_run import (
+    ExactLoss,
+    ExchangeFallback,
+)
 from elastic_core.domain.json_values import (
     from_json,
     to_json,
@@ -59,7 +63,9 @@ __all__ = [
     "CPU",
     "EXACT",
     "Allocation",
+    "ExactLoss",
     "ExchangeChoice",
+    "ExchangeFallback",
     "ExchangeFigures",
     "JobState",
     "JobView",

@@ -19,12 +19,19 @@ class ExitCode(IntEnum):
     USER_ERROR = 10  # the user's code raised
     INFRASTRUCTURE = 11  # the host, the network, the store or another rank failed
     STOPPED = 12  # ended without a commit because it was told to
+    DIVERGED = 13  # ended without a commit because training diverged under an exchange that is not exact
 
 
 class Stopped(ElasticError):
     """Stop without a commit: the job was cancelled, or the lease is over."""
 
     code = "stopped"
+
+
+class Diverged(ElasticError):
+    """Training diverged under an exchange that is not exact: to go on from the last commit by the exact sum."""
+
+    code = "diverged"
 
 
 class ExchangeBroken(InfrastructureError):
@@ -37,6 +44,8 @@ def exit_code(error: BaseException) -> ExitCode:
     """The exit code for an error that ended training. What is none of the platform's errors is the user's."""
     if isinstance(error, (Stopped, Fenced)):
         return ExitCode.STOPPED
+    if isinstance(error, Diverged):
+        return ExitCode.DIVERGED
     if isinstance(error, UserError):
         return ExitCode.USER_ERROR
     if isinstance(error, (ElasticError, KeyboardInterrupt)):

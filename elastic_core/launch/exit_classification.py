@@ -27,7 +27,8 @@ TAIL_LINES, TAIL_BYTES = 30, 8192
 def classify(outcome: GroupOutcome, errors: Mapping[int, str], log_tails: Mapping[int, str]) -> ExitReport:
     """What became of the group. `errors` are what ranks say ended them, `log_tails` the ends of the ranks' logs.
 
-    A user's exception anywhere outweighs all else: the other ranks' failures follow from it. Among infrastructure
+    A user's exception anywhere outweighs all else: the other ranks' failures follow from it; then that training
+    diverged. Among infrastructure
     faults a signal outweighs an exit code, since the others lose their connection to the one that was killed; then
     the first counts.
     """
@@ -45,6 +46,10 @@ def classify(outcome: GroupOutcome, errors: Mapping[int, str], log_tails: Mappin
             error = errors.get(rank) or _last_line(log_tails.get(rank, ""))
             error = error or f"rank {rank} reported a user's exception without saying which"
             return report(ExitKind.USER_ERROR, error, rank)
+    diverged = [rank for rank in sorted(codes) if codes[rank] == ExitCode.DIVERGED]
+    if diverged:
+        error = errors.get(diverged[0], "").partition("Diverged: ")[2]
+        return report(ExitKind.DIVERGED, error or "training diverged, and no rank said how", diverged[0])
     if all(code == ExitCode.DONE for code in codes.values()):
         return report(ExitKind.BOUNDARY)
     culprits = [rank for rank in outcome.order if _failed_by_itself(rank, outcome)]

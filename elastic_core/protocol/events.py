@@ -24,6 +24,7 @@ class EventKind(StrEnum):
     SEGMENT_ENDED = "segment_ended"  # (state, reason, error): an attempt is over; the epoch says which
     JOB_ENDED = "job_ended"  # (state, error)
     RESULTS = "results"  # (results)
+    EXCHANGE_FELL_BACK = "exchange_fell_back"  # (fallback: ExchangeFallback): a job goes on by the exact sum
     NOTE = "note"  # (text): what the job's user should know
     POLICY_CHANGED = "policy_changed"  # (policy, before): of the pool, so its job_id is empty
     CHECKPOINTS_RETIRED = "checkpoints_retired"  # (uris, why): swept from the store, or found corrupt

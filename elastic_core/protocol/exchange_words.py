@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic_core.domain import EXACT, ExchangeChoice, ExchangeFigures
+from elastic_core.domain import AUTO, EXACT, ExchangeChoice, ExchangeFallback, ExchangeFigures
 from elastic_core.protocol.records import JobStatus
-from elastic_core.spec.job_comm import EXACTLY
+from elastic_core.spec.job_comm import CLASSES, EXACTLY
 from elastic_core.text import plural
 
 
@@ -21,6 +21,23 @@ def choice_words(choice: ExchangeChoice) -> str:
     if not others:
         return f"{words}; nothing else could save a twentieth of a step" if choice.algorithm == EXACT else words
     return f"{words}; {', '.join(f'{figures.algorithm} {_either(figures)}' for figures in others)}"
+
+
+def fallback_words(fallback: ExchangeFallback) -> str:
+    return (
+        f"{EXACT}, for good: training diverged under {fallback.algorithm} and went on from step {fallback.step}: "
+        f"{fallback.reason}"
+    )
+
+
+def exchange_words(job: JobStatus) -> str:
+    """Of a job that asks for another than the exact sum; "" of others."""
+    if job.exchange_fallback is not None:
+        return fallback_words(job.exchange_fallback)
+    comm = job.spec.comm
+    if comm.algorithm == AUTO:
+        return chosen_words(job)
+    return "" if comm.algorithm == EXACT else f"{comm.algorithm} ({CLASSES[comm.algorithm]})"
 
 
 def chosen_words(job: JobStatus) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from elastic_core.domain import Allocation
+from elastic_core.domain import Allocation, ExactLoss
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, RestorePoint
 from elastic_core.spec import JobSpec
 from elastic_core.text import storable
@@ -36,6 +36,7 @@ class LaunchOrder:
     heartbeat_seconds: float
     grant_reason: str = ""
     warm_start_sha256: str | None = None  # of that checkpoint's manifest, where the ledger has committed it
+    exact_loss: ExactLoss = field(default_factory=ExactLoss)  # of a job whose exchange is not exact
     agent_token: str = ""  # for the agent alone; "" in what workers get
 
 
@@ -52,6 +53,7 @@ class ExitKind(StrEnum):
     USER_ERROR = "user_error"
     INFRASTRUCTURE = "infrastructure"
     STOPPED = "stopped"  # ended without a commit because it was told to
+    DIVERGED = "diverged"  # the same because training diverged under an exchange that is not exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 from elastic_core.domain import (
     Allocation,
     ExchangeChoice,
+    ExchangeFallback,
     JobState,
     Layout,
     Limits,
@@ -99,6 +100,7 @@ class JobStatus:
     forecast: Forecast | None = None  # of an active job: the last that was kept
     hindsight: tuple[Grade, ...] = ()  # of a job that is over: how its forecasts turned out
     exchange: ExchangeChoice | None = None  # the last, of a job whose algorithm is chosen by measurement
+    exchange_fallback: ExchangeFallback | None = None  # it has diverged, and goes on by the exact sum
     submitted_by: str | None = None  # a user of Airflow, USER@host, or dag:DAG_ID; None where nobody is known
     epoch: int | None = None  # of that segment's live or last lease: another one, another attempt
 

@@ -262,6 +262,11 @@ class JobSpec(BaseModel):
 
     @model_validator(mode="after")
     def _replicas_exchange(self) -> Self:
+        if self.comm.hierarchical and self.layouts != Layouts():
+            raise ValueError(
+                "comm.hierarchical is true, which is for replicas of the whole model, and layouts may cut it; possible "
+                "are layouts left out, or hierarchical left out"
+            )
         if self.comm.algorithm != EXACT and self.layouts != Layouts():
             raise ValueError(
                 f"comm.algorithm is {self.comm.algorithm!r}, which is for replicas of the whole model, and layouts may "

@@ -26,6 +26,7 @@ Algorithm = Literal[
     "auto",
 ]
 MOMENTA: frozenset[Algorithm] = frozenset({"onebit_adam", "qadam"})  # exchange those, and not gradients
+STEPS_ALONE: frozenset[Algorithm] = MOMENTA | {"diloco"}  # by which one slot, which exchanges nothing, is not exact
 Allowed = Literal["exact", "lossy", "averaging"]
 MOST_WARMUP_STEPS = 1_000_000
 CLASSES: Mapping[str, Allowed] = {
@@ -43,6 +44,9 @@ CLASSES: Mapping[str, Allowed] = {
     "low_precision_decentralized": "averaging",
     "async_average": "averaging",
 }
+HIERARCHICAL: tuple[Algorithm, ...] = (
+    "allreduce", "fp16", "bf16", "bytegrad", "local_sgd", "diloco", "decentralized_all",
+)  # fmt: skip
 _AT_AN_INTERVAL: tuple[Algorithm, ...] = ("local_sgd", "diloco", "async_average")
 _INTERVAL = 8
 
@@ -101,6 +105,20 @@ class Comm(BaseModel):
         examples=[1000],
     )
 
+    hierarchical: bool = Field(
+        default=False,
+        title="Hierarchical",
+        description="exchange within each node first, and then between one rank of each: a node's link carries what "
+        "one rank sends. Of a job whose ranks share nodes, and are on several",
+    )
+
+    guard: bool = Field(
+        default=True,
+        title="Guard",
+        description="where training diverges under an exchange that is not exact, the job goes on from its last "
+        "checkpoint by the exact sum, once and for good. false: never",
+    )
+
     @property
     def steps_between_averages(self) -> int:
         return self.interval or _INTERVAL
@@ -130,6 +148,15 @@ class Comm(BaseModel):
             raise ValueError(
                 f"interval is {self.interval}, and algorithm {self.algorithm!r} exchanges at every step; possible are "
                 f"interval left out, or one of {', '.join(_AT_AN_INTERVAL)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_stages(self) -> Self:
+        if self.hierarchical and self.algorithm not in HIERARCHICAL:
+            raise ValueError(
+                f"hierarchical is true, and algorithm {self.algorithm!r} has no stage within nodes; possible are "
+                f"hierarchical left out, or one of {', '.join(HIERARCHICAL)}"
             )
         return self
 

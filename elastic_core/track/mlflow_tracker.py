@@ -17,9 +17,9 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from elastic_core.domain import Allocation, JobState, SegmentState, from_json
+from elastic_core.domain import Allocation, ExchangeFallback, JobState, SegmentState, from_json
 from elastic_core.protocol.events import Event, EventKind, Feed
-from elastic_core.protocol.exchange_words import choice_words
+from elastic_core.protocol.exchange_words import choice_words, fallback_words
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.track import facts
@@ -99,6 +99,7 @@ class MlflowTracker:
             EventKind.SEGMENT_ENDED: self._segment_ended,
             EventKind.JOB_ENDED: self._job_ended,
             EventKind.RESULTS: self._results,
+            EventKind.EXCHANGE_FELL_BACK: self._exchange_fell_back,
             EventKind.NOTE: self._note,
             EventKind.CHECKPOINTS_RETIRED: self._checkpoints_retired,
         }[event.kind]
@@ -162,6 +163,11 @@ class MlflowTracker:
         self._add(run.run_id, facts.points(final, job.submitted_at, 0))
         shown = {name: value for name, value in results.items() if name not in _TOLD_OTHERWISE}
         self._runs.tag(run, {**facts.flat("elastic", shown), "mlflow.note.content": self._links(job)})
+
+    def _exchange_fell_back(self, event: Event) -> None:
+        fallback = from_json(ExchangeFallback, event.payload["fallback"])
+        for told in (self._attempt(event), self._parent(event)):
+            self._runs.tag(told, {"elastic.exchange_fallback": fallback_words(fallback)})
 
     def _note(self, event: Event) -> None:
         run = self._job_run(self._jobs.job(event.job_id))

@@ -196,7 +196,7 @@ class Session:
             check_resumed(plan, restored.scalars)
         rates.restored()
         gradients = gradients_of(
-            model, optimizer, partition, self._group, self._places, order.allocation.comm, spec.comm,
+            model, optimizer, partition, self._group, self._places, order.allocation, spec.comm,
             find_unused_parameters=find_unused_parameters, fixed_parts=bool(fixed_counts(spec)),
         )  # fmt: skip
         reads = ReadLog(keep_indices=spec.audit == "full")

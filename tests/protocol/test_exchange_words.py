@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.domain import ExchangeChoice, ExchangeFigures
-from elastic_core.protocol.exchange_words import choice_words, chosen_words, figures_by_name
+from elastic_core.domain import ExchangeChoice, ExchangeFallback, ExchangeFigures
+from elastic_core.protocol.exchange_words import choice_words, chosen_words, exchange_words, figures_by_name
 from elastic_core.spec import parse_job_spec
 from tests.builders import a_spec
 from tests.examples.test_demo import a_job, an_allocation
@@ -58,3 +58,11 @@ def test_figures_are_metrics_by_algorithm_as_far_as_they_are_known():
     assert metrics["exchange/bytegrad/measured_seconds"] == 2.51
     assert metrics["exchange/fp16/predicted_bytes"] == 50e6
     assert "exchange/fp16/measured_seconds" not in metrics
+
+
+def test_a_job_that_fell_back_says_so_whatever_its_spec_asks_for():
+    fallback = ExchangeFallback(algorithm="bytegrad", reason="the loss is not finite", step=40, at=0.0)
+    said = "allreduce, for good: training diverged under bytegrad and went on from step 40: the loss is not finite"
+    assert exchange_words(choosing("lossy", exchange=CHOICE, exchange_fallback=fallback)) == said
+    assert exchange_words(a_job(spec=a_spec())) == ""
+    assert exchange_words(a_job(spec=a_spec(comm={"algorithm": "fp16"}))) == "fp16 (lossy)"

@@ -10,7 +10,7 @@ from elastic_core.comm.algorithms import NAMES
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, check_against, parse_cluster_spec, parse_job_spec
 from elastic_core.spec.form import spec_from_form
-from elastic_core.spec.job_comm import CLASSES, MOMENTA, admitted
+from elastic_core.spec.job_comm import CLASSES, HIERARCHICAL, MOMENTA, admitted
 
 JOB = {"name": "j", "entry_point": "m:C", "work": {"epochs": 1}, "batch": {"min": 8, "max": 64}}
 
@@ -45,6 +45,8 @@ def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_roun
         ({"algorithm": "local_sgd", "allow": "lossy"}, "possible are allow: averaging, or one of allreduce, fp16"),
         ({"algorithm": "bytegrad", "interval": 4}, "possible are interval left out, or one of local_sgd"),
         ({"algorithm": "local_sgd", "interval": 0}, "greater than or equal to 1"),
+        ({"algorithm": "powersgd", "hierarchical": True}, "possible are hierarchical left out, or one of allreduce"),
+        ({"algorithm": "auto", "hierarchical": True}, "algorithm 'auto' has no stage within nodes"),
         ({"algorithm": "bytegrad", "bits": 4}, "comm.bits: there is no such key"),
         ({"algorithm": "qadam", "warmup_steps": 0}, "comm.warmup_steps"),
         ({"algorithm": "qadam", "warmup_steps": 1_000_001}, "comm.warmup_steps"),
@@ -116,3 +118,14 @@ def test_what_needs_the_whole_batch_s_gradient_is_refused_where_weights_are_aver
         a_spec({"algorithm": "local_sgd"}, **needs)
     assert said in str(refused.value)
     a_spec({"algorithm": "bytegrad"}, **needs)
+
+
+def test_stages_within_nodes_are_for_replicas_and_for_algorithms_that_exist() -> None:
+    assert set(HIERARCHICAL) < set(CLASSES)
+    with pytest.raises(UserError, match="possible are layouts left out, or hierarchical left out"):
+        a_spec({"hierarchical": True}, layouts={"tensor": [1, 2]})
+
+
+def test_the_guard_is_on_unless_it_is_switched_off() -> None:
+    assert a_spec({"algorithm": "bytegrad"}).comm.guard
+    assert not a_spec({"algorithm": "bytegrad", "guard": False}).comm.guard

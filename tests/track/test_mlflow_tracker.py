@@ -9,8 +9,9 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from elastic_core.domain import ExchangeFigures, JobState, SegmentState, to_json
+from elastic_core.domain import ExchangeFallback, ExchangeFigures, JobState, SegmentState, to_json
 from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.exchange_words import fallback_words
 from elastic_core.settings import Settings
 from elastic_core.track.follow import Follower, lag
 from elastic_core.track.mlflow_tracker import MlflowTracker
@@ -70,6 +71,16 @@ def test_the_choice_of_an_exchange_is_a_tag_of_its_attempt_and_job_and_its_figur
     for run in (attempt, job_run(client, story)):
         assert run.data.tags["elastic.exchange"] == "bytegrad on 2 slots: 0.4 s and 25 MB a step"
     assert points(client, attempt, "exchange/bytegrad/measured_seconds") == [(8, 0.4)]
+
+
+def test_a_job_that_fell_back_to_the_exact_sum_is_tagged_with_why(client):
+    story = Story().submit().grant(2)
+    fallback = ExchangeFallback(algorithm="bytegrad", reason="the loss is not finite", step=8, at=1.0)
+    story.tell(EventKind.EXCHANGE_FELL_BACK, fallback=to_json(fallback))
+    follow(story, client)
+    (attempt,) = runs(client, story, "attempt")
+    for run in (attempt, job_run(client, story)):
+        assert run.data.tags["elastic.exchange_fallback"] == fallback_words(fallback)
 
 
 def test_points_carry_the_time_they_were_measured_at_and_all_series(client):

@@ -338,3 +338,58 @@ def misuse(session: Session) -> None:
         if how == "steps_twice":
             session.step(loss)
             session.step(loss)
+
+
+class _Times(torch.autograd.Function):
+    """What it is given, whose gradient is multiplied."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] * ctx.saved_tensors[0], None
+
+
+class GrowingNetwork(nn.Module):
+    """Its gradients grow with every pass, its outputs do not: Adam steps the same, and half precision overflows."""
+
+    growth: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network(0.0)
+        self.register_buffer("growth", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.growth.mul_(1.35)
+        times: Tensor = _Times.apply(self.inner(x), self.growth.clone())
+        return times
+
+
+class Growing(Regression):
+    def model(self) -> nn.Module:
+        return GrowingNetwork()
+
+
+class LoudNetwork(nn.Module):
+    """Beside two gradients of ten million, of parameters that change nothing, the others are lost in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Parameter(torch.zeros(1))
+        self.inner = network(0.0)
+        self.after = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        loud = 1e7 * (self.before + self.after)
+        y: Tensor = self.inner(x) + (loud - loud.detach())
+        return y
+
+
+class Loud(Regression):
+    def model(self) -> nn.Module:
+        return LoudNetwork()

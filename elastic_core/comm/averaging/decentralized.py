@@ -77,5 +77,5 @@ class DecentralizedAll(Decentralized):
 
     def _difference(self, weights: Tensor, step: int) -> Tensor:  # noqa: ARG002 - all steps are alike
         mean = weights.clone()
-        average_flat(mean, self._group)
+        average_flat(mean, self._group, self._hierarchy)
         return mean.sub_(weights)

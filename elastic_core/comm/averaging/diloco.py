@@ -23,6 +23,7 @@ from torch import Tensor
 
 from elastic_core.comm.averaging.weight_averaging import INTERVAL, WeightAveraging
 from elastic_core.comm.bytegrad import ByteGrad
+from elastic_core.comm.hierarchy import Hierarchy
 
 RATE, MOMENTUM = 0.7, 0.9
 FRAGMENTS = 4
@@ -38,6 +39,11 @@ class DiLoCo(WeightAveraging):
         self._anchors: dict[str, Tensor] = {}  # single precision at least, as the momenta
         self._momenta: dict[str, Tensor] = {}
         self._steps = 0
+
+    def within(self, hierarchy: Hierarchy) -> None:
+        super().within(hierarchy)
+        if self._in_bytes is not None:
+            self._in_bytes.within(hierarchy)
 
     def state_dict(self) -> dict[str, Tensor]:
         anchors = {_ANCHOR + name: anchor for name, anchor in self._anchors.items()}
@@ -76,7 +82,7 @@ class DiLoCo(WeightAveraging):
         distances = [self._anchors[name] - self._parameters[name].detach() for name in names]
         mean = torch.cat([distance.reshape(-1) for distance in distances])
         if self._in_bytes is not None:
-            mean = self._in_bytes.reduce(mean).div_(self._world)
+            mean = self._in_bytes.sum(mean).div_(self._world)
         for name, distance in zip(names, torch.split(mean, [d.numel() for d in distances]), strict=True):
             anchor, momentum = self._anchors[name], self._momenta[name]
             gradient = distance.view_as(anchor)

@@ -21,4 +21,4 @@ class LocalSgd(WeightAveraging):
     def _stepped(self) -> None:
         self._steps += 1
         if self._world > 1 and self._steps % self._interval == 0:
-            average(self._weights(), self._group)
+            average(self._weights(), self._group, self._hierarchy)

@@ -14,31 +14,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from elastic_core.comm.allreduce import sum_in_order
-from elastic_core.comm.bytegrad import chunk_bounds
-from elastic_core.comm.piecewise import swap
+from elastic_core.comm.hierarchy import Hierarchy
+from elastic_core.comm.piecewise import sum_flat
 
 _RUN_BYTES = 128 << 20
 
 
-def average(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
+def average(tensors: Sequence[Tensor], group: dist.ProcessGroup | None, hierarchy: Hierarchy | None = None) -> None:
     """Floating tensors on the CPU, alike in number, order, shape and dtype on every rank of `group`. Collective."""
     for run in _runs(tensors):
         flat = flattened(run)
-        average_flat(flat, group)
+        average_flat(flat, group, hierarchy)
         put_back(flat, run)
 
 
-def average_flat(flat: Tensor, group: dist.ProcessGroup | None) -> None:
-    """flat: contiguous, one dimension."""
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
-    chunks = [flat[first:end] for first, end in chunk_bounds(flat.numel(), world)]
-    peers = [peer for peer in range(world) if peer != rank]
-    received = flat.new_empty(world, chunks[rank].numel())
-    swap({peer: chunks[peer] for peer in peers}, {peer: received[peer] for peer in peers}, group)
-    received[rank] = chunks[rank]
-    own = chunks[rank].copy_(sum_in_order(received).div_(world))
-    swap(dict.fromkeys(peers, own), {peer: chunks[peer] for peer in peers}, group)
+def average_flat(flat: Tensor, group: dist.ProcessGroup | None, hierarchy: Hierarchy | None = None) -> None:
+    """flat: contiguous, one dimension. `hierarchy`: within nodes first, if there is one."""
+    world = dist.get_world_size(group)
+    if hierarchy is None:
+        sum_flat(flat, group, divisor=world)
+    else:
+        hierarchy.around(flat, lambda sums: sum_flat(sums, group, hierarchy.leaders, divisor=world))
 
 
 def flattened(tensors: Sequence[Tensor]) -> Tensor:

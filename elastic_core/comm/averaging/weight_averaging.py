@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from elastic_core.comm.averaging.ordered_mean import average
+from elastic_core.comm.hierarchy import Hierarchy
+from elastic_core.comm.silence import in_time
 from elastic_core.errors import UserError
 
 INTERVAL = 8  # optimizer steps
@@ -44,9 +46,14 @@ class WeightAveraging(ABC):
         self._rank = dist.get_rank(group) if formed else 0
         self._world = dist.get_world_size(group) if formed else 1
         self._interval = interval
+        self._hierarchy: Hierarchy | None = None
         self._parameters: dict[str, nn.Parameter] = {}  # those that are trained, by name
         self._apart = False  # steps were taken since ranks were alike
         self._wait_seconds = 0.0
+
+    def within(self, hierarchy: Hierarchy) -> None:
+        """From now on what all ranks average is averaged within nodes first. Before `attach`."""
+        self._hierarchy = hierarchy
 
     def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Rank 0's weights and buffers become everybody's; from now on `optimizer.step` averages. Collective, once.
@@ -120,7 +127,7 @@ class WeightAveraging(ABC):
         if self._world > 1:
             moments = dict(self._moments())
             self._check_alike(moments)
-            average([*self._weights(), *moments.values()], self._group)
+            average([*self._weights(), *moments.values()], self._group, self._hierarchy)
         self._apart = False
         self._begin()
 
@@ -150,6 +157,6 @@ class WeightAveraging(ABC):
 
     def _timed(self, work: Callable[[], None]) -> None:
         started = time.perf_counter()
-        with torch.no_grad():
+        with torch.no_grad(), in_time(f"the averaging of weights by {self.name}"):
             work()
         self._wait_seconds += time.perf_counter() - started

@@ -27,10 +27,10 @@ from torch.utils.hooks import RemovableHandle
 
 from elastic_core.comm.algorithm import GradBucket
 from elastic_core.comm.allreduce import OrderedAllReduce
-from elastic_core.comm.bytegrad import chunk_bounds
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.optimizers.frozen_adam import BLOCK, FrozenAdam
-from elastic_core.comm.piecewise import swap
+from elastic_core.comm.piecewise import chunk_bounds, swap
+from elastic_core.comm.silence import in_time
 from elastic_core.errors import UserError
 
 WARMUP_STEPS = 100
@@ -139,7 +139,8 @@ class MomentumExchange(HookedAlgorithm):
         if len(args) > 1 or kwargs.get("closure") is not None:
             raise UserError(f"{self.name} steps without a closure: call backward, then optimizer.step().")
         try:
-            self._step(adam)
+            with in_time(f"the exchange of momenta by {self.name}"):
+                self._step(adam)
         except RuntimeError as error:
             self._failure = error
             raise

@@ -15,7 +15,12 @@ _NAMES = "/proc/self/fd"
 
 
 def received_bytes() -> int:
-    total = 0
+    return sum(received_by_connection().values())
+
+
+def received_by_connection() -> dict[tuple[object, object], int]:
+    """By the addresses of both ends, this process' first."""
+    found: dict[tuple[object, object], int] = {}
     for name in os.listdir(_NAMES):
         try:
             if not os.readlink(f"{_NAMES}/{name}").startswith("socket:"):
@@ -26,5 +31,14 @@ def received_bytes() -> int:
         with socket.socket(fileno=copy) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                total += struct.unpack_from("Q", info, _RECEIVED)[0]
-    return total
+                ends = connection.getsockname(), _peer(connection)
+                found[ends] = found.get(ends, 0) + struct.unpack_from("Q", info, _RECEIVED)[0]
+    return found
+
+
+def _peer(connection: socket.socket) -> object:
+    """None of a socket that only listens, or whose other end is gone."""
+    try:
+        return connection.getpeername()
+    except OSError:
+        return None

@@ -15,7 +15,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.tables import EventRow, ReaderRow
+from elastic_core.control.ledger.tables import EventRow, JobRow, ReaderRow
 from elastic_core.crashing import crash_here
 from elastic_core.protocol.events import Event, EventKind
 
@@ -38,6 +38,12 @@ def emit(
     tx.session.add(
         EventRow(at=tx.now, kind=kind, job_id=job_id, segment_id=segment_id, epoch=epoch, payload=dict(payload))
     )
+
+
+def add_note(tx: Tx, job: JobRow, text: str) -> None:
+    """What the job's user should know."""
+    job.notes = [*job.notes, text]
+    emit(tx, EventKind.NOTE, job.id, {"text": text})
 
 
 class LedgerFeed:

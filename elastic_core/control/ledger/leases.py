@@ -7,6 +7,7 @@ on them are gone, too (`release_left`)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Sequence as DatabaseSequence
 from sqlalchemy import bindparam, select, text, update
@@ -15,7 +16,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import HeartbeatRow, JobRow, LeaseRow, LeaseSlotRow, SegmentRow, TargetRow
-from elastic_core.domain import Allocation, SegmentState, Slot, from_json, to_json
+from elastic_core.domain import EXACT, Allocation, SegmentState, Slot, from_json, to_json
 from elastic_core.protocol.events import EventKind
 
 AHEAD_SECONDS = 10.0  # that clocks of several hosts may differ by
@@ -90,6 +91,8 @@ def open_lease(
 
     `beside`: ids of slots that it holds without being granted them, while processes are still on them.
     """
+    if job.exchange_fallback is not None:  # whatever plan is carried out: it may be older
+        granted = replace(granted, comm=EXACT)
     epoch = tx.session.scalars(EPOCHS.next_value()).one()
     lease = LeaseRow(
         epoch=epoch,

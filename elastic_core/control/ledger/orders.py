@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from collections.abc import Sequence
+from math import isfinite
+
+from sqlalchemy import and_, exists, literal, or_, select
+from sqlalchemy.dialects.postgresql import JSONB
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.lineage import restore_point
-from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow
-from elastic_core.domain import from_json
+from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, ObservationRow, SegmentRow
+from elastic_core.domain import EXACT, ExactLoss, JobState, from_json
+from elastic_core.logs import get_logger
+from elastic_core.predict.work.exact_loss import limits
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.records import JobFacts
 from elastic_core.protocol.tokens import TrainerTokens
 from elastic_core.spec import JobSpec
+from elastic_core.spec.job_comm import STEPS_ALONE
 
 
 def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, lease: LeaseRow) -> LaunchOrder:
@@ -39,7 +46,42 @@ def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow
         lease_seconds=tx.settings.lease_seconds,
         heartbeat_seconds=tx.settings.heartbeat_seconds,
         grant_reason=segment.grant_reason or "",
+        exact_loss=ExactLoss() if allocation(lease).comm == EXACT else _exact_loss(tx, job),
     )
+
+
+log = get_logger(__name__)
+_LOSSES = select(ObservationRow.samples, ObservationRow.loss).order_by(ObservationRow.samples)
+_ALONE = and_(ObservationRow.num_slots == 1, ObservationRow.comm.not_in(STEPS_ALONE))  # and exchanges nothing
+_EXACT = or_(ObservationRow.comm == EXACT, _ALONE)
+_ALIKE = ("entry_point", "params", "batch", "precision")  # in these the specs of two jobs whose losses are compared
+_MOST_REPORTS = 2000
+
+
+def _exact_loss(tx: Tx, job: JobRow) -> ExactLoss:
+    """From the newest finished job of the same task and parameters that reported under the exact sum, else from what
+    this one reported so; its own first loss, if nothing can be forecast."""
+    own = ObservationRow.job_id == job.id
+    first = tx.session.execute(_LOSSES.where(own).limit(1)).first()
+    known = first.loss if first is not None and isfinite(first.loss) else None
+    alike = [JobRow.spec[key] == literal(job.spec[key], JSONB) for key in _ALIKE]
+    reported = exists().where(ObservationRow.job_id == JobRow.id, ObservationRow.comm == EXACT)
+    finished = select(JobRow.id).where(JobRow.state == JobState.FINISHED, JobRow.id != job.id, *alike, reported)
+    other = tx.session.scalar(finished.order_by(JobRow.finished_at.desc()).limit(1))
+    for source, rows in ((f"{other}, under the exact sum", ObservationRow.job_id == other), ("its own steps so", own)):
+        points = tx.session.execute(_LOSSES.where(rows, _EXACT).limit(_MOST_REPORTS)).all()
+        if found := _forecast(points, job):
+            return ExactLoss(first=known, limits=found, source=source)
+    return ExactLoss(first=known)
+
+
+def _forecast(points: Sequence[tuple[float, float]], job: JobRow) -> tuple[tuple[float, float], ...]:
+    """() as well where the predictor fails: training goes on."""
+    try:
+        return limits(points, job.total_samples)
+    except Exception:
+        log.exception("the loss of an exact run cannot be forecast", job=job.id, points=len(points))
+        return ()
 
 
 def _manifest_sha256(tx: Tx, uri: str | None) -> str | None:

@@ -61,6 +61,7 @@ class JobRow(Base):
     error: Mapped[str | None]
     notes: Mapped[list[str]] = mapped_column(default=list)
     results: Mapped[Json] = mapped_column(default=dict)
+    exchange_fallback: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))  # an `ExchangeFallback`
     hindsight: Mapped[list[Json] | None] = mapped_column(JSONB(none_as_null=True))  # grades of its forecasts, once over
 
 

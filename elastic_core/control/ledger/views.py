@@ -21,7 +21,16 @@ from elastic_core.control.ledger.tables import (
     SegmentRow,
     TargetRow,
 )
-from elastic_core.domain import Allocation, ExchangeChoice, JobState, Layout, SegmentState, Target, from_json
+from elastic_core.domain import (
+    Allocation,
+    ExchangeChoice,
+    ExchangeFallback,
+    JobState,
+    Layout,
+    SegmentState,
+    Target,
+    from_json,
+)
 from elastic_core.protocol.forecasts import Forecast
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, SegmentStatus
 from elastic_core.spec import JobSpec
@@ -234,6 +243,7 @@ def _job_status(
         placed=placed,
         last_restore=restore,
         exchange=exchange,
+        exchange_fallback=from_json(ExchangeFallback, job.exchange_fallback) if job.exchange_fallback else None,
         forecast=forecast,
         hindsight=forecast_rows.hindsight(job),
         submitted_by=job.submitted_by,

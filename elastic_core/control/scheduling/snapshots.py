@@ -20,6 +20,7 @@ from elastic_core.control.ledger.profiles import noise_scales, pasts, placed_spe
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.ledger.views import last_segments, live_leases
 from elastic_core.domain import (
+    EXACT,
     JobState,
     JobView,
     Limits,
@@ -156,6 +157,9 @@ def _records(
 
 
 def submission(job: JobRow, spec: JobSpec) -> Submission:
+    limits = limits_of(spec, from_json(JobFacts, job.facts))
+    if job.exchange_fallback is not None:
+        limits = replace(limits, comm=EXACT)
     return Submission(
         job_id=job.id,
         name=spec.name,
@@ -164,7 +168,7 @@ def submission(job: JobRow, spec: JobSpec) -> Submission:
         priority=spec.priority,
         submitted_at=job.submitted_at,
         deadline=spec.deadline.timestamp() if spec.deadline is not None else None,
-        limits=limits_of(spec, from_json(JobFacts, job.facts)),
+        limits=limits,
         scale_invariant=spec.work.scale_invariant,
         budget=spec.budget,
         prefers_cost=spec.prefer == "cost",

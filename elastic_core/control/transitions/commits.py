@@ -12,13 +12,13 @@ from sqlalchemy import select
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.feed import emit
+from elastic_core.control.ledger.feed import add_note, emit
 from elastic_core.control.ledger.orders import launch_order
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.ledger.views import checkpoint_record
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.handover import Handover, plan_handover
-from elastic_core.control.transitions.lifecycle import add_note, add_segment
+from elastic_core.control.transitions.lifecycle import add_segment
 from elastic_core.control.transitions.progress import guard
 from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, SegmentState, to_json

@@ -9,6 +9,7 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.control.ledger.views import last_segments
+from elastic_core.control.transitions.exchange_fallback import fall_back
 from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.protocol.events import EventKind
@@ -60,8 +61,10 @@ def group_gone(tx: Tx, origin_epoch: int, report: ExitReport) -> None:
         return  # it ended in the ledger before; only its slots were still held
     if report.kind == ExitKind.USER_ERROR:
         end_job(tx, job, JobState.FAILED, report.error, f"user error: {report.error}")
-    else:
-        lose_attempt(tx, segment, f"{report.kind}: {report.error}" if report.error else report.kind)
+        return
+    fell_back = report.kind == ExitKind.DIVERGED and fall_back(tx, job, segment, lease, report.error)
+    reason = f"{report.kind}: {report.error}" if report.error else report.kind
+    lose_attempt(tx, segment, reason, counts=not fell_back)
 
 
 def lose_attempt(tx: Tx, segment: SegmentRow, reason: str, *, counts: bool = True) -> None:

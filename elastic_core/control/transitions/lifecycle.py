@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.feed import emit
+from elastic_core.control.ledger.feed import add_note, emit
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, SegmentRow, TargetRow
 from elastic_core.control.ledger.views import last_segments
 from elastic_core.control.teams.job_quotas import check_room
@@ -210,11 +210,6 @@ def _reopen(tx: Tx, job: JobRow, note: str) -> None:
     job.error = job.finished_at = job.hindsight = None
     add_note(tx, job, note)
     add_segment(tx, job, follows=None)
-
-
-def add_note(tx: Tx, job: JobRow, text: str) -> None:
-    job.notes = [*job.notes, text]
-    emit(tx, EventKind.NOTE, job.id, {"text": text})
 
 
 def record_results(tx: Tx, job_id: str, results: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.feed import emit
+from elastic_core.control.ledger.feed import add_note, emit
 from elastic_core.control.ledger.nodes import set_aside_nodes
 from elastic_core.control.ledger.orders import issue
 from elastic_core.control.ledger.tables import (
@@ -26,7 +26,6 @@ from elastic_core.control.ledger.tables import (
     TargetRow,
 )
 from elastic_core.control.transitions.handover import places_in_place, stays_as_it_is
-from elastic_core.control.transitions.lifecycle import add_note
 from elastic_core.domain import JobState, Observation, SegmentState, Slot, Target, from_json, to_json
 from elastic_core.errors import Fenced, UserError
 from elastic_core.protocol.events import EventKind

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import CommAlgorithm, Exchange, GradBucket
 from elastic_core.comm.algorithms import create, steps_weights
+from elastic_core.comm.silence import RankSilent
 from elastic_core.host.exits import ExchangeBroken
 from elastic_core.train.data.batches import MicroBatch
 from elastic_core.train.gradients.noise import Part
@@ -48,9 +49,10 @@ class Gradients:
         fixed_parts: bool = False,
         warmup_steps: int = 1,
         among: Collection[str] = (),
+        nodes: Sequence[str] = (),
     ) -> None:
         """`optimizer`: what steps the model, for exchanges that take part in that. `fixed_parts`: norms are those of
-        the fixed parts of the batch, and not of ranks and micro-batches. `warmup_steps`, `among`:
+        the fixed parts of the batch, and not of ranks and micro-batches. `warmup_steps`, `among`, `nodes`:
         as in `comm.algorithms.create`."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.comm: Exchange | None = None
@@ -78,7 +80,7 @@ class Gradients:
             # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
             own = find_unused_parameters and group.device.type == "cpu"
             beside = group.beside("the exchange of gradients") if own else None
-            self._hooked = create(comm, group.device, beside, warmup_steps=warmup_steps, among=among)
+            self._hooked = create(comm, group.device, beside, warmup_steps=warmup_steps, among=among, nodes=nodes)
             self._hooked.attach(self._ddp, self._probe)
             self.wrapped = self._ddp
         elif steps_weights(comm):
@@ -103,7 +105,8 @@ class Gradients:
             broken = self._hooked.failure() if self._hooked is not None else None
             if broken is None and not lost_peer(error):
                 raise  # the user's own
-            raise ExchangeBroken(f"The gradient exchange broke: {broken or error}. Another rank is gone.") from error
+            why = "" if isinstance(broken, RankSilent) else " Another rank is gone."
+            raise ExchangeBroken(f"The gradient exchange broke: {broken or error}.{why}") from error
         self._losses.append(weighted.detach())
         self._micro.append(micro)
         if self._fixed is not None:

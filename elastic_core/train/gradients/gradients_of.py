@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithms import averages
+from elastic_core.domain import Allocation
 from elastic_core.spec.job_comm import Comm
 from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.gradients.local_steps import LocalSteps
@@ -28,13 +29,14 @@ def gradients_of(
     partition: ModelPartition | StagePart | None,
     group: Group,
     places: Places,
-    comm: str,
+    allocation: Allocation,
     options: Comm,
     *,
     find_unused_parameters: bool,
     fixed_parts: bool,
 ) -> Gradients | PartitionedGradients | StageGradients:
-    """`partition`: None of a model that every rank holds whole. `options`: the spec's, of the algorithm `comm`.
+    """`partition`: None of a model that every rank holds whole. `allocation`: its algorithm, and on which nodes
+    ranks are; `options`: the spec's, of the algorithm.
     Collective."""
     if isinstance(places, StagePlaces):
         from elastic_core.train.gradients.stage_gradients import StageGradients
@@ -48,9 +50,10 @@ def gradients_of(
 
         assert isinstance(partition, ModelPartition)
         return PartitionedGradients(partition, group, places)
+    comm, nodes = allocation.comm, [slot.node for slot in allocation.slots] if options.hierarchical else []
     if averages(comm):
-        return LocalSteps(model, optimizer, group, comm, options.steps_between_averages)
+        return LocalSteps(model, optimizer, group, comm, options.steps_between_averages, nodes)
     return Gradients(
         model, group, comm, find_unused_parameters, optimizer, fixed_parts=fixed_parts,
-        warmup_steps=options.warmup_steps, among=options.candidates,
+        warmup_steps=options.warmup_steps, among=options.candidates, nodes=nodes,
     )  # fmt: skip

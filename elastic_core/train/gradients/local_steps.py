@@ -12,6 +12,7 @@ that optimizers keep the same of it on every rank.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -19,6 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithms import averaging_class
+from elastic_core.comm.hierarchy import hierarchy_of
 from elastic_core.train.gradients.gradients import Gradients, LocalGradients
 from elastic_core.train.parallel.group import Group, exchanging
 
@@ -26,14 +28,20 @@ from elastic_core.train.parallel.group import Group, exchanging
 class LocalSteps(Gradients):
     """To its gradients a rank is alone."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, group: Group, comm: str, interval: int) -> None:
-        """Collective."""
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, group: Group, comm: str, interval: int, nodes: Sequence[str] = ()
+    ) -> None:
+        """Collective. `nodes`: of every rank, to average within nodes first."""
         super().__init__(model, Group(device=group.device), comm)
         self._world = group.world
         self.of_whole_batch = group.world == 1
         algorithm = averaging_class(comm, group.device)
         own = algorithm.overlaps and group.world > 1
-        self.comm = self._averaging = algorithm(group.beside("the averaging of weights") if own else None, interval)
+        beside = group.beside("the averaging of weights") if own else None
+        self.comm = self._averaging = algorithm(beside, interval)
+        hierarchy = hierarchy_of(nodes, beside)
+        if hierarchy is not None:
+            self._averaging.within(hierarchy)
         with exchanging():
             self._averaging.attach(model, optimizer)
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
-from elastic_core.comm.allreduce import sum_in_order
+from elastic_core.comm.piecewise import sum_in_order
 
 
 @dataclass(frozen=True, slots=True)

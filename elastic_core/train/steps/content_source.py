@@ -54,8 +54,12 @@ class ContentSource:
         self._evaluate_seconds = 0.0  # that it took last time
 
     def describe(self, boundary: bool) -> Content:
-        """Tensors are views: they change with the next step. Collective: first ranks make one model of theirs."""
+        """Tensors are views: they change with the next step. Collective: first ranks make one model of theirs.
+
+        Raises `Diverged` for weights that are not finite, where the job's exchange is not exact.
+        """
         self._gradients.settle()
+        self._progress.check_weights(self._state.model)
         comm = self._gradients.comm
         shared = {**self._state.tensors(), **averaging_tensors(comm)}
         progress, places, rank = self._progress, self._places, self._group.rank

@@ -12,11 +12,14 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from torch import nn
+
 from elastic_core.domain import AUTO, EXACT, ExchangeFigures
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec.job import most_samples
 from elastic_core.text import plural
 from elastic_core.train.gradients.noise import NoiseState
+from elastic_core.train.steps.divergence import DivergenceGuard
 from elastic_core.train.steps.early_stopping import Evaluations
 from elastic_core.train.steps.observe import Observer, StepFacts
 from elastic_core.train.steps.runtime_context import RuntimeContext
@@ -55,6 +58,7 @@ class Progress:
         self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
         self._in_force = EXACT if self.order.allocation.comm == AUTO else self.order.allocation.comm
         self._exchanges: tuple[ExchangeFigures, ...] = ()  # not reported yet
+        self._guard = DivergenceGuard(context.order, context.group.world)
         self.begin_segment()
 
     @property
@@ -173,6 +177,14 @@ class Progress:
                 gain=result.gain,
             )
         )
+
+    def watch(self) -> None:
+        """After a step was counted. Raises `Diverged`."""
+        self._guard.stepped(self.loss, self.step, self.samples, self._in_force)
+
+    def check_weights(self, model: nn.Module) -> None:
+        """Before a checkpoint of it. Raises `Diverged`."""
+        self._guard.check_weights(model, self.step)
 
     def notes(self, noise: NoiseState) -> tuple[str, ...]:
         """What the job's user should know with a checkpoint taken now; `noise` as it has been measured so far."""

@@ -107,8 +107,9 @@ class Segments:
         )
 
     def stepped(self, result: StepResult) -> None:
-        """A step was taken: count it, report it when a report is due."""
+        """A step was taken: count it, report it when a report is due. Raises `Diverged`."""
         self._progress.count(result)
+        self._progress.watch()
         self._clock.stepped()
         self._agreed = result
         if self._progress.report_due() and not self._unanswered:  # under which epoch is not known yet

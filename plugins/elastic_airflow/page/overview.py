@@ -13,7 +13,7 @@ from elastic_airflow.names import DRIVER, RUN
 from elastic_airflow.page.expected import ForecastShown, GradeShown, forecast_shown, hindsight_shown
 from elastic_core.domain import AUTO, JobState, JobView, SegmentState, Snapshot
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
-from elastic_core.protocol.exchange_words import chosen_words
+from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
@@ -262,6 +262,8 @@ def job_shown(
 
 def _exchange(job: JobStatus) -> str:
     held = job.allocation
+    if job.exchange_fallback is not None:
+        return fallback_words(job.exchange_fallback)
     if held is None:
         return ""
     return chosen_words(job) if held.comm == AUTO else held.comm

@@ -1,0 +1,114 @@
+"""A job that diverges under an exchange that is not exact gets the exact sum from then on, whatever happens next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import ExactLoss, JobState, SegmentState
+from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.process_groups import LaunchOrder
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec, an_observation
+
+WHY = "the losses of steps 8 to 9 are not finite, under bytegrad"
+
+
+def a_life(control: LedgerControl, job_id: str = "job-a", comm: dict[str, str] | None = None, **spec: object) -> Life:
+    comm = {"algorithm": "bytegrad"} if comm is None else comm
+    control.submit(job_id, a_spec(slots=(2, 2), comm=comm, **spec), FACTS)
+    return Life(control, control.trainer, job_id)
+
+
+def diverged(life: Life) -> LaunchOrder:
+    """The order of the attempt after one that committed step 5 and diverged."""
+    order = life.start()
+    life.trainer(order.token).commit(a_commit(order, 5))
+    life.leave(order, "diverged", WHY)
+    return life.start()
+
+
+def test_the_next_lease_carries_the_exact_sum_and_says_why(control: LedgerControl) -> None:
+    life = a_life(control)
+    order = diverged(life)
+    assert order.allocation.comm == "allreduce"
+    assert [record.step for record in order.restore.candidates] == [5]
+    job = control.job("job-a")
+    assert job.exchange_fallback is not None
+    assert (job.exchange_fallback.algorithm, job.exchange_fallback.step) == ("bytegrad", 5)
+    assert job.exchange_fallback.reason == WHY
+    assert job.notes == (f"allreduce, for good: training diverged under bytegrad and went on from step 5: {WHY}",)
+    segment = control.segment(order.segment_id)
+    assert (segment.attempt, segment.state) == (1, SegmentState.RUNNING)
+    (event,) = [event for event in control.feed.events(0) if event.kind is EventKind.EXCHANGE_FELL_BACK]
+    assert event.payload["fallback"]["algorithm"] == "bytegrad"
+    (view,) = control.snapshot().jobs
+    assert view.limits.comm == "allreduce", "policies and models of its speed see what it has"
+
+
+def test_boundaries_retries_revivals_and_rollbacks_keep_it(control: LedgerControl) -> None:
+    life = a_life(control)
+    order = diverged(life)
+    handed_over = control.trainer(order.token).commit(a_commit(order, 8, final=True)).order
+    assert handed_over is not None
+    life.leave(handed_over, "infrastructure", "SIGKILL")
+    again = life.start()
+    life.leave(again, "user_error", "KeyError: 'x'")
+    control.revive("job-a")
+    revived = life.start()
+    assert {o.allocation.comm for o in (handed_over, again, revived)} == {"allreduce"}
+
+
+def test_it_happens_once_and_never_to_a_lease_for_the_exact_sum(control: LedgerControl) -> None:
+    life = a_life(control)
+    life.leave(diverged(life), "diverged", "again")
+    assert [event.kind for event in control.feed.events(0)].count(EventKind.EXCHANGE_FELL_BACK) == 1
+    exact = a_life(control, "job-b", comm={})
+    exact.leave(exact.start(), "diverged", "it cannot")
+    assert control.job("job-b").exchange_fallback is None
+    assert control.job("job-b").notes == ()
+
+
+def test_it_is_no_failure_of_a_job_that_may_have_none(ledger_url: str, tmp_path: Path, clock: FakeClock) -> None:
+    control = a_control(ledger_url, tmp_path, clock, max_attempts=1)
+    control.set_cluster(a_cluster())
+    diverged(a_life(control))
+    assert control.job("job-a").state is JobState.ACTIVE
+    control.close()
+
+
+def observed(control: LedgerControl, life: Life, losses: list[float], **more: object) -> LaunchOrder:
+    order = life.start()
+    reports = [an_observation(step, order, loss=loss, **more) for step, loss in enumerate(losses, start=1)]
+    control.trainer(order.token).observe(reports)
+    return order
+
+
+def finished(control: LedgerControl, life: Life, losses: list[float]) -> None:
+    order = observed(control, life, losses)
+    control.trainer(order.token).commit(a_commit(order, len(losses), finished=True))
+    life.leave(order, "finished")
+
+
+FALLING = [5.0 / step for step in range(1, 21)]
+
+
+def test_an_order_tells_what_an_exact_run_of_the_same_task_and_parameters_would_lose(control: LedgerControl) -> None:
+    finished(control, a_life(control, "exact", comm={}), FALLING)
+    finished(control, a_life(control, "other", comm={}, params={"width": 64}), [9.0] * 20)
+    known = a_life(control, "job-a").start().exact_loss
+    assert known.source == "exact, under the exact sum"
+    assert 0.2 < (known.limit(200) or 0.0) < 4.0, "above what it came to, below where it began"
+    assert a_life(control, "job-b", comm={}).start().exact_loss == ExactLoss()
+
+
+@pytest.mark.parametrize(("comm", "source"), [("allreduce", "its own steps so"), ("bytegrad", "")])
+def test_without_one_it_is_what_the_job_itself_lost_under_the_exact_sum(
+    control: LedgerControl, comm: str, source: str
+) -> None:
+    life = a_life(control, comm={"algorithm": "auto", "allow": "lossy"})
+    life.leave(observed(control, life, FALLING, comm=comm), "infrastructure")
+    known = life.start().exact_loss
+    assert (known.first, known.source) == (5.0, source)
+    assert bool(known.limits) == bool(source)

@@ -1,0 +1,102 @@
+"""What is taken for divergence, and what never is."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from elastic_core.domain import ExactLoss
+from elastic_core.host.exits import Diverged
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.spec import parse_job_spec
+from elastic_core.train.steps.divergence import WINDOW, DivergenceGuard
+from tests.train.ledger import make_order
+
+JOB = {"name": "j", "entry_point": "m:C", "work": {"samples": 1000}, "batch": {"min": 8, "max": 64}}
+FALLING = ExactLoss(limits=((0.0, 4.0), (100.0, 2.0), (200.0, 1.0)), source="an earlier run")
+
+
+def an_order(slots: int = 2, exact_loss: ExactLoss | None = None, **comm: object) -> LaunchOrder:
+    spec = parse_job_spec({**JOB, "slots": {"min": 1, "max": 4, "types": ["cpu"]}, "comm": comm})
+    return make_order(spec, slots=slots, batch=8, total=1000, dataset=100, exact_loss=exact_loss or ExactLoss())
+
+
+def train(order: LaunchOrder, losses: list[float], world: int = 2, algorithm: str = "") -> None:
+    guard = DivergenceGuard(order, world)
+    for step, loss in enumerate(losses, start=1):
+        guard.stepped(loss, step, 8 * step, algorithm or order.allocation.comm)
+
+
+losses = st.lists(st.floats(width=32) | st.just(nan), max_size=40)
+
+
+@given(losses, st.sampled_from(["allreduce", "auto"]), st.sampled_from([ExactLoss(), FALLING]))
+def test_what_exchanges_exactly_is_never_touched(found: list[float], named: str, known: ExactLoss) -> None:
+    model = nn.Linear(1, 1)
+    torch.nn.init.constant_(model.weight, nan)
+    guard = DivergenceGuard(an_order(exact_loss=known, algorithm=named), world=2)
+    for step, loss in enumerate(found, start=1):
+        guard.stepped(loss, step, 8 * step, "allreduce")
+    guard.check_weights(model, 1)
+
+
+@pytest.mark.parametrize(
+    ("slots", "comm"), [(1, {"algorithm": "bytegrad"}), (2, {"algorithm": "fp16", "guard": False})]
+)
+def test_nor_is_one_rank_that_exchanges_nothing_nor_a_job_that_wants_no_guard(
+    slots: int, comm: dict[str, object]
+) -> None:
+    train(an_order(slots, FALLING, **comm), [nan] * 20, world=slots)
+
+
+@pytest.mark.parametrize("algorithm", ["onebit_adam", "qadam", "diloco"])
+def test_one_rank_is_watched_that_steps_otherwise_than_under_the_exact_sum(algorithm: str) -> None:
+    with pytest.raises(Diverged, match=f"steps 1 to 2 are not finite, under {algorithm}"):
+        train(an_order(1, algorithm=algorithm), [nan, nan], world=1)
+
+
+def test_two_losses_in_a_row_that_are_not_finite_are_divergence_and_one_is_not() -> None:
+    train(an_order(algorithm="bytegrad"), [1.0, nan, 1.0, inf, 1.0] * 3)
+    with pytest.raises(Diverged, match="the losses of steps 3 to 4 are not finite, under bytegrad"):
+        train(an_order(algorithm="bytegrad"), [1.0, 1.0, nan, inf])
+
+
+def test_of_a_chosen_exchange_the_steps_count_since_the_first_that_was_not_exact() -> None:
+    guard = DivergenceGuard(an_order(algorithm="auto", allow="lossy"), world=2)
+    for step in range(1, 6):
+        guard.stepped(nan, step, 8 * step, "allreduce")
+    with pytest.raises(Diverged, match="under bf16"):
+        guard.stepped(nan, 6, 48, "bf16")
+
+
+def test_a_loss_above_the_limit_of_an_exact_run_where_its_steps_began_is_divergence() -> None:
+    order = an_order(exact_loss=FALLING, algorithm="bytegrad")
+    train(order, [4.0] * WINDOW)  # the limit where they began, though it is lower by now
+    with pytest.raises(
+        Diverged, match=r"steps 2 to 11 is 4, and an exact run's is at most 3.84 \(forecast from an earl"
+    ):
+        train(order, [4.0] * (WINDOW + 1))
+    train(order, [4.0 - 0.12 * step for step in range(30)])
+
+
+def test_without_a_forecast_twice_the_first_loss_is_too_much() -> None:
+    train(an_order(algorithm="bytegrad"), [2.0] + [4.1] * (WINDOW - 1))
+    with pytest.raises(Diverged, match=r"at most 4 \(twice the job's first loss\)"):
+        train(an_order(algorithm="bytegrad"), [2.0] + [4.1] * WINDOW)
+    resumed = an_order(exact_loss=ExactLoss(first=1.0), algorithm="bytegrad")
+    with pytest.raises(Diverged, match="at most 2"):
+        train(resumed, [2.1] * WINDOW)
+
+
+def test_weights_that_are_not_finite_are_not_saved() -> None:
+    model, guard = nn.Linear(2, 2), DivergenceGuard(an_order(algorithm="local_sgd"), world=2)
+    guard.check_weights(model, 3)
+    with torch.no_grad():
+        model.bias[1] = inf
+    with pytest.raises(Diverged, match="weights were not finite after step 3, under local_sgd"):
+        guard.check_weights(model, 3)
