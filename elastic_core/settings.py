@@ -130,6 +130,11 @@ class Settings(BaseSettings):
         description="days for which decisions with their inputs, events of the outbox, all reports of jobs that are "
         "over, and logs of ended process groups are kept",
     )
+    log_mb: int = Field(
+        default=64,
+        ge=1,
+        description="MiB that what one worker prints may take on disk; its oldest lines are let go then",
+    )
     keep_decisions: int = Field(
         default=20_000, ge=100, description="most decisions that are kept with their inputs, however young they are"
     )

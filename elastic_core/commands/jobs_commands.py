@@ -1,4 +1,5 @@
-"""`elastic jobs list | show | segments | explain | audit | estimate | submit | cancel | revive | rollback | replay`.
+"""`elastic jobs list | show | segments | explain | audit | submit | cancel | revive | rollback | replay`, and those of
+`log_commands` and `estimating`.
 
 Talks to the control API with the service secret; only `replay` opens the ledger itself, and `audit` the store.
 """
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from elastic_core import client
 from elastic_core.client import WAIT_SECONDS
+from elastic_core.commands import log_commands
 from elastic_core.commands.audit_commands import words_of
 from elastic_core.commands.estimating import Profile, estimate, with_profile
 from elastic_core.commands.forecast_commands import lines_of
@@ -33,6 +35,7 @@ from elastic_core.text import plural, span
 
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
 app.command()(estimate)
+app.command()(log_commands.logs)
 LAST_ACTIONS = 10
 CANCELLED_AT_ONCE = 100  # an answer within the client's time-out also on a busy machine
 _out = Console(highlight=False, soft_wrap=True)

@@ -46,6 +46,7 @@ from elastic_core.protocol.records import (
     Explanation,
     FinishedRun,
     JobFacts,
+    JobGroup,
     JobStatus,
     NodeStatus,
     PastJob,
@@ -195,6 +196,9 @@ class LedgerControl:
 
     def segments(self, job_id: str) -> list[SegmentStatus]:
         return self._ledger.read(lambda tx: reads.segments(tx, job_id))
+
+    def groups_of(self, job_id: str) -> list[JobGroup]:
+        return self._ledger.read(lambda tx: reads.groups_of(tx, job_id))
 
     def timeline(self, since: float) -> list[SegmentStatus]:
         """Segments of all jobs that held slots at or after `since`, by the time they were granted."""

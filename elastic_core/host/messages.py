@@ -85,6 +85,15 @@ class WorkerProcesses(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersByRank(Message):
+    """Numbers of the workers that have, or had last, rank 0, 1, ...: which log is whose. Written by the agent."""
+
+    FILE = "ranks.json"
+    BARE = "numbers"
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StandbyReady(WorkerProcess):
     """A standby worker that has loaded its code and waits for its slot. Written by itself; {} is its number."""
 
@@ -157,6 +166,7 @@ class SpawnPlan(Message):
     cpu_slots: tuple[tuple[str, int, str], ...]  # of this host, as node, index, type
     user: tuple[int, ...] = ()  # uid and gid that workers have; () for the agent's
     networks: dict[str, NodeNetwork] = field(default_factory=dict)  # by node; without those on loopback
+    log_bytes: int = 0  # that what a worker printed may take on disk, the oldest of it is let go then; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)

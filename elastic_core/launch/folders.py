@@ -12,11 +12,20 @@ import signal
 import time
 
 from elastic_core.errors import InfrastructureError
-from elastic_core.host.messages import EXIT, ORDER, AgentProcess, GroupStop, OrderInForce, WorkerProcesses
+from elastic_core.host.messages import (
+    EXIT,
+    ORDER,
+    AgentProcess,
+    GroupStop,
+    OrderInForce,
+    WorkerProcesses,
+    WorkersByRank,
+)
 from elastic_core.host.process import kill_marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.launcher import GroupStatus
+from elastic_core.launch.worker_logs.parts import LogPart, read_part
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup
 from elastic_core.settings import Settings
 
@@ -92,8 +101,18 @@ class GroupFolders:
             return
         folder = RunDir.of(self.home, origin_epoch)
         for path in sorted(folder.path.iterdir(), key=lambda path: path.name != ORDER):
-            if not path.is_dir() and path.name != EXIT:  # a killed rank 0 leaves its socket
+            if not path.is_dir() and path.name not in (EXIT, WorkersByRank.FILE):  # a killed rank 0 leaves its socket
                 path.unlink(missing_ok=True)
+
+    def ranks_with_logs(self, origin_epoch: int) -> int:
+        """As the contract says. Of a group from before ranks were written down, its workers."""
+        return len(_logs_by_rank(RunDir.of(self.home, origin_epoch)))
+
+    def read_log(self, origin_epoch: int, rank: int, after: int | None, most: int) -> LogPart:
+        """As the contract says."""
+        folder = RunDir.of(self.home, origin_epoch)
+        numbers = _logs_by_rank(folder)
+        return read_part(folder.log(numbers[rank] if rank < len(numbers) else rank), after, most)
 
     def remove_ended(self, before: float) -> int:
         """Remove the folders, logs included, of groups that ended before this instant (Unix seconds); how many."""
@@ -124,6 +143,13 @@ class GroupFolders:
         )
         folder.write_exit(report)
         return report
+
+
+def _logs_by_rank(folder: RunDir) -> tuple[int, ...]:
+    recorded = folder.read(WorkersByRank)
+    if recorded is not None:
+        return recorded.numbers
+    return tuple(range(len(list((folder.path / "logs").glob("rank*.log")))))
 
 
 def _segment_id(folder: RunDir) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from elastic_core.launch.worker_logs.parts import LogPart
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
 
 
@@ -32,6 +33,13 @@ class Launcher(Protocol):
 
     def stop(self, origin_epoch: int, grace_seconds: float) -> None:
         """SIGTERM (reach a boundary and commit, if the lease still lives), then after the grace SIGKILL."""
+
+    def ranks_with_logs(self, origin_epoch: int) -> int:
+        """How many ranks the group has, or had last; 0 where nothing of it is kept (any more)."""
+
+    def read_log(self, origin_epoch: int, rank: int, after: int | None, most: int) -> LogPart:
+        """What the worker that has this rank, or had it last, has printed from position `after` on; None: the last of
+        it. At most `most` bytes. Positions are those of one worker: another one may have the rank after a resize."""
 
     def forget(self, origin_epoch: int) -> None:
         """Remove the files of a dead group (its logs stay)."""

@@ -91,6 +91,7 @@ class LocalLauncher(GroupFolders):
             cpu_slots=tuple((n.name, index, n.type) for n in nodes if n.type == CPU for index in range(n.slots)),
             user=user.ids if user else (),
             networks={n.name: NodeNetwork(str(n.address), n.network_namespace or "") for n in nodes if n.has_address},
+            log_bytes=self.settings.log_mb * 2**20,
         )
         folder.write(plan)
 

@@ -33,6 +33,7 @@ from elastic_core.host.messages import (
     StandbyRequest,
     WorkerProcess,
     WorkerProcesses,
+    WorkersByRank,
     WorkerSettings,
 )
 from elastic_core.host.network import namespaces
@@ -41,6 +42,7 @@ from elastic_core.host.rundir import RUN_DIR, RunDir
 from elastic_core.host.worker_user.dropping import drop
 from elastic_core.host.workers import CONTROL_SOCKET, WorkerCommand, worker_command
 from elastic_core.launch import control_relay, fork_server
+from elastic_core.launch.worker_logs import parts
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,8 @@ class Group:
         self.standby_request: int | None = None  # the last one that was fulfilled
         self.relay: int | None = None  # pid of the control relay, where workers have a network namespace
         self.next_relay = 0.0  # when another may be started
+        self.by_rank: tuple[int, ...] = ()  # numbers of the members, as written down last
+        self.log_bytes = plan.log_bytes
         self.outcome = GroupOutcome({}, [], set(), None)
         self.deadline = inf  # when to kill whoever is left
         self.ending = False  # nothing is started any more
@@ -108,6 +112,8 @@ class Group:
                 self._end_by(-inf)
             else:
                 self._update_members(set(order.slots))
+                self._record_ranks(order.slots)
+            self._hold_logs()
             self._reap()
             self._keep_relay(time.monotonic())
             if not self.ending:
@@ -256,6 +262,28 @@ class Group:
         numbers = sorted({*self.pids.values(), *self.sessions})
         workers = (WorkerProcess(*self.processes[number], str(self.slots[number])) for number in numbers)
         self.run_dir.write(WorkerProcesses(tuple(workers)))
+
+    def _record_ranks(self, slots: Sequence[SlotId]) -> None:
+        """Write down which worker has which rank, where that has changed."""
+        numbers = {self.slots[number]: number for number in self.pids.values()}
+        by_rank = tuple(numbers[slot] for slot in slots if slot in numbers)
+        if len(by_rank) == len(slots) and by_rank != self.by_rank:
+            self.by_rank = by_rank
+            self.run_dir.write(WorkersByRank(by_rank))
+
+    def _hold_logs(self) -> None:
+        """What is printed without end fills no disk."""
+        for number in self.pids.values() if self.log_bytes else ():
+            path = self.run_dir.log(number)
+            try:
+                if parts.hold_to(path, self.log_bytes):
+                    log.info(f"{path.name} had grown to {self.log_bytes} bytes: its oldest half is let go")
+            except FileNotFoundError:
+                continue  # not opened yet
+            except OSError as error:
+                self.log_bytes = 0
+                log.warning(f"logs are not held to their size, they grow with what workers print: {error}")
+                return
 
     def _kill(self) -> None:
         for pid, number in self.pids.items():

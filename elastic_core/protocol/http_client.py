@@ -28,6 +28,7 @@ from elastic_core.protocol.records import (
     Explanation,
     FinishedRun,
     JobFacts,
+    JobGroup,
     JobStatus,
     NodeStatus,
     PolicyInForce,
@@ -190,6 +191,10 @@ class HttpControl:
 
     def segments(self, job_id: str) -> list[SegmentStatus]:
         answer: list[SegmentStatus] = self._channel.call("segments", job_id=job_id)
+        return answer
+
+    def groups_of(self, job_id: str) -> list[JobGroup]:
+        answer: list[JobGroup] = self._channel.call("groups_of", job_id=job_id)
         return answer
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:

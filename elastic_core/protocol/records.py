@@ -131,6 +131,17 @@ class SegmentStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobGroup:
+    """Processes that have trained a job, from their start to their end, through all segments that they served."""
+
+    origin_epoch: int
+    first_segment: int  # index
+    last_segment: int
+    started_at: float  # granted its slots
+    ended_at: float | None  # its slots were free again; None while they are held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePoint:
     """Where a segment starts: checkpoints newest first; later ones are used only when the first is corrupt."""
 

@@ -23,6 +23,7 @@ from elastic_core.protocol.records import (
     Explanation,
     FinishedRun,
     JobFacts,
+    JobGroup,
     JobStatus,
     NodeStatus,
     PolicyInForce,
@@ -62,6 +63,9 @@ class JobRecords(Protocol):
 
     def segments(self, job_id: str) -> list[SegmentStatus]:
         """The job's segments by index, over all lineages."""
+
+    def groups_of(self, job_id: str) -> list[JobGroup]:
+        """The process groups that were given slots for the job, the first first, over all lineages."""
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         """The job's checkpoints that were not swept, oldest first, over all lineages; corrupt ones say so."""

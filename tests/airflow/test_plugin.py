@@ -21,6 +21,7 @@ from elastic_airflow.plugin import ElasticPlugin
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.rundir import RunDir
 from elastic_core.settings import Settings
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
 
@@ -159,6 +160,25 @@ def test_the_overview_tells_who_holds_what_who_waits_and_why(
     assert [node["num_slots"] for node in seen["nodes"]] == [2, 2]
     assert seen["paused"] == ["elastic_segment"]
     assert seen["decision"]["policy"] == "fair_share"
+
+
+def test_what_a_job_prints_is_read_where_its_workers_run(
+    page_data: TestClient, plane: LedgerControl, life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    app = FastAPI()
+    app.include_router(ui_router(plane, Settings()), prefix="/ui")
+    plane.submit("digits-1", a_spec(), FACTS)
+    order = life.start()
+    folder = RunDir.of(tmp_path, order.origin_epoch)
+    folder.create()
+    folder.log(0).write_text("epoch 1\nepoch 2\n")
+    reading = TestClient(app)
+    seen = reading.get("/ui/jobs/digits-1/log").json()
+    assert (seen["attempt"], seen["ranks"], seen["text"], seen["end"]) == (1, 1, "epoch 1\nepoch 2\n", 16)
+    assert reading.get("/ui/jobs/digits-1/log?after=8").json()["text"] == "epoch 2\n"
+    for bad in ("rank=-1", "after=-1", "rank=x"):
+        assert reading.get(f"/ui/jobs/digits-1/log?{bad}").status_code == 422
 
 
 def test_the_overview_says_what_is_expected_of_a_job_and_how_that_turned_out(

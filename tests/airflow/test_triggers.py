@@ -20,7 +20,9 @@ from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent, TriggerEve
 from structlog.testing import CapturingLogger
 
 from elastic_airflow import triggers
+from elastic_airflow.access import ledger_trigger
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
+from elastic_airflow.access.ledger_trigger import LedgerTrigger
 from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
 from elastic_airflow.outcomes import segment_summary
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator
@@ -28,11 +30,11 @@ from elastic_airflow.triggers import (
     GrantTrigger,
     JobEndTrigger,
     JobTrigger,
-    LedgerTrigger,
     SegmentTrigger,
 )
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
+from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec import QueueSpec
 from tests.airflow.conftest import Api
@@ -47,7 +49,8 @@ RUN = (SEGMENT_DAG, SEGMENT)
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(triggers, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(ledger_trigger, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(ledger_trigger, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr("elastic_airflow.access.jobs_cache.MAX_AGE", 0.02)
 
 
@@ -123,6 +126,27 @@ def hog(job: str, plane: LedgerControl) -> tuple[Life, LaunchOrder]:
     order = life.start()
     plane.acquire(SEGMENT)
     return life, order
+
+
+def test_what_rank_0_prints_is_in_the_log_of_the_task_line_by_line_and_once(
+    job: str, life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    order = life.start()
+    folder = RunDir.of(tmp_path, order.origin_epoch)
+    folder.create()
+    folder.log(0).write_text("epoch 1\nTraceback ...\nKeyError: 'labels'\n")
+    trigger, log = SegmentTrigger(job, SEGMENT, order.epoch), CapturingLogger()
+    trigger._log = log
+    stays_silent(trigger)
+    again = SegmentTrigger(job, SEGMENT, order.epoch)  # the triggerer was started anew
+    again._log = log
+    stays_silent(again)
+    assert [call.args[1] for call in log.calls if call.args[0] == "%s"] == [
+        "epoch 1",
+        "Traceback ...",
+        "KeyError: 'labels'",
+    ]
 
 
 def test_a_grant_ends_the_task_that_waits_for_it_alone_and_wakes_the_one_that_launches(
@@ -339,7 +363,7 @@ def test_who_may_not_act_on_a_job_changes_nothing_by_marking_its_tasks(
 def test_a_marked_segment_that_goes_on_is_refused_once(
     olgas: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic_airflow.triggers.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("elastic_airflow.access.ledger_trigger.CHECK_SECONDS", 0.0)
     life.start()
     airflow.runs[RUN], airflow.task_states[RUN] = "failed", {"train": "failed"}
     trigger, looks = JobTrigger(olgas, SEGMENT), []
@@ -394,7 +418,7 @@ def test_in_an_outage_one_trigger_finds_out_for_all_and_all_come_back(
 ) -> None:
     monkeypatch.setattr("elastic_airflow.access.hooks.TRIGGER_PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr("elastic_airflow.access.jobs_cache.MAX_AGE", 0.5)
-    monkeypatch.setattr(triggers, "MAX_BACKOFF_SECONDS", 0.2)
+    monkeypatch.setattr(ledger_trigger, "MAX_BACKOFF_SECONDS", 0.2)
     api.stop()
 
     async def story() -> list[TriggerEvent]:

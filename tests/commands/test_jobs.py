@@ -17,6 +17,7 @@ from elastic_core.commands.jobs_commands import app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import NotFound, UserError
+from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.job_runs import JobRun
 from elastic_core.spec import QueueSpec, parse_job_spec
@@ -61,6 +62,18 @@ def record(control: LedgerControl, runs: FakeJobRuns) -> None:
         return started
 
     runs.start = recorded  # type: ignore[method-assign]
+
+
+def test_what_a_job_prints_is_shown_from_its_end_or_whole(control: LedgerControl, tmp_path: Path) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    folder = RunDir.of(tmp_path, order.origin_epoch)
+    folder.create()
+    folder.log(0).write_text("one\ntwo\nthree\n")
+    assert elastic("logs", "job-a", "--tail", "2").stdout.endswith("two\nthree\n")
+    assert elastic("logs", "job-a", "--all").stdout.endswith("one\ntwo\nthree\n")
+    refused = elastic("logs", "job-a", "--attempt", "2")
+    assert "job job-a has no attempt 2; there are 1 to 1" in str(refused.exception)
 
 
 def test_a_job_is_submitted_from_a_file_and_its_run_is_started_at_once(

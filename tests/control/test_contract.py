@@ -9,7 +9,7 @@ import pytest
 
 from elastic_core.domain import JobState, Layout, Queue, SegmentState
 from elastic_core.errors import Conflict, Fenced, NotFound, Unauthorized, UserError
-from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
+from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder, ProcessGroup
 from elastic_core.protocol.trainer import Directive, Heartbeat
 from elastic_core.spec import parse_cluster_spec
 from elastic_core.spec.admitted_layouts import Admitted
@@ -159,6 +159,22 @@ def test_a_final_commit_whose_answer_was_lost_is_answered_again(plane: Plane) ->
     assert again.order is not None
     assert (first.order.segment_id, first.order.epoch) == (again.order.segment_id, again.order.epoch)
     assert [s.segment_id for s in plane.service.segments("job-a")] == ["job-a__seg_0", "job-a__seg_1"]
+
+
+def test_groups_of_a_job_are_its_starts_of_processes_whatever_segments_they_served(plane: Plane) -> None:
+    life = plane.life()
+    first = life.start()
+    plane.trainer(first.token).commit(a_commit(first, 3, final=True))  # goes on in the same processes
+    (group,) = plane.service.groups_of("job-a")
+    assert (group.origin_epoch, group.first_segment, group.last_segment) == (first.origin_epoch, 0, 1)
+    assert group.ended_at is None
+    plane.service.process_group_gone(first.origin_epoch, ExitReport(kind=ExitKind.INFRASTRUCTURE, error="killed"))
+    second = life.start()
+    ended, following = plane.service.groups_of("job-a")
+    assert ended.ended_at is not None
+    assert (following.origin_epoch, following.first_segment, following.last_segment) == (second.origin_epoch, 1, 1)
+    with pytest.raises(NotFound):
+        plane.service.groups_of("job-b")
 
 
 def shrinks(plane: Plane) -> tuple[LaunchOrder, LaunchOrder]:

@@ -28,6 +28,7 @@ from elastic_core.host.messages import (
     WorkerError,
     WorkerProcess,
     WorkerProcesses,
+    WorkersByRank,
     WorkerSettings,
 )
 from elastic_core.host.process import ProcessId
@@ -49,6 +50,7 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
         "workers.json",
         [{"pid": 7, "start_time": 9, "slot": "n0:1"}],
     ),
+    (WorkersByRank((2, 0)), None, "ranks.json", [2, 0]),
     (ServingState(7, 9, "n0:1"), 3, "serving-3.json", {"pid": 7, "start_time": 9, "slot": "n0:1"}),
     (StandbyReady(7, 9, "n0:1"), 3, "waiting-3.json", {"pid": 7, "start_time": 9, "slot": "n0:1"}),
     (
@@ -69,6 +71,7 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
             "cpu_slots": [["n0", 1, "cpu"]],
             "user": [],
             "networks": {"n0": {"address": "10.0.0.7", "namespace": "ns0"}},
+            "log_bytes": 0,
         },
     ),
     (GroupStop(5.0, 99.5), None, "stop.json", {"grace_seconds": 5.0, "kill_at": 99.5}),
@@ -124,10 +127,10 @@ def test_a_file_without_one_of_its_keys_is_named_with_the_key(
     tmp_path: Path, message: Message, of: int | str | None, name: str, content: Any
 ) -> None:
     broken = content[0] if isinstance(content, list) else content
-    optional = {"traceback", "control_url", "s3_endpoint", "user", "networks"}
+    optional = {"traceback", "control_url", "s3_endpoint", "user", "networks", "log_bytes"}
     if isinstance(message, Rendezvous):
         optional |= {"host", "port"}
-    for key in [key for key in broken if key not in optional]:
+    for key in [key for key in broken if key not in optional] if isinstance(broken, dict) else []:
         value = {other: broken[other] for other in broken if other != key}
         (tmp_path / name).write_text(json.dumps([value] if isinstance(content, list) else value))
         with pytest.raises(InfrastructureError, match=rf"{name} cannot be used: the field '.*{key}' is missing"):

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Select, and_, literal_column, or_, select
+from sqlalchemy import Select, and_, func, literal_column, or_, select
 
 from elastic_core.control.ledger import lineage, views
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.orders import issue, launch_order
-from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, JobRow, SegmentRow, TargetRow
+from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import JobState, Plan, Target, from_json
 from elastic_core.errors import Conflict
 from elastic_core.protocol.process_groups import LaunchOrder
@@ -19,6 +19,7 @@ from elastic_core.protocol.records import (
     REGISTERED_VERSIONS,
     CheckpointRecord,
     Explanation,
+    JobGroup,
     JobStatus,
     SegmentStatus,
     registered_key,
@@ -56,6 +57,26 @@ def segments(tx: Tx, job_id: str) -> list[SegmentStatus]:
     tx.job(job_id)
     query = select(SegmentRow).where(SegmentRow.job_id == job_id).order_by(SegmentRow.index)
     return views.segment_statuses(tx, tx.session.scalars(query).all())
+
+
+def groups_of(tx: Tx, job_id: str) -> list[JobGroup]:
+    tx.job(job_id)
+    origin, index, released = LeaseRow.origin_epoch, SegmentRow.index, LeaseRow.released_at
+    lives = func.bool_or(released.is_(None))
+    query = (
+        select(origin, func.min(index), func.max(index), func.min(LeaseRow.granted_at), func.max(released), lives)
+        .join(SegmentRow, SegmentRow.id == LeaseRow.segment_id)
+        .where(LeaseRow.job_id == job_id)
+        .group_by(origin)
+        .order_by(origin)
+    )
+    return [
+        JobGroup(
+            origin_epoch=epoch, first_segment=first, last_segment=last, started_at=started,
+            ended_at=None if held else ended,
+        )
+        for epoch, first, last, started, ended, held in tx.session.execute(query)
+    ]  # fmt: skip
 
 
 def timeline(tx: Tx, since: float) -> list[SegmentStatus]:

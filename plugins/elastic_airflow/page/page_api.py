@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
 
 from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.overview import Overview, jobs_to_show, overview
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import JobState
+from elastic_core.domain import JobState, to_json
+from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.worker_logs.job_logs import MOST_BYTES, read_job_log
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.settings import Settings
 
 KEEP_SECONDS = 1.0
 REPORT_SECONDS, REPORT_JOBS = 30.0, 1000  # how forecasts turned out: read so often, over so many jobs
 MOST_ACTIONS = 1000  # that are read for all jobs shown
+LOG_BYTES = 64 * 2**10  # of the end of a log, with which looking at it begins
 DAGS = (JOB_DAG, SEGMENT_DAG, RECONCILE_DAG)
 
 
@@ -64,7 +69,20 @@ class OverviewReader:
 
 def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
     """Routes for users; whoever includes it puts Airflow's login in front."""
-    router, reader = APIRouter(), OverviewReader(control, settings)
+    router, reader, launcher = APIRouter(), OverviewReader(control, settings), LocalLauncher(settings)
+
+    @router.get("/jobs/{job_id}/log")
+    def read_log(
+        job_id: str,
+        attempt: int | None = None,
+        rank: int = Query(default=0, ge=0),
+        after: int | None = Query(default=None, ge=0),
+    ) -> Any:
+        """What a rank printed from position `after` on; absent: the last of it, of the newest attempt if not said."""
+        groups = control.groups_of(job_id)
+        most = LOG_BYTES if after is None else MOST_BYTES
+        log = read_job_log(launcher, job_id, groups, attempt=attempt, rank=rank, after=after, most=most)
+        return JSONResponse(to_json(log))
 
     @router.get("/overview")
     def read_overview(minutes: int = Query(default=15, ge=1, le=24 * 60)) -> Overview:

@@ -13,10 +13,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from airflow.triggers.base import StartTriggerArgs
 
 from elastic_airflow.access.behalf import who_marked
+from elastic_airflow.access.ledger_trigger import LedgerTrigger
 from elastic_airflow.access.retries import cleared
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.outcomes import segment_summary, segment_words
-from elastic_airflow.triggers import GrantTrigger, LedgerTrigger, SegmentTrigger
+from elastic_airflow.triggers import GrantTrigger, SegmentTrigger
 from elastic_core.domain import SegmentState
 from elastic_core.errors import Conflict, Forbidden
 from elastic_core.protocol.records import SegmentStatus

@@ -4,6 +4,7 @@ import { el } from "./format.js";
 import { drawChosen } from "./choosing.js";
 import { drawReport } from "./forecasts.js";
 import { drawEnded, drawJobs, pausedBanner, summary } from "./jobs.js";
+import { keepingLogs } from "./log.js";
 import { asked, followTheme } from "./shell.js";
 import { drawTimeline } from "./timeline.js";
 
@@ -52,9 +53,11 @@ function draw() {
   $("summary").replaceChildren(...summary(data));
   drawTimeline($("timeline"), data, colour, tip);
   if (!$("chosen").dataset.open) drawChosen($("chosen"), data.jobs, refresh);
-  drawJobs($("jobs"), data.jobs.filter((job) => job.state === "active"), data.now, colour);
   $("ended-section").hidden = !ended.length;
-  drawEnded($("ended"), ended, data.now, colour);
+  keepingLogs(() => {
+    drawJobs($("jobs"), data.jobs.filter((job) => job.state === "active"), data.now, colour);
+    drawEnded($("ended"), ended, data.now, colour);
+  });
   $("forecasts-section").hidden = !data.forecasts.jobs;
   drawReport($("forecasts"), data.forecasts);
 }
@@ -75,6 +78,7 @@ function tip(node, content) {
 followTheme();
 $("minutes").addEventListener("change", refresh);
 window.addEventListener("resize", () => data && draw());
+document.addEventListener("redraw", draw);
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 await refresh();
 const job = asked("job");

@@ -3,6 +3,7 @@
 import { count, duration, el, measure, plural } from "./format.js";
 import { hindsight, timeLeft, workLeft } from "./forecasts.js";
 import { chooser } from "./choosing.js";
+import { logOf } from "./log.js";
 import { base, link } from "./shell.js";
 
 export function drawJobs(root, jobs, now, colour) {
@@ -24,13 +25,15 @@ function card(job, now, colour) {
   const dot = el("span", { class: "dot", "aria-hidden": "true" });
   dot.style.background = colour(job.job_id);
   const title = el("h3", {}, ...(job.state === "active" ? [chooser(job)] : []), dot, job.name, el("span", { class: "id" }, job.job_id));
-  article.append(el("div", { class: "top" }, title, chip(job, now), links(job)), bar(job, colour), facts(job, now));
+  const log = logOf(job);
+  article.append(el("div", { class: "top" }, title, chip(job, now), links(job, log.button)), bar(job, colour), facts(job, now));
   if (job.error) article.append(el("p", { class: "error" }, job.error));
   if (job.reason) article.append(el("p", { class: "reason" }, job.reason));
   const turnedOut = hindsight(job);
   if (turnedOut) article.append(turnedOut);
   for (const note of job.notes) article.append(el("p", { class: "note" }, note));
   for (const action of job.actions) article.append(el("p", { class: action.done ? "action" : "action refused" }, actionWords(action, now)));
+  if (log.panel) article.append(log.panel);
   return article;
 }
 
@@ -51,8 +54,8 @@ function chip(job, now) {
   return el("span", { class: `chip ${kind}` }, text);
 }
 
-function links(job) {
-  const places = el("nav", { class: "links", "aria-label": `Links of ${job.name}` });
+function links(job, log) {
+  const places = el("nav", { class: "links", "aria-label": `Links of ${job.name}` }, log);
   const add = (text, href, outside) => {
     const anchor = link(el("a"), href, outside);
     anchor.append(text);

@@ -1,0 +1,107 @@
+"""`elastic jobs logs`: what a job prints, live, over all its attempts.
+
+Reads the files of this host's process groups (`launch.worker_logs`): it is for the host on which workers run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from elastic_core.commands.opening import open_api
+from elastic_core.domain import JobState
+from elastic_core.errors import NotFound
+from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.worker_logs.job_logs import JobLog, read_job_log
+from elastic_core.protocol.http_client import HttpControl
+from elastic_core.settings import Settings
+
+POLL_SECONDS = 0.5
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def logs(
+    job: str,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job is over")] = False,
+    rank: Annotated[int, typer.Option(min=0, help="the worker whose output it is")] = 0,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="the how many-th start of processes; the last one when absent")
+    ] = None,
+    tail: Annotated[int, typer.Option(min=0, help="lines of the end to begin with")] = 200,
+    everything: Annotated[bool, typer.Option("--all", help="begin at the attempt's first line")] = False,
+) -> None:
+    """What a worker of the job prints, its traceback included. Notes on attempts go to standard error."""
+    api, settings = open_api(Settings()), Settings()
+    reader = _Reader(api, LocalLauncher(settings), job, rank)
+    shown = reader.wait_for_first(attempt) if follow else reader.read(attempt, None)
+    _say(shown)
+    if everything:
+        shown = reader.print_from(shown.attempt, 0)
+    else:
+        lines = shown.text.splitlines(keepends=True)
+        _print("".join(lines[len(lines) - min(tail, len(lines)) :]))
+    while follow:
+        shown = reader.print_from(shown.attempt, shown.end)
+        if shown.ended and shown.end == shown.size:
+            following = None if attempt is not None else reader.wait_for_next(shown.attempt)
+            if following is None:
+                return
+            _say(following)
+            shown = reader.print_from(following.attempt, 0)
+        time.sleep(POLL_SECONDS)
+
+
+class _Reader:
+    def __init__(self, api: HttpControl, launcher: LocalLauncher, job: str, rank: int) -> None:
+        self._api, self._launcher, self._job, self._rank = api, launcher, job, rank
+
+    def read(self, attempt: int | None, after: int | None) -> JobLog:
+        return read_job_log(
+            self._launcher, self._job, self._api.groups_of(self._job), attempt=attempt, rank=self._rank, after=after
+        )
+
+    def print_from(self, attempt: int, after: int) -> JobLog:
+        """All that is there now."""
+        while True:
+            log = self.read(attempt, after)
+            if log.left_out:
+                _err.print(f"... {log.left_out} bytes are not kept any more (ELASTIC_LOG_MB)", style="dim")
+            _print(log.text)
+            after = log.end
+            if not log.text:
+                return log
+
+    def wait_for_first(self, attempt: int | None) -> JobLog:
+        while not self._api.groups_of(self._job) and self._api.job(self._job).state is JobState.ACTIVE:
+            time.sleep(POLL_SECONDS)
+        return self.read(attempt, None)
+
+    def wait_for_next(self, attempt: int) -> JobLog | None:
+        """The next attempt from its first line on; None: the job is over, or its rank is not there any more."""
+        while True:
+            over = self._api.job(self._job).state is not JobState.ACTIVE
+            if len(self._api.groups_of(self._job)) > attempt:
+                try:
+                    return self.read(attempt + 1, 0)
+                except NotFound as error:
+                    _err.print(str(error), style="dim", markup=False)
+                    return None
+            if over:
+                return None
+            time.sleep(POLL_SECONDS)
+
+
+def _say(log: JobLog) -> None:
+    segments = f"segment {log.first_segment}" if log.first_segment == log.last_segment else (
+        f"segments {log.first_segment} to {log.last_segment}"
+    )  # fmt: skip
+    _err.print(f"attempt {log.attempt} of {log.attempts}, rank {log.rank} of {log.ranks}, {segments}", style="dim")
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

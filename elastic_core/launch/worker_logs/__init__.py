@@ -1,0 +1,1 @@
+"""What workers print: read in parts, by job and attempt, and once each by who shows it elsewhere."""

@@ -1,0 +1,65 @@
+"""What a job prints, over all the process groups that have trained it: one stretch of one rank of one of them.
+
+Groups are the job's attempts, counted from 1: a crash, a resize with new processes and a revived job each begin one.
+Looking changes nothing and needs no process of the group. A group's logs go with its folder (`ELASTIC_KEEP_DAYS`), its
+oldest lines before that where a worker prints more than `ELASTIC_LOG_MB`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elastic_core.errors import NotFound
+from elastic_core.launch.launcher import Launcher
+from elastic_core.protocol.records import JobGroup
+
+MOST_BYTES = 256 * 2**10  # of one answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLog:
+    attempt: int  # from 1: the how many-th time that processes were started for the job
+    attempts: int  # that there were
+    rank: int
+    ranks: int  # of this attempt
+    first_segment: int  # that its processes served, by index
+    last_segment: int
+    ended: bool  # it prints nothing any more
+    text: str
+    start: int  # positions as in `parts.LogPart`
+    end: int
+    size: int
+    left_out: int
+
+
+def read_job_log(
+    launcher: Launcher, job_id: str, groups: Sequence[JobGroup], *, attempt: int | None = None, rank: int = 0,
+    after: int | None = None, most: int = MOST_BYTES,
+) -> JobLog:  # fmt: skip
+    """From position `after` on; None: the last `most` bytes. `attempt` None: the newest.
+
+    Raises `NotFound`, saying what there is, for a job that had no slots yet, and for an attempt or a rank that it has
+    not, or of which nothing is kept.
+    """
+    if not groups:
+        raise NotFound(f"job {job_id} has printed nothing: it had no slots yet")
+    number = len(groups) if attempt is None else attempt
+    if not 1 <= number <= len(groups):
+        raise NotFound(f"job {job_id} has no attempt {number}; there are 1 to {len(groups)}")
+    group = groups[number - 1]
+    status, ranks = launcher.poll(group.origin_epoch), launcher.ranks_with_logs(group.origin_epoch)
+    ended = group.ended_at is not None or (status is not None and not status.alive)
+    if ended and not ranks:
+        raise NotFound(
+            f"what attempt {number} of job {job_id} printed is not kept any more (ELASTIC_KEEP_DAYS), or on another "
+            "host"
+        )
+    if not 0 <= rank < max(ranks, 1):
+        raise NotFound(f"attempt {number} of job {job_id} has no rank {rank}; there are 0 to {ranks - 1}")
+    part = launcher.read_log(group.origin_epoch, rank, after, most)
+    return JobLog(
+        attempt=number, attempts=len(groups), rank=rank, ranks=ranks, first_segment=group.first_segment,
+        last_segment=group.last_segment, ended=ended, text=part.text, start=part.start, end=part.end, size=part.size,
+        left_out=part.left_out,
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+// What a job prints, live, for one rank of one attempt. Cards are drawn anew every two seconds; an open log is kept.
+
+import { count, el, plural } from "./format.js";
+import { asked } from "./shell.js";
+
+const PERIOD = 1000, MOST_LINES = 5000;
+const opened = new Map(); // by job id
+const closed = new Set(); // by hand, though the address asked for it
+
+export function logOf(job) {
+  if (asked("log") === job.job_id && !opened.has(job.job_id) && !closed.has(job.job_id)) open(job.job_id);
+  const view = opened.get(job.job_id);
+  const button = el("button", { type: "button", "aria-expanded": Boolean(view) }, view ? "Hide log" : "Log");
+  button.addEventListener("click", () => {
+    if (opened.has(job.job_id)) close(job.job_id);
+    else open(job.job_id);
+    document.dispatchEvent(new Event("redraw"));
+  });
+  return { button, panel: view?.panel ?? null };
+}
+
+// Cards are replaced; an open log moves to the new one, with its place and the focus.
+export function keepingLogs(redraw) {
+  const focused = document.activeElement;
+  if (focused?.closest(".log-top")) return;
+  const places = [...opened.values()].map((view) => [view.lines, view.lines.scrollTop]);
+  redraw();
+  for (const [lines, top] of places) lines.scrollTop = top;
+  if (focused?.closest(".log")) focused.focus({ preventScroll: true });
+}
+
+function close(jobId) {
+  clearTimeout(opened.get(jobId).timer);
+  opened.delete(jobId);
+  closed.add(jobId);
+}
+
+function open(jobId) {
+  const view = { jobId, attempt: null, rank: 0, end: null, shown: null, timer: null };
+  view.lines = el("pre", { class: "lines", tabindex: "0", role: "log", "aria-label": `What ${jobId} prints` });
+  view.attempts = el("select", { "aria-label": "Attempt" });
+  view.ranks = el("select", { "aria-label": "Rank" });
+  view.note = el("span", { class: "log-note" });
+  view.panel = el("div", { class: "log" },
+    el("div", { class: "log-top" }, el("label", {}, "Attempt ", view.attempts), el("label", {}, "Rank ", view.ranks), view.note), view.lines);
+  view.attempts.addEventListener("change", () => choose(view, Number(view.attempts.value), 0));
+  view.ranks.addEventListener("change", () => choose(view, view.shown.attempt, Number(view.ranks.value)));
+  opened.set(jobId, view);
+  follow(view);
+}
+
+function choose(view, attempt, rank) {
+  Object.assign(view, { attempt: attempt === view.shown?.attempts ? null : attempt, rank, end: null });
+  view.lines.replaceChildren();
+  clearTimeout(view.timer);
+  follow(view);
+}
+
+async function follow(view) {
+  if (!document.hidden) await ask(view);
+  if (opened.get(view.jobId) === view) view.timer = setTimeout(() => follow(view), PERIOD);
+}
+
+async function ask(view) {
+  const query = new URLSearchParams({ rank: view.rank });
+  if (view.attempt !== null) query.set("attempt", view.attempt);
+  else if (view.shown && view.end !== null) query.set("attempt", view.shown.attempt);
+  if (view.end !== null) query.set("after", view.end);
+  try {
+    const answer = await fetch(`../ui/jobs/${encodeURIComponent(view.jobId)}/log?${query}`, { credentials: "same-origin" });
+    const log = await answer.json();
+    if (!answer.ok) throw new Error(log.message ?? `The control API answered ${answer.status}.`);
+    show(view, log);
+  } catch (error) {
+    view.note.replaceChildren(error.message);
+  }
+}
+
+function show(view, log) {
+  const atEnd = view.lines.scrollHeight - view.lines.scrollTop - view.lines.clientHeight < 40;
+  view.end = log.end;
+  if (!view.shown || view.shown.attempts !== log.attempts) choices(view.attempts, log.attempts, log.attempt, 1);
+  if (!view.shown || view.shown.ranks !== log.ranks || view.shown.attempt !== log.attempt) choices(view.ranks, log.ranks, log.rank, 0);
+  view.shown = log;
+  if (log.left_out) view.lines.append(`... ${count(log.left_out)} bytes are not kept any more\n`);
+  if (log.text) view.lines.append(log.text);
+  while (view.lines.childNodes.length > MOST_LINES) view.lines.firstChild.remove();
+  const segments = log.first_segment === log.last_segment ? `segment ${log.first_segment + 1}` : `segments ${log.first_segment + 1} to ${log.last_segment + 1}`;
+  const state = log.ended ? "ended" : "live";
+  view.note.replaceChildren(`${segments}, ${state}${log.size ? `, ${count(log.size)} bytes printed` : ", nothing printed yet"}`);
+  if (atEnd) view.lines.scrollTop = view.lines.scrollHeight;
+  // Another attempt has begun: go on with its first line.
+  if (view.attempt === null && log.ended && log.end === log.size && log.attempt < log.attempts) {
+    view.lines.append(`--- attempt ${log.attempt + 1} of ${plural(log.attempts, "attempt")} ---\n`);
+    Object.assign(view, { end: 0, rank: 0 });
+    view.shown = { ...log, attempt: log.attempt + 1, ranks: -1 };
+  }
+}
+
+function choices(select, number, chosen, first) {
+  const options = Array.from({ length: Math.max(number, 1) }, (_, i) => el("option", { value: i + first, selected: i + first === chosen }, String(i + first)));
+  select.replaceChildren(...options);
+}
