@@ -215,7 +215,10 @@ def _fences(before: Picture, now: Picture) -> Iterator[Violation]:
     """1 and 2: over is over."""
     for epoch, was in before.leases.items():
         for mark in ("fenced", "released"):
-            if was[mark] is not None and now.leases[epoch][mark] != was[mark]:
+            is_now = now.leases[epoch][mark]
+            # A fence from a clock that was ahead is brought back to the present; it holds all the while.
+            brought_back = mark == "fenced" and is_now is not None and was[mark] is not None and is_now < was[mark]
+            if was[mark] is not None and is_now != was[mark] and not brought_back:
                 yield Violation(2, f"epoch {epoch} was {mark}, and is not any more")
     for job_id, was in before.jobs.items():
         if now.jobs[job_id]["lineage"] < was["lineage"]:

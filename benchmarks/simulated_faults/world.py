@@ -40,6 +40,7 @@ LEASE_SECONDS, GRACE_SECONDS = 40.0, 15.0
 # From the end of the faults: leases run out, orders that may be under way arrive, and two reconciliations put right
 # what is left; each call may be made anew once.
 AGREE_SECONDS = LEASE_SECONDS + GRACE_SECONDS + START_SECONDS + 2 * RECONCILE_SECONDS + 30.0
+LASTING_SECONDS = 2 * RECONCILE_SECONDS  # that parts may disagree about what has just changed
 END_SECONDS = 3600.0
 POLICIES = ("fair_share", "fair_share", "fair_share", "horizon", "elastic_batch", FaultyPolicy.name)
 
@@ -118,6 +119,7 @@ class World:
         self.faults = Faults(self, self.rng("faults"))
         self.promises = Promises(self)
         self.passed: Counter[str] = Counter()
+        self._seen_since: dict[str, float] = {}  # of parts that do not agree
 
     def rng(self, name: str) -> Random:
         return Random(f"{self.seed}/{name}")
@@ -212,13 +214,19 @@ class World:
                 wrong = self.promises.disagreements()
                 if not wrong and outcome.agreed_after is None:
                     outcome.agreed_after = self.hub.now - FAULT_SECONDS
-                if outcome.agreed_after is None and self.hub.now > FAULT_SECONDS + AGREE_SECONDS:
-                    return self._say(outcome, wrong)
+                lasting = self._lasting(wrong)
+                if lasting and self.hub.now > FAULT_SECONDS + AGREE_SECONDS:
+                    return self._say(outcome, lasting)
                 if not wrong and self._all_ended(outcome):
                     return None
         wrong = self.promises.disagreements()
         active = [job["id"] for job in self.promises.picture.jobs.values() if job["state"] == "active"]
         return self._say(outcome, [*wrong, *(Violation(7, f"{job} has not ended in an hour") for job in active)])
+
+    def _lasting(self, wrong: list[Violation]) -> list[Violation]:
+        """Those that were seen for so long that nobody is about to put them right; what is under way is no fault."""
+        self._seen_since = {str(what): self._seen_since.get(str(what), self.hub.now) for what in wrong}
+        return [what for what in wrong if self.hub.now - self._seen_since[str(what)] >= LASTING_SECONDS]
 
     def _all_ended(self, outcome: Outcome) -> bool:
         jobs = self.promises.picture.jobs.values()

@@ -160,11 +160,13 @@ def release(tx: Tx, lease: LeaseRow, reason: str) -> None:
 def bring_back(tx: Tx) -> None:
     """Let no live lease have times that are still to come, as after a start of the host with its clock set back.
 
-    Until then nobody would see that it is renewed no more. It gets a whole life from now on.
+    Until then nobody would see that it is renewed no more. It gets a whole life from now on; one that was fenced none,
+    but its fence counts from now on.
     """
     latest = tx.now + tx.settings.lease_seconds + AHEAD_SECONDS
     live = update(LeaseRow).where(LeaseRow.released_at.is_(None))
-    tx.session.execute(live.where(LeaseRow.expires_at > latest).values(expires_at=tx.now + tx.settings.lease_seconds))
+    ahead_of_us = live.where(LeaseRow.expires_at > latest, LeaseRow.fenced_at.is_(None))
+    tx.session.execute(ahead_of_us.values(expires_at=tx.now + tx.settings.lease_seconds))
     tx.session.execute(live.where(LeaseRow.granted_at > tx.now + AHEAD_SECONDS).values(granted_at=tx.now))
     tx.session.execute(live.where(LeaseRow.fenced_at > tx.now + AHEAD_SECONDS).values(fenced_at=tx.now))
     ahead = update(HeartbeatRow).where(HeartbeatRow.received_at > tx.now + AHEAD_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.transitions.ledger_reconcile import START_SECONDS
@@ -177,3 +178,23 @@ def test_registered_and_warm_start_checkpoints_are_never_removed(
     removable = {record.step for record in control.reconcile([group(order)]).removable_checkpoints}
     # kept: 2 is the best, 3 was registered last and 5 before it, 4 warms another job, 6 to 8 are the last
     assert removable == {1}
+
+
+def test_a_fence_of_a_clock_that_was_ahead_counts_from_now_and_its_lease_gets_no_new_life(
+    control: LedgerControl, life: Life, clock: FakeClock, ledger_url: str
+) -> None:
+    def times() -> tuple[float, float]:
+        with control._ledger._engine.connect() as sql:
+            expires, fenced = sql.execute(text("SELECT expires_at, fenced_at FROM leases")).one()
+        return expires, fenced
+
+    clock.advance(3600)
+    order = life.start()
+    control.cancel("job-a", "enough")
+    expires, fenced = times()
+    clock.advance(-3600)
+    assert control.reconcile([group(order)]).stop == ()
+    assert times() == (expires, clock.now)
+    assert fenced > clock.now
+    clock.advance(61)
+    assert control.reconcile([group(order)]).stop == (order.origin_epoch,), "an hour earlier than by its own time"
