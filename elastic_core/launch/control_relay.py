@@ -8,6 +8,7 @@ which starts another where it has died. Standard library only: see `launch.agent
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - host names need it, and another user may not be able to read it
 import os
 import signal
 import socket

@@ -23,6 +23,7 @@ from elastic_core.host.rundir import RunDir
 from elastic_core.host.this_machine import require_networks
 from elastic_core.host.unix_sockets import name_for_life
 from elastic_core.host.workers import CONTROL_SOCKET
+from elastic_core.launch import control_relay
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.spec import parse_cluster_spec
 from tests.launch.builders import (
@@ -35,6 +36,8 @@ from tests.launch.builders import (
 )
 from tests.node_networks import NodeNamespaces, skip_without_namespaces
 from tests.train import forked
+
+NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +178,25 @@ def test_the_interface_of_an_address_is_found_where_it_is(nodes: NodeNamespaces,
     log = tmp_path / "log"
     assert forked.join([forked.start(finds_its_interface, nodes.names[0], nodes.addresses[0], log=log)]) == [0]
     assert log.read_text() == "eth0 lo\n"
+
+
+def relays_as_another_user(folder: str, url: str) -> int:
+    path = Path(folder) / CONTROL_SOCKET
+    pid = control_relay.start(path, url, (NOBODY, NOBODY))
+    try:
+        with httpx.Client(timeout=10, transport=httpx.HTTPTransport(uds=name_for_life(path))) as client:
+            assert client.post(url, content=b"asked").content == b"asked"
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        assert next(line.split()[1:] for line in lines if line.startswith("Uid:")) == [str(NOBODY)] * 4
+        assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (NOBODY, 0o600)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    return 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_where_workers_are_another_user_the_relay_is_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with api() as url:
+        relays = forked.start(relays_as_another_user, str(tmp_path), url, log=log)
+        assert forked.join([relays]) == [0], log.read_text()
