@@ -23,7 +23,7 @@ from elastic_core.predict.speed.throughput import StepTime
 from elastic_core.protocol.records import PastJob, PastLease
 from elastic_core.sim.engine.result import Held, JobResult, Result
 from elastic_core.sim.ground_truth.physics import Nodes, Physics
-from elastic_core.sim.ground_truth.placed import PlacedPhysics
+from elastic_core.sim.ground_truth.placed_physics import PlacedPhysics
 from elastic_core.sim.ground_truth.workload import SimJob, Workload, workload
 from elastic_core.sim.report.report import Comparison
 

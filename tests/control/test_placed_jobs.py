@@ -12,6 +12,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import PlacedLayer, PlacedStage, SegmentState
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import JobFacts
+from elastic_core.snapshot.job_reports import measured
 from elastic_core.spec import ClusterSpec, JobSpec
 from tests.builders import FakeClock, Life, a_commit, a_control, a_spec, an_observation
 
@@ -90,6 +91,8 @@ def test_what_it_measures_under_its_stages_is_its_speed_there_and_no_profile_of_
     assert view.profile == ()
     (speed,) = view.placed_speeds
     assert (speed.stages, speed.samples_per_second, speed.count) == (order.allocation.stages, 125.0, 8)
+    assert measured(observed).placed_speeds == view.placed_speeds, "as it is defined"
+    assert measured(observed).profile == ()
     control.decide("look again")
     assert "125 samples/s measured, 200 predicted" in control.job("ctr").target_reason
 

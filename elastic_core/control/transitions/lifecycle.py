@@ -79,8 +79,9 @@ def submit(
 def _declared(spec: JobSpec, facts: JobFacts) -> tuple[PlacedLayer, ...]:
     if not facts.layers:
         raise UserError(
-            f"placement: {spec.entry_point} declares no layers that could be placed. Give its task a method layers(self, "
-            "model) that returns the model's submodules in the order of its forward pass, or set placement: none."
+            f"placement: {spec.entry_point} declares no layers that could be placed. Give its task a method "
+            "layers(self, model) that returns the model's submodules in the order of its forward pass, or set "
+            "placement: none."
         )
     return declared_by(facts)
 

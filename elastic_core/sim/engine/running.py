@@ -23,7 +23,7 @@ from elastic_core.domain import (
 from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.engine.recent_reports import RecentReports
 from elastic_core.sim.ground_truth.physics import Split, gain, split
-from elastic_core.sim.ground_truth.placed import PlacedPhysics
+from elastic_core.sim.ground_truth.placed_physics import PlacedPhysics
 from elastic_core.sim.ground_truth.servers import RolePhysics, server_cores
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view

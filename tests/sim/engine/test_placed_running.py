@@ -6,7 +6,7 @@ import pytest
 
 from elastic_core.policy import registry
 from elastic_core.sim.engine.engine import simulate
-from elastic_core.sim.ground_truth.placed import PlacedPhysics
+from elastic_core.sim.ground_truth.placed_physics import PlacedPhysics
 from elastic_core.sim.ground_truth.workload import SimJob
 from tests.policy.placed import CTR, a_pool, placed_limits
 from tests.sim.builders import QUIET, of, sim_job
