@@ -249,7 +249,11 @@ def _train_bytes(session: Session, task: BytesLM) -> None:
         tell()
 
 
-@session_task(dataset_samples=lambda params: _ctr(params).params.samples)
+@session_task(
+    dataset_samples=lambda params: _ctr(params).params.samples,
+    model=lambda params: _ctr(params).model(),
+    layers=lambda params, model: _ctr(params).layers(model),
+)
 def clicks(session: Session) -> None:
     """Trains the click model in any stages, or in none; writes `<step> <loss in hex>` a line from every rank."""
     task = _ctr(session.params)
@@ -274,6 +278,7 @@ def clicks(session: Session) -> None:
 
         def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
             tell()
+            act(session.params)
             return task.loss(model, batch)
 
         session.train(loss)

@@ -136,7 +136,7 @@ def _mark_started(tx: Tx, lease: LeaseRow, segment: SegmentRow) -> None:
 _COLUMNS = {
     field.name: "passes" if field.name == "epoch" else field.name
     for field in fields(Observation)
-    if field.name != "exchanges"  # the segment's
+    if field.name not in ("exchanges", "stages")  # the segment's, and the lease's
 }
 
 

@@ -63,7 +63,7 @@ def test_stages_of_other_layers_than_the_tasks_are_refused():
         ([(0, 1, "cpu", 1), (2, 3, "cpu", 1)], "", "follow each other"),
         ([(0, 1, "cpu", 1)], "cpu cpu", "1 of the allocation's slots belong to no stage"),
         ([(0, 1, "cpu", 2)], "cpu", "of a layer and a slot at least"),
-        ([(0, 1, "cpu", 1), (1, 2, "t4", 1)], "t4 cpu", r"layers 0 to 0 on 1 cpu has slots of \['t4'\]"),
+        ([(0, 1, "cpu", 1), (1, 2, "t4", 1)], "t4 cpu", r"layer 0 on 1 cpu has slots of \['t4'\]"),
     ],
 )
 def test_stages_that_do_not_fit_the_slots_are_refused(stages, kinds, words):
