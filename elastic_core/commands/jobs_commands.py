@@ -28,8 +28,6 @@ from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
 from elastic_core.settings import Settings
 from elastic_core.spec.job_comm import CLASSES
-from elastic_core.state.format.manifest import read_manifest
-from elastic_core.state.stores.store_urls import open_store
 from elastic_core.text import plural, span
 
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
@@ -102,6 +100,8 @@ def explain(job: str, as_json: Json = False) -> None:
 @app.command()
 def audit(job: str, store: Store = "", as_json: Json = False) -> None:
     """Prove what the job has read: each finished epoch once, the last as far as it goes. Exit code 1: it has not."""
+    from elastic_core.state.format.manifest import read_manifest  # loads torch, as the next do
+    from elastic_core.state.stores.store_urls import open_store
     from elastic_core.train.data.audit import prove
     from elastic_core.train.data.data_state import DataState
 

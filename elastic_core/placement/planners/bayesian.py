@@ -11,10 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from elastic_core.placement.planners.planner import BestOf, Found, Planner
 from elastic_core.placement.planners.simple_plans import cheapest_alone
@@ -64,6 +60,12 @@ def _one_hot(choices: NDArray[np.intp], types: int) -> NDArray[np.float64]:
 def _expected_improvement(
     tried: NDArray[np.float64], logs: NDArray[np.float64], candidates: NDArray[np.float64]
 ) -> NDArray[np.float64]:
+    # Here, so that who only lists planners waits for neither.
+    from scipy.stats import norm
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
     kernel = ConstantKernel(1.0) * Matern(length_scale=2.0, nu=2.5) + WhiteKernel(1e-4, (1e-6, 1e-1))
     process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
     with warnings.catch_warnings():  # a length at its bound is no fault of a round

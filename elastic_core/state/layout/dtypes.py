@@ -1,58 +1,75 @@
 """The element types that a checkpoint holds: torch's dtype, torch's name (in manifests), safetensors' name (in shards).
 
 A type that safetensors has no name for is refused when it is written (`UserError`) and when a manifest names it
-(`CorruptCheckpoint`).
+(`CorruptCheckpoint`). torch is loaded for its own dtype only: who counts bytes, as control plane and command line do,
+does without.
 """
 
 from __future__ import annotations
 
-import torch
+from functools import cache
+from typing import TYPE_CHECKING
 
 from elastic_core.errors import CorruptCheckpoint, UserError
 
-_SAFETENSORS = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.complex64: "C64",
+if TYPE_CHECKING:
+    import torch
+
+# torch's name -> safetensors' name, bytes of one element
+_TYPES = {
+    "float64": ("F64", 8),
+    "float32": ("F32", 4),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e4m3fnuz": ("F8_E4M3FNUZ", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+    "float8_e5m2fnuz": ("F8_E5M2FNUZ", 1),
+    "int64": ("I64", 8),
+    "int32": ("I32", 4),
+    "int16": ("I16", 2),
+    "int8": ("I8", 1),
+    "uint64": ("U64", 8),
+    "uint32": ("U32", 4),
+    "uint16": ("U16", 2),
+    "uint8": ("U8", 1),
+    "bool": ("BOOL", 1),
+    "complex64": ("C64", 8),
 }
-_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _SAFETENSORS}
+
+
+def names() -> tuple[str, ...]:
+    """All that there are, by torch's name."""
+    return tuple(_TYPES)
 
 
 def name_of(dtype: torch.dtype, tensor: str) -> str:
     """torch's name without "torch."; raises `UserError` for a type that a checkpoint cannot hold."""
     name = str(dtype).removeprefix("torch.")
-    if name not in _BY_NAME:
-        raise UserError(
-            f"Tensor {tensor} is of {name}, which a checkpoint cannot hold. It holds {', '.join(_BY_NAME)}."
-        )
+    if name not in _TYPES:
+        raise UserError(f"Tensor {tensor} is of {name}, which a checkpoint cannot hold. It holds {', '.join(_TYPES)}.")
     return name
 
 
+@cache
 def dtype_of(name: str) -> torch.dtype:
-    if name not in _BY_NAME:
-        raise CorruptCheckpoint(f"No element type {name!r} is known; known are {', '.join(_BY_NAME)}.")
-    return _BY_NAME[name]
+    import torch
+
+    _known(name)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def safetensors_name(name: str) -> str:
-    return _SAFETENSORS[dtype_of(name)]
+    return _known(name)[0]
 
 
 def itemsize(name: str) -> int:
     """Bytes of one element."""
-    return dtype_of(name).itemsize
+    return _known(name)[1]
+
+
+def _known(name: str) -> tuple[str, int]:
+    if name not in _TYPES:
+        raise CorruptCheckpoint(f"No element type {name!r} is known; known are {', '.join(_TYPES)}.")
+    return _TYPES[name]
