@@ -136,7 +136,8 @@ def _forecasts(result: Report, outcomes: Sequence[Mapping[str, Any]]) -> None:
     forecasts = [forecast for outcome in outcomes for forecast in outcome["forecasts"]]
     rows = live_forecasts.errors(forecasts)
     if rows:
-        result.table("Forecast finish times of horizon against the true ones", ("", "forecasts", "median error"), rows)
+        columns: tuple[str, ...] = ("", "forecasts", "median error", "said later by s, median", "were left s, median")
+        result.table("Forecast finish times of horizon against the true ones", columns, rows)
     held = live_forecasts.coverage(forecasts)
     if held is not None:
         inside, count, low, high = held
