@@ -57,9 +57,12 @@ def kept_at(loaded: LiveWorkload) -> Path:
 
 
 def kept(loaded: LiveWorkload) -> dict[tuple[str, int], Any]:
-    """The runs of this workload by (contender, seed)."""
+    """The runs of this workload by (contender, seed), but for those that were kept before pauses were told apart."""
     runs = [json.loads(path.read_text()) for path in sorted(kept_at(loaded).glob("*.json"))]
-    return {(one["contender"], one["seed"]): one for one in runs}
+    for one in runs:
+        if "pauses" not in one:
+            print(f"passed over: {one['contender']}, seed {one['seed']} does not say how long starts took; --again")
+    return {(one["contender"], one["seed"]): one for one in runs if "pauses" in one}
 
 
 def one_run(loaded: LiveWorkload, label: str, chosen: argparse.Namespace) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from scipy.stats import spearmanr
@@ -13,13 +12,11 @@ from benchmarks.common.report import Report
 from benchmarks.live import live_forecasts
 from benchmarks.live.contenders import CONTENDERS, OTHERS, SEEDS
 from benchmarks.live.live_run import mean_completion
-from benchmarks.live.live_workload import LiveWorkload, simulated
-from elastic_core.policy import registry
-from elastic_core.sim.engine.engine import Options, simulate
+from benchmarks.live.live_simulated import measured_pauses, simulate_as_run, simulated_by_means, worth_of_all_ends
+from benchmarks.live.live_workload import LiveWorkload
 
 OVER_FIXED, OVER_OTHERS, PREDICTORS_WORTH = 0.6, 0.9, 1.1
 SIMULATED_WITHIN, RANK_CORRELATION = 0.1, 0.9
-DRAWS = 5
 OURS, WITHOUT = "horizon", "horizon-without-predictors"
 Runs = Mapping[tuple[str, int], Any]  # by contender and seed
 
@@ -29,12 +26,14 @@ def report(loaded: LiveWorkload, runs: Runs) -> int:
     result.figure("fingerprint", loaded.fingerprint())
     labels = [label for label in CONTENDERS if any(label == one for one, _ in runs)]
     means = {label: statistics.fmean(_of(runs, label, mean_completion)) for label in labels}
-    simulations = {key: simulate_as_run(loaded, one) for key, one in runs.items()}
+    pauses = measured_pauses(runs.values())
+    simulations = {key: simulate_as_run(loaded, one, pauses) for key, one in runs.items()}
+    by_means = {key: simulated_by_means(loaded, one) for key, one in runs.items()}
     result.figure("runs", [{**one, "simulated_completion_seconds": simulations[key]} for key, one in runs.items()])
     _contenders_table(result, runs, simulations, labels, means)
     _judge_means(result, means)
     ends_known = [
-        (seed, *worth_of_all_ends(loaded, one)) for (label, seed), one in sorted(runs.items()) if label == OURS
+        (seed, *worth_of_all_ends(loaded, one, pauses)) for (label, seed), one in sorted(runs.items()) if label == OURS
     ]
     if ends_known:
         rows = [(seed, told, known, told / known) for seed, told, known in ends_known]
@@ -43,7 +42,10 @@ def report(loaded: LiveWorkload, runs: Runs) -> int:
     missing = [f"{label} {seed}" for label in CONTENDERS for seed in SEEDS if (label, seed) not in runs]
     got = f"without {', '.join(missing)}" if missing else "all"
     result.bar("every contender was run with every seed", want="all", got=got, ok=not missing)
-    _judge_simulations(result, runs, simulations)
+    columns = ("a start alone", "more for each other start under way", "a resize in place")
+    result.table("Seconds without training, by least squares over all runs", columns,
+                 [(pauses.start, pauses.each_other, pauses.in_place)])  # fmt: skip
+    _judge_simulations(result, runs, simulations, by_means)
     _forecasts(result, [one for (label, _), one in runs.items() if label == OURS])
     wrong = [f"{label} {seed}: {line}" for (label, seed), one in runs.items() for line in one["problems"]]
     got = "; ".join(wrong[:3]) or "nothing wrong"
@@ -55,44 +57,6 @@ def report(loaded: LiveWorkload, runs: Runs) -> int:
 
 def _of(runs: Runs, label: str, figure: Any) -> list[float]:
     return [figure(one) for (name, _), one in sorted(runs.items()) if name == label]
-
-
-def simulate_as_run(loaded: LiveWorkload, outcome: Mapping[str, Any]) -> dict[str, float]:
-    """Completion seconds by job in the simulator, told of this run what no policy decides: how long a job's submission
-    took, the mean seconds without training around a start or resize, and where the unknown ends were. The mean over
-    `DRAWS` of the noise that measurements have there: one draw alone moves a policy's mean by several per cent."""
-    return _simulated_completions(loaded, outcome)
-
-
-def worth_of_all_ends(loaded: LiveWorkload, outcome: Mapping[str, Any]) -> tuple[float, float]:
-    """Mean completion in the simulator as the run went, and if every job's work had been declared: no predictor of ends
-    can be worth more to this policy on these jobs."""
-    known = _simulated_completions(loaded, outcome, declared=True)
-    return statistics.fmean(_simulated_completions(loaded, outcome).values()), statistics.fmean(known.values())
-
-
-def _simulated_completions(
-    loaded: LiveWorkload, outcome: Mapping[str, Any], *, declared: bool = False
-) -> dict[str, float]:
-    contender = CONTENDERS[outcome["contender"]]
-    of_policy = contender.workload(loaded)
-    ends = {job["name"]: float(job["samples"]) for job in outcome["jobs"] if job["samples"]}
-    unknown = {job.name: ends[job.name] for job in loaded.jobs if job.target_loss is not None and job.name in ends}
-    restart = statistics.fmean(outcome["without_training_seconds"] or [0.0])
-    workload = simulated(of_policy, restart, unknown)
-    if declared:
-        workload = replace(workload, jobs=tuple(replace(job, declared=True) for job in workload.jobs))
-    submission = statistics.fmean(
-        job["submitted_at"] - job["requested_at"] for job in outcome["jobs"] if job["submitted_at"]
-    )
-    drawn = [
-        simulate(workload, loaded.nodes, registry.get(contender.policy), Options(seed=seed, timeline=False)).jobs
-        for seed in range(DRAWS)
-    ]
-    return {
-        jobs[0].job_id: submission + statistics.fmean(job.completion_seconds or 0.0 for job in jobs)
-        for jobs in zip(*drawn, strict=True)
-    }
 
 
 def _contenders_table(
@@ -143,30 +107,37 @@ def _judge_means(result: Report, means: Mapping[str, float]) -> None:
 
 
 def _judge_simulations(
-    result: Report, runs: Runs, simulations: Mapping[tuple[str, int], Mapping[str, float]]
+    result: Report, runs: Runs, simulations: Mapping[tuple[str, int], Mapping[str, float]],
+    by_means: Mapping[tuple[str, int], Mapping[str, float]],
 ) -> None:  # fmt: skip
+    rows = []
     for (label, seed), one in sorted(runs.items()):
-        live = {job["name"]: job["completion_seconds"] for job in one["jobs"] if job["completion_seconds"]}
-        both = sorted(live.keys() & simulations[label, seed].keys())
-        simulated_seconds, live_seconds = (
-            [simulations[label, seed][name] for name in both],
-            [live[name] for name in both],
-        )
-        ratio = statistics.fmean(simulated_seconds) / statistics.fmean(live_seconds)
-        rank = float(spearmanr(simulated_seconds, live_seconds).statistic)
+        ratio, rank = _agreement(one, simulations[label, seed])
+        rows.append((label, seed, ratio, rank, *_agreement(one, by_means[label, seed])))
         within = abs(ratio - 1.0) <= SIMULATED_WITHIN
         result.bar(f"{label}, seed {seed}: simulated over live mean", want="0.9 to 1.1", got=round(ratio, 3), ok=within)
         result.bar(
             f"{label}, seed {seed}: rank correlation of jobs", want=f">= {RANK_CORRELATION}", got=round(rank, 3),
             ok=rank >= RANK_CORRELATION,
         )  # fmt: skip
+    columns = ("", "seed", "simulated / live", "rank", "simulated / live, by means", "rank, by means")
+    result.table("Simulated against live: as judged, and with every submission and pause at its mean", columns, rows)
+
+
+def _agreement(one: Mapping[str, Any], simulated: Mapping[str, float]) -> tuple[float, float]:
+    """(simulated over live mean, rank correlation) over the jobs that ended."""
+    live = {job["name"]: job["completion_seconds"] for job in one["jobs"] if job["completion_seconds"]}
+    both = sorted(live.keys() & simulated.keys())
+    said, true = [simulated[name] for name in both], [live[name] for name in both]
+    return statistics.fmean(said) / statistics.fmean(true), float(spearmanr(said, true).statistic)
 
 
 def _forecasts(result: Report, outcomes: Sequence[Mapping[str, Any]]) -> None:
     forecasts = [forecast for outcome in outcomes for forecast in outcome["forecasts"]]
     rows = live_forecasts.errors(forecasts)
     if rows:
-        result.table("Forecast finish times of horizon against the true ones", ("", "forecasts", "median error"), rows)
+        columns: tuple[str, ...] = ("", "forecasts", "median error", "said later by s, median", "were left s, median")
+        result.table("Forecast finish times of horizon against the true ones", columns, rows)
     held = live_forecasts.coverage(forecasts)
     if held is not None:
         inside, count, low, high = held

@@ -29,12 +29,14 @@ from tests.e2e.platform import PATIENCE, Platform, eventually
 
 POLL_SECONDS = 1.0
 REGISTERED_SECONDS = 240.0  # after the last job's training, for the tasks that evaluate and register
-# Seconds without training around each start and each change of slots or processes: from the grant of the first lease,
-# or from the last step before, to the first step after.
-WITHOUT_TRAINING = text(
+# Time without training around each start and each change of slots or processes: from the grant of the first lease, or
+# from the last step before, to the first step after.
+PAUSES = text(
     """
-    SELECT (c.timings->>'first_step_at')::float8
-         - coalesce((p.timings->>'last_step_at')::float8, y.granted_at) AS seconds
+    SELECT y.job_id AS job,
+           coalesce((p.timings->>'last_step_at')::float8, y.granted_at) AS since,
+           (c.timings->>'first_step_at')::float8 AS until,
+           x.epoch IS NOT NULL AND x.origin_epoch = y.origin_epoch AS in_place
     FROM leases y
     JOIN checkpoints c ON c.id = (SELECT min(e.id) FROM checkpoints e WHERE e.epoch = y.epoch)
     LEFT JOIN LATERAL (
@@ -84,7 +86,7 @@ def run(
         "cpu_busy": busy,
         "memory_gib": max(cores.memory, default=0.0) / 2**30,
         "jobs": jobs,
-        "without_training_seconds": without_training(platform),
+        "pauses": pauses(platform),
     }
 
 
@@ -180,13 +182,16 @@ def _segment(segment: SegmentStatus) -> dict[str, Any]:
     }
 
 
-def without_training(platform: Platform) -> list[float]:
-    """Seconds of every start, resize and restart so far."""
+def pauses(platform: Platform) -> list[dict[str, Any]]:
+    """Every start, resize and restart so far: job, since, until (seconds of the epoch), in_place."""
     engine = create_engine(read_secret(platform.settings, "ledger_url"))
     with engine.connect() as connection:
-        seconds = [float(row.seconds) for row in connection.execute(WITHOUT_TRAINING)]
+        found = [
+            {"job": row.job, "since": row.since, "until": row.until, "in_place": row.in_place}
+            for row in connection.execute(PAUSES)
+        ]
     engine.dispose()
-    return seconds
+    return found
 
 
 def problems(loaded: LiveWorkload, outcome: Mapping[str, Any]) -> list[str]:

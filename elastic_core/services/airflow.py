@@ -113,22 +113,27 @@ def programs(settings: Settings) -> tuple[tuple[Program, ...], tuple[Program, ..
     """The API server, and apart from it the components that start work (they stop first)."""
     environment = airflow_environment(settings)
 
-    def component(name: str, *command: str, ports: tuple[Port, ...] = (), stop_seconds: int = 15) -> Program:
+    command_line = (str(Path(sys.executable).parent / "airflow"),)
+    preloaded = (sys.executable, "-m", "elastic_airflow.preloaded")
+
+    def component(
+        name: str, *options: str, program: tuple[str, ...] = command_line, ports: tuple[Port, ...] = ()
+    ) -> Program:
         return Program(
             name=name,
-            command=(str(Path(sys.executable).parent / "airflow"), *command),
+            command=(*program, name, *options),
             environment=environment,
             ports=ports,
-            stop_seconds=stop_seconds,
+            stop_seconds=15,
             health=lambda started: health(settings, name, started),
         )
 
-    api = component("api-server", "api-server", ports=(Port(settings.airflow_port, "airflow_port"),))
+    api = component("api-server", ports=(Port(settings.airflow_port, "airflow_port"),))
     # The log servers would listen on all interfaces; the API server reads the same files from disk.
     workers = (
-        component("scheduler", "scheduler", "--skip-serve-logs"),
-        component("dag-processor", "dag-processor"),
-        component("triggerer", "triggerer", "--skip-serve-logs"),
+        component("scheduler", "--skip-serve-logs", program=preloaded),
+        component("dag-processor", program=preloaded),
+        component("triggerer", "--skip-serve-logs"),
     )
     return (api,), workers
 

@@ -11,11 +11,18 @@ from typing import Any
 import pytest
 
 from benchmarks.common import report as reporting
-from benchmarks.live import live_report
+from benchmarks.live import live_report, live_simulated
 from benchmarks.live.contenders import CONTENDERS, SEEDS
 from benchmarks.live.live_workload import full
 
 RESTART, SUBMISSION = 4.0, 3.0
+PAUSES = [{"job": "a", "since": 10.0, "until": 10.0 + RESTART, "in_place": False}]
+
+
+@pytest.fixture(autouse=True)
+def one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is simulated several times over; one draw of the noise says as much of the verdict."""
+    monkeypatch.setattr(live_simulated, "DRAWS", 1)
 
 
 @cache
@@ -23,8 +30,8 @@ def completions(label: str) -> Mapping[str, float]:
     """Completion seconds by job, a submission included."""
     work = {job.name: job.samples for job in full().jobs}
     jobs = [{"name": name, "samples": work[name], "requested_at": 0.0, "submitted_at": SUBMISSION} for name in work]
-    return live_report.simulate_as_run(
-        full(), {"contender": label, "jobs": jobs, "without_training_seconds": [RESTART]}
+    return live_simulated.simulate_as_run(
+        full(), {"contender": label, "jobs": jobs}, live_simulated.measured_pauses([{"pauses": PAUSES}])
     )
 
 
@@ -40,7 +47,7 @@ def a_run(label: str, slower: float = 1.0, **more: Any) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "contender": label, "seed": 0, "began": 0.0, "seconds": 900.0, "cpu_busy": 0.5, "history": "imported",
-        "jobs": jobs, "without_training_seconds": [RESTART], "forecasts": [], "problems": [], **more,
+        "jobs": jobs, "pauses": PAUSES, "forecasts": [], "problems": [], **more,
     }  # fmt: skip
 
 

@@ -138,7 +138,10 @@ def test_forecasts_are_graded_by_when_they_were_made_and_by_what_their_intervals
         a_forecast(0.5, 10, 10, 40, 60),
         a_forecast(0.5, 10, 10, 60, 70),
     ]
-    assert errors(made) == [("at submission", 2, pytest.approx(0.35)), ("50% of its time", 2, 0.0)]
+    assert errors(made) == [
+        ("at submission", 2, pytest.approx(0.35), pytest.approx(-1.5), 10),
+        ("50% of its time", 2, 0.0, 0.0, 10),
+    ]
     held = coverage(made)
     assert held is not None
     assert held[:2] == (1, 2)

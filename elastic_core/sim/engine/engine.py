@@ -4,7 +4,7 @@ Jobs arrive, train, and end; the policy is asked at every arrival and end and at
 production, or at fixed rounds. It sees what production would show it (requested limits, declared work, observations so
 far, with noise), never the truth. Its plan comes into force by the allocator's own function (`plan_moves`), under two
 facts of this world: a boundary is reached at once, and processes are gone at once. A change of slots costs the job its
-restart time; a change of the global batch alone is a boundary in place and costs nothing.
+restart time, or what `Pauses` say; a change of the global batch alone is a boundary in place and costs nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +36,15 @@ from elastic_core.state.reshard.rank_places import rank_places
 Progress = Callable[[int, int, float], None]  # (jobs that have ended, of how many, simulated seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Seconds without training on one machine, whatever the job. Starts share its cores, so that many take longer."""
+
+    start: float  # of new processes, while no others start
+    each_other: float = 0.0  # more for every other job whose processes start at that moment
+    in_place: float = 0.0  # of a resize in which processes go on
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     seed: int = 0
@@ -44,6 +53,7 @@ class Options:
     noise: float = 0.05  # spread of the logarithm of a measured configuration's times
     until: float = inf  # stop then, with what there is
     max_decisions: int | None = None  # stop after so many, with what there is
+    pauses: Pauses | None = None  # None: each job's own restart time, in place or not
     check: bool = True  # hold every plan to the allocator's checks
     timeline: bool = True  # record who held what
     max_stall_seconds: float = 365 * 86400.0  # no job ends for so long: the policy starves what is left
@@ -259,8 +269,16 @@ class _Simulation:
 
     def _hold(self, job_id: str, target: Target, allocation: Allocation, *, restarted: bool = True) -> None:
         self.free.difference_update(allocation.slots)
-        self.active[job_id].hold(self.now, _workers_type(target), allocation, restarted=restarted)
+        pause = self._pause_seconds(restarted=restarted)
+        kind = _workers_type(target)
+        self.active[job_id].hold(self.now, kind, allocation, restarted=restarted, pause_seconds=pause)
         self.open_since[job_id] = self.now
+
+    def _pause_seconds(self, *, restarted: bool) -> float | None:
+        pauses = self.options.pauses
+        if pauses is None or not restarted:
+            return None if pauses is None else pauses.in_place
+        return pauses.start + pauses.each_other * sum(other.starts_until > self.now for other in self.active.values())
 
     def _close(self, running: Running, end: float) -> None:
         start = self.open_since.pop(running.job.job_id, None)

@@ -64,6 +64,7 @@ class Running:
     rate: float = 0.0  # work a second while it trains
     step: tuple[float, float] = (0.0, 0.0)
     paused_until: float = -inf
+    starts_until: float = -inf  # the last pause in which new processes started
     may_stop_at: float = -inf  # when its segment has made a step: no plan may end it before
     started_at: float | None = None
     finished_at: float | None = None
@@ -171,10 +172,14 @@ class Running:
         self.last_batch = batch
         self._refresh()
 
-    def hold(self, now: float, kind: str, allocation: Allocation, *, restarted: bool = True) -> None:
+    def hold(
+        self, now: float, kind: str, allocation: Allocation, *, restarted: bool = True,
+        pause_seconds: float | None = None,
+    ) -> None:  # fmt: skip
         """Start on other slots than before: restore first, then train. `kind` is the type of the workers' slots.
 
-        `restarted`: by new processes; else those that ran on the slots before go on.
+        `restarted`: by new processes; else those that ran on the slots before go on. `pause_seconds`: until it trains;
+        None: the job's own restart time.
         """
         if self.started_at is None:
             self.started_at = now
@@ -184,7 +189,9 @@ class Running:
         several = bool(allocation.stages)
         self.nodes = Counter(slot.node for slot in allocation.slots if several or slot.type == kind)
         self.num_slots = sum(self.nodes.values())
-        self.paused_until = now + self.job.physics.rescale_seconds
+        self.paused_until = now + (self.job.physics.rescale_seconds if pause_seconds is None else pause_seconds)
+        if restarted:
+            self.starts_until = self.paused_until
         self._waiting, self._done_at_start = None, self.done
         self._train_at(allocation.global_batch)
         self.leases.granted(now, allocation, self.num_slots, restarted=restarted)

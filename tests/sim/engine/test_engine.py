@@ -17,7 +17,7 @@ from elastic_core.domain import Plan, Snapshot
 from elastic_core.errors import UserError
 from elastic_core.policy import registry
 from elastic_core.predict.speed.fit import job_models
-from elastic_core.sim.engine.engine import Options, simulate
+from elastic_core.sim.engine.engine import Options, Pauses, simulate
 from elastic_core.sim.engine.result import Held, Result
 from elastic_core.sim.ground_truth.physics import gain
 from elastic_core.sim.ground_truth.workload import Workload
@@ -366,3 +366,14 @@ def test_who_is_turned_away_and_given_slots_at_once_is_refused() -> None:
 
     with pytest.raises(UserError, match="j0: turned away, and has a target of 1 slots; x: turned away, but is not in"):
         run(THREE, Muddled(lambda now: {"j0": (1, 10)}))
+
+
+def test_starts_at_one_moment_take_longer_by_each_other_and_resizes_in_place_their_own_time() -> None:
+    """Two jobs begin at once, each 100 s of work; later one of them grows in place."""
+    options = Options(noise=0.0, pauses=Pauses(start=4.0, each_other=3.0, in_place=0.5))
+    both = run(of(sim_job("a"), sim_job("b")), Scripted(lambda now: {"a": (1, 10), "b": (1, 10)}), options=options)
+    assert [job.finished_at for job in both.jobs] == [104.0, 107.0]
+
+    growing = Scripted(lambda now: {"a": (1, 10) if now.now < 54.0 else (2, 20)}, wake=lambda now: now.now + 54.0)
+    alone = run(of(sim_job("a")), growing, options=options)
+    assert [job.finished_at for job in alone.jobs] == [54.0 + 0.5 + 25.0]

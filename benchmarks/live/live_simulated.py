@@ -1,0 +1,102 @@
+"""The simulator's word on the jobs of a live run, told what no policy decides.
+
+That is: when each job was recorded, where the unknown ends were, and how long pauses last on this machine. Submissions
+and starts are processes on the cores that training uses, so that they take longer when there are many, which is when a
+policy has most to decide. So a job arrives in the simulator when it was recorded, as in a replay of any trace; and a
+start lasts so long alone, and so much longer for every other that is under way (`measured_pauses`: by least squares
+over the pauses of all runs, not over how long jobs took). Resizes in place are told apart.
+
+`simulated_by_means` is how it was done at first: each submission and each pause as long as their means.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from benchmarks.live.contenders import CONTENDERS
+from benchmarks.live.live_workload import LiveWorkload, simulated
+from elastic_core.policy import registry
+from elastic_core.sim.engine.engine import Options, Pauses, simulate
+
+DRAWS = 5
+Outcome = Mapping[str, Any]
+
+
+def measured_pauses(outcomes: Iterable[Outcome]) -> Pauses:
+    """What starts and resizes cost on this machine, over all of these runs."""
+    rows: list[tuple[float, float]] = []
+    seconds: list[float] = []
+    in_place: list[float] = []
+    for outcome in outcomes:
+        starts = [pause for pause in outcome["pauses"] if not pause["in_place"]]
+        rows += [(1.0, float(_others(pause, starts))) for pause in starts]
+        seconds += [_seconds(pause) for pause in starts]
+        in_place += [_seconds(pause) for pause in outcome["pauses"] if pause["in_place"]]
+    if not rows:
+        return Pauses(start=0.0)
+    (alone, each), _ = nnls(np.asarray(rows), np.asarray(seconds))
+    return Pauses(float(alone), float(each), statistics.fmean(in_place or [0.0]))
+
+
+def _others(pause: Mapping[str, Any], starts: Sequence[Mapping[str, Any]]) -> int:
+    """Starts that were under way when this one began."""
+    return sum(other["since"] < pause["since"] < other["until"] for other in starts)
+
+
+def _seconds(pause: Mapping[str, Any]) -> float:
+    return float(pause["until"] - pause["since"])
+
+
+def simulate_as_run(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> dict[str, float]:
+    """Completion seconds by job. The mean over `DRAWS` of the noise that measurements have there: one draw alone moves
+    a policy's mean by several per cent."""
+    return _completions(loaded, outcome, _submission_seconds(outcome), pauses)
+
+
+def simulated_by_means(loaded: LiveWorkload, outcome: Outcome) -> dict[str, float]:
+    """As `simulate_as_run`, but for submissions, starts and resizes, which all take what they took in the mean."""
+    mean = statistics.fmean(_submission_seconds(outcome).values())
+    pause = statistics.fmean([_seconds(pause) for pause in outcome["pauses"]] or [0.0])
+    return _completions(loaded, outcome, {job.name: mean for job in loaded.jobs}, Pauses(pause, 0.0, pause))
+
+
+def worth_of_all_ends(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> tuple[float, float]:
+    """Mean completion in the simulator as the run went, and if every job's work had been declared: no predictor of ends
+    can be worth more to this policy on these jobs."""
+    submissions = _submission_seconds(outcome)
+    known = _completions(loaded, outcome, submissions, pauses, declared=True)
+    return statistics.fmean(simulate_as_run(loaded, outcome, pauses).values()), statistics.fmean(known.values())
+
+
+def _submission_seconds(outcome: Outcome) -> dict[str, float]:
+    """By job; of one that was never recorded the others' mean."""
+    seconds = {job["name"]: job["submitted_at"] - job["requested_at"] for job in outcome["jobs"] if job["submitted_at"]}
+    return {job["name"]: seconds.get(job["name"], statistics.fmean(seconds.values())) for job in outcome["jobs"]}
+
+
+def _completions(
+    loaded: LiveWorkload, outcome: Outcome, submissions: Mapping[str, float], pauses: Pauses, *, declared: bool = False
+) -> dict[str, float]:
+    contender = CONTENDERS[outcome["contender"]]
+    of_policy = contender.workload(loaded)
+    recorded = [replace(job, arrival=job.arrival + submissions[job.name]) for job in of_policy.jobs]
+    ends = {job["name"]: float(job["samples"]) for job in outcome["jobs"] if job["samples"]}
+    unknown = {job.name: ends[job.name] for job in loaded.jobs if job.target_loss is not None and job.name in ends}
+    workload = simulated(replace(of_policy, jobs=tuple(recorded)), pauses.start, unknown)
+    if declared:
+        workload = replace(workload, jobs=tuple(replace(job, declared=True) for job in workload.jobs))
+    policy = registry.get(contender.policy)
+    drawn = [
+        simulate(workload, loaded.nodes, policy, Options(seed=seed, timeline=False, pauses=pauses)).jobs
+        for seed in range(DRAWS)
+    ]
+    return {
+        jobs[0].job_id: submissions[jobs[0].job_id] + statistics.fmean(job.completion_seconds or 0.0 for job in jobs)
+        for jobs in zip(*drawn, strict=True)
+    }

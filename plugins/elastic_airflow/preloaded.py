@@ -1,0 +1,38 @@
+"""`python -m elastic_airflow.preloaded scheduler ...`: Airflow's command, with what its tasks import loaded before.
+
+Airflow runs each task in a process that is forked from its scheduler, and parses each file of DAGs in one forked from
+its DAG processor. Such a process imports what its parent has not: without this the platform's operators, their HTTP
+client and the launcher, 0.4 s of a core for every task of every job. Nothing of a user is loaded, nor torch or MLflow,
+and no thread may be started: forks would not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+PRELOADED: Sequence[str] = (
+    "airflow.dag_processing.dagbag",
+    "airflow.sdk.execution_time.task_runner",
+    "elastic_airflow.plugin",
+    "elastic_airflow.tasks.drive_job",
+    "elastic_airflow.tasks.job_tasks",
+    "elastic_airflow.tasks.retraining",
+    "elastic_airflow.tasks.segment_tasks",
+    "elastic_core.launch.local",  # what follows is imported inside functions, in the task that needs it
+    "elastic_core.protocol.http_client",
+    "elastic_core.spec.form",
+    "elastic_core.train.process.inspect",
+)
+
+
+def main() -> None:
+    from airflow.__main__ import main as airflow_command
+
+    for name in PRELOADED:
+        import_module(name)
+    airflow_command()
+
+
+if __name__ == "__main__":
+    main()
