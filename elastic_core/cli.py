@@ -22,7 +22,7 @@ from elastic_core.errors import ElasticError
 PARTS = {
     "services_commands": None,
     "backup_commands": None,
-    "jobs_commands": "jobs",
+    "jobs.jobs_commands": "jobs",
     "audit_commands": None,
     "checkpoints.checkpoint_commands": "checkpoint",
     "tracker_commands": "tracker",

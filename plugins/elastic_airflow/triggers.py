@@ -2,7 +2,7 @@
 
 A trigger does itself what needs no process: it has the next segment's run started, asks for slots, and ends its task
 where that succeeds or is skipped. It fires for the rest: processes to launch, a failure to tell. What all have in
-common: `access.ledger_trigger`.
+common: `ledger_trigger`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from elastic_airflow import links
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.behalf import by_a_user, who_marked
 from elastic_airflow.access.driver import end_driver
-from elastic_airflow.access.ledger_trigger import LedgerTrigger
 from elastic_airflow.access.printed import PrintedLines
+from elastic_airflow.ledger_trigger import LedgerTrigger
 from elastic_airflow.names import CONN_ID, SEGMENT_DAG, TRAIN_TASK
 from elastic_airflow.outcomes import job_summary, segment_summary, segment_words
 from elastic_core.domain import JobState, SegmentState

@@ -19,10 +19,9 @@ from airflow.serialization.serialized_objects import BaseSerialization, DagSeria
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 from structlog.testing import CapturingLogger
 
-from elastic_airflow import triggers
-from elastic_airflow.access import ledger_trigger
+from elastic_airflow import ledger_trigger, triggers
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
-from elastic_airflow.access.ledger_trigger import LedgerTrigger
+from elastic_airflow.ledger_trigger import LedgerTrigger
 from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
 from elastic_airflow.outcomes import segment_summary
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator
@@ -363,7 +362,7 @@ def test_who_may_not_act_on_a_job_changes_nothing_by_marking_its_tasks(
 def test_a_marked_segment_that_goes_on_is_refused_once(
     olgas: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic_airflow.access.ledger_trigger.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("elastic_airflow.ledger_trigger.CHECK_SECONDS", 0.0)
     life.start()
     airflow.runs[RUN], airflow.task_states[RUN] = "failed", {"train": "failed"}
     trigger, looks = JobTrigger(olgas, SEGMENT), []

@@ -13,8 +13,8 @@ from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.overview import Overview, jobs_to_show, overview
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, to_json
+from elastic_core.launch.job_logs import MOST_BYTES, read_job_log
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.worker_logs.job_logs import MOST_BYTES, read_job_log
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.settings import Settings
 

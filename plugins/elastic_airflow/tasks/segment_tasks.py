@@ -13,8 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from airflow.triggers.base import StartTriggerArgs
 
 from elastic_airflow.access.behalf import who_marked
-from elastic_airflow.access.ledger_trigger import LedgerTrigger
 from elastic_airflow.access.retries import cleared
+from elastic_airflow.ledger_trigger import LedgerTrigger
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.outcomes import segment_summary, segment_words
 from elastic_airflow.triggers import GrantTrigger, SegmentTrigger

@@ -7,9 +7,9 @@ import pytest
 from elastic_core.errors import NotFound
 from elastic_core.host.messages import WorkersByRank
 from elastic_core.host.rundir import RunDir
+from elastic_core.launch.job_logs import read_job_log
 from elastic_core.launch.launcher import Launcher
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.worker_logs.job_logs import read_job_log
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.protocol.records import JobGroup
 from tests.builders import settings

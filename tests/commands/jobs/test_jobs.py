@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from elastic_core import cli
-from elastic_core.commands.jobs_commands import app
+from elastic_core.commands.jobs.jobs_commands import app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import NotFound, UserError

@@ -1,6 +1,6 @@
 """`elastic jobs logs`: what a job prints, live, over all its attempts.
 
-Reads the files of this host's process groups (`launch.worker_logs`): it is for the host on which workers run.
+Reads the files of this host's process groups (`launch.job_logs`): it is for the host on which workers run.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rich.console import Console
 from elastic_core.commands.opening import open_api
 from elastic_core.domain import JobState
 from elastic_core.errors import NotFound
+from elastic_core.launch.job_logs import JobLog, read_job_log
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.worker_logs.job_logs import JobLog, read_job_log
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.settings import Settings
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from elastic_airflow.page.overview import hold_shown, job_shown
 from elastic_core import cli
 from elastic_core.commands import estimating, jobs_commands
-from elastic_core.commands.estimating import with_profile
+from elastic_core.commands.jobs.estimating import with_profile
 from elastic_core.domain import Allocation, Layout, PlacedFigures, PlacedStage, Slot, Snapshot
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import AuditRecord, JobStatus, SegmentStatus

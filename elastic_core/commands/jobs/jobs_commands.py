@@ -18,10 +18,10 @@ from rich.console import Console
 
 from elastic_core import client
 from elastic_core.client import WAIT_SECONDS
-from elastic_core.commands import log_commands
 from elastic_core.commands.audit_commands import words_of
-from elastic_core.commands.estimating import Profile, estimate, with_profile
 from elastic_core.commands.forecast_commands import lines_of
+from elastic_core.commands.jobs import log_commands
+from elastic_core.commands.jobs.estimating import Profile, estimate, with_profile
 from elastic_core.commands.opening import As, Store, open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import Allocation, to_json
