@@ -2,7 +2,7 @@
 
 The margin is stated here: where an exact run's loss is forecast, a job has diverged that has learnt less than half of
 what the exact run had by then, its forecast taken at the upper end (`predict.work.exact_loss` draws the line). Where
-none is, one whose loss is twice the first that was reported of it.
+none is, one whose loss is twice that of its first steps.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEARNT = 0.5  # of what an exact run has learnt by then: a job that has learnt less has diverged
-TIMES_FIRST = 2.0  # the first loss: a job without a forecast is above it
+TIMES_FIRST = 2.0  # the loss of its first steps: a job without a forecast is above it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactLoss:
     """What is known of the loss that the job would have under the exact sum."""
 
-    first: float | None = None  # of the job: the first that was reported of it
+    first: float | None = None  # of the job: of its first steps, or the first that was reported of it
     limits: tuple[tuple[float, float], ...] = ()  # (samples, loss above which it has diverged), by ascending samples
     source: str = ""  # what the limits are forecast from
 

@@ -72,6 +72,7 @@ THAT_ONCE_BROKE = {
     134: "a fence of a clock that was ahead was brought back to the present",
     251: "a lease that was fenced got a whole life from a clock that was put right",
     1767: "eight jobs were never all at rest when somebody looked",
+    2052: "nor was the tracker, which had parts of them under way",
 }
 
 

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from elastic_core import cli
-from elastic_core.commands import forecast_commands, jobs_commands
+from elastic_core.commands import forecast_commands
 from elastic_core.commands.forecast_commands import lines_of
+from elastic_core.commands.jobs import jobs_commands
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.predict.work.graded import report
 from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast, Grade, Quantity

@@ -60,7 +60,7 @@ _MOST_REPORTS = 2000
 
 def _exact_loss(tx: Tx, job: JobRow) -> ExactLoss:
     """From the newest finished job of the same task and parameters that reported under the exact sum, else from what
-    this one reported so; its own first loss, if nothing can be forecast."""
+    this one reported so; the first that it reported, if nothing can be forecast."""
     own = ObservationRow.job_id == job.id
     first = tx.session.execute(_LOSSES.where(own).limit(1)).first()
     known = first.loss if first is not None and isfinite(first.loss) else None

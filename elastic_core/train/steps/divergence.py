@@ -39,19 +39,19 @@ class DivergenceGuard:
         restored = order.restore.candidates
         self._samples = restored[0].samples if restored else 0
         self._known = order.exact_loss
-        self._is_first = not restored  # the job's own first step is seen here
+        self._is_first = not restored  # the job's own first steps are seen here
 
     def stepped(self, loss: float, step: int, samples: int, algorithm: str) -> None:
         """After each step, with the loss that all ranks agreed upon. Raises `Diverged`."""
         if not self._guards:
             return
-        if self._is_first and self._known.first is None:
-            self._known = replace(self._known, first=loss)
         if algorithm != EXACT:
             self._used = algorithm
         self._latest.append(loss)
         self._before.append(self._samples)
         self._samples = samples
+        if self._is_first and self._known.first is None and len(self._latest) == WINDOW:
+            self._known = replace(self._known, first=sum(self._latest) / WINDOW)  # one batch's says too little
         if self._used != EXACT:
             self._weigh(step)
 
@@ -61,7 +61,9 @@ class DivergenceGuard:
             raise self._diverged(f"the losses of steps {step - _NOT_FINITE + 1} to {step} are not finite")
         limit, mean = self._known.limit(self._before[0]), sum(latest) / len(latest)
         if limit is not None and len(latest) == WINDOW and mean > limit:
-            known = f"forecast from {self._known.source}" if self._known.limits else "twice the job's first loss"
+            known = (
+                f"forecast from {self._known.source}" if self._known.limits else "twice that of the job's first steps"
+            )
             raise self._diverged(
                 f"the mean loss of steps {step - WINDOW + 1} to {step} is {mean:.4g}, and an exact run's is at most "
                 f"{limit:.4g} ({known})"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from elastic_airflow.page.overview import hold_shown, job_shown
 from elastic_core import cli
-from elastic_core.commands import estimating, jobs_commands
+from elastic_core.commands.jobs import estimating, jobs_commands
 from elastic_core.commands.jobs.estimating import with_profile
 from elastic_core.domain import Allocation, Layout, PlacedFigures, PlacedStage, Slot, Snapshot
 from elastic_core.errors import UserError
@@ -24,7 +24,7 @@ from tests.commands.test_forecasts import a_status
 from tests.policy.builders import snapshot
 from tests.policy.placed import a_pool
 
-CTR = Path(__file__).parents[2] / "examples" / "placement" / "ctr.json"
+CTR = Path(__file__).parents[3] / "examples" / "placement" / "ctr.json"
 STAGES = (PlacedStage(layers=(0, 1), type="cpu", num_slots=2), PlacedStage(layers=(1, 4), type="h200", num_slots=1))
 HELD = Allocation(
     slots=(Slot("cpu-0", 0, "cpu"), Slot("cpu-0", 1, "cpu"), Slot("h200-0", 0, "h200")), global_batch=100,

@@ -38,7 +38,7 @@ class Reporting(Running):
 
     def report(self, count: int) -> None:
         super().report(count)
-        slots, nodes, kind, batch, local, accumulation, _, _ = self._key
+        slots, nodes, kind, batch, local, accumulation, *_ = self._key
         step_seconds, sync_seconds = self.measured[self._key]
         sqr, var = self._noise or (None, None)
         self.unsent += count * [
