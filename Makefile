@@ -34,7 +34,7 @@ down: setup
 	$(BIN)/elastic down
 
 test: setup
-	$(BIN)/pytest -m "not e2e" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not e2e and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
 
 e2e: setup
 	$(BIN)/pytest -m "e2e and not nightly"
