@@ -51,7 +51,7 @@ def scaled_profile(folder: Path) -> Path:
 
 def placed_spec() -> dict[str, Any]:
     return {
-        "name": "placed", "entry_point": "examples.paced_ctr:paced_ctr",
+        "name": "placed", "entry_point": "examples.paced_ctr:PacedCTR",
         "params": {"samples": DATASET, "size": SIZE}, "work": {"samples": WORK}, "batch": {"min": 512, "max": 512},
         "slots": {"min": 1, "max": 6}, "segment": {"seconds": 600}, "audit": "full", "placement": "exact",
     }  # fmt: skip
