@@ -26,11 +26,16 @@ class ExactLoss:
     def limit(self, samples: float) -> float | None:
         """The loss above which a job has diverged that has read so many samples; None where nothing is known.
 
-        Between two points it is on the line between them, before the first and after the last it is theirs.
+        Between two points it is on the line between them, after the last it is its. Before the first the exact run said
+        nothing, and a loss falls: there the job is measured against its own first steps.
         """
-        if self.limits:
+        if self.is_forecast(samples):
             return _between(self.limits, samples)
         return TIMES_FIRST * self.first if self.first is not None and self.first > 0 else None
+
+    def is_forecast(self, samples: float) -> bool:
+        """Whether `limit` is forecast from `source` there."""
+        return bool(self.limits) and samples >= self.limits[0][0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +49,8 @@ class ExchangeFallback:
 
 
 def _between(points: Sequence[tuple[float, float]], samples: float) -> float:
-    after = bisect_left(points, (samples,))
-    if after in (0, len(points)):
-        return points[min(after, len(points) - 1)][1]
+    after = max(1, bisect_left(points, (samples,)))
+    if after >= len(points):
+        return points[-1][1]
     (left, below), (right, above) = points[after - 1], points[after]
     return below + (above - below) * (samples - left) / (right - left)

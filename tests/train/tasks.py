@@ -380,19 +380,23 @@ class Growing(Regression):
         return GrowingNetwork()
 
 
-class LoudNetwork(nn.Module):
-    """Beside two gradients of ten million, of parameters that change nothing, the others are lost in bytes."""
+class Loudness(nn.Module):
+    """Its one parameter changes nothing, and has a gradient of ten million."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.before = nn.Parameter(torch.zeros(1))
-        self.inner = network(0.0)
-        self.after = nn.Parameter(torch.zeros(1))
+        self.loud = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        loud = 1e7 * (self.before + self.after)
-        y: Tensor = self.inner(x) + (loud - loud.detach())
-        return y
+        loud = 1e7 * self.loud
+        return x + (loud - loud.detach())
+
+
+class LoudNetwork(nn.Sequential):
+    """In each of two ranks' chunks of its gradients lies a loud one, beside which the others are lost in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(Loudness(), network(0.0), Loudness())
 
 
 class Loud(Regression):

@@ -59,11 +59,10 @@ class DivergenceGuard:
         latest = list(self._latest)
         if len(latest) >= _NOT_FINITE and not any(isfinite(loss) for loss in latest[-_NOT_FINITE:]):
             raise self._diverged(f"the losses of steps {step - _NOT_FINITE + 1} to {step} are not finite")
-        limit, mean = self._known.limit(self._before[0]), sum(latest) / len(latest)
+        began, mean = self._before[0], sum(latest) / len(latest)
+        limit, is_forecast = self._known.limit(began), self._known.is_forecast(began)
         if limit is not None and len(latest) == WINDOW and mean > limit:
-            known = (
-                f"forecast from {self._known.source}" if self._known.limits else "twice that of the job's first steps"
-            )
+            known = f"forecast from {self._known.source}" if is_forecast else "twice that of the job's first steps"
             raise self._diverged(
                 f"the mean loss of steps {step - WINDOW + 1} to {step} is {mean:.4g}, and an exact run's is at most "
                 f"{limit:.4g} ({known})"

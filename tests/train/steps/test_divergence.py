@@ -84,6 +84,16 @@ def test_a_loss_above_the_limit_of_an_exact_run_where_its_steps_began_is_diverge
     train(order, [4.0 - 0.12 * step for step in range(30)])
 
 
+def test_before_the_first_report_of_an_exact_run_a_job_is_measured_against_its_own_first_steps() -> None:
+    later = ExactLoss(limits=((104.0, 2.0), (200.0, 1.0)), source="an earlier run")
+    order = an_order(exact_loss=later, algorithm="bytegrad")
+    train(order, [3.9] * WINDOW)  # they end at 80 samples: no exact run's loss is known so early
+    with pytest.raises(Diverged, match=r"steps 14 to 23 is 3.9, and an exact run's is at most 2 \(forecast from"):
+        train(order, [3.9] * 3 * WINDOW)
+    with pytest.raises(Diverged, match="at most 4 .twice that of the job's first steps"):
+        train(order, [2.0] * WINDOW + [9.0] * 3)
+
+
 def test_without_a_forecast_twice_the_loss_of_the_first_steps_is_too_much() -> None:
     first = [1.0, *[2.0] * (WINDOW - 2), 3.0]
     train(an_order(algorithm="bytegrad"), first + [3.9] * 3 * WINDOW)
