@@ -156,7 +156,9 @@ def _fetch(
         head = Extent(0, file.header_bytes, file.header_crc32c, "its safetensors header", pieces)
         checked = [head] if heads is None or name in heads else []
         runs.extend(Run(name, run) for run in coalesce([*checked, *parts], scratch.part_bytes))
-    with ThreadPoolExecutor(min(_READERS, len(runs)) or 1, thread_name_prefix="read-tensors") as pool:
+    if len(runs) < 2:  # no threads, which would cost more than the reading
+        return sum(_read_run(store, manifest.uri, run, scratch) for run in runs)
+    with ThreadPoolExecutor(min(_READERS, len(runs)), thread_name_prefix="read-tensors") as pool:
         return sum(pool.map(lambda run: _read_run(store, manifest.uri, run, scratch), runs))
 
 

@@ -26,6 +26,7 @@ def talks(folder: str, rank: int, rounds: int) -> int:
         said = [message(seed, other) for other in range(WORLD)]
         assert group.gather_bytes(said[rank]) == said
         assert group.from_first(said[rank]) == said[0]
+        assert group.from_rank(seed % WORLD, said[rank]) == said[seed % WORLD]
     group.close()
     return 0
 
