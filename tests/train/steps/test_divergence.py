@@ -90,7 +90,7 @@ def test_before_the_first_report_of_an_exact_run_a_job_is_measured_against_its_o
     train(order, [3.9] * WINDOW)  # they end at 80 samples: no exact run's loss is known so early
     with pytest.raises(Diverged, match=r"steps 14 to 23 is 3.9, and an exact run's is at most 2 \(forecast from"):
         train(order, [3.9] * 3 * WINDOW)
-    with pytest.raises(Diverged, match="at most 4 .twice that of the job's first steps"):
+    with pytest.raises(Diverged, match=r"at most 4 \(twice that of the job's first steps"):
         train(order, [2.0] * WINDOW + [9.0] * 3)
 
 
