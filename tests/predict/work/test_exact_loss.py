@@ -47,6 +47,6 @@ def test_too_few_points_say_nothing() -> None:
     assert ExactLoss().limit(100) is None
 
 
-@pytest.mark.parametrize(("samples", "want"), [(0, 4.0), (10, 4.0), (15, 3.0), (20, 2.0), (99, 2.0)])
-def test_between_points_a_limit_is_on_the_line(samples: float, want: float) -> None:
+@pytest.mark.parametrize(("samples", "want"), [(0, None), (10, 4.0), (15, 3.0), (20, 2.0), (99, 2.0)])
+def test_between_points_a_limit_is_on_the_line(samples: float, want: float | None) -> None:
     assert ExactLoss(limits=((10.0, 4.0), (20.0, 2.0))).limit(samples) == want
