@@ -9,7 +9,7 @@ TOOLS := .venv-tools/bin
 COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	--index-url https://pypi.org/simple --generate-hashes --no-annotate --no-header --quiet
 
-.PHONY: setup demo up down test e2e check nightly lock licences sbom audit
+.PHONY: setup demo up down test e2e check docker-test nightly lock licences sbom audit
 
 setup: $(STAMP)
 
@@ -47,6 +47,10 @@ nightly: setup
 		tests/benchmarks/test_simulated_faults.py -m "not e2e"
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume
+
+# Builds the image and starts the platform in containers, in both sizes; which engine: docs/guide/containers.md.
+docker-test: setup
+	$(BIN)/pytest -m nightly tests/e2e/test_container_stack.py -rs
 
 check: setup
 	$(BIN)/ruff check .
