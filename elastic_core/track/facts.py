@@ -96,7 +96,8 @@ def spec_params(spec: JobSpec) -> dict[str, Any]:
 
 def layout_text(layout: Layout) -> str:
     shards = " sharded" if layout.sharded else ""
-    return f"data={layout.data} tensor={layout.tensor} pipeline={layout.pipeline}{shards}"
+    servers = f" servers={layout.servers}" if layout.servers else ""
+    return f"data={layout.data} tensor={layout.tensor} pipeline={layout.pipeline}{shards}{servers}"
 
 
 def allocation_params(allocation: Allocation) -> dict[str, Any]:
