@@ -159,8 +159,8 @@ class JobSpec(BaseModel):
     checkpoints: Checkpoints = Checkpoints()
     priority: int = Field(
         default=0,
-        ge=-100,
-        le=100,
+        ge=bounds.LOWEST_PRIORITY,
+        le=bounds.HIGHEST_PRIORITY,
         title="Priority",
         description="higher goes first: under horizon lower ones make room for its start, under other policies a point "
         "counts as having been submitted a minute earlier",
