@@ -159,8 +159,8 @@ class JobSpec(BaseModel):
     checkpoints: Checkpoints = Checkpoints()
     priority: int = Field(
         default=0,
-        ge=-100,
-        le=100,
+        ge=bounds.LOWEST_PRIORITY,
+        le=bounds.HIGHEST_PRIORITY,
         title="Priority",
         description="higher goes first: under horizon lower ones make room for its start, under other policies a point "
         "counts as having been submitted a minute earlier",
@@ -287,11 +287,11 @@ class JobSpec(BaseModel):
     @model_validator(mode="after")
     def _noise_is_measured(self) -> Self:
         """What needs the gradient of the whole batch needs an algorithm that computes it."""
-        if self.comm.exchanges_gradients:
+        if not self.comm.exchanged:
             return self
-        exchanged = "weights" if self.comm.averages else "momenta"
-        why = f"needs the gradient of the whole batch, and comm.algorithm {self.comm.algorithm!r} exchanges {exchanged}"
-        instead = "an algorithm that exchanges gradients"
+        does = f"comm.algorithm {self.comm.algorithm!r} exchanges {self.comm.exchanged}"
+        why = f"needs the gradient of the whole batch, and {does}"
+        instead = "an algorithm that exchanges whole gradients"
         if self.batch.learning_rate_rule == "adascale":
             raise ValueError(
                 f"batch.learning_rate_rule is 'adascale', which {why}; possible are linear, sqrt or none, or {instead}"

@@ -104,7 +104,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/ui/nodes/node-a/take_back": {},
 }
 # Routes and methods of the pool itself: the operator's, and administrators'.
-POOL = ("/ui/nodes/", "set_", "take_back_")
+POOL = ("/ui/nodes/", "set_policy", "set_cluster", "set_aside_", "take_back_")
 # role -> (route of an own job, of another's job, a submission) is let in
 ROLES = {
     "": (False, False, False),
@@ -156,6 +156,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "revive": {"job_id": "bens"},
     "rollback": {"job_id": "bens", "checkpoint_id": 1},
     "revoke": {"segment_id": "bens__seg_0", "reason": "enough"},
+    "pause": {"job_id": "bens", "reason": "lunch"},
+    "resume": {"job_id": "bens"},
+    "set_job": {"job_id": "bens", "changes": {"priority": 1}},
+    "checkpoint_now": {"job_id": "bens", "reason": "a storm comes"},
+    "stop": {"job_id": "bens", "reason": "enough"},
     "start_job": {"job_id": "new", "spec": SPEC},
     "check_submission": {"job_id": "new", "spec": SPEC},
     "submit": {"job_id": "new", "spec": SPEC, "facts": {"dataset_samples": 100}},
