@@ -27,6 +27,7 @@ from elastic_core.errors import ElasticError, UserError
 # Module of `elastic_core.commands` -> the name of its group; None: subcommands of their own (`elastic up`).
 PARTS = {
     "services_commands": None,
+    "container_commands": "container",
     "backup_commands": None,
     "jobs.jobs_commands": "jobs",
     "audit_commands": None,

@@ -15,7 +15,6 @@ from elastic_core.errors import UserError
 from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.services import settings_in_force
 from elastic_core.services import stack as services
-from elastic_core.services.airflow import airflow_url
 from elastic_core.services.platform import (
     platform_stack,
     prepare_home,
@@ -62,10 +61,10 @@ def up(
     if wait:
         push_cluster(settings)
     _print_line(f"{'up' if wait else 'started'} after {time.monotonic() - began:.1f} s")
-    _print_line(f"Airflow  {airflow_url(settings)}  (user admin; its password: `elastic password`)")
+    _print_line(f"Airflow  {settings.airflow_page()}  (user admin; its password: `elastic password`)")
     if settings.mlflow_uri != "none":
         login = "" if settings.mlflow_uri else "  (the same user and password)"
-        _print_line(f"MLflow   {settings.tracking_uri()}{login}")
+        _print_line(f"MLflow   {settings.mlflow_page()}{login}")
     _print_line(f"state    {settings.home}")
 
 

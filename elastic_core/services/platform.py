@@ -28,7 +28,7 @@ from elastic_core.spec import ClusterSpec
 from elastic_core.state.store_access import access_brokers
 
 # Addresses with passwords reach the services by secret files, never by the environment.
-_SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url"})
+_SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url", "celery_broker_url"})
 SHORTEST_LEASE_SECONDS = 90.0
 GIVEN = ("run", "memory", "store")  # folders of a home that workers of another user (ELASTIC_WORKER_USER) pass
 RESTORING = "restoring"  # a file in a home that a back-up is being restored into
@@ -69,33 +69,46 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
     """`settings` as `service_settings` gives them. Nothing is written or started by this call."""
     embedded = EmbeddedPostgres(settings) if needed(settings) else None
     api, workers = airflow.programs(settings)
-
-    def prepare() -> None:
-        if embedded:
-            embedded.ensure_databases()
-        database_urls(settings, embedded)
-        airflow.write_configuration(settings)
-        with ThreadPoolExecutor(2) as pool:
-            for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(migrate_ledger, settings)):
-                task.result()
-
-    def preload() -> None:
-        fork_client.start(settings.home, settings.project, job_environment(environment, settings))
-        access_brokers.start(settings, environment)
-
-    def retire() -> None:
-        stop_groups(settings)
-        fork_client.stop(settings.home)
-
     database = (Stage(programs=(embedded.program(),), prepare=embedded.initialise, wait=True),) if embedded else ()
     return Stack(
         home=settings.home,
         stages=(
             *database,
-            Stage(programs=(*api, *_mlflow(settings), *_tracker(settings)), prepare=prepare),
-            Stage(programs=workers, prepare=preload, retire=retire),
+            Stage(
+                programs=(*api, *_mlflow(settings), *_tracker(settings)),
+                prepare=lambda: prepare_databases(settings, environment, embedded),
+            ),
+            Stage(
+                programs=workers,
+                prepare=lambda: preload(settings, environment),
+                retire=lambda: retire(settings),
+            ),
         ),
     )
+
+
+def prepare_databases(settings: Settings, environment: Mapping[str, str], embedded: EmbeddedPostgres | None) -> None:
+    """Databases, their addresses and Airflow's configuration, brought up to date."""
+    if embedded:
+        embedded.ensure_databases()
+    database_urls(settings, embedded)
+    airflow.write_broker(settings)
+    airflow.write_configuration(settings)
+    with ThreadPoolExecutor(2) as pool:
+        for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(migrate_ledger, settings)):
+            task.result()
+
+
+def preload(settings: Settings, environment: Mapping[str, str]) -> None:
+    """What is there before tasks start training processes on this host."""
+    fork_client.start(settings.home, settings.project, job_environment(environment, settings))
+    access_brokers.start(settings, environment)
+
+
+def retire(settings: Settings) -> None:
+    """Have this host's training processes reach a boundary, and end all that they need here."""
+    stop_groups(settings)
+    fork_client.stop(settings.home)
 
 
 def prepare_home(settings: Settings, *, restoring: bool = False) -> None:

@@ -88,7 +88,7 @@ class Supervisor:
         user = "user=root" if os.geteuid() == 0 else ""
         head = _HEAD.format(socket=_value(self.socket), logs=_value(self.logs), folder=_value(self.folder), user=user)
         sections = [self._section(program) for program in programs]
-        launches = {self._launch_file(program): _launch(self.home, program).json() for program in programs}
+        launches = {self._launch_file(program): launch_of(self.home, program).json() for program in programs}
         return {self.folder / "supervisord.conf": head + "".join(sections)} | launches
 
     def configure(self, files: Mapping[Path, str]) -> None:
@@ -188,7 +188,7 @@ class Supervisor:
         return xmlrpc.client.ServerProxy("http://127.0.0.1", SupervisorTransport(None, None, f"unix://{self.socket}"))
 
 
-def _launch(home: Path, program: Program) -> Launch:
+def launch_of(home: Path, program: Program) -> Launch:
     return Launch(
         home=str(home),
         program=program.name,
