@@ -42,6 +42,8 @@ from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, Proces
 from elastic_core.protocol.records import (
     AuditRecord,
     CheckpointRecord,
+    DecisionListed,
+    DecisionRecord,
     Explanation,
     FinishedRun,
     JobFacts,
@@ -285,6 +287,12 @@ class LedgerControl(JobActions):
         self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100
     ) -> list[AuditRecord]:
         return self._ledger.read(lambda tx: audit_trail.records(tx, job_ids=job_ids, actor=actor, limit=limit))
+
+    def decisions(self, limit: int, before: int | None = None) -> list[DecisionListed]:
+        return self._ledger.read(lambda tx: reads.decisions(tx, limit, before))
+
+    def decision(self, decision_id: int) -> DecisionRecord:
+        return self._ledger.read(lambda tx: reads.decision(tx, decision_id))
 
     def explain(self, job_id: str) -> Explanation:
         return self._ledger.read(lambda tx: reads.explain(tx, job_id))

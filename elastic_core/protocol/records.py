@@ -17,8 +17,10 @@ from elastic_core.domain import (
     PlacedFigures,
     PlacedLayer,
     PlacedSpeed,
+    Plan,
     ProfilePoint,
     SegmentState,
+    Snapshot,
 )
 from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.spec import JobSpec
@@ -180,6 +182,30 @@ class Explanation:
     trigger: str
     reason: str
     others: Mapping[str, str] = field(default_factory=dict)  # the other jobs' reasons in that decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionListed:
+    """A decision without its inputs. `policy`: whose plan it is; `wanted`: who was asked, another where that failed."""
+
+    decision_id: int
+    version: int
+    at: float
+    trigger: str
+    policy: str
+    wanted: str
+    failure: str | None
+    seconds: float  # that deciding took
+    actions: tuple[str, ...]  # what was done at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """A decision with its inputs and its plan."""
+
+    decision: DecisionListed
+    snapshot: Snapshot
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

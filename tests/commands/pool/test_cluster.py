@@ -6,7 +6,7 @@ import json
 
 from typer.testing import CliRunner
 
-from elastic_core.commands.cluster_commands import app
+from elastic_core.commands.pool.cluster_commands import app
 from elastic_core.control.plane import LedgerControl
 from tests.builders import FACTS, Life, a_spec
 
@@ -26,7 +26,7 @@ def test_who_holds_which_slot_and_who_waits_for_what(control: LedgerControl) -> 
     said = elastic()
     assert "node-a  cpu   2      2     in use                        job-a:0,1" in said
     assert "node-b  cpu   2      0     set aside: its fan is broken" in said
-    assert "0 of 2 slots are free; 1 jobs wait" in said
+    assert "0 of 2 slots are free; 1 job without slots" in said
     assert "  job-b: " in said
     told = json.loads(elastic("--json"))
     assert [(slot["node"], slot["usable"], slot["job"]) for slot in told["slots"]] == [
@@ -41,4 +41,4 @@ def test_slots_of_a_job_that_has_ended_are_not_free_before_its_processes_are_gon
     control.cancel("job-a", "enough")
     said = elastic()
     assert "2 by processes that end" in said
-    assert "0 of 4 slots are free; 0 jobs wait" in said
+    assert "0 of 4 slots are free; 0 jobs without slots" in said
