@@ -20,8 +20,16 @@ from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
 from elastic_core.spec.layer_profiles import ModelProfile
 from elastic_core.spec.parts.job_comm import Comm
-from elastic_core.spec.parts.job_servers import Servers, Sync, cuts_of, problems_of_servers, what_fills
-from elastic_core.spec.parts.job_slots import Layouts, Slots, _list_counts
+from elastic_core.spec.parts.job_slots import (
+    Layouts,
+    Servers,
+    Slots,
+    Sync,
+    _list_counts,
+    cuts_of,
+    filled_by,
+    server_problems,
+)
 from elastic_core.spec.parts.job_work import Batch, Work
 from elastic_core.spec.problems import parse, refuse
 
@@ -240,11 +248,11 @@ class JobSpec(BaseModel):
 
     @model_validator(mode="after")
     def _layouts_fill_slots(self) -> Self:
-        for problem in problems_of_servers(
+        for problem in server_problems(
             self.sync, self.servers, self.slots, self.layouts, self.comm, self.placement, self.work, self.batch
         ):
             raise ValueError(problem)
-        counts, admitted, possible = self.slots.counts(), self._counts(), what_fills(self._cuts())
+        counts, admitted, possible = self.slots.counts(), self._counts(), filled_by(self._cuts())
         if not admitted:
             raise ValueError(f"slots may be {_list_counts(counts)}, but no such count is possible: {possible}")
         if self.slots.requested is not None and self.slots.requested not in admitted:
