@@ -205,7 +205,8 @@ def job_shown(
     job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None, settings: Settings, now: float,
     actions: tuple[ActionShown, ...] = (),
 ) -> JobShown:  # fmt: skip
-    spec, held, limits = job.spec, job.allocation, job.spec.limits()
+    spec, held = job.spec_in_force, job.allocation
+    limits = spec.limits()
     deadline = spec.deadline.timestamp() if spec.deadline else None
     driver: Mapping[str, Any] | None = job.results.get(DRIVER) or job.results.get(RUN)
     model: Mapping[str, Any] | None = job.results.get("registration")
