@@ -37,6 +37,8 @@ def exchange_words(job: JobStatus) -> str:
     comm = job.spec.comm
     if comm.algorithm == AUTO:
         return chosen_words(job)
+    if comm.stage_ratio is not None:
+        return f"{comm.algorithm}; activations between stages up to {comm.stage_ratio:g} times smaller"
     return "" if comm.algorithm == EXACT else f"{comm.algorithm} ({CLASSES[comm.algorithm]})"
 
 
