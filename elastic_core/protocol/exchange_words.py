@@ -17,6 +17,8 @@ def choice_words(choice: ExchangeChoice) -> str:
         words += f": {_measured(own)} a step"
     if exact is not None and choice.algorithm != EXACT:
         words += f", against {_measured(exact)} of {EXACT}"
+    if own is not None and own.bucket_bytes is not None:
+        words += f", in buckets of {own.bucket_bytes / (1 << 20):g} MiB, the best of {own.size_trials + 1} sizes"
     others = [figures for figures in choice.figures if figures.algorithm not in (choice.algorithm, EXACT)]
     if not others:
         return f"{words}; nothing else could save a twentieth of a step" if choice.algorithm == EXACT else words
@@ -65,6 +67,7 @@ def figures_by_name(choice: ExchangeChoice) -> dict[str, float]:
             ("predicted_bytes", figures.predicted_bytes),
             ("measured_seconds", figures.measured_seconds),
             ("measured_bytes", figures.measured_bytes),
+            ("bucket_bytes", figures.bucket_bytes),
         )
         if value is not None
     }
