@@ -293,6 +293,15 @@ class JobSpec(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _stages_exchange(self) -> Self:
+        if self.comm.stage_ratio is not None and max(self.layouts.pipeline) == 1:
+            raise ValueError(
+                f"comm.stage_ratio is {self.comm.stage_ratio:g}, which is for what stages of a pipeline send each "
+                "other, and layouts admit none; possible are layouts.pipeline: [1, 2], or stage_ratio left out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _noise_is_measured(self) -> Self:
         """What needs the gradient of the whole batch needs an algorithm that computes it."""
         if not self.comm.exchanged:
