@@ -22,8 +22,8 @@ from elastic_core.services.platform import (
     service_environment,
     service_settings,
 )
-from elastic_core.services.program import Stack
 from elastic_core.services.secrets import SIGNING, rotate, user_password
+from elastic_core.services.supervision.program import Stack
 from elastic_core.settings import Settings
 from elastic_core.text import tail
 

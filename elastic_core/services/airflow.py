@@ -20,8 +20,8 @@ from typing import Any
 from urllib.parse import quote
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.services.program import Port, Program
 from elastic_core.services.secrets import airflow_users, read_secret, write_secret
+from elastic_core.services.supervision.program import Port, Program
 from elastic_core.settings import Settings
 
 TEMPLATE = "airflow.cfg.template"

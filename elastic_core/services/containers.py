@@ -27,9 +27,9 @@ from elastic_core.services import platform
 from elastic_core.services.airflow import CELERY_WORKER
 from elastic_core.services.certificates import ensure_certificate
 from elastic_core.services.postgres import EmbeddedPostgres, needed
-from elastic_core.services.program import Program
 from elastic_core.services.secrets import ensure_secrets, read_secret, write_secret
-from elastic_core.services.supervise import launch_of
+from elastic_core.services.supervision.program import Program
+from elastic_core.services.supervision.supervise import launch_of
 from elastic_core.settings import Settings
 
 log = get_logger(__name__)
@@ -163,7 +163,7 @@ def _run(settings: Settings, environment: Mapping[str, str], program: Program, s
     folder.mkdir(mode=0o700, exist_ok=True)
     launch = folder / f"{program.name}.json"
     write_secret(launch, launch_of(settings.home, program).json())
-    command = (sys.executable, "-m", "elastic_core.services.run", str(launch))
+    command = (sys.executable, "-m", "elastic_core.services.supervision.run", str(launch))
     child = subprocess.Popen(command, env=dict(environment), start_new_session=True)
     while child.poll() is None and not stop.wait(0.2):
         pass

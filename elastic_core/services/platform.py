@@ -21,8 +21,8 @@ from elastic_core.host.worker_user.identity import WorkerUser, require_usable
 from elastic_core.services import airflow
 from elastic_core.services.groups import stop_groups
 from elastic_core.services.postgres import SYSTEM_USER, EmbeddedPostgres, database_urls, needed
-from elastic_core.services.program import Port, Program, Stack, Stage
 from elastic_core.services.secrets import ensure_secrets, read_secret
+from elastic_core.services.supervision.program import Port, Program, Stack, Stage
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec
 from elastic_core.state.store_access import access_brokers

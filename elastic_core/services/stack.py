@@ -18,10 +18,10 @@ from pathlib import Path
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.process import end_processes
 from elastic_core.services import settings_in_force
-from elastic_core.services.marks import of_home, of_program
 from elastic_core.services.ports import require_free
-from elastic_core.services.program import Program, Stack, Stage
-from elastic_core.services.supervise import ProgramState, Supervisor
+from elastic_core.services.supervision.marks import of_home, of_program
+from elastic_core.services.supervision.program import Program, Stack, Stage
+from elastic_core.services.supervision.supervise import ProgramState, Supervisor
 from elastic_core.text import tail
 
 Tell = Callable[[str], None]

@@ -18,11 +18,11 @@ from elastic_core.domain import EXACT, Layout, Limits
 from elastic_core.errors import UserError
 from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
-from elastic_core.spec.job_comm import Comm
-from elastic_core.spec.job_servers import Servers, Sync, cuts_of, problems_of_servers, what_fills
-from elastic_core.spec.job_slots import Layouts, Slots, _list_counts
-from elastic_core.spec.job_work import Batch, Work
 from elastic_core.spec.layer_profiles import ModelProfile
+from elastic_core.spec.parts.job_comm import Comm
+from elastic_core.spec.parts.job_servers import Servers, Sync, cuts_of, problems_of_servers, what_fills
+from elastic_core.spec.parts.job_slots import Layouts, Slots, _list_counts
+from elastic_core.spec.parts.job_work import Batch, Work
 from elastic_core.spec.problems import parse, refuse
 
 # In the schema an object like any other: a form has one field for all of it.

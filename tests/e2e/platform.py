@@ -20,10 +20,10 @@ from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.process_groups import ExitReport
 from elastic_core.protocol.records import JobFacts
-from elastic_core.services.marks import of_home
 from elastic_core.services.platform import settings_environment
 from elastic_core.services.secrets import admin_password, read_secret
-from elastic_core.services.supervise import Supervisor
+from elastic_core.services.supervision.marks import of_home
+from elastic_core.services.supervision.supervise import Supervisor
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 from elastic_core.text import tail

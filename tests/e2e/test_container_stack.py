@@ -12,8 +12,12 @@ import pytest
 from tests.e2e.container_stack import ENGINE, ContainerStack, built_image, why_no_engine
 from tests.e2e.platform import PATIENCE
 
+HELD = (
+    "every job finished", "every run in Airflow ended well", "every sample of every epoch was read exactly once"
+)  # fmt: skip
 DEMO_SECONDS = round(600 * PATIENCE)
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(7200 * PATIENCE)]
+pytestmark = pytest.mark.nightly
+patient = pytest.mark.timeout(7200 * PATIENCE)  # an image is built, and a stack started, in one of the tests
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +49,10 @@ def demo(stack: ContainerStack) -> subprocess.Popen[str]:
 
 
 def finish(stack: ContainerStack, process: subprocess.Popen[str]) -> str:
-    """What it printed. All that it promises held, every sample read exactly once among it."""
+    """What it printed. Which sizes jobs had and what they learnt in the time is the machine's matter, and not asked."""
     output, _ = process.communicate(timeout=DEMO_SECONDS + 300)
-    assert process.returncode == 0, f"{output}\n{stack.tails()}"
-    assert "yes every sample of every epoch was read exactly once" in output
+    missing = [words for words in HELD if f"yes {words}" not in output]
+    assert not missing, f"{missing}\n{output}\n{stack.tails()}"
     return output
 
 
@@ -56,12 +60,14 @@ def job_ids(output: str) -> list[str]:
     return re.findall(r"^(\S+): examples\.", output, re.M)
 
 
+@patient
 def test_the_demos_jobs_become_registered_models(stack: ContainerStack) -> None:
     output = finish(stack, demo(stack))
     registered = [stack.elastic("jobs", "show", job)["results"]["registration"] for job in job_ids(output)]
     assert [each["version"] for each in registered] == ["1"] * 3
 
 
+@patient
 def test_jobs_go_on_when_the_container_that_trains_is_killed(stack: ContainerStack) -> None:
     running = demo(stack)
     try:
@@ -90,6 +96,7 @@ def in_the_middle(stack: ContainerStack) -> list[str]:
     ]
 
 
+@patient
 def test_nothing_is_published_but_on_loopback_and_no_secret_is_in_an_environment(stack: ContainerStack) -> None:
     for service in stack.services():
         container = stack.container(service)

@@ -21,7 +21,7 @@ from elastic_core.services import settings_in_force
 from elastic_core.services import stack as services
 from elastic_core.services.platform import platform_stack, service_environment, service_settings
 from elastic_core.services.ports import is_free, owner
-from elastic_core.services.program import Stack
+from elastic_core.services.supervision.program import Stack
 from elastic_core.settings import Settings
 from elastic_core.text import size_text
 

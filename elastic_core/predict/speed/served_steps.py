@@ -2,20 +2,23 @@
 
 The form is that of `predict.speed.parameter_server`. Runs with servers teach all of it. Runs of replicas teach what
 computing takes, and make a guess of the exchange: an all-reduce over n ranks moves (n - 1) / n of what a push and a
-pull between one worker and one server move (Patarasu and Yuan 2009), so that servers are tried where that guess beats
-what was measured, and left where what is measured then does not.
+pull between one worker and one server move (Patarasu and Yuan 2009). A job that never had servers is asked with an
+exchange one standard deviation below the guess (an upper confidence bound of its speed, Auer et al. 2002): it tries
+them where that beats what was measured of replicas, and what is measured then counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from math import exp
 from statistics import median
 
 from elastic_core.domain import Layout, ProfilePoint
 from elastic_core.predict.speed.parameter_server import ParameterServerTime, PsPoint, fit
 
 _NAME = "served."
+_GUESS_ERROR = 1.0  # one standard deviation of a guessed exchange, as a logarithm
 
 Speed = Callable[[str], float]
 """Of a type of slot, relative to a slot as fast as the model's typical one."""
@@ -41,7 +44,10 @@ def learn(
             for slots, samples in sizes
         ]
         exchanges = [2.0 * unseen(2, batch)[1]]
-    return fit(served, computed=computed, exchange=median(exchanges) if exchanges else None)
+    guess = median(exchanges) if exchanges else None
+    if guess is not None and plain and not served:
+        guess *= exp(-_GUESS_ERROR)
+    return fit(served, computed=computed, exchange=guess)
 
 
 def stored(served: ParameterServerTime | None) -> dict[str, float]:

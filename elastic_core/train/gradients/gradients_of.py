@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from elastic_core.comm.algorithms import averages
 from elastic_core.domain import Allocation
-from elastic_core.spec.job_comm import Comm
+from elastic_core.spec.parts.job_comm import Comm
 from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.gradients.local_steps import LocalSteps
 from elastic_core.train.parallel.group import Group

@@ -8,9 +8,9 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from elastic_core.domain import EXACT, Layout
-from elastic_core.spec.job_comm import Comm
-from elastic_core.spec.job_slots import Layouts, Slots
-from elastic_core.spec.job_work import Batch, Work
+from elastic_core.spec.parts.job_comm import Comm
+from elastic_core.spec.parts.job_slots import Layouts, Slots
+from elastic_core.spec.parts.job_work import Batch, Work
 
 Sync = Literal["allreduce", "parameter_server", "either"]
 MOST_SERVERS = 32  # each number of them is a layout of its own

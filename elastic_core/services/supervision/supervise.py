@@ -23,9 +23,9 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.process import ProcessId
-from elastic_core.services.marks import home_mark
-from elastic_core.services.program import Program
-from elastic_core.services.run import Launch
+from elastic_core.services.supervision.marks import home_mark
+from elastic_core.services.supervision.program import Program
+from elastic_core.services.supervision.run import Launch
 
 _MAX_SOCKET_PATH = 107  # sun_path of Linux, less the closing zero
 
@@ -49,7 +49,7 @@ supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
 
 _PROGRAM = """
 [program:{name}]
-command={python} -m elastic_core.services.run {launch}
+command={python} -m elastic_core.services.supervision.run {launch}
 autostart=false
 autorestart=true
 startsecs=1

@@ -6,7 +6,7 @@ import json
 
 from typer.testing import CliRunner
 
-from elastic_core.commands.cluster_commands import app
+from elastic_core.commands.pool.cluster_commands import app
 from elastic_core.control.plane import LedgerControl
 from tests.builders import FACTS, Life, a_spec
 
