@@ -21,7 +21,6 @@ RAY = {
     **dict.fromkeys(("colorful", "py-spy", "python-discovery", "smart-open", "virtualenv"), "MIT"),
     "distlib": "PSF-2.0",
     "opentelemetry-exporter-prometheus": "Apache-2.0",
-    "prometheus-client": "Apache-2.0 AND BSD-2-Clause",
 }
 NVIDIA = "NVIDIA's own terms, but for triton (MIT): see each package's page on PyPI"
 

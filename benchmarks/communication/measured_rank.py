@@ -25,7 +25,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from elastic_core.comm.algorithm import Exchange
-from elastic_core.comm.algorithms import averages, averaging_class, create, steps_weights
+from elastic_core.comm.algorithms import averages, averaging_class, create, leaves_layers_out, steps_weights
 from elastic_core.comm.tuning.auto_exchange import AutoExchange
 
 BATCH = 32  # of each rank
@@ -85,7 +85,8 @@ class Training:
             averaging.attach(self.model, self.optimizer)
             self.algorithm = averaging
         elif method != COMPUTE:
-            ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+            partly = leaves_layers_out(method)
+            ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=True, find_unused_parameters=partly)
             self._ddp = ddp
             self._attach(method, ddp, part.world)
 
@@ -105,7 +106,8 @@ class Training:
         if method == DDP_BF16:
             ddp.register_comm_hook(None, bf16_compress_hook)
         elif method != DDP:
-            exchange = create(method, _CPU, warmup_steps=_WARM_STEPS - 1)
+            beside = dist.new_group() if leaves_layers_out(method) else None  # DDP talks at the same time
+            exchange = create(method, _CPU, beside, warmup_steps=_WARM_STEPS - 1)
             exchange.attach(ddp)
             if steps_weights(method):
                 self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)

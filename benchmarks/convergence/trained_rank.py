@@ -26,7 +26,7 @@ from torch.utils.data import default_collate
 
 from elastic_core.comm import attach
 from elastic_core.comm.algorithm import Exchange
-from elastic_core.comm.algorithms import averages, averaging_class
+from elastic_core.comm.algorithms import averages, averaging_class, leaves_layers_out
 from elastic_core.comm.averaging.weight_averaging import WeightAveraging
 from elastic_core.train.task import Task
 from examples.bytes_lm import BytesLM
@@ -85,7 +85,7 @@ def exchanging(model: nn.Module, optimizer: torch.optim.Optimizer, part: Part) -
         averaging = algorithm(dist.new_group() if algorithm.overlaps else None, INTERVAL)
         averaging.attach(model, optimizer)
         return model, averaging
-    ddp = DistributedDataParallel(model)
+    ddp = DistributedDataParallel(model, find_unused_parameters=leaves_layers_out(part.algorithm))
     warmup = max(1, part.samples // part.batch // 5)
     return ddp, attach(ddp, optimizer, part.algorithm, warmup_steps=warmup)
 

@@ -56,5 +56,8 @@ class CommAlgorithm(Exchange, Protocol):
     def gradients_are_local(self) -> bool:
         """Whether the next backward leaves each rank its own gradients, which the optimizer's step exchanges."""
 
+    def of_whole_batch(self) -> bool:
+        """Whether the exchanged gradient of every parameter is of all samples, and each rank's own of all its own."""
+
     def failure(self) -> BaseException | None:
         """Why the exchange broke (a peer is gone), or None. A broken exchange stays broken."""

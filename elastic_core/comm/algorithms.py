@@ -22,13 +22,14 @@ from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.optimizers.momentum_exchange import WARMUP_STEPS, MomentumExchange
 from elastic_core.comm.optimizers.onebit_adam import OneBitAdam
 from elastic_core.comm.optimizers.qadam import QAdam
+from elastic_core.comm.partial.partial_backward import PartialBackward
 from elastic_core.comm.powersgd import PowerSgd
 from elastic_core.comm.tuning.auto_exchange import AutoExchange
 from elastic_core.domain import AUTO, EXACT
 from elastic_core.errors import UserError
 
 _GLOO: dict[str, type[HookedAlgorithm]] = {
-    algorithm.name: algorithm for algorithm in (OrderedAllReduce, Fp16Sum, Bf16Sum, ByteGrad, PowerSgd)
+    algorithm.name: algorithm for algorithm in (OrderedAllReduce, Fp16Sum, Bf16Sum, ByteGrad, PowerSgd, PartialBackward)
 }
 _STEPPING: dict[str, type[MomentumExchange]] = {algorithm.name: algorithm for algorithm in (OneBitAdam, QAdam)}
 _AVERAGING: dict[str, type[WeightAveraging]] = {
@@ -36,6 +37,7 @@ _AVERAGING: dict[str, type[WeightAveraging]] = {
     for algorithm in (LocalSgd, DiLoCo, Decentralized, DecentralizedAll, LowPrecisionDecentralized, AsyncAverage)
 }
 NAMES = (*_GLOO, *_STEPPING, *_AVERAGING)
+_ASKED_FOR = (PartialBackward.name,)  # which `auto` tries only where it is told to
 
 
 def create(
@@ -44,17 +46,18 @@ def create(
     group: dist.ProcessGroup | None = None,
     *,
     warmup_steps: int = WARMUP_STEPS,
-    among: Collection[str] = NAMES,
+    among: Collection[str] = (),
     nodes: Sequence[str] = (),
 ) -> CommAlgorithm:
     """A new exchange of gradients or momenta on `device`. `warmup_steps`: of the optimizer by the exact sum, where the
-    algorithm has such. `among`: what `auto` may choose from, the exact sum whatever it says; on CUDA devices it is the
-    exact sum. `nodes`: of every rank, to exchange within nodes first, where the algorithm can. Raises `UserError` for a
-    name that does not exist, or not there."""
+    algorithm has such. `among`: what `auto` may choose from, the exact sum whatever it says, and without a word all
+    that exchange whole gradients; on CUDA devices it is the exact sum. `nodes`: of every rank, to exchange within nodes
+    first, where the algorithm can. Raises `UserError` for a name that does not exist, or not there."""
     if name == AUTO:
         if device.type == "cuda":
             return NcclAllReduce(group)
-        return AutoExchange({known: _GLOO[known] for known in _GLOO if known in among or known == EXACT}, group)
+        admitted = among or [known for known in _GLOO if known not in _ASKED_FOR]
+        return AutoExchange({known: _GLOO[known] for known in _GLOO if known in admitted or known == EXACT}, group)
     _check(name, device)
     if name in _STEPPING:
         return _STEPPING[name](group, warmup_steps)
@@ -70,6 +73,12 @@ def create(
 def steps_weights(name: str) -> bool:
     """Whether the algorithm makes the optimizer's update, which it then does for one rank, too."""
     return name in _STEPPING
+
+
+def leaves_layers_out(name: str, among: Collection[str] = ()) -> bool:
+    """Whether ranks propagate back through a part of the model's layers, so that DDP must bear parameters without
+    gradients. `among`: what `auto` may choose from."""
+    return name == PartialBackward.name or (name == AUTO and PartialBackward.name in among)
 
 
 def averages(name: str) -> bool:

@@ -102,6 +102,9 @@ class NcclAllReduce:
     def gradients_are_local(self) -> bool:
         return False
 
+    def of_whole_batch(self) -> bool:
+        return True
+
     def submit(self, bucket: GradBucket) -> Future[Tensor]:
         if self._probe is not None:
             self._probe(bucket)

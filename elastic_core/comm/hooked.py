@@ -32,13 +32,15 @@ from elastic_core.comm.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Gradients of one dtype: flat, and as views by the names of their parameters, in their shapes."""
+    """Gradients of one dtype: flat, and as views by the names of their parameters, in their shapes. `last`: of
+    a step."""
 
     buffer: Tensor
     gradients: Mapping[str, Tensor]
+    last: bool
 
 
-_Item = tuple[Bucket, bool, "Future[Tensor]"]
+_Item = tuple[Bucket, "Future[Tensor]"]
 
 
 class HookedAlgorithm(ABC):
@@ -91,6 +93,18 @@ class HookedAlgorithm(ABC):
         few steps under it are more than a trial."""
         return None
 
+    @classmethod
+    def step_traffic(cls, buckets: Sequence[Sequence[torch.Size]], world: int) -> list[Traffic] | None:
+        """Of each of a step's buckets, in the order of backward; where it hangs on more than the bucket itself."""
+        each = [cls.traffic(bucket, world) for bucket in buckets]
+        known = [traffic for traffic in each if traffic is not None]
+        return known if len(known) == len(each) else None
+
+    @classmethod
+    def backward_share(cls, shapes: Sequence[torch.Size], world: int) -> float:  # noqa: ARG003 - of those that leave out
+        """Of backward, how much a rank computes in the mean over steps."""
+        return 1.0
+
     @classmethod  # noqa: B027 - most compute nothing
     def rehearse(cls, values: Tensor) -> None:
         """What `reduce` computes of so many values beside their sum, once, so that it can be timed.
@@ -116,6 +130,12 @@ class HookedAlgorithm(ABC):
 
     def gradients_are_local(self) -> bool:
         return False
+
+    def of_whole_batch(self) -> bool:
+        return True
+
+    def set_in_force(self, in_force: bool) -> None:  # noqa: B027 - most do nothing outside of `submit`
+        """Told by whoever has several algorithms at one model: between two steps, whether this one is used next."""
 
     def state_dict(self) -> dict[str, Tensor]:
         return {}
@@ -144,13 +164,13 @@ class HookedAlgorithm(ABC):
             self._last_ready = time.perf_counter()
         views = zip(bucket.parameters(), bucket.gradients(), strict=True)
         gradients = {self._names[id(parameter)]: view for parameter, view in views}
-        self._queue.put((Bucket(bucket.buffer(), gradients), bucket.is_last(), future))
+        self._queue.put((Bucket(bucket.buffer(), gradients, bucket.is_last()), future))
         return future
 
     def _work(self) -> None:
         torch.set_num_threads(1)
         while (item := self._queue.get()) is not None:
-            bucket, last, future = item
+            bucket, future = item
             try:
                 if self._weight != 1.0:
                     bucket.buffer.mul_(self._weight)
@@ -159,6 +179,6 @@ class HookedAlgorithm(ABC):
                 self._failure = explained(error, f"the exchange of gradients by {self.name}")
                 future.set_exception(self._failure)  # type: ignore[arg-type]  # torch's annotation is wrong
                 continue
-            if last:
+            if bucket.last:
                 self._wait_seconds += time.perf_counter() - self._last_ready
             future.set_result(reduced)

@@ -23,15 +23,15 @@ from elastic_core.launch.on_ray.pool_reports import PoolReports
 from elastic_core.services import airflow
 from elastic_core.services.groups import stop_groups
 from elastic_core.services.postgres import SYSTEM_USER, EmbeddedPostgres, database_urls, needed
-from elastic_core.services.program import Port, Program, Stack, Stage
 from elastic_core.services.ray_pool import cluster_of
 from elastic_core.services.secrets import ensure_secrets, read_secret
+from elastic_core.services.supervision.program import Port, Program, Stack, Stage
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec
 from elastic_core.state.store_access import access_brokers
 
 # Addresses with passwords reach the services by secret files, never by the environment.
-_SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url"})
+_SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url", "celery_broker_url"})
 SHORTEST_LEASE_SECONDS = 90.0
 FIRST_POOL_SECONDS = 120.0  # for Ray to say which nodes there are
 GIVEN = ("run", "memory", "store")  # folders of a home that workers of another user (ELASTIC_WORKER_USER) pass
@@ -76,33 +76,46 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
     """`settings` as `service_settings` gives them. Nothing is written or started by this call."""
     embedded = EmbeddedPostgres(settings) if needed(settings) else None
     api, workers = airflow.programs(settings)
-
-    def prepare() -> None:
-        if embedded:
-            embedded.ensure_databases()
-        database_urls(settings, embedded)
-        airflow.write_configuration(settings)
-        with ThreadPoolExecutor(2) as pool:
-            for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(migrate_ledger, settings)):
-                task.result()
-
-    def preload() -> None:
-        fork_client.start(settings.home, settings.project, job_environment(environment, settings))
-        access_brokers.start(settings, environment)
-
-    def retire() -> None:
-        stop_groups(settings)
-        fork_client.stop(settings.home)
-
     database = (Stage(programs=(embedded.program(),), prepare=embedded.initialise, wait=True),) if embedded else ()
     return Stack(
         home=settings.home,
         stages=(
             *database,
-            Stage(programs=(*api, *_mlflow(settings), *_tracker(settings), *_ray_pool(settings)), prepare=prepare),
-            Stage(programs=workers, prepare=preload, retire=retire),
+            Stage(
+                programs=(*api, *_mlflow(settings), *_tracker(settings), *_ray_pool(settings)),
+                prepare=lambda: prepare_databases(settings, environment, embedded),
+            ),
+            Stage(
+                programs=workers,
+                prepare=lambda: preload(settings, environment),
+                retire=lambda: retire(settings),
+            ),
         ),
     )
+
+
+def prepare_databases(settings: Settings, environment: Mapping[str, str], embedded: EmbeddedPostgres | None) -> None:
+    """Databases, their addresses and Airflow's configuration, brought up to date."""
+    if embedded:
+        embedded.ensure_databases()
+    database_urls(settings, embedded)
+    airflow.write_broker(settings)
+    airflow.write_configuration(settings)
+    with ThreadPoolExecutor(2) as pool:
+        for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(migrate_ledger, settings)):
+            task.result()
+
+
+def preload(settings: Settings, environment: Mapping[str, str]) -> None:
+    """What is there before tasks start training processes on this host."""
+    fork_client.start(settings.home, settings.project, job_environment(environment, settings))
+    access_brokers.start(settings, environment)
+
+
+def retire(settings: Settings) -> None:
+    """Have this host's training processes reach a boundary, and end all that they need here."""
+    stop_groups(settings)
+    fork_client.stop(settings.home)
 
 
 def prepare_home(settings: Settings, *, restoring: bool = False) -> None:

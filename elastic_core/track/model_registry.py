@@ -28,12 +28,11 @@ from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import facts
+from elastic_core.track.champions.model_aliases import CHAMPION, move_champion
 from elastic_core.track.export import read_model
 from elastic_core.track.export_process import save_model_as_user
 from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_runs import Runs, talking_to_mlflow
-
-CHAMPION = "champion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +209,7 @@ def promote_if_better(
         return Decision(promoted=True, reason=f"version {version} of {name} is the champion already")
     decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics)
     if decision.promoted:
-        with talking_to_mlflow(f"make version {version} the champion of {name}"):
-            _client(settings).set_registered_model_alias(name, CHAMPION, version)
+        move_champion(_client(settings), name, version)
     return decision
 
 

@@ -304,3 +304,20 @@ AVERAGING = {
     "decentralized_all": DecentralizedAll,
     "low_precision_decentralized": LowPrecision,
 }
+
+
+def depths(world: int, sizes: list[int]) -> list[int]:
+    """Of every layer, from the first to the last: how many of the ranks have gradients of it at any step."""
+    depths, total, behind = [], sum(sizes), 0
+    for size in reversed(sizes):
+        middle = (behind + size / 2) / total if behind else 0.0  # the last is everybody's
+        depths.insert(0, world - min(world - 1, math.floor(middle * world)))
+        behind += size
+    return depths
+
+
+def partial_mean(parts: list[Tensor], step: int, depth: int) -> Tensor:
+    """parts: gradients of one parameter by rank, weighted. Rank r is the (r + step)-th to stop, the last nowhere."""
+    world = len(parts)
+    computed = [part for rank, part in enumerate(parts) if (rank + step) % world >= world - depth]
+    return sum(computed[1:], computed[0].clone()) * (world / len(computed))

@@ -10,7 +10,7 @@ from elastic_core.comm.algorithms import NAMES
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, check_against, parse_cluster_spec, parse_job_spec
 from elastic_core.spec.form import spec_from_form
-from elastic_core.spec.job_comm import CLASSES, HIERARCHICAL, MOMENTA, admitted
+from elastic_core.spec.parts.job_comm import CLASSES, HIERARCHICAL, MOMENTA, admitted
 
 JOB = {"name": "j", "entry_point": "m:C", "work": {"epochs": 1}, "batch": {"min": 8, "max": 64}}
 
@@ -28,11 +28,12 @@ def test_auto_admits_what_is_allowed_and_the_exact_sum_alone_without_a_word() ->
     assert a_spec({"algorithm": "auto"}).limits().comm == "allreduce"
     assert admitted(a_spec({"algorithm": "auto"}).comm.allow) == admitted("exact") == ("allreduce",)
     assert set(admitted("lossy")) == {name for name in CLASSES if CLASSES[name] in ("exact", "lossy")}
-    assert set(admitted("averaging")) == set(CLASSES)
+    assert set(admitted("averaging")) == set(CLASSES) - {"partial_backward"}
+    assert set(admitted("partial")) == set(CLASSES)
 
 
 def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_round() -> None:
-    assert {a_spec({"algorithm": name}).limits().comm for name in NAMES} == set(CLASSES)
+    assert {a_spec({"algorithm": name, "allow": "partial"}).limits().comm for name in NAMES} == set(CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,9 @@ def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_roun
         ({"algorithm": "bytgrad"}, "'allreduce', 'fp16', 'bf16', 'bytegrad', 'powersgd'"),
         ({"algorithm": "bytegrad", "allow": "exact"},
          "algorithm 'bytegrad' is lossy, and allow is 'exact'; possible are allow: lossy, or one of allreduce"),
-        ({"allow": "all"}, "'exact', 'lossy' or 'averaging'"),
+        ({"allow": "all"}, "'exact', 'lossy', 'averaging' or 'partial'"),
+        ({"algorithm": "partial_backward"}, "which a job has to allow; possible are allow: partial besides"),
+        ({"algorithm": "partial_backward", "allow": "averaging"}, "algorithm 'partial_backward' is partial, and allow"),
         ({"algorithm": "local_sgd", "allow": "lossy"}, "possible are allow: averaging, or one of allreduce, fp16"),
         ({"algorithm": "bytegrad", "interval": 4}, "possible are interval left out, or one of local_sgd"),
         ({"algorithm": "local_sgd", "interval": 0}, "greater than or equal to 1"),
@@ -66,6 +69,16 @@ def test_what_is_allowed_may_be_more_than_what_is_used(allow: str | None) -> Non
 def test_models_that_may_be_cut_use_the_exact_sum() -> None:
     with pytest.raises(UserError, match="is for replicas of the whole model, and layouts may cut it; possible are"):
         a_spec({"algorithm": "bytegrad"}, layouts={"tensor": [1, 2]})
+
+
+@pytest.mark.parametrize("algorithm", ["partial_backward", "auto"])
+def test_where_ranks_compute_parts_nothing_is_decided_by_the_noise_of_gradients(algorithm: str) -> None:
+    comm, batch = {"algorithm": algorithm, "allow": "partial"}, {"min": 8, "max": 64, "base": 8}
+    with pytest.raises(UserError, match=r"'adascale', which needs .* exchanges gradients of parts of it; possible"):
+        a_spec(comm, batch={**batch, "learning_rate_rule": "adascale"})
+    with pytest.raises(UserError, match=r"'progress', which needs .* exchanges gradients of parts of it; .*: samples"):
+        a_spec(comm, batch=batch, work={"epochs": 1, "measure": "progress"})
+    assert a_spec({**comm, "allow": "lossy"} if algorithm == "auto" else comm, batch=batch)
 
 
 @pytest.mark.parametrize("algorithm", sorted(MOMENTA))

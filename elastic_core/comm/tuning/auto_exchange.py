@@ -72,6 +72,9 @@ class AutoExchange:
     def gradients_are_local(self) -> bool:
         return False
 
+    def of_whole_batch(self) -> bool:
+        return self._current.of_whole_batch()
+
     def submit(self, bucket: GradBucket) -> Future[Tensor]:
         return self._current.submit(bucket)
 
@@ -122,11 +125,13 @@ class AutoExchange:
             self._made[name] = self._classes[name](self._group)
             self._made[name].start(self._model, self._probe, self._weight)
             self._made[name].load_state_dict(self._kept.pop(name, {}))
+        self._current.set_in_force(False)
         self.in_force = name
+        self._current.set_in_force(True)
 
     def _end_trial(self) -> None:
         timed, self._steps = self._steps[WARM_STEPS:], []
-        received = (received_bytes() - self._bytes_before) / TIMED_STEPS
+        received = self._mean((received_bytes() - self._bytes_before) / TIMED_STEPS)
         computing = median(seconds - waited for seconds, waited in timed)
         seconds, sent, computing = self._of_first([median(seconds for seconds, _ in timed), received, computing])
         before = self._figures.get(self.in_force, ExchangeFigures(algorithm=self.in_force))
@@ -157,6 +162,12 @@ class AutoExchange:
         for name in [name for name in self._made if name != self.in_force]:
             self._made.pop(name).close()
         self._kept.clear()
+
+    def _mean(self, value: float) -> float:
+        """Over ranks, which may not all exchange as much."""
+        told = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(told, group=self._group)
+        return float(told) / self._world
 
     def _of_first(self, values: Sequence[float]) -> list[float]:
         """Rank 0's, on every rank."""

@@ -45,18 +45,20 @@ def predict(
 
     `compute_seconds`: of a step without exchange. Not collective: it is what this rank expects.
     """
-    buckets = [(bucket, algorithm.traffic(bucket, world)) for bucket in in_buckets(shapes, bucket_bytes)]
-    whole = sum(_values(bucket) for bucket, _ in buckets)
+    buckets = in_buckets(shapes, bucket_bytes)
+    traffics = algorithm.step_traffic(buckets, world)
+    if traffics is None:
+        return None
+    whole = sum(_values(bucket) for bucket in buckets)
     own = seconds_per_value(algorithm)
     ready = compute_seconds * (1 - _BACKWARD)
     done, sent = ready, 0.0
-    for bucket, traffic in buckets:
-        if traffic is None:
-            return None
-        ready += compute_seconds * _BACKWARD * _values(bucket) / whole
+    backward_seconds = compute_seconds * _BACKWARD * algorithm.backward_share(shapes, world)
+    for bucket, traffic in zip(buckets, traffics, strict=True):
+        ready += backward_seconds * _values(bucket) / whole
         done = max(done, ready) + _on_link(traffic, link) + _values(bucket) * own
         sent += traffic.sent_bytes
-    return Cost(max(done, compute_seconds), sent)
+    return Cost(max(done, ready), sent)
 
 
 def in_buckets(shapes: Sequence[torch.Size], bucket_bytes: int) -> list[list[torch.Size]]:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elastic_core.commands.opening import open_api
+from elastic_core.commands.opening import JobId, open_api
 from elastic_core.domain import JobState
 from elastic_core.errors import NotFound
 from elastic_core.launch.job_logs import JobLog, read_job_log
@@ -26,7 +26,7 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def logs(
-    job: str,
+    job: JobId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job is over")] = False,
     rank: Annotated[int, typer.Option(min=0, help="the worker whose output it is")] = 0,
     attempt: Annotated[

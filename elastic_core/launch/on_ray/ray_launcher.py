@@ -29,8 +29,9 @@ GROUP_END = "elastic_core.launch.on_ray.group_end"
 _STOP_MARGIN = 60.0  # seconds past the grace before Ray kills a coordinator that was told to end
 # What concerns the services' host alone, or is secret: it goes to no node.
 _NOT_FOR_NODES = frozenset(
-    {"home", "ledger_url", "airflow_db_url", "mlflow_db_url", "mlflow_uri", "mlflow_certificate", "mlflow_key",
-     "mlflow_ca", "ray_address", "ray_token_file", "ray_ca", "groups", "cluster", "predictors", "launcher"}
+    {"home", "ledger_url", "airflow_db_url", "mlflow_db_url", "celery_broker_url", "mlflow_uri", "mlflow_certificate",
+     "mlflow_key", "mlflow_ca", "ray_address", "ray_token_file", "ray_ca", "groups", "cluster", "predictors",
+     "launcher"}
 )  # fmt: skip
 
 

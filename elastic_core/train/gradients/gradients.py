@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import CommAlgorithm, Exchange, GradBucket
-from elastic_core.comm.algorithms import create, steps_weights
+from elastic_core.comm.algorithms import create, leaves_layers_out, steps_weights
 from elastic_core.comm.silence import RankSilent
 from elastic_core.host.exits import ExchangeBroken
 from elastic_core.train.data.batches import MicroBatch
@@ -56,7 +56,6 @@ class Gradients:
         as in `comm.algorithms.create`."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.comm: Exchange | None = None
-        self.of_whole_batch = True  # after a step's last backward the gradient is that of the whole global batch
         self._hooked: CommAlgorithm | None = None
         self._ddp: DistributedDataParallel | None = None
         self.measure_norms = True
@@ -71,6 +70,7 @@ class Gradients:
         if group.world > 1:
             # Buffers are kept equal by the session: DDP would broadcast them before every forward pass, and ranks
             # may run different numbers of those.
+            find_unused_parameters = find_unused_parameters or leaves_layers_out(comm, among)
             self._ddp = DistributedDataParallel(
                 model,
                 forward_sync_buffers=False,
@@ -88,6 +88,11 @@ class Gradients:
         if self._hooked is not None and optimizer is not None:
             self._hooked.follow(optimizer)
         self.comm = self._hooked
+
+    @property
+    def of_whole_batch(self) -> bool:
+        """After a step's last backward the gradient is that of the whole global batch."""
+        return self._hooked is None or self._hooked.of_whole_batch()
 
     def expect(self, micro: MicroBatch) -> None:
         """The next forward pass is this micro-batch's: only the step's last backward exchanges gradients."""

@@ -34,7 +34,6 @@ class LocalSteps(Gradients):
         """Collective. `nodes`: of every rank, to average within nodes first."""
         super().__init__(model, Group(device=group.device), comm)
         self._world = group.world
-        self.of_whole_batch = group.world == 1
         algorithm = averaging_class(comm, group.device)
         own = algorithm.overlaps and group.world > 1
         beside = group.beside("the averaging of weights") if own else None
@@ -44,6 +43,10 @@ class LocalSteps(Gradients):
             self._averaging.within(hierarchy)
         with exchanging():
             self._averaging.attach(model, optimizer)
+
+    @property
+    def of_whole_batch(self) -> bool:
+        return self._world == 1
 
     def finish(self) -> LocalGradients:
         local = super().finish()

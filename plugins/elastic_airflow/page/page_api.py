@@ -13,8 +13,9 @@ from fastapi.responses import JSONResponse
 from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.overview import Overview, jobs_to_show, overview
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.api_v1 import gives
 from elastic_core.domain import JobState, to_json
-from elastic_core.launch.job_logs import MOST_BYTES, read_job_log
+from elastic_core.launch.job_logs import MOST_BYTES, JobLog, read_job_log
 from elastic_core.launch.launchers import chosen
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.settings import Settings
@@ -68,12 +69,12 @@ class OverviewReader:
         return self._report[1]
 
 
-def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
-    """Routes for users; whoever includes it puts Airflow's login in front."""
-    router, reader = APIRouter(), OverviewReader(control, settings)
+def log_router(control: LedgerControl, settings: Settings) -> APIRouter:
+    """What jobs print, for page and REST; whoever includes it puts Airflow's login in front."""
+    router = APIRouter(tags=["jobs"])
     launcher = cache(lambda: chosen(settings))  # not before it is asked for: settings may not do for it
 
-    @router.get("/jobs/{job_id}/log")
+    @router.get("/jobs/{job_id}/log", responses=gives(JobLog))
     def read_log(
         job_id: str,
         attempt: int | None = None,
@@ -85,6 +86,14 @@ def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
         most = LOG_BYTES if after is None else MOST_BYTES
         log = read_job_log(launcher(), job_id, groups, attempt=attempt, rank=rank, after=after, most=most)
         return JSONResponse(to_json(log))
+
+    return router
+
+
+def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
+    """The page's own routes; whoever includes it puts Airflow's login in front."""
+    router, reader = APIRouter(), OverviewReader(control, settings)
+    router.include_router(log_router(control, settings))
 
     @router.get("/overview")
     def read_overview(minutes: int = Query(default=15, ge=1, le=24 * 60)) -> Overview:

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.communication.__main__ import PARAMETERS, measure
 from benchmarks.communication.namespaces import Network, missing
-from elastic_core.comm.algorithms import create
+from elastic_core.comm.algorithms import create, leaves_layers_out
 from elastic_core.comm.tuning.auto_exchange import TIMED_STEPS, TRIED_BESIDE, WARM_STEPS, AutoExchange
 from tests.comm import ranks
 
@@ -25,8 +25,11 @@ class Chosen:
 
     def __init__(self, among: tuple[str, ...], seconds: Mapping[str, float], state: Mapping[str, Tensor] = {}) -> None:
         torch.manual_seed(0)
-        self.model = DistributedDataParallel(nn.Linear(128, 128), gradient_as_bucket_view=True)
-        exchange = create("auto", CPU, among=among)
+        partly = leaves_layers_out("auto", among)
+        self.model = DistributedDataParallel(
+            nn.Linear(128, 128), gradient_as_bucket_view=True, find_unused_parameters=partly
+        )
+        exchange = create("auto", CPU, dist.new_group() if partly else None, among=among or ("allreduce",))
         assert isinstance(exchange, AutoExchange)
         exchange.attach(self.model)
         exchange.load_state_dict(state)
@@ -75,6 +78,22 @@ def fastest(rank: int, world: int) -> None:
 @pytest.mark.parametrize("world", [2, 3])
 def test_the_fastest_of_those_tried_is_kept_on_every_rank(world, tmp_path):
     ranks.run(fastest, tmp_path, world)
+
+
+def partly(rank: int, world: int) -> None:
+    seconds = {"allreduce": 1.0, "partial_backward": 0.5}
+    chosen = Chosen(("partial_backward",), seconds)
+    assert chosen.exchange.of_whole_batch()
+    chosen.run()
+    assert chosen.order == ["allreduce", "partial_backward", "partial_backward"]
+    assert not chosen.exchange.of_whole_batch()
+    assert {key.split("/")[0] for key in chosen.exchange.state_dict()} == {"partial_backward"}
+    assert torch.equal(chosen.step()[0], torch.full((128,), 2.0 * (1 + rank) * 1.0 + 2.0 * (2 - rank)))
+    chosen.exchange.close()
+
+
+def test_ranks_that_compute_parts_are_tried_where_that_is_allowed(tmp_path):
+    ranks.run(partly, tmp_path, 2)
 
 
 def not_worth_it(rank: int, world: int) -> None:

@@ -7,7 +7,7 @@ import json
 
 from typer.testing import CliRunner, Result
 
-from elastic_core.commands.node_commands import app
+from elastic_core.commands.pool.node_commands import app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import NotFound
 

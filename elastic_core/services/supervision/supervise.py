@@ -23,9 +23,9 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.process import ProcessId
-from elastic_core.services.marks import home_mark
-from elastic_core.services.program import Program
-from elastic_core.services.run import Launch
+from elastic_core.services.supervision.marks import home_mark
+from elastic_core.services.supervision.program import Program
+from elastic_core.services.supervision.run import Launch
 
 _MAX_SOCKET_PATH = 107  # sun_path of Linux, less the closing zero
 
@@ -49,7 +49,7 @@ supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
 
 _PROGRAM = """
 [program:{name}]
-command={python} -m elastic_core.services.run {launch}
+command={python} -m elastic_core.services.supervision.run {launch}
 autostart=false
 autorestart=true
 startsecs=1
@@ -88,7 +88,7 @@ class Supervisor:
         user = "user=root" if os.geteuid() == 0 else ""
         head = _HEAD.format(socket=_value(self.socket), logs=_value(self.logs), folder=_value(self.folder), user=user)
         sections = [self._section(program) for program in programs]
-        launches = {self._launch_file(program): _launch(self.home, program).json() for program in programs}
+        launches = {self._launch_file(program): launch_of(self.home, program).json() for program in programs}
         return {self.folder / "supervisord.conf": head + "".join(sections)} | launches
 
     def configure(self, files: Mapping[Path, str]) -> None:
@@ -188,7 +188,7 @@ class Supervisor:
         return xmlrpc.client.ServerProxy("http://127.0.0.1", SupervisorTransport(None, None, f"unix://{self.socket}"))
 
 
-def _launch(home: Path, program: Program) -> Launch:
+def launch_of(home: Path, program: Program) -> Launch:
     return Launch(
         home=str(home),
         program=program.name,

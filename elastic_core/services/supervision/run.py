@@ -1,4 +1,4 @@
-"""`python -m elastic_core.services.run FILE`: becomes the program that FILE (JSON, 0600) describes.
+"""`python -m elastic_core.services.supervision.run FILE`: becomes the program that FILE (JSON, 0600) describes.
 
 Between the supervisor and every program, for what the supervisor cannot do: end what a killed predecessor left
 behind, and take secrets from their files at the last moment. Small on purpose: it runs at every restart.
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from elastic_core import logs
 from elastic_core.host.process import end_processes
-from elastic_core.services.marks import marks, of_program
+from elastic_core.services.supervision.marks import marks, of_program
 
-log = logging.getLogger("elastic_core.services.run")  # in its own process `__name__` is "__main__"
+log = logging.getLogger("elastic_core.services.supervision.run")  # in its own process `__name__` is "__main__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

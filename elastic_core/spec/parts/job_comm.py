@@ -23,11 +23,12 @@ Algorithm = Literal[
     "decentralized_all",
     "low_precision_decentralized",
     "async_average",
+    "partial_backward",
     "auto",
 ]
 MOMENTA: frozenset[Algorithm] = frozenset({"onebit_adam", "qadam"})  # exchange those, and not gradients
 STEPS_ALONE: frozenset[Algorithm] = MOMENTA | {"diloco"}  # by which one slot, which exchanges nothing, is not exact
-Allowed = Literal["exact", "lossy", "averaging"]
+Allowed = Literal["exact", "lossy", "averaging", "partial"]
 MOST_WARMUP_STEPS = 1_000_000
 CLASSES: Mapping[str, Allowed] = {
     "allreduce": "exact",
@@ -43,6 +44,7 @@ CLASSES: Mapping[str, Allowed] = {
     "decentralized_all": "averaging",
     "low_precision_decentralized": "averaging",
     "async_average": "averaging",
+    "partial_backward": "partial",
 }
 HIERARCHICAL: tuple[Algorithm, ...] = (
     "allreduce", "fp16", "bf16", "bytegrad", "local_sgd", "diloco", "decentralized_all",
@@ -52,6 +54,7 @@ _INTERVAL = 8
 
 
 EXACTLY: Allowed = "exact"
+PARTLY: Allowed = "partial"  # gradients of some samples only, which is said or not done
 
 
 def admitted(allow: Allowed | None) -> tuple[str, ...]:
@@ -74,14 +77,16 @@ class Comm(BaseModel):
         "The others exchange weights. local_sgd: their average at an interval. diloco: in one byte a value, with an "
         "outer optimizer. decentralized, decentralized_all: with one rank a step, or with all, while the next step "
         "computes. low_precision_decentralized: with the neighbours in a ring, in one byte a value. async_average: "
-        "beside training. auto: whichever exchange of gradients is the fastest of those that `allow` admits, "
+        "beside training. partial_backward: each rank propagates back through a part of the layers, in turn. auto: "
+        "whichever exchange of gradients is the fastest of those that `allow` admits, "
         "tried at the start and after each resize",
     )
     allow: Allowed | None = Field(
         default=None,
         title="Allow",
         description="the most that the exchange may be: exact; lossy, compressed gradients; averaging, averaged "
-        "weights besides. If absent what the algorithm needs, and exact for auto, which has no choice then",
+        "weights besides; partial, gradients of a layer by some of the ranks besides. If absent what the algorithm "
+        "needs, and exact for auto, which has no choice then; partial has to be said",
         examples=["lossy"],
     )
 
@@ -129,8 +134,14 @@ class Comm(BaseModel):
         return CLASSES.get(self.algorithm) == "averaging"
 
     @property
-    def exchanges_gradients(self) -> bool:
-        return not self.averages and self.algorithm not in MOMENTA
+    def exchanged(self) -> str:
+        """In words; "" where it is the gradient of the whole batch."""
+        if self.averages:
+            return "weights"
+        if self.algorithm in MOMENTA:
+            return "momenta"
+        partly = "partial_backward" in (self.candidates if self.algorithm == AUTO else (self.algorithm,))
+        return "gradients of parts of it" if partly else ""
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -164,6 +175,11 @@ class Comm(BaseModel):
     def _is_allowed(self) -> Self:
         order = get_args(Allowed)
         needed = CLASSES.get(self.algorithm, EXACTLY)
+        if needed == PARTLY and self.allow is None:
+            raise ValueError(
+                f"algorithm {self.algorithm!r} computes gradients of a layer on some of the ranks only, which a job "
+                f"has to allow; possible are allow: {PARTLY} besides, or another algorithm"
+            )
         if self.allow is not None and order.index(needed) > order.index(self.allow):
             within = admitted(self.allow)
             raise ValueError(

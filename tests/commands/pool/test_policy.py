@@ -6,7 +6,7 @@ import json
 
 from typer.testing import CliRunner, Result
 
-from elastic_core.commands.policy_commands import app
+from elastic_core.commands.pool.policy_commands import app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import UserError
 
