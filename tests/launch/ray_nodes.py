@@ -46,7 +46,13 @@ class RayCluster:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.port, dashboard = free_ports(2)
         self.address = f"http://127.0.0.1:{dashboard}"
-        head = ["--head", f"--port={self.port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
+        head = [
+            "--head",
+            f"--port={self.port}",
+            "--ray-client-server-port=0",
+            "--dashboard-host=127.0.0.1",
+            f"--dashboard-port={dashboard}",
+        ]
         self._start(node, slots, [*head, f"--temp-dir={self.folder / 'ray'}"])
         self._wait(self._answers, "the dashboard answers")
 
