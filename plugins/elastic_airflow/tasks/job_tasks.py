@@ -144,14 +144,14 @@ class ReconcileOperator(ElasticOperator):
 
     def execute(self, context: Any) -> list[str]:
         from elastic_core.host.steady_clock import SteadyClock
+        from elastic_core.launch import launchers
         from elastic_core.launch.host_reconcile import reconcile_host, sweep_store
-        from elastic_core.launch.local import LocalLauncher
         from elastic_core.state.memory_tier import cache_servers
         from elastic_core.state.store_access import access_brokers
         from elastic_core.state.stores.store_urls import open_store
 
         settings, control = Settings(), self.control()
-        launcher = LocalLauncher(settings)
+        launcher = launchers.chosen(settings)
         answer = reconcile_host(control, launcher, SteadyClock(settings.home))
         launcher.remove_ended(time.time() - settings.keep_days * 86_400)
         cache_servers.retain_jobs(settings, answer.active_jobs)
