@@ -11,7 +11,7 @@ DOCS := .venv-docs/bin
 COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	--index-url https://pypi.org/simple --generate-hashes --no-annotate --no-header --quiet
 
-.PHONY: setup demo up down test e2e check docs docker-test nightly lock licences sbom audit
+.PHONY: setup ray demo up down test e2e check docs docker-test nightly lock licences sbom audit
 
 setup: $(STAMP)
 
@@ -25,6 +25,10 @@ $(STAMP):
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@rm -f .venv/.installed-*
 	@touch $@
+
+# Ray, for ELASTIC_LAUNCHER=ray: beside the lock, which stays as it is.
+ray: setup
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps -r requirements-ray.lock
 
 demo: setup
 	$(BIN)/python -m examples.demo
@@ -90,4 +94,5 @@ sbom: setup
 # Known vulnerabilities of all that is pinned. Fails for any, for a package that could not be asked about (--strict), and
 # where the database cannot be reached.
 audit: $(TOOLS)/uv
-	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements.lock -r requirements-cuda.lock
+	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements.lock -r requirements-cuda.lock \
+		-r requirements-ray.lock

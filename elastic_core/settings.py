@@ -104,6 +104,34 @@ class Settings(BaseSettings):
         description="comma-separated roles or groups whose users may do everything on every queue",
     )
 
+    # where training processes run
+    launcher: Literal["local", "ray"] = Field(
+        default="local", description="who starts training processes: 'local' on this machine, 'ray' on a Ray cluster"
+    )
+    ray_address: str = Field(
+        default="", description="base URL of Ray's dashboard on its head node, e.g. http://10.0.0.1:8265; for 'ray'"
+    )
+    ray_token_file: Path | None = Field(
+        default=None,
+        description="file with the Ray cluster's token (RAY_AUTH_MODE=token), which lets its holder run code on every "
+        "node; for 'ray'",
+    )
+    ray_ca: Path | None = Field(
+        default=None,
+        description="certificates that a TLS proxy in front of Ray's dashboard is checked against (PEM); absent: the "
+        "system's",
+    )
+    ray_namespace: str = Field(
+        default="elastic",
+        pattern=r"^[a-z0-9][a-z0-9-]{0,31}$",
+        description="Ray namespace of this installation, and how its jobs' names begin; others of the same Ray cluster "
+        "need another one",
+    )
+    ray_node_home: Path | None = Field(
+        default=None,
+        description="folder, the same path on every Ray node, of what each node keeps; absent: <home>/nodes",
+    )
+
     # scheduling
     cluster: Path | None = Field(
         default=None, description="cluster spec (JSON); absent: this machine's CUDA devices, else CPU slots"
@@ -170,6 +198,10 @@ class Settings(BaseSettings):
     def forecasts_file(self) -> Path:
         """The forecasts of work and step times that were learnt. Absent until enough jobs have come to their end."""
         return self.predictability_file().with_name("forecasts.skops")
+
+    def node_home(self) -> Path:
+        """Above the folders of Ray nodes, each by its node's name."""
+        return (self.ray_node_home or self.home / "nodes").absolute()
 
     def airflow_url(self) -> str:
         """Of Airflow's API server, as the other services reach it."""
