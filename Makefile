@@ -6,10 +6,12 @@ STAMP := .venv/.installed-$(shell cat requirements.lock requirements-cuda.lock p
 
 # Tools that are no part of the platform: to write the lock's hashes, and to ask for known vulnerabilities.
 TOOLS := .venv-tools/bin
+# What builds the site of the documentation.
+DOCS := .venv-docs/bin
 COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	--index-url https://pypi.org/simple --generate-hashes --no-annotate --no-header --quiet
 
-.PHONY: setup demo up down test e2e check nightly lock licences sbom audit
+.PHONY: setup ray demo up down test e2e check docs docker-test nightly lock licences sbom audit
 
 setup: $(STAMP)
 
@@ -23,6 +25,10 @@ $(STAMP):
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@rm -f .venv/.installed-*
 	@touch $@
+
+# Ray, for ELASTIC_LAUNCHER=ray: beside the lock, which stays as it is.
+ray: setup
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps -r requirements-ray.lock
 
 demo: setup
 	$(BIN)/python -m examples.demo
@@ -48,6 +54,10 @@ nightly: setup
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume
 
+# Builds the image and starts the platform in containers, in both sizes; which engine: docs/guide/containers.md.
+docker-test: setup
+	$(BIN)/pytest -m nightly tests/e2e/test_container_stack.py -rs
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,6 +65,16 @@ check: setup
 	PYTHONPATH=.:plugins $(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/vulture
 	$(BIN)/pytest tests/docs
+
+# The documentation as a site, in build/site; any warning of MkDocs is an error.
+docs: setup $(DOCS)/mkdocs
+	PYTHONPATH=.:plugins $(BIN)/python -m docs_site
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs build --strict --quiet --config-file docs_site/mkdocs.yml
+
+$(DOCS)/mkdocs: supply_chain/docs.lock
+	test -x $(DOCS)/python || $(PYTHON) -m venv .venv-docs
+	$(DOCS)/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps -r supply_chain/docs.lock
+	@touch $@
 
 $(TOOLS)/uv: supply_chain/tools.lock
 	test -x $(TOOLS)/python || $(PYTHON) -m venv .venv-tools
@@ -74,4 +94,5 @@ sbom: setup
 # Known vulnerabilities of all that is pinned. Fails for any, for a package that could not be asked about (--strict), and
 # where the database cannot be reached.
 audit: $(TOOLS)/uv
-	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements.lock -r requirements-cuda.lock
+	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements.lock -r requirements-cuda.lock \
+		-r requirements-ray.lock

@@ -34,7 +34,10 @@ def connect(
     and in their name.
     """
     settings = settings or Settings()
-    control = HttpControl(settings.api_url(), read_secret(settings.secret_file("control")), patience_seconds)
+    try:
+        control = HttpControl(settings.api_url(), read_secret(settings.secret_file("control")), patience_seconds)
+    except ValueError as error:  # a placeholder
+        raise UserError(str(error)) from error
     return control.acting(OnBehalf(way=Way.PYTHON, user=user) if user else at_host(Way.PYTHON))
 
 

@@ -2,7 +2,7 @@
 
 `UserError` is what a user got wrong (retrying cannot help); `InfrastructureError` is a fault of machines or
 services (retrying can). Everything the platform raises on purpose is one of the two. Over HTTP an error keeps
-its class by `code`.
+its class by `code`. The exit code of a command says its kind, for scripts: docs/guide/operate.md lists them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ class ElasticError(Exception):
 
     code = "error"
     http_status = 500
+    exit_code = 70  # a fault of the platform itself, as EX_SOFTWARE of sysexits.h
 
 
 class UserError(ElasticError):
@@ -20,11 +21,13 @@ class UserError(ElasticError):
 
     code = "user_error"
     http_status = 422
+    exit_code = 2  # as of a wrong option
 
 
 class NotFound(UserError):
     code = "not_found"
     http_status = 404
+    exit_code = 4
 
 
 class Conflict(UserError):
@@ -32,6 +35,7 @@ class Conflict(UserError):
 
     code = "conflict"
     http_status = 409
+    exit_code = 3
 
 
 class UnsupportedMediaType(UserError):
@@ -44,11 +48,13 @@ class Forbidden(UserError):
 
     code = "forbidden"
     http_status = 403
+    exit_code = 5
 
 
 class Unauthorized(ElasticError):
     code = "unauthorized"
     http_status = 401
+    exit_code = 5
 
 
 class Fenced(ElasticError):
@@ -56,6 +62,7 @@ class Fenced(ElasticError):
 
     code = "fenced"
     http_status = 409
+    exit_code = 3
 
 
 class InfrastructureError(ElasticError):
@@ -63,12 +70,14 @@ class InfrastructureError(ElasticError):
 
     code = "infrastructure"
     http_status = 503
+    exit_code = 6
 
 
 class CorruptCheckpoint(InfrastructureError):
     """A checkpoint's bytes are not what its manifest says. The one before it is used, and it is said."""
 
     code = "corrupt_checkpoint"
+    exit_code = 7
 
 
 BY_CODE: dict[str, type[ElasticError]] = {

@@ -25,12 +25,29 @@ class Settings(BaseSettings):
     triggerer_log_port: int = 8794
     mlflow_port: int = 5000
 
+    # services apart from each other, as in containers (docs/guide/containers.md); absent: all are at `host`
+    airflow_host: str = Field(default="", description="where Airflow's API server listens and the others reach it")
+    mlflow_host: str = Field(default="", description="where the MLflow server listens and the others reach it")
+    postgres_host: str = Field(
+        default="",
+        description="where the platform's PostgreSQL listens (port 5432) and is reached; absent: a Unix socket",
+    )
+    redis_host: str = Field(default="", description="where the platform's Redis is (port 6379); absent: there is none")
+    airflow_public_url: str = Field(default="", description="base URL of Airflow as browsers have it")
+    mlflow_public_url: str = Field(default="", description="base URL of MLflow as browsers have it")
+
     # Airflow, as `airflow.cfg.template` fills it in
     airflow_users: str = Field(
         default="admin:admin",
         description="users of Airflow's simple login, as name:role,name:role; roles are viewer, user, op and admin",
     )
-    airflow_parallelism: int = Field(default=8, ge=1, description="worker processes of LocalExecutor")
+    executor: Literal["local", "celery"] = Field(
+        default="local", description="who runs Airflow's tasks: worker processes of the scheduler, or a Celery worker"
+    )
+    celery_broker_url: str = Field(
+        default="", description="Celery's broker, redis://...; empty for the Redis of `redis_host`"
+    )
+    airflow_parallelism: int = Field(default=8, ge=1, description="worker processes of the executor")
     scheduler_idle_seconds: float = Field(
         default=0.1, gt=0, description="the scheduler's sleep between two loops that found nothing to do"
     )
@@ -85,6 +102,34 @@ class Settings(BaseSettings):
     admin_groups: str = Field(
         default="admin,Admin",
         description="comma-separated roles or groups whose users may do everything on every queue",
+    )
+
+    # where training processes run
+    launcher: Literal["local", "ray"] = Field(
+        default="local", description="who starts training processes: 'local' on this machine, 'ray' on a Ray cluster"
+    )
+    ray_address: str = Field(
+        default="", description="base URL of Ray's dashboard on its head node, e.g. http://10.0.0.1:8265; for 'ray'"
+    )
+    ray_token_file: Path | None = Field(
+        default=None,
+        description="file with the Ray cluster's token (RAY_AUTH_MODE=token), which lets its holder run code on every "
+        "node; for 'ray'",
+    )
+    ray_ca: Path | None = Field(
+        default=None,
+        description="certificates that a TLS proxy in front of Ray's dashboard is checked against (PEM); absent: the "
+        "system's",
+    )
+    ray_namespace: str = Field(
+        default="elastic",
+        pattern=r"^[a-z0-9][a-z0-9-]{0,31}$",
+        description="Ray namespace of this installation, and how its jobs' names begin; others of the same Ray cluster "
+        "need another one",
+    )
+    ray_node_home: Path | None = Field(
+        default=None,
+        description="folder, the same path on every Ray node, of what each node keeps; absent: <home>/nodes",
     )
 
     # scheduling
@@ -154,12 +199,28 @@ class Settings(BaseSettings):
         """The forecasts of work and step times that were learnt. Absent until enough jobs have come to their end."""
         return self.predictability_file().with_name("forecasts.skops")
 
+    def node_home(self) -> Path:
+        """Above the folders of Ray nodes, each by its node's name."""
+        return (self.ray_node_home or self.home / "nodes").absolute()
+
+    def airflow_url(self) -> str:
+        """Of Airflow's API server, as the other services reach it."""
+        return f"http://{self.airflow_host or self.host}:{self.airflow_port}"
+
+    def airflow_page(self) -> str:
+        """The same, as browsers do."""
+        return self.airflow_public_url.rstrip("/") or self.airflow_url()
+
     def api_url(self) -> str:
-        return self.control_url or f"http://{self.host}:{self.airflow_port}/elastic"
+        return self.control_url or f"{self.airflow_url()}/elastic"
 
     def tracking_uri(self) -> str:
         scheme = "https" if self.mlflow_certificate else "http"
-        return self.mlflow_uri or f"{scheme}://{self.host}:{self.mlflow_port}"
+        return self.mlflow_uri or f"{scheme}://{self.mlflow_host or self.host}:{self.mlflow_port}"
+
+    def mlflow_page(self) -> str:
+        """The tracking server as browsers reach it."""
+        return self.mlflow_public_url.rstrip("/") or self.tracking_uri()
 
     def secret_file(self, name: str) -> Path:
         """Files of mode 0600 below <home>/secrets, made by `elastic up`: fernet, jwt, control, postgres, ..."""

@@ -9,11 +9,19 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
-from supply_chain.lock_files import CUDA_LOCK, LOCK, ROOT, pinned
+from supply_chain.lock_files import CUDA_LOCK, LOCK, RAY_LOCK, ROOT, pinned
 
 PAGE = ROOT / "docs" / "licences.md"
 LONGEST = 60  # characters of a line of text that names a licence, and is not the licence itself
 LOOKED_UP = {"huey": "MIT (its LICENSE file)", "skops": "MIT (its LICENSE file)"}
+# Of requirements-ray.lock, which is not installed everywhere: as their metadata say.
+RAY = {
+    **dict.fromkeys(("aiohttp-cors", "google-api-core", "proto-plus", "ray"), "Apache 2.0"),
+    **dict.fromkeys(("msgpack", "opencensus", "opencensus-context"), "Apache-2.0"),
+    **dict.fromkeys(("colorful", "py-spy", "python-discovery", "smart-open", "virtualenv"), "MIT"),
+    "distlib": "PSF-2.0",
+    "opentelemetry-exporter-prometheus": "Apache-2.0",
+}
 NVIDIA = "NVIDIA's own terms, but for triton (MIT): see each package's page on PyPI"
 
 
@@ -41,6 +49,7 @@ def licence(name: str) -> str:
 
 def page() -> str:
     rows = [f"| {p.name} | {p.version} | {licence(p.name)} |" for p in pinned(LOCK)]
+    ray = ", ".join(f"{p.name} {p.version} ({RAY[p.normal_name]})" for p in pinned(RAY_LOCK))
     cuda = ", ".join(f"{p.name} {p.version}" for p in pinned(CUDA_LOCK))
     return "\n".join(
         [
@@ -56,6 +65,10 @@ def page() -> str:
             "## With PyPI's build of torch, for CUDA",
             "",
             f"{NVIDIA}. {cuda}.",
+            "",
+            "## With Ray (`make ray`)",
+            "",
+            f"{ray}.",
             "",
         ]
     )

@@ -1,4 +1,4 @@
-"""The packages that requirements.lock and requirements-cuda.lock pin, with the hashes of their files."""
+"""The packages that requirements.lock and the locks beside it pin, with the hashes of their files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCK, CUDA_LOCK = ROOT / "requirements.lock", ROOT / "requirements-cuda.lock"
+RAY_LOCK = ROOT / "requirements-ray.lock"
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s\\]+)\s*\\?$")
 _HASH = re.compile(r"^    --hash=sha256:(?P<digest>[0-9a-f]{64})\s*\\?$")
 

@@ -1,7 +1,8 @@
 """`python -m supply_chain.write_lock COMPILE...`: hashes of all files that PyPI has of what is pinned, into the locks.
 
 `COMPILE` is the command of `make lock` (uv's compiler), to which files are added. Versions stay as they are; what torch
-needs beside them for CUDA goes into requirements-cuda.lock, and the tools' own lock is written as well.
+needs beside them for CUDA goes into requirements-cuda.lock, what Ray needs into requirements-ray.lock, and the locks of
+the tools are written as well.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from supply_chain.lock_files import CUDA_LOCK, LOCK, ROOT, normal
+from supply_chain.lock_files import CUDA_LOCK, LOCK, RAY_LOCK, ROOT, normal
 
 # Files that PyPI has not got: PyTorch's own CPU build for Linux, of https://download.pytorch.org/whl/cpu.
 BESIDE_PYPI = {("torch", "2.13.0"): ("6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",)}
-TOOLS = ROOT / "supply_chain" / "tools.lock"
+RAY = "ray[default]==2.60.0"
+TOOLS = ("tools", "docs")  # .in and .lock beside this file
 
 
 def main(command: Sequence[str]) -> None:
@@ -26,7 +28,11 @@ def main(command: Sequence[str]) -> None:
     torch = next(f"{name}=={version}\n" for name, version in _pins(LOCK) if name == "torch")
     with_cuda = _compiled([*command, "--constraint", str(LOCK)], torch)
     _write(CUDA_LOCK, [block for block in with_cuda if _name(block) not in names], {})
-    _write(TOOLS, _compiled(command, (ROOT / "supply_chain" / "tools.in").read_text()), {})
+    with_ray = _compiled([*command, "--constraint", str(LOCK)], RAY + "\n")
+    _write(RAY_LOCK, [block for block in with_ray if _name(block) not in names], {})
+    for name in TOOLS:
+        folder = ROOT / "supply_chain"
+        _write(folder / f"{name}.lock", _compiled(command, (folder / f"{name}.in").read_text()), {})
 
 
 def _pins(path: Path) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from elastic_core.host.messages import (
 )
 from elastic_core.host.process import ProcessId, marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
-from elastic_core.services.marks import of_home, of_program
+from elastic_core.services.supervision.marks import of_home, of_program
 
 POLICY_PROCESS = "elastic_core.control.scheduling.policy_process"
 AIRFLOW_TASK = re.compile(r"LocalExecutor: (?!<idle>)\S")  # the title of an executor's process while it has a task

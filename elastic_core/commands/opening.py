@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elastic_core.client import connect
-from elastic_core.errors import UserError
+from elastic_core.domain import JobState
+from elastic_core.errors import ElasticError, UserError
 from elastic_core.protocol.callers import OnBehalf, Way, at_host
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.settings import Settings
@@ -43,6 +44,18 @@ def open_checkpoint(uri: str, store: str, sha256: str) -> tuple[CheckpointStore,
     return place, read_manifest(place, relative, sha256 or None)
 
 
+def complete_job(incomplete: str) -> list[str]:
+    """Ids of jobs, the active ones first, for a shell's completion; none where the platform does not answer."""
+    try:
+        jobs = connect(Settings(), patience_seconds=0.0).jobs()
+    except ElasticError:
+        return []
+    by_need = sorted(jobs, key=lambda job: job.state is not JobState.ACTIVE)
+    return [job.job_id for job in by_need if job.job_id.startswith(incomplete)]
+
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", autocompletion=complete_job)]
+JobIds = Annotated[list[str], typer.Argument(metavar="JOB...", autocompletion=complete_job)]
 As = Annotated[str, typer.Option("--as", help="a user of Airflow: with their rights, and in their name")]
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.errors import UserError
 from elastic_core.host.mlflow_access import ADMIN
+from elastic_core.services import settings_in_force
 from elastic_core.services import stack as services
-from elastic_core.services.airflow import airflow_url
 from elastic_core.services.platform import (
     platform_stack,
     prepare_home,
@@ -22,8 +22,8 @@ from elastic_core.services.platform import (
     service_environment,
     service_settings,
 )
-from elastic_core.services.program import Stack
 from elastic_core.services.secrets import SIGNING, rotate, user_password
+from elastic_core.services.supervision.program import Stack
 from elastic_core.settings import Settings
 from elastic_core.text import tail
 
@@ -43,21 +43,28 @@ def _print_line(line: str) -> None:
 def up(
     wait: Annotated[bool, typer.Option(help="return only when everything is healthy")] = True,
     timeout: Annotated[float, typer.Option(help="seconds to wait for that")] = 300.0,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="stop them first, if they run: jobs reach a boundary, and go on after")
+    ] = False,
 ) -> None:
-    """Start the services. Harmless when they run already."""
+    """Start the services. Harmless when they run already: which settings are not in force then is said."""
     settings, began = service_settings(Settings()), time.monotonic()
     os.umask(0o077)  # as the services have it: what is made here is the installation's
     prepare_home(settings)
     environment = service_environment(settings, os.environ)
     stack = platform_stack(settings, environment)
+    if restart:
+        for difference in settings_in_force.differences(settings.home, environment):
+            _print_line(f"to be in force: {difference}")
+        services.down(stack, tell=_print_line)
     services.up(stack, settings.host, environment, wait_seconds=timeout if wait else None, tell=_print_line)
     if wait:
         push_cluster(settings)
     _print_line(f"{'up' if wait else 'started'} after {time.monotonic() - began:.1f} s")
-    _print_line(f"Airflow  {airflow_url(settings)}  (user admin; its password: `elastic password`)")
+    _print_line(f"Airflow  {settings.airflow_page()}  (user admin; its password: `elastic password`)")
     if settings.mlflow_uri != "none":
         login = "" if settings.mlflow_uri else "  (the same user and password)"
-        _print_line(f"MLflow   {settings.tracking_uri()}{login}")
+        _print_line(f"MLflow   {settings.mlflow_page()}{login}")
     _print_line(f"state    {settings.home}")
 
 

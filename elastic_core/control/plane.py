@@ -11,7 +11,8 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from elastic_core.control.ledger import finished, forecast_rows, history, reads, views
+from elastic_core.control.job_actions import JobActions
+from elastic_core.control.ledger import finished, forecast_rows, history, reads
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
@@ -30,8 +31,7 @@ from elastic_core.control.transitions import (
     start_job,
 )
 from elastic_core.control.transitions import pool_changes as pool
-from elastic_core.control.transitions.cancel_many import cancel_many
-from elastic_core.domain import JobState, Plan, SegmentState, Snapshot
+from elastic_core.domain import Plan, SegmentState, Snapshot
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
@@ -41,8 +41,9 @@ from elastic_core.protocol.job_runs import JobRuns
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     AuditRecord,
-    CancelOutcome,
     CheckpointRecord,
+    DecisionListed,
+    DecisionRecord,
     Explanation,
     FinishedRun,
     JobFacts,
@@ -62,7 +63,7 @@ from elastic_core.text import plural
 log = get_logger(__name__)
 
 
-class LedgerControl:
+class LedgerControl(JobActions):
     """`ServiceControl` on a ledger's database. Safe to use from many threads; several processes may have one each.
 
     `runs` starts the runs that take care of jobs; without it `start_job` says that it cannot. `decider` asks policies,
@@ -144,55 +145,13 @@ class LedgerControl:
         )  # fmt: skip
         return self.job(job_id)
 
-    def job(self, job_id: str) -> JobStatus:
-        return self._ledger.read(lambda tx: views.job_status(tx, tx.job(job_id)))
-
     def jobs(self, active_only: bool = False) -> list[JobStatus]:
         return self._ledger.read(lambda tx: reads.jobs(tx, active_only))
 
     def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
         return self._ledger.read(lambda tx: reads.jobs_that_registered(tx, model, version))
 
-    def cancel(self, job_id: str, reason: str) -> JobStatus:
-        return self._act(
-            Action.CANCEL, job_id, reason, lambda tx: lifecycle.stop(tx, job_id, JobState.CANCELLED, reason)
-        )
-
-    def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
-        outcomes = cancel_many(self._ledger, self._caller, job_ids, reason)
-        self.allocator.decide_pending()
-        return outcomes
-
-    def fail(self, job_id: str, error: str) -> JobStatus:
-        return self._change_job(job_id, lambda tx: lifecycle.stop(tx, job_id, JobState.FAILED, error))
-
-    def revive(self, job_id: str) -> JobStatus:
-        return self._act(Action.REVIVE, job_id, "", lambda tx: lifecycle.revive(tx, job_id))
-
-    def rollback(self, job_id: str, checkpoint_id: int) -> JobStatus:
-        return self._act(
-            Action.ROLLBACK, job_id, f"to checkpoint {checkpoint_id}",
-            lambda tx: lifecycle.rollback(tx, job_id, checkpoint_id),
-        )  # fmt: skip
-
-    def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
-        return self._change_job(job_id, lambda tx: lifecycle.record_results(tx, job_id, results))
-
-    def _change_job(self, job_id: str, work: Any) -> JobStatus:
-        self._ledger.change(work)
-        self.allocator.decide_pending()
-        return self.job(job_id)
-
-    def _act(self, action: Action, job_id: str, detail: str, work: Callable[[Tx], None]) -> JobStatus:
-        """`_change_job` on behalf of the caller."""
-        audit_trail.act(self._ledger, self._caller, action, lambda tx: audit_trail.of_job(tx, job_id), detail, work)
-        self.allocator.decide_pending()
-        return self.job(job_id)
-
     # segments
-
-    def segment(self, segment_id: str) -> SegmentStatus:
-        return self._ledger.read(lambda tx: reads.segment(tx, segment_id))
 
     def segments(self, job_id: str) -> list[SegmentStatus]:
         return self._ledger.read(lambda tx: reads.segments(tx, job_id))
@@ -328,6 +287,12 @@ class LedgerControl:
         self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100
     ) -> list[AuditRecord]:
         return self._ledger.read(lambda tx: audit_trail.records(tx, job_ids=job_ids, actor=actor, limit=limit))
+
+    def decisions(self, limit: int, before: int | None = None) -> list[DecisionListed]:
+        return self._ledger.read(lambda tx: reads.decisions(tx, limit, before))
+
+    def decision(self, decision_id: int) -> DecisionRecord:
+        return self._ledger.read(lambda tx: reads.decision(tx, decision_id))
 
     def explain(self, job_id: str) -> Explanation:
         return self._ledger.read(lambda tx: reads.explain(tx, job_id))

@@ -92,6 +92,8 @@ class JobView:
     prefers_cost: bool = False  # rather cheap than soon
     spent: float = 0.0
     user: str | None = None  # who submitted it, where that is a person or a DAG
+    # Its user's wish that it hold no slots, in words; no policy is asked about it then (`policy.rules.paused_jobs`).
+    paused: Annotated[str, Field(exclude_if=lambda paused: not paused)] = ""
 
     @property
     def remaining_samples(self) -> float:

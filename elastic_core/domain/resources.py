@@ -64,20 +64,23 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Parallel sizes along the three mesh axes; their product is the world size.
+    """Parallel sizes along the three mesh axes; their product, and the servers, are the world size.
 
     `sharded`: data-parallel ranks hold shards of the state instead of replicas of it (ZeRO stage 3, FSDP2). It says
-    nothing where there is one data-parallel rank. JSON leaves it out where it is False.
+    nothing where there is one data-parallel rank. `servers`: parameter servers, which are the last ranks; the
+    data-parallel ones are their workers then, each with the whole model (tensor and pipeline are 1). JSON leaves both
+    out where they say nothing.
     """
 
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
     sharded: Annotated[bool, Field(exclude_if=lambda sharded: not sharded)] = False
+    servers: Annotated[int, Field(exclude_if=lambda servers: not servers)] = 0
 
     @property
     def world_size(self) -> int:
-        return self.data * self.tensor * self.pipeline
+        return self.data * self.tensor * self.pipeline + self.servers
 
     @property
     def model_size(self) -> int:
@@ -85,10 +88,19 @@ class Layout:
         return self.tensor * self.pipeline
 
     def over(self, data: int) -> Layout:
-        """The same cut of the model over another number of data-parallel ranks."""
-        return Layout(data=data, tensor=self.tensor, pipeline=self.pipeline, sharded=self.sharded and data > 1)
+        """The same cut of the model over another number of data-parallel ranks, and as many servers."""
+        sharded = self.sharded and data > 1
+        return Layout(data=data, tensor=self.tensor, pipeline=self.pipeline, sharded=sharded, servers=self.servers)
+
+    def on(self, num_slots: int) -> Layout | None:
+        """The same cut of the model over all of so many slots; None where it does not fill them."""
+        data, left = divmod(num_slots - self.servers, self.model_size)
+        return None if left or data < 1 else self.over(data)
 
     def __str__(self) -> str:
+        if self.servers:
+            workers = "1 worker" if self.data == 1 else f"{self.data} workers"
+            return f"{workers} and {self.servers} parameter server{'' if self.servers == 1 else 's'}"
         shards = " sharded" if self.sharded else ""
         return f"data {self.data}{shards} x tensor {self.tensor} x pipeline {self.pipeline}"
 
@@ -159,7 +171,7 @@ class Limits:
     servers: ServerLimits | None = None  # of a job over parameter servers, whose slot counts are numbers of workers
     max_local_by_type: tuple[tuple[str, int], ...] = ()  # where a type takes another number than `max_local_batch`
     # How the model may be cut, each as the layout of one replica of it, the simplest first; with `sharded` the replicas
-    # hold shards of its state. (): data-parallel replicas only.
+    # hold shards of its state, with `servers` parameter servers do. (): data-parallel replicas only.
     cuts: tuple[Layout, ...] = ()
     base_batch: int | None = None  # that a sample's worth is counted at (`reference_batch`); None: the smallest
     min_efficiency: float = 0.0  # least part of a sample's worth at the reference batch that a chosen batch may leave
@@ -198,6 +210,5 @@ class Limits:
 
 @lru_cache(maxsize=4096)  # every decision asks, for every job
 def _layouts(cuts: tuple[Layout, ...], num_slots: int) -> tuple[Layout, ...]:
-    fitting = [cut.over(num_slots // cut.model_size) for cut in cuts or (Layout(),)
-               if num_slots >= 1 and num_slots % cut.model_size == 0]  # fmt: skip
-    return tuple(dict.fromkeys(fitting))
+    fitting = (cut.on(num_slots) for cut in cuts or (Layout(),))
+    return tuple(dict.fromkeys(layout for layout in fitting if layout is not None))

@@ -23,7 +23,17 @@ ALLOCATION = {"THP_MEM_ALLOC_ENABLE": "1"}
 """torch asks the kernel for huge pages for what takes 2 MiB or more: a state that is loaded is new memory, whose first
 touch costs a fifth of what it does in pages of 4 KiB (0.11 instead of 0.59 CPU seconds a GiB)."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url", "mlflow_uri"})
+_SECRET_SETTINGS = frozenset(
+    {
+        "ledger_url",
+        "airflow_db_url",
+        "mlflow_db_url",
+        "celery_broker_url",
+        "mlflow_uri",
+        "ray_address",
+        "ray_token_file",
+    }
+)
 
 
 def allowed(environ: Mapping[str, str]) -> dict[str, str]:

@@ -73,6 +73,11 @@ class WorkerProcess(_ProcessMessage):
     """One living worker, or one of which something may be left."""
 
     slot: str  # "node:index"
+    host: str = ""  # node in whose process table it is, which says itself who lives; "" for this host
+
+    def alive(self) -> bool:
+        """What comes of another node is taken away once it is not true any more."""
+        return bool(self.host) or self.process.alive()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,21 @@ class WorkerProcesses(Message):
     FILE = "workers.json"
     BARE = "workers"
     workers: tuple[WorkerProcess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWorkers(WorkerProcesses):
+    """The same of another node's agent; {} is the node. Written by the node's actor (`launch.on_ray`)."""
+
+    FILE = "workers@{}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorHeard(Message):
+    """When the coordinator of a group over several nodes last spoke to this one. Written by the node's actor."""
+
+    FILE = "heard.json"
+    at: float  # seconds of this host's CLOCK_MONOTONIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +187,8 @@ class SpawnPlan(Message):
     user: tuple[int, ...] = ()  # uid and gid that workers have; () for the agent's
     networks: dict[str, NodeNetwork] = field(default_factory=dict)  # by node; without those on loopback
     log_bytes: int = 0  # that what a worker printed may take on disk, the oldest of it is let go then; 0: no limit
+    node: str = ""  # whose slots are this agent's, of a group with an agent on each of its nodes; "": all slots
+    silence_seconds: float = 0.0  # of the coordinator (`CoordinatorHeard`), after which workers are ended; 0: any
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,18 +73,19 @@ def _require_safe_address(settings: Settings) -> None:
     for path in (certificate, key, settings.mlflow_ca):
         if path is not None and not path.is_file():
             raise UserError(f"{path} is no file: the TLS of MLflow cannot be set up with it.")
-    if is_loopback(settings.host):
+    host, setting = settings.mlflow_host or settings.host, "MLFLOW_HOST" if settings.mlflow_host else "HOST"
+    if is_loopback(host):
         return
     if certificate is None:
         raise UserError(
-            f"ELASTIC_HOST is {settings.host!r}, which other machines reach, and MLflow would send passwords in the "
+            f"ELASTIC_{setting} is {host!r}, which other machines reach, and MLflow would send passwords in the "
             "clear. Set ELASTIC_MLFLOW_CERTIFICATE and ELASTIC_MLFLOW_KEY (PEM files; ELASTIC_MLFLOW_CA too, unless "
-            "the system trusts the issuer), or leave ELASTIC_HOST at 127.0.0.1 with a proxy that speaks TLS before "
-            "it, or set ELASTIC_MLFLOW_URI to a server of your own, or to 'none'."
+            f"the system trusts the issuer), or leave ELASTIC_{setting} at 127.0.0.1 with a proxy that speaks TLS "
+            "before it, or set ELASTIC_MLFLOW_URI to a server of your own, or to 'none'."
         )
-    if settings.host in ("0.0.0.0", "::"):
+    if host in ("0.0.0.0", "::"):
         raise UserError(
-            f"ELASTIC_HOST is {settings.host!r}, which no certificate can name. Set it to the machine's name or "
+            f"ELASTIC_{setting} is {host!r}, which no certificate can name. Set it to the machine's name or "
             "address as the certificate of ELASTIC_MLFLOW_CERTIFICATE has it."
         )
 

@@ -65,7 +65,9 @@ def main(argv: Sequence[str]) -> None:
     from elastic_core.launch.delivery import deliver
     from elastic_core.launch.exit_classification import report_exit
 
-    deliver(run_dir, report_exit(run_dir, outcome), token[:].rstrip(b"\0").decode())
+    report, of_the_group = report_exit(run_dir, outcome), token[:].rstrip(b"\0").decode()
+    if of_the_group:  # else it is one of several agents, and their coordinator tells the ledger (`launch.on_ray`)
+        deliver(run_dir, report, of_the_group)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import logging
 import random
 import signal
 import time
+from collections.abc import Callable
 
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.host.messages import ORDER, WorkerSettings
@@ -29,10 +30,20 @@ def deliver(run_dir: RunDir, report: ExitReport, token: str, patience: float = P
     Ends early when told to (SIGTERM), or when the ledger refuses the report.
     """
     settings = run_dir.read(WorkerSettings)
+    if settings is None:
+        log.warning("the run dir has vanished: no report")
+        return False
+    return deliver_to(settings.control_url, report, token, patience, lambda: (run_dir.path / ORDER).exists())
+
+
+def deliver_to(
+    control_url: str, report: ExitReport, token: str, patience: float, wanted: Callable[[], bool] = lambda: True
+) -> bool:
+    """The same to a control API, as long as the report is `wanted`."""
     deadline, pause = time.monotonic() + patience, FIRST_PAUSE
-    while settings is not None and (run_dir.path / ORDER).exists():
+    while wanted():
         try:
-            HttpTrainer(settings.control_url, token, patience_seconds=0).exited(report)
+            HttpTrainer(control_url, token, patience_seconds=0).exited(report)
         except InfrastructureError as error:
             log.warning(f"could not report {report.kind}, will try again: {error}")
         except ElasticError as error:

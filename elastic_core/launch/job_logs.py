@@ -1,8 +1,8 @@
 """What a job prints, over all the process groups that have trained it: one stretch of one rank of one of them.
 
 Groups are the job's attempts, counted from 1: a crash, a resize with new processes and a revived job each begin one.
-Looking changes nothing and needs no process of the group. A group's logs go with its folder (`ELASTIC_KEEP_DAYS`), its
-oldest lines before that where a worker prints more than `ELASTIC_LOG_MB`.
+Looking changes nothing and asks after no process: it may be done in another container than the group's. A group's logs
+go with its folder (`ELASTIC_KEEP_DAYS`), its oldest lines before that where a worker prints more than `ELASTIC_LOG_MB`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ def read_job_log(
     if not 1 <= number <= len(groups):
         raise NotFound(f"job {job_id} has no attempt {number}; there are 1 to {len(groups)}")
     group = groups[number - 1]
-    status, ranks = launcher.poll(group.origin_epoch), launcher.ranks_with_logs(group.origin_epoch)
-    ended = group.ended_at is not None or (status is not None and not status.alive)
+    ranks, ended = launcher.ranks_with_logs(group.origin_epoch), group.ended_at is not None
     if ended and not ranks:
         raise NotFound(
             f"what attempt {number} of job {job_id} printed is not kept any more (ELASTIC_KEEP_DAYS), or on another "

@@ -43,3 +43,6 @@ class Launcher(Protocol):
 
     def forget(self, origin_epoch: int) -> None:
         """Remove the files of a dead group (its logs stay)."""
+
+    def remove_ended(self, before: float) -> int:
+        """Remove all that is left, logs included, of groups that ended before this instant (Unix seconds); how many."""

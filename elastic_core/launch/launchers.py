@@ -1,4 +1,4 @@
-"""Launchers by name, for code that lets its user choose one. Airflow's tasks use `LocalLauncher` itself.
+"""Launchers by name: `ELASTIC_LAUNCHER` names the one of an installation.
 
 Another kind of launcher (of another host, of a cluster manager) is one more entry here.
 """
@@ -11,9 +11,14 @@ from elastic_core.errors import UserError
 from elastic_core.launch.debug import DebugLauncher
 from elastic_core.launch.launcher import Launcher
 from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.on_ray.ray_launcher import RayLauncher
 from elastic_core.settings import Settings
 
-LAUNCHERS: Mapping[str, Callable[[Settings], Launcher]] = {"local": LocalLauncher, "debug": DebugLauncher}
+LAUNCHERS: Mapping[str, Callable[[Settings], Launcher]] = {
+    "local": LocalLauncher,
+    "debug": DebugLauncher,
+    "ray": RayLauncher,
+}
 
 
 def launcher(name: str, settings: Settings) -> Launcher:
@@ -21,3 +26,8 @@ def launcher(name: str, settings: Settings) -> Launcher:
     if name not in LAUNCHERS:
         raise UserError(f"there is no launcher {name!r}; there are: {', '.join(sorted(LAUNCHERS))}")
     return LAUNCHERS[name](settings)
+
+
+def chosen(settings: Settings) -> Launcher:
+    """The launcher of this installation. Raises `UserError` where its settings are not complete."""
+    return launcher(settings.launcher, settings)

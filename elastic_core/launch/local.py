@@ -57,7 +57,7 @@ class LocalLauncher(GroupFolders):
             if folder.read(AgentProcess) is None and folder.exit_report() is None:
                 self._prepare(folder, order, user)
                 access_brokers.prepare(self.settings, order, folder)
-                starting = cache_servers.prepare(self.settings, order, folder)
+                starting = self._hold_memory(order, folder)
                 if user is not None:
                     store_folders.open_folders(self.settings, user, access_brokers.grant_of(order))
                     folder.open_to_workers(*user.ids)
@@ -94,6 +94,9 @@ class LocalLauncher(GroupFolders):
             log_bytes=self.settings.log_mb * 2**20,
         )
         folder.write(plan)
+
+    def _hold_memory(self, order: LaunchOrder, folder: RunDir) -> list[subprocess.Popen[bytes]]:
+        return cache_servers.prepare(self.settings, order, folder)
 
     def _nodes(self) -> list[NodeSpec]:
         """Those of the whole cluster, which all live on this host, by name.

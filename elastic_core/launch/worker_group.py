@@ -25,6 +25,7 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.host import process
 from elastic_core.host.exits import ExitCode
 from elastic_core.host.messages import (
+    CoordinatorHeard,
     GroupStop,
     OrderInForce,
     ServingState,
@@ -74,7 +75,7 @@ class Group:
         self.run_dir = run_dir
         self.plan = plan
         self.pids: dict[int, int] = {}  # of living workers: pid -> number
-        self.slots: list[SlotId] = []  # of all workers so far, by number
+        self.slots: dict[int, SlotId] = {}  # of all workers so far, by number
         self.processes: dict[int, ProcessId] = {}  # the same
         self.standby: set[int] = set()  # living workers that wait for their slot to be the group's
         self.dead_standby: dict[int, int] = {}  # workers that died while they waited: number -> code
@@ -88,13 +89,17 @@ class Group:
         self.by_rank: tuple[int, ...] = ()  # numbers of the members, as written down last
         self.log_bytes = plan.log_bytes
         self.outcome = GroupOutcome({}, [], set(), None)
+        self.heard = time.monotonic()  # when the coordinator spoke last, where the group has one
         self.deadline = inf  # when to kill whoever is left
         self.ending = False  # nothing is started any more
 
     def spawn(self, slots: Sequence[SlotId]) -> None:
         self._keep_relay(time.monotonic())
-        for slot in slots:
-            self._start(slot, len(slots))
+        for number, slot in enumerate(slots):
+            if self._is_here(slot):
+                self._start(number, slot, len(slots))
+        if self.plan.node:
+            self._start_standby()  # they may be all that this node has of the group
         self._record()
 
     def watch(self) -> None:
@@ -120,7 +125,8 @@ class Group:
                 self._end_strays_of_ended()
                 self.end_stopped(time.monotonic())
                 self._start_standby()
-            if time.monotonic() >= self.deadline or set(self.pids.values()) <= self.standby:
+            self._heed_silence(time.monotonic())
+            if time.monotonic() >= self.deadline or (not self.plan.node and set(self.pids.values()) <= self.standby):
                 self._kill()
 
     def end_strays(self) -> None:
@@ -234,11 +240,11 @@ class Group:
         self.standby_request = request.request
         taken = {self.slots[number] for number in self.pids.values()}
         for slot in request.slots:
-            if slot not in taken:
+            if slot not in taken and self._is_here(slot):
                 self.dead_standby = {
                     number: code for number, code in self.dead_standby.items() if self.slots[number] != slot
                 }
-                self.standby.add(self._start(slot, None))
+                self.standby.add(self._start(self._next_number(), slot, None))
         self._record()
 
     def _keep_relay(self, now: float) -> None:
@@ -249,10 +255,29 @@ class Group:
             self.relay = control_relay.start(self.run_dir.path / CONTROL_SOCKET, url, self.plan.user)
             self.next_relay = now + TICK_SECONDS
 
-    def _start(self, slot: SlotId, world_size: int | None) -> int:
-        number = len(self.slots)
+    def _is_here(self, slot: SlotId) -> bool:
+        return self.plan.node in ("", slot.node)
+
+    def _next_number(self) -> int:
+        """One that no worker had here, nor under an agent that this node had of the group before."""
+        logs = (int(path.stem.removeprefix("rank")) for path in (self.run_dir.path / "logs").glob("rank*.log"))
+        return 1 + max((*self.slots, *logs), default=-1)
+
+    def _heed_silence(self, now: float) -> None:
+        """A coordinator that cannot be heard may have given the group up, and its slots away."""
+        if not self.plan.silence_seconds or self.ending:
+            return
+        heard = self.run_dir.read(CoordinatorHeard)
+        self.heard = max(self.heard, heard.at if heard else 0.0)
+        if now - self.heard > self.plan.silence_seconds:
+            why = f"the group's coordinator was not heard for {now - self.heard:.0f} s, and the workers are ended"
+            log.warning(why)
+            self.outcome = self.outcome._replace(failure=why)
+            self._end_by(-inf)
+
+    def _start(self, number: int, slot: SlotId, world_size: int | None) -> int:
         pid = _spawn(worker_command(self.plan, self.run_dir.path, number, slot, world_size))
-        self.slots.append(slot)
+        self.slots[number] = slot
         self.pids[pid] = number
         self.processes[number] = ProcessId.of(pid) or ProcessId(pid, 0)
         return number
@@ -266,8 +291,9 @@ class Group:
     def _record_ranks(self, slots: Sequence[SlotId]) -> None:
         """Write down which worker has which rank, where that has changed."""
         numbers = {self.slots[number]: number for number in self.pids.values()}
-        by_rank = tuple(numbers[slot] for slot in slots if slot in numbers)
-        if len(by_rank) == len(slots) and by_rank != self.by_rank:
+        own = [slot for slot in slots if self._is_here(slot)]
+        by_rank = tuple(numbers[slot] for slot in own if slot in numbers)
+        if len(by_rank) == len(own) and by_rank != self.by_rank:
             self.by_rank = by_rank
             self.run_dir.write(WorkersByRank(by_rank))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic_core.domain import AUTO, EXACT, ExchangeChoice, ExchangeFallback, ExchangeFigures
 from elastic_core.protocol.records import JobStatus
-from elastic_core.spec.job_comm import CLASSES, EXACTLY
+from elastic_core.spec.parts.job_comm import CLASSES, EXACTLY
 from elastic_core.text import plural
 
 

@@ -38,6 +38,7 @@ from elastic_core.protocol.records import (
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.spec.job_changes import JobChanges
 from elastic_core.waiting import growing
 
 Headers = Callable[[str, str, bytes], Mapping[str, str]]
@@ -230,6 +231,21 @@ class HttpControl:
 
     def rollback(self, job_id: str, checkpoint_id: int) -> JobStatus:
         return self._job("rollback", job_id=job_id, checkpoint_id=checkpoint_id)
+
+    def pause(self, job_id: str, reason: str) -> JobStatus:
+        return self._job("pause", job_id=job_id, reason=reason)
+
+    def resume(self, job_id: str) -> JobStatus:
+        return self._job("resume", job_id=job_id)
+
+    def stop(self, job_id: str, reason: str) -> JobStatus:
+        return self._job("stop", job_id=job_id, reason=reason)
+
+    def set_job(self, job_id: str, changes: JobChanges) -> JobStatus:
+        return self._job("set_job", job_id=job_id, changes=changes)
+
+    def checkpoint_now(self, job_id: str, reason: str) -> SegmentStatus:
+        return self._segment("checkpoint_now", job_id=job_id, reason=reason)
 
     def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
         self._channel.call("process_group_gone", origin_epoch=origin_epoch, report=report)

@@ -17,12 +17,15 @@ from elastic_core.domain import (
     PlacedFigures,
     PlacedLayer,
     PlacedSpeed,
+    Plan,
     ProfilePoint,
     SegmentState,
+    Snapshot,
 )
 from elastic_core.protocol.forecasts import Forecast, Grade
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
+from elastic_core.spec.job_changes import AS_SUBMITTED, JobChanges
 
 REGISTERED_VERSIONS = "registered_versions"  # of a job's results: `registered_key` -> checkpoint, metrics and time
 
@@ -69,6 +72,21 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A user's wish that a job hold no slots until it is resumed; with `ends`, that it end with its next commit."""
+
+    by: str  # as `JobStatus.submitted_by`
+    at: float
+    reason: str
+    ends: bool = False
+
+    @property
+    def words(self) -> str:
+        done = "stopped" if self.ends else "paused"
+        return f"{done} by {self.by}: {self.reason}" if self.reason else f"{done} by {self.by}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     job_id: str
     spec: JobSpec
@@ -103,6 +121,13 @@ class JobStatus:
     exchange_fallback: ExchangeFallback | None = None  # it has diverged, and goes on by the exact sum
     submitted_by: str | None = None  # a user of Airflow, USER@host, or dag:DAG_ID; None where nobody is known
     epoch: int | None = None  # of that segment's live or last lease: another one, another attempt
+    paused: Pause | None = None  # of an active job
+    changes: JobChanges = AS_SUBMITTED  # set since it was submitted
+
+    @property
+    def spec_in_force(self) -> JobSpec:
+        """What the next decision goes by."""
+        return self.changes.applied(self.spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +182,30 @@ class Explanation:
     trigger: str
     reason: str
     others: Mapping[str, str] = field(default_factory=dict)  # the other jobs' reasons in that decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionListed:
+    """A decision without its inputs. `policy`: whose plan it is; `wanted`: who was asked, another where that failed."""
+
+    decision_id: int
+    version: int
+    at: float
+    trigger: str
+    policy: str
+    wanted: str
+    failure: str | None
+    seconds: float  # that deciding took
+    actions: tuple[str, ...]  # what was done at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """A decision with its inputs and its plan."""
+
+    decision: DecisionListed
+    snapshot: Snapshot
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from elastic_core.protocol.records import (
     Submission,
 )
 from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.spec.job_changes import JobChanges
 
 MOST_AT_ONCE = 1000  # jobs of one request
 
@@ -141,6 +142,32 @@ class JobControl(JobRecords, Protocol):
 
         Raises `UserError` for a checkpoint that is not the job's, is corrupt, or was swept.
         """
+
+    def pause(self, job_id: str, reason: str) -> JobStatus:
+        """The job is to have no slots until it is resumed, whatever policy decides. One that holds some is asked for a
+        boundary, and commits there. Paused already, it keeps the first reason.
+
+        Raises `Conflict` for one that has ended.
+        """
+
+    def resume(self, job_id: str) -> JobStatus:
+        """A paused job, also one that is to be stopped, wants slots again. Raises `Conflict` for one that has ended."""
+
+    def stop(self, job_id: str, reason: str) -> JobStatus:
+        """The job ends as cancelled with its next commit, for which it is asked now; at once where it holds no slots.
+
+        Raises `Conflict` for one that has ended otherwise.
+        """
+
+    def set_job(self, job_id: str, changes: JobChanges) -> JobStatus:
+        """What is given counts from the next decision on, which this asks for; its spec stays as it was submitted.
+
+        Raises `Conflict` for a job that has ended, `UserError` for what contradicts its spec or can never run here.
+        """
+
+    def checkpoint_now(self, job_id: str, reason: str) -> SegmentStatus:
+        """The segment that runs is asked for a boundary, where it commits; the same processes go on. Raises `Conflict`
+        for a job that holds no slots."""
 
     def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
         """These results stand beside those of before; one of the same name is replaced."""

@@ -17,21 +17,21 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.services.program import Port, Program
-from elastic_core.services.secrets import airflow_users, read_secret
+from elastic_core.services.secrets import airflow_users, read_secret, write_secret
+from elastic_core.services.supervision.program import Port, Program
 from elastic_core.settings import Settings
 
 TEMPLATE = "airflow.cfg.template"
+EXECUTORS = {"local": "elastic_airflow.local_executor.KillableLocalExecutor", "celery": "CeleryExecutor"}
+CELERY_WORKER = "celery-worker"
+BROKER = "celery_broker_url"  # below <home>/secrets
 
 
 def airflow_home(settings: Settings) -> Path:
     return settings.home.absolute() / "airflow"
-
-
-def airflow_url(settings: Settings) -> str:
-    return f"http://{settings.host}:{settings.airflow_port}"
 
 
 def airflow_environment(settings: Settings) -> dict[str, str]:
@@ -57,9 +57,11 @@ def write_configuration(settings: Settings) -> None:
         "logs": home / "logs",
         "secrets": shlex.quote(str(secrets)),
         "secrets_path": secrets,
-        "host": settings.host,
+        "host": settings.airflow_host or settings.host,
         "port": settings.airflow_port,
-        "url": airflow_url(settings),
+        "url": settings.airflow_url(),
+        "page": settings.airflow_page(),
+        "executor": EXECUTORS[settings.executor],
         "log_port": settings.airflow_log_port,
         "triggerer_log_port": settings.triggerer_log_port,
         "parallelism": settings.airflow_parallelism,
@@ -74,13 +76,29 @@ def _fill(text: str, values: Mapping[str, object]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: str(values[match[1]]).replace("%", "%%"), text)
 
 
+def write_broker(settings: Settings) -> None:
+    """The broker's address, for Celery. Raises `UserError` where tasks need one and there is none."""
+    if settings.executor != "celery":
+        return
+    url = settings.celery_broker_url
+    if not url and settings.redis_host:
+        url = f"redis://:{quote(read_secret(settings, 'redis'), safe='')}@{settings.redis_host}:6379/0"
+    if not url:
+        raise UserError(
+            "ELASTIC_EXECUTOR is 'celery', and there is no broker. Set ELASTIC_CELERY_BROKER_URL=redis://..., or "
+            "ELASTIC_EXECUTOR=local"
+        )
+    write_secret(settings.secret_file(BROKER), url)
+
+
 def migrate(settings: Settings, environment: Mapping[str, str]) -> None:
     """Bring Airflow's database up to date and store the connection to the control API in it.
 
-    Starting Airflow's code takes seconds, so what was done is remembered, unless the database is the user's own.
+    Starting Airflow's code takes seconds, so what was done is remembered, unless the database is not below the home.
     """
     stamp, state = airflow_home(settings) / "migrated", _migrated_state(settings)
-    if not settings.airflow_db_url and stamp.exists() and stamp.read_text() == state:
+    elsewhere = settings.airflow_db_url or settings.postgres_host
+    if not elsewhere and stamp.exists() and stamp.read_text() == state:
         return
     done = subprocess.run(
         [sys.executable, "-m", "elastic_airflow.bootstrap"],
@@ -89,6 +107,7 @@ def migrate(settings: Settings, environment: Mapping[str, str]) -> None:
         text=True,
     )
     log = settings.home.absolute() / "logs" / "airflow-migrate.log"
+    log.parent.mkdir(mode=0o700, exist_ok=True)
     log.write_text(done.stdout + done.stderr)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
@@ -130,18 +149,38 @@ def programs(settings: Settings) -> tuple[tuple[Program, ...], tuple[Program, ..
 
     api = component("api-server", ports=(Port(settings.airflow_port, "airflow_port"),))
     # The log servers would listen on all interfaces; the API server reads the same files from disk.
-    workers = (
+    workers: tuple[Program, ...] = (
         component("scheduler", "--skip-serve-logs", program=preloaded),
         component("dag-processor", program=preloaded),
         component("triggerer", "--skip-serve-logs"),
     )
+    if settings.executor == "celery":
+        pid_file = airflow_home(settings) / "celery-worker.pid"
+        command = (*preloaded, "celery", "worker", "--skip-serve-logs", "--pid", str(pid_file))
+        tasks = Program(
+            name=CELERY_WORKER, command=command, environment=environment, stop_seconds=30,
+            health=lambda _: celery_health(settings),
+        )  # fmt: skip
+        workers = (*workers, tasks)
     return (api,), workers
+
+
+def celery_health(settings: Settings) -> str | None:
+    """None when a Celery worker answers through the broker."""
+    from celery import Celery
+
+    with Celery(broker=read_secret(settings, BROKER)) as app:
+        try:
+            answers = app.control.ping(timeout=5.0, limit=1)
+        except OSError as error:  # kombu's OperationalError is one
+            return f"the broker does not answer: {error}"
+    return None if answers else "no Celery worker answers"
 
 
 def health(settings: Settings, name: str, started: float) -> str | None:
     """None when the component is healthy by Airflow's own word, and has sent a heartbeat since it was started."""
     try:
-        report = get_json(f"{airflow_url(settings)}/api/v2/monitor/health")
+        report = get_json(f"{settings.airflow_url()}/api/v2/monitor/health")
     except (OSError, ValueError) as error:
         return f"Airflow's API server does not answer: {error}"
     if name == "api-server":

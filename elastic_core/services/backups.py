@@ -33,9 +33,9 @@ from elastic_core.host.worker_user.foreign_files import ForeignFile, by_descript
 from elastic_core.services import stack as services
 from elastic_core.services.platform import RESTORING, prepare_home
 from elastic_core.services.postgres import EmbeddedPostgres, binary
-from elastic_core.services.program import Stack, Stage
 from elastic_core.services.secrets import read_secret, write_secret
 from elastic_core.services.stack import Tell
+from elastic_core.services.supervision.program import Stack, Stage
 from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store

@@ -10,23 +10,31 @@ import signal
 import time
 from collections.abc import Callable
 
+from elastic_core.errors import ElasticError
 from elastic_core.host.messages import AgentProcess
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
+from elastic_core.launch import launchers
 from elastic_core.launch.folders import GroupFolders
+from elastic_core.logs import get_logger
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import cache_servers
 from elastic_core.state.store_access import access_brokers
 
+log = get_logger(__name__)
 DELIVERY_SECONDS = 5.0  # for an agent to tell the ledger of its end; reconciliation tells it later otherwise
+ELSEWHERE_SECONDS = 30.0  # past the grace, for groups of other machines
+POLL_SECONDS = 0.1
 FIRM_SECONDS = 5.0  # for an agent to do what it does at once, on a machine that is busy
 
 
 def stop_groups(settings: Settings) -> int:
-    """Stop every process group below the home, within `settings.grace_seconds` if they obey; how many there were.
+    """Stop every process group of the installation, within `settings.grace_seconds` if they obey; how many there were.
 
-    And what the nodes keep in memory for them.
+    And what the nodes keep in memory for them, where they are this machine.
     """
+    if settings.launcher != "local":
+        return _stop_elsewhere(settings)
     folders = GroupFolders(settings)
     agents = {
         group.origin_epoch: agent
@@ -48,6 +56,20 @@ def stop_groups(settings: Settings) -> int:
     return len(agents)
 
 
+def _stop_elsewhere(settings: Settings) -> int:
+    """On other machines. Where they cannot be asked their groups go on, and end when they cannot renew their leases."""
+    try:
+        launcher = launchers.chosen(settings)
+        alive = [group.origin_epoch for group in launcher.groups() if group.alive]
+        for epoch in alive:
+            launcher.stop(epoch, settings.grace_seconds)
+        _wait(lambda: any(group.alive for group in launcher.groups()), settings.grace_seconds + ELSEWHERE_SECONDS)
+    except ElasticError as error:
+        log.warning(f"training processes were not stopped: {error}")
+        return 0
+    return len(alive)
+
+
 def _agent(settings: Settings, epoch: int) -> ProcessId | None:
     agent = RunDir.of(settings.home, epoch).read(AgentProcess)
     return agent.process if agent else None
@@ -57,4 +79,4 @@ def _wait(condition: Callable[[], bool], seconds: float) -> None:
     """Wait while the condition holds, for so long at most."""
     deadline = time.monotonic() + seconds
     while condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(POLL_SECONDS)

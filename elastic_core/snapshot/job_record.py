@@ -33,7 +33,7 @@ _NO_PAST = Past()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What a job was submitted as; it never changes."""
+    """What a job was submitted as, with what its user has set or wished since."""
 
     job_id: str
     name: str
@@ -47,6 +47,7 @@ class Submission:
     budget: float | None = None  # as `JobView.budget`
     prefers_cost: bool = False
     user: str | None = None
+    paused: str = ""  # as `JobView.paused`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,7 @@ def job_view(record: JobRecord) -> JobView:
         budget=job.budget,
         prefers_cost=job.prefers_cost,
         user=job.user,
+        paused=job.paused,
         spent=record.spent,
         segment_id=segment.segment_id,
         segment_state=segment.state,

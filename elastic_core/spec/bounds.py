@@ -11,6 +11,7 @@ from typing import Any
 MOST_BYTES = 64 * 1024  # of a spec as JSON
 MOST_DEPTH = 32  # of lists and objects in each other
 MOST_SLOTS = 16_384  # of one job
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 MOST_BATCH = 2**30  # samples
 MOST_SAMPLES = 2**53  # exact as a float
 MOST_EPOCHS = 1e9

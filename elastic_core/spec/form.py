@@ -24,6 +24,7 @@ SECTIONS = {
     "batch": "Global batch and learning rate",
     "slots": "Slots (accelerators)",
     "layouts": "Layouts (how the model is cut over the slots)",
+    "servers": "Parameter servers",
     "comm": "Communication (what ranks exchange)",
     "placement": "Placement (layers of the model on several types of slots)",
     "segment": "Segments",
@@ -33,7 +34,7 @@ SECTIONS = {
 }
 # Leaves of the top level that belong to another section than "Job".
 PLACES = {"priority": "scheduling", "queue": "scheduling", "deadline": "scheduling", "audit": "advanced",
-          "prefer": "scheduling", "budget": "scheduling",
+          "prefer": "scheduling", "budget": "scheduling", "sync": "servers",
           "placement": "placement", "placement_floor": "placement", "placement_profile": "placement",
           "seed": "advanced", "precision": "advanced", "registered_model": "advanced"}  # fmt: skip
 # Help for leaves whose name alone does not tell a newcomer what they do.
@@ -54,6 +55,10 @@ HELP = {
     "layouts.tensor": "Slots that may share each layer: the task must admit it. [1]: only whole layers.",
     "layouts.pipeline": "Stages that the layers may be spread over: the task must admit it. [1]: no pipeline.",
     "layouts.sharded": "Whether data-parallel slots hold shards of the state (FSDP) instead of whole replicas.",
+    "sync": "allreduce: slots sum gradients among themselves. parameter_server: some slots keep the parameters for the "
+    "others. either: the platform chooses.",
+    "servers.min": "Slots of the job that are parameter servers, at least, where it has any.",
+    "servers.max": "The same at most.",
     "comm.algorithm": "allreduce is the exact sum; the others send less and are not exact. auto tries them.",
     "comm.interval": "Steps between two averages of weights, for the algorithms that average them",
     "comm.warmup_steps": "Steps by the exact sum before onebit_adam or qadam freezes Adam's variance.",

@@ -14,14 +14,23 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from elastic_core.domain import EXACT, Limits
+from elastic_core.domain import EXACT, Layout, Limits
 from elastic_core.errors import UserError
 from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
-from elastic_core.spec.job_comm import Comm
-from elastic_core.spec.job_slots import Layouts, Slots, _list_counts
-from elastic_core.spec.job_work import Batch, Work
 from elastic_core.spec.layer_profiles import ModelProfile
+from elastic_core.spec.parts.job_comm import Comm
+from elastic_core.spec.parts.job_slots import (
+    Layouts,
+    Servers,
+    Slots,
+    Sync,
+    _list_counts,
+    cuts_of,
+    filled_by,
+    server_problems,
+)
+from elastic_core.spec.parts.job_work import Batch, Work
 from elastic_core.spec.problems import parse, refuse
 
 # In the schema an object like any other: a form has one field for all of it.
@@ -125,6 +134,13 @@ class JobSpec(BaseModel):
     batch: Batch
     slots: Slots = Slots()
     layouts: Layouts = Layouts()
+    sync: Sync = Field(
+        default="allreduce",
+        title="Synchronisation",
+        description="allreduce: slots sum gradients among themselves; parameter_server: some of the slots keep and "
+        "step the parameters for the others, the workers; either: the platform chooses by what it measures",
+    )
+    servers: Servers = Servers()
     comm: Comm = Comm()
     placement: Literal["none", "auto", "exact", "rl_lstm"] = Field(
         default="none",
@@ -151,8 +167,8 @@ class JobSpec(BaseModel):
     checkpoints: Checkpoints = Checkpoints()
     priority: int = Field(
         default=0,
-        ge=-100,
-        le=100,
+        ge=bounds.LOWEST_PRIORITY,
+        le=bounds.HIGHEST_PRIORITY,
         title="Priority",
         description="higher goes first: under horizon lower ones make room for its start, under other policies a point "
         "counts as having been submitted a minute earlier",
@@ -232,9 +248,11 @@ class JobSpec(BaseModel):
 
     @model_validator(mode="after")
     def _layouts_fill_slots(self) -> Self:
-        counts, admitted = self.slots.counts(), self._counts()
-        units = sorted({cut.model_size for cut in self.layouts.cuts()})
-        possible = f"layouts give multiples of {', '.join(map(str, units))} (tensor x pipeline)"
+        for problem in server_problems(
+            self.sync, self.servers, self.slots, self.layouts, self.comm, self.placement, self.work, self.batch
+        ):
+            raise ValueError(problem)
+        counts, admitted, possible = self.slots.counts(), self._counts(), filled_by(self._cuts())
         if not admitted:
             raise ValueError(f"slots may be {_list_counts(counts)}, but no such count is possible: {possible}")
         if self.slots.requested is not None and self.slots.requested not in admitted:
@@ -330,16 +348,19 @@ class JobSpec(BaseModel):
         """Whether the job may hold slots of several types at once."""
         return self.placement != "none"
 
+    def _cuts(self) -> tuple[Layout, ...]:
+        return cuts_of(self.sync, self.servers, self.layouts.cuts())
+
     def _counts(self) -> tuple[int, ...]:
         """The counts that some layout fills."""
-        units = {cut.model_size for cut in self.layouts.cuts()}
-        return tuple(count for count in self.slots.counts() if any(count % unit == 0 for unit in units))
+        cuts = self._cuts()
+        return tuple(count for count in self.slots.counts() if any(cut.on(count) is not None for cut in cuts))
 
     def limits(self) -> Limits:
         counts = self._counts()
         return Limits(
             slot_counts=counts,
-            cuts=self.layouts.cuts() if self.layouts != Layouts() else (),
+            cuts=self._cuts() if self._cuts() != (Layout(),) else (),
             types=self.slots.types,
             min_batch=self.batch.min,
             max_batch=self.batch.max,

@@ -96,7 +96,8 @@ def spec_params(spec: JobSpec) -> dict[str, Any]:
 
 def layout_text(layout: Layout) -> str:
     shards = " sharded" if layout.sharded else ""
-    return f"data={layout.data} tensor={layout.tensor} pipeline={layout.pipeline}{shards}"
+    servers = f" servers={layout.servers}" if layout.servers else ""
+    return f"data={layout.data} tensor={layout.tensor} pipeline={layout.pipeline}{shards}{servers}"
 
 
 def allocation_params(allocation: Allocation) -> dict[str, Any]:
@@ -134,13 +135,9 @@ def checkpoint_params(checkpoint: CheckpointRecord) -> dict[str, str]:
 
 def run_url(settings: Settings, dag_id: str, run_id: str) -> str:
     """A DAG run on Airflow's page."""
-    return f"{_airflow(settings)}/dags/{quote(dag_id)}/runs/{quote(run_id)}"
+    return f"{settings.airflow_page()}/dags/{quote(dag_id)}/runs/{quote(run_id)}"
 
 
 def page_url(settings: Settings, job_id: str) -> str:
     """The job on the platform's page in Airflow's UI."""
-    return f"{_airflow(settings)}/plugin/elastic?job={quote(job_id)}"
-
-
-def _airflow(settings: Settings) -> str:
-    return f"http://{settings.host}:{settings.airflow_port}"
+    return f"{settings.airflow_page()}/plugin/elastic?job={quote(job_id)}"

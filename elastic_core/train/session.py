@@ -30,6 +30,7 @@ from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.train.blocks import BlockDataset
 from elastic_core.train.checkpoint.committing import Committer
 from elastic_core.train.checkpoint.kept_state import KeptState
+from elastic_core.train.checkpoint.own_part import own_part
 from elastic_core.train.checkpoint.pipeline import CheckpointPipeline
 from elastic_core.train.checkpoint.restore import Restored, restore, timings_of, warm_start
 from elastic_core.train.checkpoint.training_state import TrainingState, restore_rank, seed_everything
@@ -38,10 +39,9 @@ from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.data.batches import Collate, DataPlan, MicroBatch, Reader, plan_step
 from elastic_core.train.data.data_state import check_dataset, check_resumed
 from elastic_core.train.gradients.gradients_of import gradients_of
-from elastic_core.train.gradients.noise import NoiseState
 from elastic_core.train.gradients.rates import Rates
 from elastic_core.train.layouts import UNCUT, Declared, dense_fallback
-from elastic_core.train.placed.stage_places import StagePlaces, places_of
+from elastic_core.train.servers.server_places import places_of
 from elastic_core.train.steps.content_source import ContentSource
 from elastic_core.train.steps.early_stopping import HeldOut
 from elastic_core.train.steps.evaluating import Evaluate
@@ -52,9 +52,8 @@ from elastic_core.train.steps.segments import Segments
 from elastic_core.train.steps.stepping import Stepper, fixed_counts
 
 if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
+    from elastic_core.train.gradients.gradients_of import AnyPart
     from elastic_core.train.parallel.loss_calls import Loss
-    from elastic_core.train.parallel.partitioning import ModelPartition
-    from elastic_core.train.placed.stage_part import StagePart
 
 
 class Session:
@@ -229,7 +228,7 @@ class Session:
     def batches(self) -> Iterator[Any]:
         """Micro-batches until this process should end. After each, call `step` with its mean loss."""
         ready = self._ready("session.batches")
-        if self._places.num_stages > 1 or self.allocation.stages:
+        if self._places.takes_whole_steps:
             raise UserError(
                 "A loop over session.batches() cannot run a pipeline, or a placed job: hand the loss to "
                 "session.train(loss)."
@@ -240,7 +239,7 @@ class Session:
     def train(self, loss: Loss) -> None:
         """The whole loop over the steps, in any layout. `loss`: model and batch to the batch's mean loss, a scalar."""
         ready = self._ready("session.train")
-        if self._places.num_stages == 1 and not self.allocation.stages:
+        if not self._places.takes_whole_steps:
             for batch in self.batches():
                 self.step(loss(ready.gradients.wrapped, batch))
             return
@@ -283,23 +282,11 @@ class Session:
 
     def _partition(
         self, model: nn.Module, optimizer: Optimizer, scheduler: Any | None, declared: Declared
-    ) -> tuple[ModelPartition | StagePart | None, TrainingState]:
+    ) -> tuple[AnyPart | None, TrainingState]:
         """This rank's part of the model, None for all of it, and the state of what it holds."""
         if not self.allocation.stages:
             dense_fallback(model)
-        if self._places.replicated:
-            model.to(self.device)
-            return None, TrainingState(model, optimizer, scheduler, NoiseState())
-        from elastic_core.train.checkpoint.partitioned_state import PartitionedState
-        from elastic_core.train.parallel.partitioning import partition_model
-        from elastic_core.train.placed.stage_part import cut_stage
-
-        partition: ModelPartition | StagePart
-        if isinstance(self._places, StagePlaces):
-            partition = cut_stage(model, optimizer, self._places, declared, self.device, self._autocast)
-        else:
-            partition = partition_model(model, optimizer, self._places, declared, self.device, self._autocast)
-        return partition, PartitionedState(partition.model, optimizer, scheduler, NoiseState(), partition, self._places)
+        return own_part(model, optimizer, scheduler, self._places, declared, self.device, self._autocast)
 
     def _steps(self, ready: Prepared) -> Iterator[None]:
         """Yields where a step is to be taken."""
@@ -341,6 +328,9 @@ class Session:
             ),
             time.perf_counter(),
         )  # fmt: skip
+        if places.serves:  # its workers read
+            self._finish(ready, current)
+            return
         for micro in current.plan.micro:
             current.micro = micro
             samples = self._read(ready, micro)

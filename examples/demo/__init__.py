@@ -1,6 +1,7 @@
 """The demo: three real training jobs arrive one after another and share four CPU slots under Airflow.
 
-    python -m examples.demo [--keep] [--seconds 330]
+    python -m examples.demo [--keep] [--running] [--seconds 330]
 
-Reuses the platform's services if they run, else starts them and stops them at the end (`--keep` leaves them).
+Reuses the platform's services if they run, else starts them and stops them at the end (`--keep` leaves them). With
+`--running` it starts nothing, and uses those that the settings name: in a container, for one.
 """

@@ -22,6 +22,7 @@ from examples.demo.services import Platform, platform
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the services running")
+    parser.add_argument("--running", action="store_true", help="use the services that the settings name; start none")
     parser.add_argument("--seconds", type=float, default=330.0, help="give up after this long")
     options = parser.parse_args()
     console, started = Console(), time.monotonic()
@@ -33,13 +34,13 @@ def main() -> int:
     for job_id, spec in specs.items():
         console.print(f"{job_id}: {spec['entry_point']}, {spec['work']['epochs']} epochs", highlight=False)
     try:
-        with platform(console, options.keep) as there:
+        with platform(console, options.keep, options.running) as there:
             console.print(f"services are up after {time.monotonic() - started:.0f} s")
             watch(console, there, plans, specs, deadline)
             outcomes = gather(console, there, plans)
             for outcome in outcomes:
                 report.show(console, outcome)
-            report.addresses(console, there.settings, outcomes, options.keep)
+            report.addresses(console, there.settings, outcomes, options.keep or options.running)
     except ElasticError as error:
         console.print(f"the demo could not go on: {error}", style="red", markup=False)
         return 2

@@ -137,14 +137,12 @@ def _learned(outcome: Outcome) -> Claim:
 
 
 def addresses(console: Console, settings: Settings, outcomes: Sequence[Outcome], up: bool) -> None:
-    console.print(
-        f"Airflow  http://{settings.host}:{settings.airflow_port}  (user admin, password: `elastic password`)"
-    )
-    console.print(f"         http://{settings.host}:{settings.airflow_port}/plugin/elastic  who holds which slot")
+    console.print(f"Airflow  {settings.airflow_page()}  (user admin, password: `elastic password`)")
+    console.print(f"         {settings.airflow_page()}/plugin/elastic  who holds which slot")
     for outcome in outcomes:
         run, experiment = (outcome.job.results.get(f"mlflow_{name}_id") for name in ("run", "experiment"))
         if run:
             place = f"#/experiments/{experiment}/models?workflowType=machine_learning"
-            console.print(f"MLflow   {settings.tracking_uri()}/{place}  checkpoints of {outcome.job.job_id}")
+            console.print(f"MLflow   {settings.mlflow_page()}/{place}  checkpoints of {outcome.job.job_id}")
     if not up:
         console.print("         stopped in a moment; `make up` starts them again with all of this in them")

@@ -15,7 +15,6 @@ from rich.console import Console
 from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.services import stack as services
-from elastic_core.services.airflow import airflow_url
 from elastic_core.services.platform import (
     platform_stack,
     prepare_home,
@@ -48,13 +47,13 @@ class Platform:
 
 
 @contextmanager
-def platform(console: Console, keep: bool) -> Iterator[Platform]:
+def platform(console: Console, keep: bool, running: bool = False) -> Iterator[Platform]:
     given = Settings()
     unset = {key: value for key, value in OURS.items() if key not in given.model_fields_set}
     settings = service_settings(given.model_copy(update=unset))
     environment = service_environment(settings, os.environ)
     stack = platform_stack(settings, environment)
-    ours = not (settings.home.exists() and all(service.healthy for service in services.status(stack)))
+    ours = not running and not (settings.home.exists() and all(service.healthy for service in services.status(stack)))
     if ours:
         prepare_home(settings)
         with console.status("starting PostgreSQL, Airflow, MLflow and the tracker"):
@@ -62,11 +61,11 @@ def platform(console: Console, keep: bool) -> Iterator[Platform]:
                 stack, settings.host, environment, wait_seconds=START_SECONDS, tell=lambda line: console.log(line)
             )
     else:
-        console.print(f"the services of {settings.home} run already: using them")
+        console.print(f"using the services that run, at {settings.airflow_page()}")
     try:
         push_cluster(settings)
         with (
-            httpx.Client(base_url=f"{airflow_url(settings)}/api/v2", headers=_login(settings), timeout=30) as airflow,
+            httpx.Client(base_url=f"{settings.airflow_url()}/api/v2", headers=_login(settings), timeout=30) as airflow,
             _control(settings) as control,
         ):
             yield Platform(settings, control, airflow)
@@ -85,5 +84,5 @@ def _control(settings: Settings) -> Iterator[HttpControl]:
 
 def _login(settings: Settings) -> dict[str, str]:
     login = {"username": ADMIN, "password": admin_password(settings)}
-    answer = httpx.post(f"{airflow_url(settings)}/auth/token", json=login, timeout=30).raise_for_status()
+    answer = httpx.post(f"{settings.airflow_url()}/auth/token", json=login, timeout=30).raise_for_status()
     return {"authorization": f"Bearer {answer.json()['access_token']}"}

@@ -116,8 +116,9 @@ def build_control_app() -> FastAPI:
     """The control API over the ledger of the settings. Raises whatever keeps it from starting."""
     from elastic_airflow.airflow_runs import AirflowJobRuns
     from elastic_airflow.airflow_users import AirflowUsers
-    from elastic_airflow.page.page_api import ui_router
+    from elastic_airflow.page.page_api import log_router, ui_router
     from elastic_core.control.plane import open_control
+    from elastic_core.control.rpc.api_v1 import PREFIX
     from elastic_core.control.rpc.http_api import create_app
     from elastic_core.protocol.tokens import KeyFile
 
@@ -129,4 +130,5 @@ def build_control_app() -> FastAPI:
         control, service_secret=secret, user_reads=reads, user_writes=acting_user(users), users=users
     )
     app.include_router(ui_router(control, settings), prefix="/ui", dependencies=[Depends(reads)])
+    app.include_router(log_router(control, settings), prefix=PREFIX, dependencies=[Depends(reads)])
     return app

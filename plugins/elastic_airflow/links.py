@@ -49,7 +49,7 @@ def tracker_url(job: JobStatus, settings: Settings) -> str | None:
     run, experiment = job.results.get("mlflow_run_id"), job.results.get("mlflow_experiment_id")
     if not run or settings.tracking_uri() == "none":
         return None
-    return f"{settings.tracking_uri()}/#/experiments/{experiment}/runs/{run}"
+    return f"{settings.mlflow_page()}/#/experiments/{experiment}/runs/{run}"
 
 
 def stored(job: JobStatus) -> dict[str, str]:

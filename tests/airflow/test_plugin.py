@@ -16,9 +16,10 @@ from fastapi.testclient import TestClient
 
 from elastic_airflow import api_server
 from elastic_airflow.api_server import mount_app, user_may
-from elastic_airflow.page.page_api import ui_router
+from elastic_airflow.page.page_api import log_router, ui_router
 from elastic_airflow.plugin import ElasticPlugin
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.api_v1 import PREFIX, described
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.rundir import RunDir
@@ -179,6 +180,15 @@ def test_what_a_job_prints_is_read_where_its_workers_run(
     assert reading.get("/ui/jobs/digits-1/log?after=8").json()["text"] == "epoch 2\n"
     for bad in ("rank=-1", "after=-1", "rank=x"):
         assert reading.get(f"/ui/jobs/digits-1/log?{bad}").status_code == 422
+
+
+def test_the_log_is_read_and_described_by_the_rest_api(plane: LedgerControl) -> None:
+    app = create_app(plane, service_secret=CONTROL_SECRET, user_reads=anybody, user_writes=nobody)
+    app.include_router(log_router(plane, Settings()), prefix=PREFIX)
+    plane.submit("digits-1", a_spec(), FACTS)
+    answer = TestClient(app).get(f"{PREFIX}/jobs/digits-1/log")
+    assert (answer.status_code, "it had no slots yet" in answer.json()["message"]) == (404, True)
+    assert "get" in described(app)["paths"][f"{PREFIX}/jobs/{{job_id}}/log"]
 
 
 def test_the_overview_says_what_is_expected_of_a_job_and_how_that_turned_out(

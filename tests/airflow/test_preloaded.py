@@ -24,7 +24,7 @@ from airflow.dag_processing.dagbag import BundleDagBag
 folder = Path(sys.argv[1])
 bags = [BundleDagBag(dag_folder=str(file), safe_mode=False, load_op_links=False, bundle_path=folder, bundle_name="b")
         for file in sorted(folder.glob("elastic_*.py"))]
-import elastic_core.protocol.http_client, elastic_core.launch.local
+import elastic_core.protocol.http_client, elastic_core.launch.launchers
 print(json.dumps({"dags": sorted(dag for bag in bags for dag in bag.dags), "threads": threads,
                   "heavy": sorted({"torch", "mlflow"} & loaded),
                   "new": sorted(name for name in set(sys.modules) - loaded

@@ -20,11 +20,10 @@ from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.process_groups import ExitReport
 from elastic_core.protocol.records import JobFacts
-from elastic_core.services.airflow import airflow_url
-from elastic_core.services.marks import of_home
 from elastic_core.services.platform import settings_environment
 from elastic_core.services.secrets import admin_password, read_secret
-from elastic_core.services.supervise import Supervisor
+from elastic_core.services.supervision.marks import of_home
+from elastic_core.services.supervision.supervise import Supervisor
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 from elastic_core.text import tail
@@ -80,13 +79,13 @@ class Platform:
     def airflow(self) -> httpx.Client:
         """Airflow's REST API as its administrator: `airflow.get("/dags")`. Errors are answers, not raised."""
         return httpx.Client(
-            base_url=f"{airflow_url(self.settings)}/api/v2", headers={"authorization": f"Bearer {self.token()}"},
+            base_url=f"{self.settings.airflow_url()}/api/v2", headers={"authorization": f"Bearer {self.token()}"},
             timeout=30.0, transport=httpx.HTTPTransport(retries=5),
         )  # fmt: skip
 
     def token(self) -> str:
         login = {"username": ADMIN, "password": admin_password(self.settings)}
-        answer = httpx.post(f"{airflow_url(self.settings)}/auth/token", json=login, timeout=30.0)
+        answer = httpx.post(f"{self.settings.airflow_url()}/auth/token", json=login, timeout=30.0)
         return str(answer.raise_for_status().json()["access_token"])
 
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None, run_id: str | None = None) -> str:

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from elastic_core.host.process import ProcessId
-from elastic_core.services.marks import of_program
 from elastic_core.services.secrets import read_secret
+from elastic_core.services.supervision.marks import of_program
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, start, trains
 from tests.train import forked

@@ -19,7 +19,6 @@ from elastic_core import client
 from elastic_core.domain import JobState
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import SubmissionState
-from elastic_core.services.airflow import airflow_url
 from elastic_core.services.platform import settings_environment
 from elastic_core.services.secrets import read_secret
 from tests.e2e.platform import Platform, eventually
@@ -61,7 +60,7 @@ def by_cli(platform: Platform) -> None:
 
 
 def by_rest(platform: Platform) -> None:
-    url = f"{airflow_url(platform.settings)}/elastic/ui/jobs/by-rest/start"
+    url = f"{platform.settings.airflow_url()}/elastic/ui/jobs/by-rest/start"
     for _ in range(2):  # an answer that was lost: asked again, it is one job
         answer = httpx.post(
             url, json={"spec": SPEC}, headers={"authorization": f"Bearer {platform.token()}"}, timeout=60

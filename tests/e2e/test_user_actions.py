@@ -11,7 +11,6 @@ import pytest
 
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.protocol.records import SegmentStatus
-from elastic_core.services.airflow import airflow_url
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import a_job, finished, job_of, log_of, start, states_of, tasks_of, trains
 
@@ -71,7 +70,7 @@ def pause(platform: Platform, dag_id: str, paused: bool) -> None:
 
 def page(platform: Platform) -> Any:
     headers = {"authorization": f"Bearer {platform.token()}"}
-    url = f"{airflow_url(platform.settings)}/elastic/ui/overview"
+    url = f"{platform.settings.airflow_url()}/elastic/ui/overview"
     return httpx.get(url, headers=headers, timeout=30).raise_for_status().json()
 
 

@@ -14,9 +14,11 @@ from elastic_core.host.messages import (
     AccessBrokerProcess,
     AgentProcess,
     CacheServerAddress,
+    CoordinatorHeard,
     GroupStop,
     Message,
     NodeNetwork,
+    NodeWorkers,
     OrderAllocation,
     OrderInForce,
     Rendezvous,
@@ -48,11 +50,18 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
         WorkerProcesses((WorkerProcess(7, 9, "n0:1"),)),
         None,
         "workers.json",
-        [{"pid": 7, "start_time": 9, "slot": "n0:1"}],
+        [{"pid": 7, "start_time": 9, "slot": "n0:1", "host": ""}],
     ),
+    (
+        NodeWorkers((WorkerProcess(7, 9, "n1:1", host="n1"),)),
+        "n1",
+        "workers@n1.json",
+        [{"pid": 7, "start_time": 9, "slot": "n1:1", "host": "n1"}],
+    ),
+    (CoordinatorHeard(12.5), None, "heard.json", {"at": 12.5}),
     (WorkersByRank((2, 0)), None, "ranks.json", [2, 0]),
-    (ServingState(7, 9, "n0:1"), 3, "serving-3.json", {"pid": 7, "start_time": 9, "slot": "n0:1"}),
-    (StandbyReady(7, 9, "n0:1"), 3, "waiting-3.json", {"pid": 7, "start_time": 9, "slot": "n0:1"}),
+    (ServingState(7, 9, "n0:1"), 3, "serving-3.json", {"pid": 7, "start_time": 9, "slot": "n0:1", "host": ""}),
+    (StandbyReady(7, 9, "n0:1"), 3, "waiting-3.json", {"pid": 7, "start_time": 9, "slot": "n0:1", "host": ""}),
     (
         StandbyRequest(2, (SLOT,)),
         None,
@@ -72,6 +81,8 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
             "user": [],
             "networks": {"n0": {"address": "10.0.0.7", "namespace": "ns0"}},
             "log_bytes": 0,
+            "node": "",
+            "silence_seconds": 0.0,
         },
     ),
     (GroupStop(5.0, 99.5), None, "stop.json", {"grace_seconds": 5.0, "kill_at": 99.5}),
@@ -127,8 +138,8 @@ def test_a_file_without_one_of_its_keys_is_named_with_the_key(
     tmp_path: Path, message: Message, of: int | str | None, name: str, content: Any
 ) -> None:
     broken = content[0] if isinstance(content, list) else content
-    optional = {"traceback", "control_url", "s3_endpoint", "user", "networks", "log_bytes"}
-    if isinstance(message, Rendezvous):
+    optional = {"traceback", "control_url", "s3_endpoint", "user", "networks", "log_bytes", "node", "silence_seconds"}
+    if isinstance(message, Rendezvous | WorkerProcess | WorkerProcesses):
         optional |= {"host", "port"}
     for key in [key for key in broken if key not in optional] if isinstance(broken, dict) else []:
         value = {other: broken[other] for other in broken if other != key}

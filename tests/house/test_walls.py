@@ -77,6 +77,7 @@ PLANTS: dict[str, list[tuple[str, str]]] = {
     "tracking": [("elastic_core/track/facts.py", "airflow")],
     "s3": [("elastic_core/state/stores/local_store.py", "boto3")],
     "http": [("elastic_core/commands/files.py", "httpx")],
+    "ray": [("elastic_core/launch/local.py", "ray")],
     "stores": [("elastic_core/state/stores/paths.py", "torch")],
 }
 

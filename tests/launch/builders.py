@@ -14,10 +14,12 @@ from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.launcher import GroupStatus, Launcher
 from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.on_ray.ray_launcher import RayLauncher
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.records import JobFacts, RestorePoint
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
+from tests.e2e.platform import PATIENCE
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
 SCRIPTS = "tests.launch.scripted_worker"
@@ -67,17 +69,20 @@ def scripted(home: Path, behaviours: str, control_url: str = "http://127.0.0.1:9
     return LocalLauncher(settings(home, control_url), worker_command=(sys.executable, *script, behaviours))
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> float:
+def wait_for(condition: Callable[[], object], seconds: float = 20.0, pause: float = 0.005) -> float:
     """Seconds until the condition held; fails when it does not in time."""
     start = time.monotonic()
     while not condition():
         assert time.monotonic() - start < seconds, f"did not happen within {seconds} s"
-        time.sleep(0.005)
+        time.sleep(pause)
     return time.monotonic() - start
 
 
 def wait_until_dead(launcher: Launcher, origin_epoch: int = 7, seconds: float = 20.0) -> GroupStatus:
-    wait_for(lambda: not launcher.poll(origin_epoch).alive, seconds)
+    if isinstance(launcher, RayLauncher):  # it is asked over HTTP, and starts a process of Ray's for each group
+        wait_for(lambda: not launcher.poll(origin_epoch).alive, 3 * PATIENCE * seconds, pause=0.2)
+    else:
+        wait_for(lambda: not launcher.poll(origin_epoch).alive, seconds)
     return launcher.poll(origin_epoch)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from elastic_core.host.environment import allowed
 from elastic_core.host.messages import AgentProcess
 from elastic_core.host.process import FORKED_FROM, kill_marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
-from tests.launch.builders import wait_for
+from elastic_core.launch.on_ray.ray_launcher import RayLauncher
+from elastic_core.settings import Settings
+from tests.launch.builders import SCRIPT, settings, wait_for
+from tests.launch.ray_nodes import RayCluster, skip_without_ray
 
 
 @pytest.fixture(scope="session")
@@ -67,8 +71,49 @@ def preloaded_home(executing_home: Path, fork_server: Path) -> Path:
 def executing_home(tmp_path: Path) -> Iterator[Path]:
     """A folder for state; whatever runs below it is ended with the test."""
     yield tmp_path
-    for path in (tmp_path / "run").glob("*"):
+    end_groups(tmp_path)
+
+
+def end_groups(home: Path) -> None:
+    for path in (home / "run").glob("*"):
         agent = RunDir(path).read(AgentProcess)
         if agent and agent.pid != os.getpid():  # the debug launcher's agent is this process
             agent.process.send(signal.SIGKILL)
         kill_marked(RUN_DIR, str(path))
+
+
+@dataclass
+class OnRay:
+    """An installation of a test's own on the session's Ray cluster of one node, n0 with 4 slots."""
+
+    cluster: RayCluster
+    settings: Settings
+
+    @property
+    def node_home(self) -> Path:
+        return self.settings.node_home() / "n0"
+
+    def run_dir(self, origin_epoch: int = 7) -> RunDir:
+        return RunDir.of(self.node_home, origin_epoch)
+
+    def scripted(self, behaviours: str) -> RayLauncher:
+        return RayLauncher(self.settings, worker_command=(sys.executable, "-S", str(SCRIPT), behaviours))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    skip_without_ray()
+    cluster = RayCluster(slots=4)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def on_ray(executing_home: Path, request: pytest.FixtureRequest) -> Iterator[OnRay]:
+    cluster: RayCluster = request.getfixturevalue("ray_cluster")
+    base = settings(executing_home).model_dump(include={"control_url", "grace_seconds", "node_memory_mb"})
+    here = OnRay(cluster, cluster.settings(executing_home, **base))
+    here.node_home.mkdir(parents=True)
+    fork_client.folder_of(here.node_home).symlink_to(request.getfixturevalue("fork_server_of_scripts"))
+    yield here
+    end_groups(here.node_home)

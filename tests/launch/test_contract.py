@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import UserError
+from elastic_core.host import fork_client
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.debug import DebugLauncher
 from elastic_core.launch.launcher import Launcher
 from elastic_core.launch.launchers import launcher as launcher_named
 from elastic_core.launch.local import LocalLauncher
 from tests.launch.builders import order, scripted, settings, wait_until_dead
+from tests.launch.conftest import OnRay
 
 Make = Callable[[Path, int], Launcher]
 
@@ -26,10 +28,21 @@ def local(home: Path, exit_code: int) -> Launcher:
     return scripted(home, f"exit:{exit_code}")
 
 
-@pytest.fixture(params=[local, debug], ids=["local", "debug"])
+@pytest.fixture(params=["local", "local, forked", "debug", "ray"])
+def home(request: pytest.FixtureRequest, executing_home: Path) -> Path:
+    if request.param == "local, forked":
+        fork_client.folder_of(executing_home).symlink_to(request.getfixturevalue("fork_server_of_scripts"))
+    return executing_home
+
+
+@pytest.fixture
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
+    kind = request.node.callspec.params["home"]
+    if kind == "ray":
+        on_ray: OnRay = request.getfixturevalue("on_ray")
+        return lambda home, exit_code: on_ray.scripted(f"exit:{exit_code}")
     monkeypatch.setattr("elastic_core.launch.debug.PATIENCE_SECONDS", 0.0)
-    return request.param
+    return debug if kind == "debug" else local
 
 
 @pytest.mark.parametrize(
@@ -72,7 +85,9 @@ def test_a_group_that_never_was_is_nothing(home: Path, make: Make) -> None:
     launcher.forget(99)
 
 
-def test_debug_runs_in_this_process_with_the_ranks_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_runs_in_this_process_with_the_ranks_environment(
+    executing_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import os
 
     monkeypatch.setattr("elastic_core.launch.debug.PATIENCE_SECONDS", 0.0)
@@ -84,19 +99,19 @@ def test_debug_runs_in_this_process_with_the_ranks_environment(home: Path, monke
         seen.update(os.environ, pid=str(os.getpid()), segment=RunDir(run_dir).order().segment_id)
         return 0
 
-    DebugLauncher(settings(home), worker).start(order(num_slots=1))
+    DebugLauncher(settings(executing_home), worker).start(order(num_slots=1))
     assert seen["pid"] == str(os.getpid())
     assert (seen["RANK"], seen["WORLD_SIZE"], seen["segment"]) == ("0", "1", "job__seg_0")
     assert dict(os.environ) == before
 
 
-def test_debug_refuses_more_than_one_slot(home: Path) -> None:
+def test_debug_refuses_more_than_one_slot(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"runs one slot, and segment job__seg_0 was granted 2; set slots.max to 1"):
-        DebugLauncher(settings(home)).start(order(num_slots=2))
+        DebugLauncher(settings(tmp_path)).start(order(num_slots=2))
 
 
-def test_launchers_are_found_by_name(home: Path) -> None:
-    assert isinstance(launcher_named("local", settings(home)), LocalLauncher)
-    assert isinstance(launcher_named("debug", settings(home)), DebugLauncher)
-    with pytest.raises(UserError, match="there is no launcher 'ray'; there are: debug, local"):
-        launcher_named("ray", settings(home))
+def test_launchers_are_found_by_name(tmp_path: Path) -> None:
+    assert isinstance(launcher_named("local", settings(tmp_path)), LocalLauncher)
+    assert isinstance(launcher_named("debug", settings(tmp_path)), DebugLauncher)
+    with pytest.raises(UserError, match="there is no launcher 'slurm'; there are: debug, local, ray"):
+        launcher_named("slurm", settings(tmp_path))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import NotFound
-from elastic_core.host.messages import WorkersByRank
+from elastic_core.host.messages import AgentProcess, WorkersByRank
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.job_logs import read_job_log
 from elastic_core.launch.launcher import Launcher
@@ -44,6 +44,15 @@ def test_it_is_the_newest_attempt_unless_another_is_asked_for(launcher: Launcher
     first = read_job_log(launcher, "job-a", GROUPS, attempt=1)
     assert (first.ended, first.ranks, first.text, first.last_segment) == (True, 1, "worker 1 of 3\n", 2)
     assert read_job_log(launcher, "job-a", GROUPS, rank=1, after=7).text == "1 of 9\n"
+
+
+def test_looking_says_nothing_of_a_group_whose_processes_are_out_of_sight(launcher: Launcher, tmp_path: Path) -> None:
+    """As from another container: its agent is no process there, and must not be taken for dead."""
+    folder = RunDir.of(tmp_path, 9)
+    folder.write_order(order(origin_epoch=9))
+    folder.write(AgentProcess(2**22 - 1, 1))
+    assert not read_job_log(launcher, "job-a", GROUPS).ended
+    assert folder.exit_report() is None
 
 
 def test_what_is_not_there_is_said_with_what_is(launcher: Launcher) -> None:

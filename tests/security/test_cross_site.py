@@ -34,10 +34,13 @@ def client(app: FastAPI) -> Iterator[httpx.Client]:
         yield made
 
 
-def writes(app: FastAPI) -> list[str]:
-    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.path.startswith("/ui")]
-    paths = [route.path for route in routes if route.methods - {"GET", "HEAD"}]
-    return [path.replace("{job_id}", "job-a").replace("{segment_id}", "job-a__seg_0") for path in paths]
+def writes(app: FastAPI) -> list[tuple[str, str]]:
+    """Method and path of every route that changes something for a person."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.path.startswith(("/ui", "/api"))]
+    found = [(method, route.path) for route in routes for method in route.methods - {"GET", "HEAD"}]
+    return [
+        (method, path.replace("{job_id}", "job-a").replace("{segment_id}", "job-a__seg_0")) for method, path in found
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +60,8 @@ def test_a_write_that_another_site_may_have_made_is_refused(
     app: FastAPI, client: httpx.Client, headers: dict[str, str], status: int, says: str
 ) -> None:
     assert len(writes(app)) >= 4
-    for path in writes(app):
-        answer = client.post(path, content=b'{"reason": "x"}', headers=headers)
+    for method, path in writes(app):
+        answer = client.request(method, path, content=b'{"reason": "x"}', headers=headers)
         assert (answer.status_code, says in answer.json()["message"]) == (status, True), (path, answer.text)
 
 

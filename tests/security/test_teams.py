@@ -102,9 +102,21 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/ui/cancel": {"job_ids": ["{job}"], "reason": "enough"},
     "/ui/nodes/node-a/set_aside": {"reason": "its fan is broken"},
     "/ui/nodes/node-a/take_back": {},
+    "/api/v1/jobs": {"job_id": "new", "spec": SPEC},
+    "/api/v1/jobs/{job}/pause": {"reason": "lunch"},
+    "/api/v1/jobs/{job}/resume": {},
+    "/api/v1/jobs/{job}/checkpoint": {"reason": "a storm comes"},
+    "/api/v1/jobs/{job}/stop": {"reason": "enough"},
+    "/api/v1/jobs/{job}/cancel": {"reason": "enough"},
+    "/api/v1/jobs/{job}/revive": {},
+    "/api/v1/jobs/{job}/rollback": {"checkpoint_id": 1},
+    "/api/v1/jobs/{job}": {"priority": 1},  # PATCH
+    "/api/v1/nodes/node-a/set-aside": {"reason": "its fan is broken"},
+    "/api/v1/nodes/node-a/take-back": {},
 }
+SUBMITS = ("/start", "/api/v1/jobs")
 # Routes and methods of the pool itself: the operator's, and administrators'.
-POOL = ("/ui/nodes/", "set_", "take_back_")
+POOL = ("/ui/nodes/", "/api/v1/nodes/", "set_policy", "set_cluster", "set_aside_", "take_back_")
 # role -> (route of an own job, of another's job, a submission) is let in
 ROLES = {
     "": (False, False, False),
@@ -120,7 +132,7 @@ def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
     acting = {
         route.path
         for route in app.routes
-        if isinstance(route, APIRoute) and route.path.startswith("/ui") and route.methods - {"GET", "HEAD"}
+        if isinstance(route, APIRoute) and route.path.startswith(("/ui", "/api")) and route.methods - {"GET", "HEAD"}
     }
     parts = {"{job}__seg_0": "{segment_id}", "{job}": "{job_id}", "/new/": "/{job_id}/", "/node-a/": "/{node}/"}
     named = set(ROUTES)
@@ -137,8 +149,10 @@ def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
         for job_id, is_own in (("bens", False), ("anns", True)):
             before = [(job.job_id, job.state) for job in control.jobs()]
             body = json.loads(json.dumps(ROUTES[path]).replace("{job}", job_id))
-            answer = client.post(path.replace("{job}", job_id), json=body, headers={**OWN_PAGE, "x-user": who})
-            let_in = submits if path.endswith("/start") else own if is_own else others
+            method = "PATCH" if path.endswith("/jobs/{job}") else "POST"
+            address, headers = path.replace("{job}", job_id), {**OWN_PAGE, "x-user": who}
+            answer = client.request(method, address, json=body, headers=headers)
+            let_in = submits if path.endswith(SUBMITS) else own if is_own else others
             if path.startswith(POOL):
                 let_in = who == "root"
             if path == "/ui/cancel" and answer.status_code == 200:
@@ -156,6 +170,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "revive": {"job_id": "bens"},
     "rollback": {"job_id": "bens", "checkpoint_id": 1},
     "revoke": {"segment_id": "bens__seg_0", "reason": "enough"},
+    "pause": {"job_id": "bens", "reason": "lunch"},
+    "resume": {"job_id": "bens"},
+    "set_job": {"job_id": "bens", "changes": {"priority": 1}},
+    "checkpoint_now": {"job_id": "bens", "reason": "a storm comes"},
+    "stop": {"job_id": "bens", "reason": "enough"},
     "start_job": {"job_id": "new", "spec": SPEC},
     "check_submission": {"job_id": "new", "spec": SPEC},
     "submit": {"job_id": "new", "spec": SPEC, "facts": {"dataset_samples": 100}},

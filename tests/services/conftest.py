@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.host.process import end_processes
-from elastic_core.services.marks import of_home
-from elastic_core.services.supervise import Supervisor
+from elastic_core.services.supervision.marks import of_home
+from elastic_core.services.supervision.supervise import Supervisor
 
 
 @pytest.fixture

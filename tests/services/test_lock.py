@@ -69,7 +69,7 @@ def test_every_package_is_pinned_once_with_hashes(path: Path) -> None:
 def test_what_setup_installs_is_checked_and_leaves_nothing_to_resolve() -> None:
     installs = re.findall(r"pip install (.*)$", (ROOT / "Makefile").read_text(), re.M)
     from_locks = [line for line in installs if "-r " in line]
-    assert len(from_locks) == 3
+    assert len(from_locks) >= 4  # the platform, its CUDA build, the site, the tools
     assert [line for line in from_locks if "--require-hashes --no-deps" not in line] == []
 
 

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from elastic_core.services.marks import of_home
 from elastic_core.services.postgres import EmbeddedPostgres, database_urls
-from elastic_core.services.program import Stack, Stage
 from elastic_core.services.secrets import ensure_secrets, read_secret
-from elastic_core.services.supervise import Supervisor
+from elastic_core.services.supervision.marks import of_home
+from elastic_core.services.supervision.program import Stack, Stage
+from elastic_core.services.supervision.supervise import Supervisor
 from elastic_core.settings import Settings
 from tests.services.test_stack import down, eventually, up
 

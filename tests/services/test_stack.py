@@ -16,9 +16,9 @@ import pytest
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.process import ProcessId
 from elastic_core.services import stack as services
-from elastic_core.services.marks import of_home, of_program
-from elastic_core.services.program import Port, Program, Stack, Stage
-from elastic_core.services.supervise import Supervisor
+from elastic_core.services.supervision.marks import of_home, of_program
+from elastic_core.services.supervision.program import Port, Program, Stack, Stage
+from elastic_core.services.supervision.supervise import Supervisor
 
 LOOPBACK = "127.0.0.1"
 
@@ -149,7 +149,7 @@ def test_other_settings_are_refused_while_services_run_and_touch_nothing(home: P
     stack = stack_of(home, sleeper())
     first = up(stack)
     before = {path: path.read_text() for path in (home / "services").glob("s*.*") if path.is_file()}
-    with pytest.raises(UserError, match=r"other settings.*elastic down"):
+    with pytest.raises(UserError, match=r"other settings.*elastic up --restart"):
         up(stack_of(home, sleeper(environment={"COLOUR": "blue"})))
     assert before == {path: path.read_text() for path in before}
     assert up(stack) == first

@@ -10,7 +10,7 @@ from elastic_core.comm.algorithms import NAMES
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, check_against, parse_cluster_spec, parse_job_spec
 from elastic_core.spec.form import spec_from_form
-from elastic_core.spec.job_comm import CLASSES, HIERARCHICAL, MOMENTA, admitted
+from elastic_core.spec.parts.job_comm import CLASSES, HIERARCHICAL, MOMENTA, admitted
 
 JOB = {"name": "j", "entry_point": "m:C", "work": {"epochs": 1}, "batch": {"min": 8, "max": 64}}
 

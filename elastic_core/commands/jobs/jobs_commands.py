@@ -1,5 +1,5 @@
 """`elastic jobs list | show | segments | explain | audit | submit | cancel | revive | rollback | replay`, and those of
-`log_commands` and `estimating`.
+`log_commands`, `estimating` and `steering_commands`.
 
 Talks to the control API with the service secret; only `replay` opens the ledger itself, and `audit` the store.
 """
@@ -20,22 +20,26 @@ from elastic_core import client
 from elastic_core.client import WAIT_SECONDS
 from elastic_core.commands.audit_commands import words_of
 from elastic_core.commands.forecast_commands import lines_of
-from elastic_core.commands.jobs import log_commands
+from elastic_core.commands.jobs import log_commands, steering_commands
+from elastic_core.commands.jobs.ended_jobs import ended_words, lines_of_ended
 from elastic_core.commands.jobs.estimating import Profile, estimate, with_profile
-from elastic_core.commands.opening import As, Store, open_api, read_json
+from elastic_core.commands.opening import As, JobId, Store, complete_job, open_api, read_json
 from elastic_core.commands.printing import Json, print_json, print_table
-from elastic_core.domain import Allocation, to_json
-from elastic_core.errors import UserError
+from elastic_core.domain import Allocation, JobState, to_json
+from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
 from elastic_core.protocol.http_client import HttpControl
-from elastic_core.protocol.records import JobStatus, SegmentStatus, SubmissionState
+from elastic_core.protocol.records import CancelOutcome, JobStatus, SegmentStatus, SubmissionState
 from elastic_core.settings import Settings
 from elastic_core.text import plural, span
 
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
 app.command()(estimate)
 app.command()(log_commands.logs)
+for steering in (steering_commands.pause, steering_commands.resume, steering_commands.stop):
+    app.command()(steering)
+app.command("set")(steering_commands.set_job)
 LAST_ACTIONS = 10
 CANCELLED_AT_ONCE = 100  # an answer within the client's time-out also on a busy machine
 _out = Console(highlight=False, soft_wrap=True)
@@ -51,15 +55,15 @@ def list_jobs(
         print_json([to_json(job) for job in jobs])
         return
     rows = (
-        (job.job_id, job.state, _progress(job), job.step, _places(job.allocation), _batch(job.allocation), _left(job),
-         job.error or job.target_reason)
+        (job.job_id, "paused" if job.paused else job.state, _progress(job), job.step, _places(job.allocation),
+         _batch(job.allocation), _left(job), job.error or job.target_reason)
         for job in jobs
     )  # fmt: skip
     print_table(("job", "state", "done", "step", "slots", "batch", "left", "why"), rows)
 
 
 @app.command()
-def show(job: str, as_json: Json = False) -> None:
+def show(job: JobId, as_json: Json = False) -> None:
     """One job: progress, what it holds and why, what is expected of it or how that turned out, its results."""
     api = open_api(Settings())
     status = api.job(job)
@@ -67,12 +71,15 @@ def show(job: str, as_json: Json = False) -> None:
         print_json(to_json(status))
         return
     _print_facts(status)
+    if status.state is not JobState.ACTIVE:
+        for name, value in lines_of_ended(status, api.segments(job), api.checkpoints(job)):
+            _out.print(f"{name:10} {value}", markup=False)
     for record in reversed(api.audit_records([job], limit=LAST_ACTIONS)):
         _out.print(f"{'action':10} {_time(record.at)}  {words_of(record)}", markup=False)
 
 
 @app.command()
-def segments(job: str, as_json: Json = False) -> None:
+def segments(job: JobId, as_json: Json = False) -> None:
     """The stretches of a job's training: what each held, how long it waited, why it ended."""
     statuses = open_api(Settings()).segments(job)
     if as_json:
@@ -87,7 +94,7 @@ def segments(job: str, as_json: Json = False) -> None:
 
 
 @app.command()
-def explain(job: str, as_json: Json = False) -> None:
+def explain(job: JobId, as_json: Json = False) -> None:
     """Why the job holds, or waits for, what it does: the last decision that spoke of it."""
     why = open_api(Settings()).explain(job)
     if as_json:
@@ -103,7 +110,7 @@ def explain(job: str, as_json: Json = False) -> None:
 
 
 @app.command()
-def audit(job: str, store: Store = "", as_json: Json = False) -> None:
+def audit(job: JobId, store: Store = "", as_json: Json = False) -> None:
     """Prove what the job has read: each finished epoch once, the last as far as it goes. Exit code 1: it has not."""
     from elastic_core.state.format.manifest import read_manifest  # loads torch, as the next do
     from elastic_core.state.stores.store_urls import open_store
@@ -154,7 +161,7 @@ def submit(
 
 @app.command()
 def cancel(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...")] = None,
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", autocompletion=complete_job)] = None,
     reason: Annotated[str, typer.Option(help="shown with the job")] = "by hand",
     queue: Annotated[str, typer.Option(help="all active jobs of this queue")] = "",
     of: Annotated[str, typer.Option("--user", help="all active jobs that this user submitted")] = "",
@@ -163,11 +170,11 @@ def cancel(
     user: As = "",
     as_json: Json = False,
 ) -> None:
-    """Stop jobs, without a last commit. Exit code 1: one of many was not."""
+    """End jobs now, without a last commit (`stop` waits for one). Exit code 1: one of many was not."""
     api = open_api(Settings(), user)
     chosen = _chosen(api, jobs or [], queue, of, everything)
     if jobs and len(chosen) == 1:
-        _print_status(api.cancel(chosen[0], reason), as_json)
+        _print_status(_cancel(api, chosen[0], reason), as_json)
         return
     if not yes and chosen:
         typer.confirm(f"Cancel {plural(len(chosen), 'job')}?", abort=True, err=True)
@@ -179,9 +186,24 @@ def cancel(
     if as_json:
         print_json([to_json(outcome) for outcome in outcomes])
     else:
-        print_table(("job", "state", "why not"), ((o.job_id, o.state or "", o.error or "") for o in outcomes))
-    if any(outcome.error for outcome in outcomes):
+        print_table(("job", "state", "why not"), ((o.job_id, o.state or "", _why_not(o)) for o in outcomes))
+    if any(_why_not(outcome) for outcome in outcomes):
         raise typer.Exit(1)
+
+
+def _why_not(outcome: CancelOutcome) -> str:
+    if outcome.error or outcome.state is JobState.CANCELLED:
+        return outcome.error or ""
+    return f"it has ended before: {outcome.state}"
+
+
+def _cancel(api: HttpControl, job: str, reason: str) -> JobStatus:
+    """Raises `Conflict` for a job that has ended before: nothing of it is cancelled."""
+    before = api.job(job)
+    status = before if before.state is not JobState.ACTIVE else api.cancel(job, reason)
+    if status is before or status.state is not JobState.CANCELLED:
+        raise Conflict(f"the job {job!r} has ended, {ended_words(status)}: there is nothing to cancel")
+    return status
 
 
 def _chosen(api: HttpControl, named: list[str], queue: str, of: str, everything: bool) -> list[str]:
@@ -197,14 +219,14 @@ def _chosen(api: HttpControl, named: list[str], queue: str, of: str, everything:
 
 
 @app.command()
-def revive(job: str, user: As = "", as_json: Json = False) -> None:
+def revive(job: JobId, user: As = "", as_json: Json = False) -> None:
     """Open a failed or cancelled job again, from its last good checkpoint."""
     _print_status(open_api(Settings(), user).revive(job), as_json)
 
 
 @app.command()
 def rollback(
-    job: str,
+    job: JobId,
     checkpoint: Annotated[int, typer.Argument(help="id, see `elastic checkpoint ls JOB`")],
     user: As = "",
     as_json: Json = False,
@@ -261,7 +283,7 @@ def _print_facts(job: JobStatus) -> None:
         "state": job.state + (f": {job.error}" if job.error else ""),
         "done": f"{work} ({_progress(job)}), step {job.step}",
         "read": _read(job),
-        "left": _left(job) or "unknown",
+        "left": (_left(job) or "unknown") if job.state is JobState.ACTIVE else "",
         "segment": f"{job.segment_id} ({job.segment_state}), lineage {job.lineage}",
         "holds": f"{_places(job.allocation) or 'no slots'}, global batch {_batch(job.allocation) or '-'}",
         "layout": str(job.allocation.layout) if job.allocation is not None and not job.allocation.stages else "",
@@ -269,6 +291,7 @@ def _print_facts(job: JobStatus) -> None:
         "placement": f"{job.spec.placement}: {figures_words(job)}" if figures_words(job) else "",
         "exchange": exchange_words(job),
         "why": job.target_reason,
+        "set": job.changes.words,
         "spent": cost_words(job),
         "submitted": _time(job.submitted_at) + (f" by {job.submitted_by}" if job.submitted_by else ""),
         "finished": _time(job.finished_at),

@@ -1,6 +1,6 @@
 """`elastic jobs logs`: what a job prints, live, over all its attempts.
 
-Reads the files of this host's process groups (`launch.job_logs`): it is for the host on which workers run.
+Asks the launcher (`launch.job_logs`): 'local' reads this host's files, 'ray' asks the nodes' agents.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elastic_core.commands.opening import open_api
+from elastic_core.commands.opening import JobId, open_api
 from elastic_core.domain import JobState
 from elastic_core.errors import NotFound
 from elastic_core.launch.job_logs import JobLog, read_job_log
-from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.launcher import Launcher
+from elastic_core.launch.launchers import chosen
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.settings import Settings
 
@@ -25,7 +26,7 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def logs(
-    job: str,
+    job: JobId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job is over")] = False,
     rank: Annotated[int, typer.Option(min=0, help="the worker whose output it is")] = 0,
     attempt: Annotated[
@@ -36,7 +37,7 @@ def logs(
 ) -> None:
     """What a worker of the job prints, its traceback included. Notes on attempts go to standard error."""
     api, settings = open_api(Settings()), Settings()
-    reader = _Reader(api, LocalLauncher(settings), job, rank)
+    reader = _Reader(api, chosen(settings), job, rank)
     shown = reader.wait_for_first(attempt) if follow else reader.read(attempt, None)
     _say(shown)
     if everything:
@@ -56,7 +57,7 @@ def logs(
 
 
 class _Reader:
-    def __init__(self, api: HttpControl, launcher: LocalLauncher, job: str, rank: int) -> None:
+    def __init__(self, api: HttpControl, launcher: Launcher, job: str, rank: int) -> None:
         self._api, self._launcher, self._job, self._rank = api, launcher, job, rank
 
     def read(self, attempt: int | None, after: int | None) -> JobLog:

@@ -19,7 +19,7 @@ from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.records import JobFacts
 from elastic_core.protocol.tokens import TrainerTokens
 from elastic_core.spec import JobSpec
-from elastic_core.spec.job_comm import STEPS_ALONE
+from elastic_core.spec.parts.job_comm import STEPS_ALONE
 
 
 def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, lease: LeaseRow) -> LaunchOrder:

@@ -12,12 +12,14 @@ from elastic_core.control.ledger import lineage, views
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.orders import issue, launch_order
 from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, JobRow, LeaseRow, SegmentRow, TargetRow
-from elastic_core.domain import JobState, Plan, Target, from_json
-from elastic_core.errors import Conflict
+from elastic_core.domain import JobState, Plan, Snapshot, Target, from_json
+from elastic_core.errors import Conflict, NotFound
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.records import (
     REGISTERED_VERSIONS,
     CheckpointRecord,
+    DecisionListed,
+    DecisionRecord,
     Explanation,
     JobGroup,
     JobStatus,
@@ -138,6 +140,33 @@ def explain(tx: Tx, job_id: str) -> Explanation:
         reason=status.target_reason or from_json(Target, target.target).reason,
         others={other: t.reason for other, t in plan.targets.items() if other != job_id},
     )
+
+
+def decisions(tx: Tx, limit: int, before: int | None) -> list[DecisionListed]:
+    """The last ones, newest first; those with a number below `before`, if given."""
+    query = select(*_LISTED).order_by(DecisionRow.id.desc()).limit(limit)
+    rows = tx.session.execute(query if before is None else query.where(DecisionRow.id < before))
+    return [DecisionListed(**{**row._mapping, "actions": tuple(row.actions)}) for row in rows]
+
+
+def decision(tx: Tx, decision_id: int) -> DecisionRecord:
+    """Raises `NotFound` for one that never was, or is not kept any more."""
+    row = tx.session.get(DecisionRow, decision_id)
+    if row is None:
+        raise NotFound(
+            f"there is no decision {decision_id}, or none any more (ELASTIC_KEEP_DAYS, ELASTIC_KEEP_DECISIONS)"
+        )
+    listed = DecisionListed(
+        decision_id=row.id, version=row.version, at=row.at, trigger=row.trigger, policy=row.policy, wanted=row.wanted,
+        failure=row.failure, seconds=row.seconds, actions=tuple(row.actions),
+    )  # fmt: skip
+    return DecisionRecord(decision=listed, snapshot=from_json(Snapshot, row.snapshot), plan=from_json(Plan, row.plan))
+
+
+_LISTED = (
+    DecisionRow.id.label("decision_id"), DecisionRow.version, DecisionRow.at, DecisionRow.trigger, DecisionRow.policy,
+    DecisionRow.wanted, DecisionRow.failure, DecisionRow.seconds, DecisionRow.actions,
+)  # fmt: skip
 
 
 def reads(tx: Tx, job_id: str) -> list[Mapping[str, Any]]:

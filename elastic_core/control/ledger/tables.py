@@ -62,6 +62,8 @@ class JobRow(Base):
     notes: Mapped[list[str]] = mapped_column(default=list)
     results: Mapped[Json] = mapped_column(default=dict)
     exchange_fallback: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))  # an `ExchangeFallback`
+    paused: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))  # a `Pause`
+    changes: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))  # a `JobChanges`
     hindsight: Mapped[list[Json] | None] = mapped_column(JSONB(none_as_null=True))  # grades of its forecasts, once over
 
 

@@ -32,9 +32,10 @@ from elastic_core.domain import (
     from_json,
 )
 from elastic_core.protocol.forecasts import Forecast
-from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, SegmentStatus
+from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, Pause, SegmentStatus
 from elastic_core.spec import JobSpec
 from elastic_core.spec.job import most_samples
+from elastic_core.spec.job_changes import AS_SUBMITTED, JobChanges
 
 
 def checkpoint_record(row: CheckpointRow) -> CheckpointRecord:
@@ -57,6 +58,19 @@ def checkpoint_record(row: CheckpointRow) -> CheckpointRecord:
         progress=row.progress,
         gain=row.gain,
     )
+
+
+def changes_of(job: JobRow) -> JobChanges:
+    return AS_SUBMITTED if job.changes is None else from_json(JobChanges, job.changes)
+
+
+def pause_of(job: JobRow) -> Pause | None:
+    return None if job.paused is None else from_json(Pause, job.paused)
+
+
+def spec_in_force(job: JobRow) -> JobSpec:
+    """The job's spec with what was set since."""
+    return changes_of(job).applied(from_json(JobSpec, job.spec))
 
 
 def segment_status(row: SegmentRow, lease: LeaseRow | None) -> SegmentStatus:
@@ -213,6 +227,7 @@ def _job_status(
     active = job.state == JobState.ACTIVE
     seconds_left = _seconds_left(left, speed, forecast, now) if active and lease is not None else None
     rate = sum(prices.get(slot.node, 0.0) for slot in held.slots) if held is not None else 0.0
+    pause = pause_of(job) if active else None
     placed = from_json(Target, target.target).placed if target is not None and spec.places_layers else None
     return JobStatus(
         job_id=job.id,
@@ -228,7 +243,7 @@ def _job_status(
         segment_id=segment.id,
         segment_state=SegmentState(segment.state),
         allocation=held,
-        target_reason=_why(segment, target) if active else "",
+        target_reason=_why(segment, target, pause) if active else "",
         error=job.error,
         notes=tuple(job.notes),
         samples_read=samples,
@@ -248,6 +263,8 @@ def _job_status(
         hindsight=forecast_rows.hindsight(job),
         submitted_by=job.submitted_by,
         epoch=segment.epoch,
+        paused=pause,
+        changes=changes_of(job),
     )
 
 
@@ -269,8 +286,11 @@ def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now
     return left / speed if speed else None
 
 
-def _why(segment: SegmentRow, target: TargetRow | None) -> str:
+def _why(segment: SegmentRow, target: TargetRow | None, pause: Pause | None) -> str:
     """Why an active job holds, will hold or waits for what it does."""
+    if pause is not None:
+        holds = segment.state in (SegmentState.GRANTED, SegmentState.RUNNING)
+        return f"to be {pause.words}, once it has committed" if holds else pause.words
     if segment.state == SegmentState.CREATED:
         wants = "between two segments: " if segment.follows else "not started: "
         asked = f"{wants}nobody has asked for the slots of {segment.id} yet (its run in Airflow does)"

@@ -3,10 +3,10 @@
 - `POST /service/<method>`: operators, triggers, the CLI; signed with the service secret (HMAC). Where the request says
   for whom it acts, it has no more rights than they.
 - `POST /trainer/<method>`: the processes of one segment, and the agent that watches them; a bearer token each.
-- `/ui/...`: people, behind Airflow's own login; the plugin brings the dependencies that check their roles.
+- `/ui/...` and `/api/v1/...`: people, behind Airflow's own login; the plugin brings what checks their roles.
 
 Handlers are synchronous, so they run in the server's thread pool and a slow decision never blocks its loop.
-There is no OpenAPI page: the contract is `elastic_core.protocol`.
+`/api/v1` has an OpenAPI description (`rpc.api_v1`); of the others the contract is `elastic_core.protocol`.
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
@@ -18,6 +18,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.types import Scope
 
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.api_v1 import include_api
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.control.teams.permissions import check_method
 from elastic_core.domain import to_json
@@ -53,6 +54,7 @@ def create_app(
     app.include_router(_ui_forecasts(control, user_reads))
     app.include_router(_ui_job_writes(control, user_writes))
     app.include_router(_ui_more_writes(control, user_writes))
+    include_api(app, control, reads=user_reads, writes=user_writes, body=_body)
     return app
 
 

@@ -36,6 +36,7 @@ from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.plans.exchanges import with_exchanges
 from elastic_core.policy.plans.plan_check import violations
+from elastic_core.policy.rules.paused_jobs import without_paused
 from elastic_core.policy.rules.placed_alone import decide_on_one_type, places
 from elastic_core.policy.rules.slot_quotas import over_quota, with_waiting, within_quotas
 from elastic_core.protocol.encoding import dumps, loads
@@ -171,9 +172,10 @@ def ask(policy: Policy, snapshot: Snapshot) -> Plan:
 
 def ask_within_quotas(decide: Callable[[Snapshot], Plan], snapshot: Snapshot, placing: bool) -> Plan:
     """`placing`: whether the policy gives a job slots of several types."""
-    within, waiting = within_quotas(snapshot)
+    asked, paused = without_paused(snapshot)
+    within, waiting = within_quotas(asked)
     plan = decide(within) if placing else decide_on_one_type(decide, within)
-    return checked(with_exchanges(with_waiting(plan, waiting), snapshot), snapshot)
+    return checked(with_exchanges(with_waiting(plan, {**paused, **waiting}), snapshot), snapshot)
 
 
 def checked(plan: Plan, snapshot: Snapshot) -> Plan:
@@ -185,13 +187,14 @@ def checked(plan: Plan, snapshot: Snapshot) -> Plan:
 
 def carried_over(last: Plan, snapshot: Snapshot, why: str) -> Plan:
     """The last plan's targets for the jobs that are still there; who is new waits. To be asked again soon."""
+    asked, paused = without_paused(snapshot)
     targets = {
         job.job_id: replace(target, reason=f"{target.reason} (kept: {why})")
         if (target := last.targets.get(job.job_id)) is not None
         else Target.nothing(f"waits: {why}, and the last plan, which stays, does not know it")
-        for job in snapshot.jobs
+        for job in asked.jobs
     }
-    return Plan(policy=KEPT, targets=targets, wake_at=snapshot.now + AGAIN_SECONDS, notes=(why,))
+    return Plan(policy=KEPT, targets={**targets, **paused}, wake_at=snapshot.now + AGAIN_SECONDS, notes=(why,))
 
 
 class InvalidPlan(ElasticError):

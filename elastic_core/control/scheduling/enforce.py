@@ -11,6 +11,7 @@ from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.nodes import set_aside_nodes
 from elastic_core.control.ledger.tables import DecisionRow, JobRow, LeaseRow, SegmentRow, TargetRow
+from elastic_core.control.ledger.views import spec_in_force
 from elastic_core.control.scheduling.snapshots import between_until, submission
 from elastic_core.crashing import crash_here
 from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, Target, from_json, to_json
@@ -18,7 +19,6 @@ from elastic_core.policy.base.queue import in_order
 from elastic_core.policy.plans.grants import grants_to_returning, plan_moves, usable
 from elastic_core.policy.plans.moves import Asker, Holder, Moves
 from elastic_core.snapshot.job_record import Submission
-from elastic_core.spec import JobSpec
 
 _LIVE = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
 _WAITING = select(SegmentRow.job_id, SegmentRow.id).where(SegmentRow.state == SegmentState.WAITING)
@@ -70,7 +70,7 @@ def _in_force(tx: Tx) -> DecisionRow | None:
 
 def _waiting_jobs(tx: Tx, job_ids: Iterable[str]) -> list[Submission]:
     waiting = tx.among(JobRow.id, _waiting(tx, job_ids))
-    return [submission(job, from_json(JobSpec, job.spec)) for job in waiting]
+    return [submission(job, spec_in_force(job)) for job in waiting]
 
 
 def _moves(tx: Tx, jobs: Iterable[JobView] | Iterable[Submission], targets: Mapping[str, Target]) -> Moves:

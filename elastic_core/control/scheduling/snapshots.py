@@ -18,7 +18,7 @@ from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.nodes import nodes_to_decide_on, queues
 from elastic_core.control.ledger.profiles import noise_scales, pasts, placed_speeds, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
-from elastic_core.control.ledger.views import last_segments, live_leases
+from elastic_core.control.ledger.views import last_segments, live_leases, pause_of, spec_in_force
 from elastic_core.domain import (
     EXACT,
     JobState,
@@ -129,7 +129,7 @@ def _records(
     records = []
     for job_id, job in jobs.items():
         segment, (last, live) = segments[job_id], held.get(job_id, (None, None))
-        spec, head = from_json(JobSpec, job.spec), heads.get(job_id)
+        spec, head = spec_in_force(job), heads.get(job_id)
         holds = live is not None and live.segment_id == segment.id
         records.append(
             JobRecord(
@@ -157,6 +157,8 @@ def _records(
 
 
 def submission(job: JobRow, spec: JobSpec) -> Submission:
+    """`spec`: the one in force."""
+    pause = pause_of(job)
     limits = limits_of(spec, from_json(JobFacts, job.facts))
     if job.exchange_fallback is not None:
         limits = replace(limits, comm=EXACT)
@@ -173,6 +175,7 @@ def submission(job: JobRow, spec: JobSpec) -> Submission:
         budget=spec.budget,
         prefers_cost=spec.prefer == "cost",
         user=job.submitted_by,
+        paused="" if pause is None else pause.words,
     )
 
 

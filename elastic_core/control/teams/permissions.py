@@ -23,6 +23,10 @@ class Action(StrEnum):
     REVIVE = "revive"
     ROLLBACK = "roll back"
     BOUNDARY = "ask for a boundary"
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    SET = "set"
     SET_POLICY = "set the policy"
     SET_CLUSTER = "set the cluster"
     SET_ASIDE = "set aside"
@@ -37,7 +41,7 @@ class About:
     job_id: str | None = None
     queue: QueueSpec | None = None
     submitted_by: str | None = None  # of a job that exists
-    priority: int = 0  # of a job that is to be submitted
+    priority: int = 0  # that a job is to be submitted with, or to get
 
 
 def check(caller: Caller, action: Action, about: About) -> None:
@@ -61,6 +65,8 @@ def _problem(caller: Caller, action: Action, about: About) -> str | None:
         )
     if action is Action.SUBMIT:
         return _priority_problem(queue, about.priority)
+    if action is Action.SET and (problem := _priority_problem(queue, about.priority)):
+        return problem
     if is_open or (about.submitted_by is not None and about.submitted_by == caller.name):
         return None
     whose = f"{about.submitted_by!r} submitted it" if about.submitted_by else "nobody is known to have submitted it"
@@ -72,7 +78,7 @@ def _priority_problem(queue: QueueSpec, priority: int) -> str | None:
         return None
     return (
         f"its priority is {priority}, and the queue takes at most {queue.max_priority} from others than its owners. "
-        f"Submit with that, or ask {_whom(queue)}"
+        f"Take that, or ask {_whom(queue)}"
     )
 
 
@@ -109,7 +115,8 @@ LOOKS = frozenset(
     ]
 )
 ACTS = frozenset({"start_job", "check_submission", "submit", "cancel", "cancel_jobs", "revive", "rollback", "revoke",
-                  "set_policy", "set_cluster", "set_aside_node", "take_back_node"})  # fmt: skip
+                  "pause", "resume", "stop", "set_job", "checkpoint_now", "set_policy", "set_cluster",
+                  "set_aside_node", "take_back_node"})  # fmt: skip
 
 
 def check_method(caller: Caller, name: str) -> None:

@@ -15,8 +15,8 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import add_note, emit
 from elastic_core.control.ledger.orders import launch_order
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow
-from elastic_core.control.ledger.views import checkpoint_record
-from elastic_core.control.transitions.endings import emit_segment_ended, end_job
+from elastic_core.control.ledger.views import checkpoint_record, pause_of
+from elastic_core.control.transitions.endings import emit_segment_ended, end_by_wish, end_job
 from elastic_core.control.transitions.handover import Handover, plan_handover
 from elastic_core.control.transitions.lifecycle import add_segment
 from elastic_core.control.transitions.progress import guard
@@ -55,6 +55,12 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
         segment.end_reason = "finished"
         emit_segment_ended(tx, segment)
         end_job(tx, job, JobState.FINISHED, None)
+        return _stop_answer(row, segment)
+    wish = pause_of(job)
+    if wish is not None and wish.ends:
+        segment.end_reason = wish.words
+        emit_segment_ended(tx, segment)
+        end_by_wish(tx, job)
         return _stop_answer(row, segment)
     successor = add_segment(tx, job, follows=segment.id)
     handover = None if commit.draining else plan_handover(tx, segment, lease, commit.ready)

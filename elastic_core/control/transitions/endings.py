@@ -8,7 +8,7 @@ from elastic_core.control.ledger import forecast_rows, leases
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import JobRow, LeaseRow, SegmentRow, TargetRow
-from elastic_core.control.ledger.views import last_segments
+from elastic_core.control.ledger.views import last_segments, pause_of
 from elastic_core.control.transitions.exchange_fallback import fall_back
 from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, SegmentState
@@ -22,7 +22,7 @@ def end_job(tx: Tx, job: JobRow, state: JobState, error: str | None, why: str | 
     `why` is the end reason of its open segment, where it differs from the job's error.
     """
     segment = last_segments(tx, [job.id])[job.id]
-    if state != JobState.FINISHED:
+    if state != JobState.FINISHED and SegmentState(segment.state).open:  # else its processes leave after their commit
         for lease in leases.live_of_job(tx, job.id):
             leases.fence(tx, lease, f"the job was {state}: {error}")
     if SegmentState(segment.state).open:
@@ -38,6 +38,15 @@ def end_job(tx: Tx, job: JobRow, state: JobState, error: str | None, why: str | 
     tx.session.execute(delete(TargetRow).where(TargetRow.job_id == job.id))
     emit(tx, EventKind.JOB_ENDED, job.id, {"state": state, "error": error})
     tx.trigger = f"{job.id} is {state}"
+
+
+def end_by_wish(tx: Tx, job: JobRow) -> bool:
+    """The job is over where its user wishes that it end, and nothing of it is to be committed any more."""
+    wish = pause_of(job)
+    if wish is None or not wish.ends:
+        return False
+    end_job(tx, job, JobState.CANCELLED, wish.words)
+    return True
 
 
 def emit_segment_ended(tx: Tx, segment: SegmentRow) -> None:
@@ -79,6 +88,8 @@ def lose_attempt(tx: Tx, segment: SegmentRow, reason: str, *, counts: bool = Tru
     segment.attempt += 1
     segment.failures += counts
     leases.clear_revocation(segment)
+    if end_by_wish(tx, job):
+        return
     if segment.failures >= tx.settings.max_attempts:
         many = f"{segment.failures} attempts in a row of {segment.id} ended without any commit; the last: {reason}"
         end_job(tx, job, JobState.FAILED, many, reason)

@@ -207,7 +207,7 @@ def _reopen(tx: Tx, job: JobRow, note: str) -> None:
     if job.state != JobState.ACTIVE:
         check_room(tx, from_json(JobSpec, job.spec).queue, job.submitted_by)
     job.state = JobState.ACTIVE
-    job.error = job.finished_at = job.hindsight = None
+    job.error = job.finished_at = job.hindsight = job.paused = None
     add_note(tx, job, note)
     add_segment(tx, job, follows=None)
 

@@ -44,10 +44,15 @@ def read_part(path: Path, after: int | None, most: int) -> LogPart:
             data = os.pread(file.fileno(), most, start)
     except FileNotFoundError:
         return LogPart("", 0, 0, 0)
-    if start > 0 and (after is None or start > wanted):  # somewhere in a line
+    return whole_lines(data, start, wanted, size, from_end=after is None)
+
+
+def whole_lines(data: bytes, start: int, wanted: int, size: int, *, from_end: bool) -> LogPart:
+    """What was read from position `start` on, where it was asked for from `wanted` on, or for the end."""
+    if start > 0 and (from_end or start > wanted):  # somewhere in a line
         cut = data.find(b"\n") + 1
         start, data = start + cut, data[cut:]
-    left_out = start - wanted if after is not None else 0
+    left_out = 0 if from_end else start - wanted
     ended = data.rfind(b"\n") + 1
     data = data[: ended or len(data)]
     return LogPart(data.decode(errors="replace"), start, start + len(data), size, left_out)

@@ -25,6 +25,7 @@ from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.pool import Pool
 from elastic_core.policy.base.queue import queue_of, usual_batch, why_waiting
 from elastic_core.policy.base.remaining_work import declaration_is_trusted, known_remaining
+from elastic_core.policy.parameter_servers.served_sizes import ServedSizes, may_have_servers
 from elastic_core.policy.parameter_servers.server_sizes import ServerSizes, service_rate_of_cores
 from elastic_core.policy.parameter_servers.sizes import Size, Sizes, SlotSizes, service_rate
 from elastic_core.policy.task_memory.task_profiles import TaskProfiles
@@ -109,7 +110,13 @@ def held_rate(job: JobView) -> float:
 
 
 def _claim(job: JobView, attained: float, capacity: Mapping[str, int], pool: Pool) -> Claim:
-    sizes: Sizes = ServerSizes(job) if job.limits.servers is not None else SlotSizes(job, capacity, pool)
+    sizes: Sizes
+    if job.limits.servers is not None:
+        sizes = ServerSizes(job)
+    elif may_have_servers(job):
+        sizes = ServedSizes(job, capacity, pool)
+    else:
+        sizes = SlotSizes(job, capacity, pool)
     return Claim.of(sizes, capacity, predictable=is_predictable(job), attained=attained)
 
 
@@ -153,6 +160,7 @@ def _stored_target(claim: Claim, size: Size, standing_text: str) -> dict[str, An
     return {
         "counts": dict(size.counts),
         "roles": dict(size.roles),
+        "on_slots": may_have_servers(claim.sizes.job),
         "batch": usual_batch(claim.sizes.job, size.ranks),
         "reason": f"{claim.explain(size)}; {standing_text}",
     }
@@ -162,6 +170,14 @@ def _target(stored_target: Mapping[str, Any]) -> Target:
     if not stored_target["counts"]:
         return Target.nothing(stored_target["reason"])
     roles = tuple(sorted(stored_target["roles"].items()))
+    if stored_target.get("on_slots") and roles:  # each process on a slot of its own: the layout says it
+        processes = dict(roles)
+        return Target(
+            counts=stored_target["counts"],
+            global_batch=stored_target["batch"],
+            layout=Layout(data=processes["worker"], servers=processes["server"]),
+            reason=stored_target["reason"],
+        )
     ranks = stored_target["roles"]["worker"] if roles else sum(stored_target["counts"].values())
     return Target(
         counts=stored_target["counts"],

@@ -2,8 +2,9 @@
 
 Every job gets its smallest count in order of arrival; then the next slots go, again and again, to the job whose
 remaining time falls the most a slot: (T(n) - T(n')) x remaining steps / (n' - n), at the batch that its user asked
-for. Both factors are predicted; what they are predicted by can be exchanged (`Knowledge`), so that the same decisions
-can be made with the truth, as the authors of Pollux simulated it (OSDI 2021 artefact).
+for. Slots of a job that may have parameter servers are workers or servers, whichever division of them is the fastest.
+Both factors are predicted; what they are predicted by can be exchanged (`Knowledge`), so that the same decisions can be
+made with the truth, as the authors of Pollux simulated it (OSDI 2021 artefact).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from elastic_core.policy.base.pool import Pool
 from elastic_core.policy.base.queue import admit, fitting_counts, held_count, held_type, queue_of, usual_batch
 from elastic_core.policy.base.remaining_work import remaining_steps
 from elastic_core.policy.baselines.rigid import free_nodes, on_emptiest_nodes
+from elastic_core.policy.plans.layout_choice import with_layouts
 from elastic_core.predict.speed.throughput import StepTime
 from elastic_core.text import plural
 
@@ -46,11 +48,15 @@ class Predicted:
 
     def seconds(self, job: JobView, kind: str, counts: Sequence[int], pool: Pool, batch: int) -> Sequence[float]:
         slots = np.asarray(counts)
-        batches = np.full(slots.shape, batch)
-        times = StepTime.of(job.throughput, job.limits).seconds(
-            slots, pool.nodes_for(kind, slots), kind, batches, job.limits
-        )
-        return [float(value) for value in times]
+        batches, num_nodes = np.full(slots.shape, batch), pool.nodes_for(kind, slots)
+        times = StepTime.of(job.throughput, job.limits)
+        if not job.limits.cuts:
+            return [float(value) for value in times.seconds(slots, num_nodes, kind, batches, job.limits)]
+        places = zip(counts, num_nodes.tolist(), strict=True)
+        return [
+            min(times.seconds_in(layout, nodes, kind, batch, job.limits) for layout in job.limits.layouts(count))
+            for count, nodes in places
+        ]
 
 
 class Optimus:
@@ -79,16 +85,19 @@ class Optimus:
                 reason=_reason(kind, ladder, at),
                 nodes=nodes_by_job.get(job.job_id),
             )
-        return Plan(policy=self.name, targets=targets)
+        return Plan(policy=self.name, targets=with_layouts(targets, snapshot))
 
     def _ladder(self, job: JobView, kind: str, pool: Pool) -> Ladder:
         batch = _batch(job)
         counts = _counts(job, min(batch // job.limits.min_local_batch, pool.capacity(kind)))
         times = self._knowledge.seconds(job, kind, counts, pool, batch)
         steps = self._knowledge.steps(job, batch)
-        rungs = [(counts[0], 0.0)]
-        for low, high, slow, fast in zip(counts, counts[1:], times, times[1:], strict=False):
+        rungs, low, slow = [(counts[0], 0.0)], counts[0], times[0]
+        for high, fast in zip(counts[1:], times[1:], strict=True):
+            if job.limits.cuts and fast >= slow:
+                continue  # a slot more that is no use as a server may be of use with another one
             rungs.append((high, (slow - fast) * steps / (high - low)))
+            low, slow = high, fast
         return rungs
 
 

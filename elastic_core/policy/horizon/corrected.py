@@ -17,7 +17,7 @@ import numpy as np
 
 from elastic_core.domain import JobView, Limits, ProfilePoint
 from elastic_core.predict.speed.kept_exchange import own_points
-from elastic_core.predict.speed.layout_speeds import factor, is_plain
+from elastic_core.predict.speed.layout_speeds import is_plain
 from elastic_core.predict.speed.step_form import Shapes, evaluate
 from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, stacked
 
@@ -109,15 +109,16 @@ def scales_of(jobs: Sequence[JobView], models: Sequence[Corrected], limits: Sequ
     shapes = _shapes(points, kinds, -(-share // accumulation), accumulation)
     predicted = seconds_of([models[row] for row in rows], kinds, shapes).tolist()
     for row, own, expected in zip(rows, points, predicted, strict=True):
-        scales[row] = _scale(own, expected, models[row].times)
+        scales[row] = _scale(own, expected, models[row].times, limits[row])
     return scales
 
 
-def _scale(points: Sequence[ProfilePoint], predicted: Sequence[float], times: StepTime) -> float:
+def _scale(points: Sequence[ProfilePoint], predicted: Sequence[float], times: StepTime, limits: Limits) -> float:
     ratios = []
     for point, expected in zip(points, predicted, strict=False):  # the rest fills the row up
         if expected > 0:
-            layout_factor = 1.0 if point.layout is None else factor(times.factors, point.layout)
+            place = point.num_nodes, point.type, point.global_batch
+            layout_factor = 1.0 if point.layout is None else times.factor_in(point.layout, *place, limits)
             ratios.append(log(point.step_seconds / (expected * layout_factor)))
     return exp(median(ratios)) if ratios else 1.0
 

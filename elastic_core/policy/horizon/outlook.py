@@ -28,7 +28,6 @@ from elastic_core.predict.speed import throughput
 from elastic_core.predict.speed.experience import Experience
 from elastic_core.predict.speed.goodput import BatchRange, Best
 from elastic_core.predict.speed.kept_exchange import shared_points
-from elastic_core.predict.speed.layout_speeds import Factors, factor
 from elastic_core.predict.speed.throughput import Floats, Ints, StepTime, split
 
 
@@ -69,8 +68,7 @@ def outlooks(
             models[row], limits[row] = group.model, group.limits
             possible[row, group.model.at] = True
         if group.limits.cuts:
-            factors = group.model.corrected.times.factors
-            layout_factor[group.rows] = _least_factors(group.limits, options.counts, factors)
+            layout_factor[group.rows] = _least_factors(group.limits, options, group.model.corrected.times)
     noise = [memories[job.task].noise_of(job) for job in jobs]
     bounds = [BatchBound.of(job, left) for job, left in zip(jobs, remaining_work.tolist(), strict=True)]
     rates, batches = _best(models, list(map(known_noise, jobs, noise)), bounds, options)
@@ -130,10 +128,17 @@ def _without_requests(limits: Limits) -> Limits:
     return replace(limits, requested_slots=1, requested_batch=1)
 
 
-def _least_factors(limits: Limits, counts: Ints, factors: Factors) -> Floats:
-    """Step time of the best layout of each count, relative to replicas; infinite where the job admits none."""
-    layout_factors = [[factor(factors, layout) for layout in limits.layouts(int(count))] for count in counts]
-    return np.asarray([min(of_count, default=np.inf) for of_count in layout_factors])
+def _least_factors(limits: Limits, options: Options, times: StepTime) -> Floats:
+    """Step time of the best layout of each count, relative to replicas; infinite where the job admits none. That of
+    servers is taken at the reference batch: they are options like any other cut."""
+    columns = zip(options.counts.tolist(), options.num_nodes.tolist(), options.kind_index.tolist(), strict=True)
+    factors = []
+    for count, num_nodes, index in columns:
+        batch = max(limits.reference_batch, count)
+        layouts = limits.layouts(count)
+        of_count = [times.factor_in(layout, num_nodes, options.kinds[index], batch, limits) for layout in layouts]
+        factors.append(min(of_count, default=np.inf))
+    return np.asarray(factors)
 
 
 def relative_uncertainty(job: JobView, times: StepTime, batches: Ints, options: Options) -> Floats:

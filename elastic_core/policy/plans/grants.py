@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from elastic_core.domain import Allocation, Layout, Slot, Stages, Target
+from elastic_core.domain import CPU, Allocation, Layout, Slot, Stages, Target
 from elastic_core.policy.plans.migration import able_to_migrate, by_node, must_migrate, on_required_nodes, slots_left
 from elastic_core.policy.plans.moves import Asker, Grant, Holder, Moves
 from elastic_core.policy.plans.packing import choose
@@ -46,10 +46,19 @@ def as_held(target: Target, held: Allocation) -> bool:
 
 def granted(target: Target, slots: tuple[Slot, ...]) -> Allocation:
     """What a job gets that is to have its whole target on these slots, by rank."""
+    if target.stages:
+        slots = _by_stage(slots, target.stages)
+    elif target.layout.servers:
+        slots = workers_first(slots)
     return Allocation(
-        slots=_by_stage(slots, target.stages) if target.stages else slots, global_batch=target.global_batch,
+        slots=slots, global_batch=target.global_batch,
         layout=target.layout, comm=target.comm, roles=target.roles, stages=target.stages,
     )  # fmt: skip
+
+
+def workers_first(slots: Sequence[Slot]) -> tuple[Slot, ...]:
+    """Of two types the CPU's last: parameter servers are the last ranks."""
+    return tuple(sorted(slots, key=lambda slot: slot.type == CPU))  # stable
 
 
 def _by_stage(slots: Sequence[Slot], stages: Stages) -> tuple[Slot, ...]:
@@ -74,10 +83,10 @@ def in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[
 
     None where slots are missing, of another type, or none of the held ones stays. How many of each node they are is
     what counts: which of the held ones of a node stay, and as which rank, is for `state.reshard.rank_places` to say.
-    Other stages are begun by new processes.
+    Other stages are begun by new processes, and so are workers and servers on several types.
     """
     counts = target.wanted
-    if target.stages or held.stages:
+    if target.stages or held.stages or len(counts) > 1 or len(held.counts()) > 1:
         return None
     reach = {*free, *held.slots}
     if counts.keys() != held.counts().keys() or not covers(reach, counts):
@@ -242,7 +251,7 @@ def _slots_given_up(holder: Holder, target: Target | None, asks: bool) -> Counte
 
 def _grant_part(asker: Asker, target: Target, remaining: set[Slot], moves: Moves) -> None:
     available = Counter(slot.type for slot in remaining)
-    if target.stages:  # no other bundle is known here
+    if target.stages or (target.layout.servers and len(target.wanted) > 1):  # no other bundle is known here
         needs = ", ".join(f"{count} {kind} ({available[kind]} free)" for kind, count in sorted(target.wanted.items()))
         moves.waits[asker.job_id] = f"waits for all of its slots at once: {needs}"
         return
@@ -269,8 +278,11 @@ def _grant_part(asker: Asker, target: Target, remaining: set[Slot], moves: Moves
 
 
 def _closest(layouts: Sequence[Layout], wanted: Layout) -> Layout | None:
-    """The same cut of the model over fewer replicas where that is admitted; no other cut: the plan chose this one."""
+    """The same cut of the model over fewer replicas where that is admitted; no other cut: the plan chose this one. With
+    servers as many as wanted, or as close to it as there are."""
     same = [layout for layout in layouts if (layout.tensor, layout.pipeline) == (wanted.tensor, wanted.pipeline)]
+    if any(layout.servers for layout in same):
+        return min(same, key=lambda one: ((one.servers > 0) != (wanted.servers > 0), abs(one.servers - wanted.servers)))
     return next((layout for layout in same if layout.sharded == wanted.sharded), same[0] if same else None)
 
 

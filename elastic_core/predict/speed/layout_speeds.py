@@ -6,6 +6,7 @@ idle stages, (p - 1) of 4p + p - 1 (Narayanan et al. 2021, section 2.2, at the r
 as much exchange again (Rajbhandari et al. 2020, section 7, arXiv 1910.02054). Measurements of the same job in layouts
 and without them are compared point by point, and the factor is the mean of guess and measurements, weighed by their
 errors. A job that only ever ran cut keeps the guess: the replicas' model is fitted to what was measured, divided by it.
+Parameter servers are another form, not a factor (`predict.speed.served_steps`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Factors = Mapping[str, float]
 
 
 def name_of(layout: Layout) -> str:
-    """The parameter of a layout's cut, whatever the number of replicas."""
+    """The parameter of a layout's cut, whatever the number of replicas; of one with servers, their number."""
+    if layout.servers:
+        return f"{_NAME}servers.{layout.servers}"
     shards = ".sharded" if layout.sharded else ""
     return f"{_NAME}{layout.tensor}.{layout.pipeline}{shards}"
 
@@ -38,14 +41,15 @@ def guess(layout: Layout) -> float:
 
 
 def factor(factors: Factors, layout: Layout) -> float:
-    """Step time in a layout, relative to replicas on as many slots."""
+    """Step time in a layout without servers, relative to replicas on as many slots."""
     if is_plain(layout):
         return 1.0
     return factors.get(name_of(layout), guess(layout))
 
 
 def is_plain(layout: Layout | None) -> bool:
-    return layout is None or (layout.model_size == 1 and not layout.sharded)
+    """Replicas of the whole model."""
+    return layout is None or (layout.model_size == 1 and not layout.sharded and not layout.servers)
 
 
 def as_replicas(points: Sequence[ProfilePoint], limits: Limits) -> list[ProfilePoint]:
@@ -62,7 +66,7 @@ def learn(points: Sequence[ProfilePoint], replicas: Callable[[ProfilePoint], flo
     """
     sums: dict[str, tuple[float, float]] = {}
     for point in points:
-        if point.layout is None or is_plain(point.layout):
+        if point.layout is None or is_plain(point.layout) or point.layout.servers:
             continue
         name = name_of(point.layout)
         total, weight = sums.get(name) or (log(guess(point.layout)) / _GUESS_ERROR**2, 1 / _GUESS_ERROR**2)
@@ -78,6 +82,8 @@ def stored(params: Mapping[str, float]) -> dict[str, float]:
 
 def _replica(point: ProfilePoint, limits: Limits) -> ProfilePoint:
     assert point.layout is not None
+    if point.layout.servers:  # as if as many replicas as workers took as long
+        return replace(point, layout=None, num_slots=point.layout.data)
     share = -(-point.global_batch // point.num_slots)
     most = limits.max_local(point.type)
     accumulation = 1 if most is None else -(-share // most)

@@ -27,6 +27,8 @@ Floats = NDArray[np.float64]
 # Share of a typical step that each term takes before anything is known, and how firmly (in units of one point).
 _PRIOR_SHARES = (0.55, 0.15, 0.20, 0.05, 0.02, 0.02)
 _PRIOR_WEIGHT = 0.0025  # a parameter off by its whole prior weighs like one point off by 5 %
+_GUESS_WEIGHT = 0.01  # the same of an exchange that was guessed from another form: like one point off by 10 %
+_EXCHANGE = 2  # its place among the parameters
 _UNSEEN_SECONDS = 1.0  # of a job never measured, for 32 samples on one worker and one server
 _UNSEEN_SAMPLES = 32.0
 _PRIOR_ERROR, _PRIOR_POINTS = 0.3, 1.0  # relative error of the prior's form, and the points that it counts for
@@ -91,23 +93,31 @@ class ParameterServerTime:
         return global_batch / self.seconds(workers, servers, global_batch, worker_speed, server_speed)
 
 
-def fit(points: Sequence[PsPoint]) -> ParameterServerTime:
+def fit(
+    points: Sequence[PsPoint], *, computed: Sequence[PsPoint] = (), exchange: float | None = None
+) -> ParameterServerTime:
     """The non-negative parameters with the least relative error. What cannot be a measurement is passed over.
 
-    Without any usable point: the prior, so that a job never seen can be compared by ratios.
+    Without any usable point: the prior, so that a job never seen can be compared by ratios. `computed`: points whose
+    step is forward and backward alone, measured in another form; `exchange`: a guess of that parameter.
     """
-    usable = [point for point in points if point.usable]
-    scale = _scale(usable)
+    usable, only_computed = [point for point in points if point.usable], [point for point in computed if point.usable]
+    scale = _scale(usable or only_computed)
     rows = [_terms(p) / p.step_seconds * np.sqrt(_weight(p)) for p in usable]
     targets = [np.sqrt(_weight(p)) for p in usable]
     for point in usable:
-        computed = point.compute_seconds
-        if computed is not None and isfinite(computed) and 0 < computed <= point.step_seconds:
+        computing = point.compute_seconds
+        if computing is not None and isfinite(computing) and 0 < computing <= point.step_seconds:
             only = _terms(point) * np.asarray([1, 1, 0, 0, 0, 0])
-            rows.append(only / computed * np.sqrt(_weight(point)))
+            rows.append(only / computing * np.sqrt(_weight(point)))
             targets.append(np.sqrt(_weight(point)))
-    prior = np.asarray(_PRIOR_SHARES) * scale
-    prior_weight = np.sqrt(_PRIOR_WEIGHT) / prior  # a parameter at twice its prior costs as much as at nothing
+    for point in only_computed:
+        rows.append(_terms(point) * np.asarray([1, 1, 0, 0, 0, 0]) / point.step_seconds * np.sqrt(_weight(point)))
+        targets.append(np.sqrt(_weight(point)))
+    prior, weights = np.asarray(_PRIOR_SHARES) * scale, np.full(len(scale), _PRIOR_WEIGHT)
+    if exchange is not None and isfinite(exchange) and exchange > 0:
+        prior[_EXCHANGE], weights[_EXCHANGE] = exchange, _GUESS_WEIGHT
+    prior_weight = np.sqrt(weights) / prior  # a parameter at twice its prior costs as much as at nothing
     matrix = np.vstack([*rows, np.diag(prior_weight)])
     solution, _ = nnls(matrix, np.append(targets, prior_weight * prior))
     names = ("forward", "backward", "exchange", "update", "per_worker", "per_server")

@@ -27,9 +27,10 @@ from math import sqrt
 import numpy as np
 
 from elastic_core.domain import Layout, Limits, ProfilePoint, ThroughputModel
-from elastic_core.predict.speed import layout_speeds
+from elastic_core.predict.speed import layout_speeds, served_steps
 from elastic_core.predict.speed.experience import NOTHING, Experience
 from elastic_core.predict.speed.kept_exchange import own_points
+from elastic_core.predict.speed.parameter_server import ParameterServerTime
 from elastic_core.predict.speed.posterior import MODEL_ERROR, POINT_ERROR, Question, estimates, prior_of
 from elastic_core.predict.speed.step_form import BY_TYPE, COMMON, Floats, Ints, Parts, Shapes, evaluate, slopes, split
 
@@ -55,6 +56,7 @@ class StepTime:
     source: str
     factors: Mapping[str, float] = field(default_factory=dict)  # of layouts (`predict.speed.layout_speeds`)
     num_points: int = 0  # that it was fitted to
+    served: ParameterServerTime | None = None  # with parameter servers, of a job that may have some
 
     @cached_property
     def covariance(self) -> Floats:
@@ -72,8 +74,8 @@ class StepTime:
         if model is not None:
             loaded = _unpack(model)
             if loaded is not None:
-                return loaded
-        return _prior(limits, NOTHING)
+                return loaded if loaded.served is not None else _with_servers(loaded, (), limits)
+        return _with_servers(_prior(limits, NOTHING), (), limits)
 
     def seconds(self, num_slots: Ints, num_nodes: Ints, kind: str, batches: Ints, limits: Limits) -> Floats:
         """Step seconds of global batches on slots of one type; the arrays have one shape, the answer too."""
@@ -82,8 +84,22 @@ class StepTime:
 
     def seconds_in(self, layout: Layout, num_nodes: int, kind: str, global_batch: int, limits: Limits) -> float:
         """Step seconds in a layout, which fills as many slots as it has ranks."""
+        if layout.servers:
+            assert self.served is not None, "the job's limits say that it may have servers"
+            return self.served.seconds(layout.data, layout.servers, global_batch, self.speed_of(kind))
         slots, nodes, batch = np.asarray([[layout.world_size], [num_nodes], [global_batch]])
         return layout_speeds.factor(self.factors, layout) * float(self.seconds(slots, nodes, kind, batch, limits)[0])
+
+    def factor_in(self, layout: Layout, num_nodes: int, kind: str, global_batch: int, limits: Limits) -> float:
+        """Step time in a layout, relative to replicas on as many slots. It depends on the rest with servers alone."""
+        if not layout.servers:
+            return layout_speeds.factor(self.factors, layout)
+        replicas = self.seconds_in(Layout(data=layout.world_size), num_nodes, kind, global_batch, limits)
+        return self.seconds_in(layout, num_nodes, kind, global_batch, limits) / replicas
+
+    def speed_of(self, kind: str) -> float:
+        """Of a slot of this type, relative to one as fast as the model's typical one."""
+        return float(np.exp(-self.theta_on(kind)[len(COMMON) + BY_TYPE.index("slowness")]))
 
     def seconds_of(self, num_slots: Ints, num_nodes: Ints, kind: str, local: Ints, accumulation: Ints) -> Floats:
         """The same for batches that are split already."""
@@ -193,11 +209,11 @@ def fit_all(jobs: Sequence[Measured]) -> list[StepTime]:
     for row, (_, limits, experience) in enumerate(jobs):
         answer = fitted.get(row)
         if answer is None:  # nothing measured, or no finite optimum
-            models.append(_prior(limits, experience))
+            models.append(_with_servers(_prior(limits, experience), (), limits))
         else:
             types = _types(usable[row], limits, experience)
             times = StepTime(*answer, types, _source(usable[row]), num_points=len(usable[row]))
-            models.append(_with_layouts(times, sane[row], limits))
+            models.append(_with_servers(_with_layouts(times, sane[row], limits), sane[row], limits))
     return models
 
 
@@ -210,6 +226,20 @@ def _with_layouts(times: StepTime, points: Sequence[ProfilePoint], limits: Limit
     if all(layout_speeds.is_plain(point.layout) for point in points):
         return times
     return replace(times, factors=layout_speeds.learn(points, lambda point: times.of_point(point, limits)))
+
+
+def _with_servers(times: StepTime, points: Sequence[ProfilePoint], limits: Limits) -> StepTime:
+    if not any(cut.servers for cut in limits.cuts):
+        return times
+
+    def unseen(num_slots: int, global_batch: int) -> tuple[float, float]:
+        slots, nodes, batches = np.asarray([[num_slots], [1], [global_batch]])
+        kind = times.types[0] if times.types else ""
+        whole = float(times.seconds(slots, nodes, kind, batches, limits)[0])
+        computing = float(times.compute_seconds(slots, nodes, kind, batches, limits)[0])
+        return computing, max(whole - computing, 0.0)
+
+    return replace(times, served=served_steps.learn(points, times.speed_of, unseen, limits.reference_batch))
 
 
 def measured_error(count: int) -> float:
@@ -241,7 +271,7 @@ def packed(times: StepTime) -> ThroughputModel:
     """Natural values by name, then the covariance of their logarithms: lower triangle, row by row."""
     names, rows, columns = _stored_names(times.types)
     values = [*np.exp(times.theta).tolist(), *times.covariance[rows, columns].tolist()]
-    params = dict(zip(names, values, strict=True)) | dict(times.factors)
+    params = dict(zip(names, values, strict=True)) | dict(times.factors) | served_steps.stored(times.served)
     return ThroughputModel(params=params, source=times.source, num_points=times.num_points)
 
 
@@ -262,5 +292,6 @@ def _unpack(model: ThroughputModel) -> StepTime | None:
     if not (np.isfinite(values).all() and (values > 0).all()):
         return None
     return StepTime(
-        np.log(values), model.params, types, model.source, layout_speeds.stored(model.params), model.num_points
-    )
+        np.log(values), model.params, types, model.source, layout_speeds.stored(model.params), model.num_points,
+        served_steps.loaded(model.params),
+    )  # fmt: skip

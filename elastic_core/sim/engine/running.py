@@ -11,6 +11,7 @@ from random import Random
 from elastic_core.domain import (
     Allocation,
     JobView,
+    Layout,
     Limits,
     PlacedSpeed,
     ProfilePoint,
@@ -24,7 +25,7 @@ from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.engine.recent_reports import RecentReports
 from elastic_core.sim.ground_truth.physics import Split, gain, split
 from elastic_core.sim.ground_truth.placed_physics import PlacedPhysics
-from elastic_core.sim.ground_truth.servers import RolePhysics, server_cores
+from elastic_core.sim.ground_truth.servers import RolePhysics, ServedPhysics, server_cores
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view
 from elastic_core.snapshot.job_reports import (
@@ -40,9 +41,9 @@ from elastic_core.snapshot.job_reports import (
 
 _INSTANT = 1e-6  # seconds: what rounding may leave of an epoch at the very time it was said to end is no time
 
-# slots, nodes, type, global batch, local batch, accumulation, roles, cores of each server, stages
-_Key = tuple[int, int, str, int, int, int, Roles, float, Stages]
-_NO_KEY: _Key = (0, 0, "", 0, 0, 0, (), 0.0, ())
+# slots, nodes, type, global batch, local batch, accumulation, roles, cores of each server, layout with servers, stages
+_Key = tuple[int, int, str, int, int, int, Roles, float, Layout | None, Stages]
+_NO_KEY: _Key = (0, 0, "", 0, 0, 0, (), 0.0, None, ())
 _NO_SPLIT = Split(0, 0, 0)
 Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
 
@@ -147,6 +148,9 @@ class Running:
         if self.allocation is not None and self.allocation.stages:
             self._set_stages(self.allocation, batch)
             return
+        if self.allocation is not None and self.allocation.layout.servers:
+            self._set_served(self.allocation, batch)
+            return
         cap = physics.max_local(self.kind, placement)
         own = limits.max_local(self.kind)
         self.split = split(batch, sum(placement), cap if own is None else min(cap, own), limits.max_batch)
@@ -162,6 +166,17 @@ class Running:
         self.split = Split(-(-batch // workers), 1, batch)
         self.step = physics.role_seconds(allocation.counts(), allocation.roles, batch)
         self.last_batch = batch
+        self._refresh()
+
+    def _set_served(self, allocation: Allocation, batch: int) -> None:
+        """Workers and servers on slots of their own, as the runtime runs them."""
+        physics, layout = self.job.physics, allocation.layout
+        assert isinstance(physics, ServedPhysics)
+        self.split = Split(-(-batch // layout.data), 1, batch)
+        self.step = physics.served_seconds(self.kind, len(self.nodes), layout, batch)
+        self.last_batch = batch
+        if allocation.global_batch != batch:
+            self.allocation = replace(allocation, global_batch=batch)
         self._refresh()
 
     def _set_stages(self, allocation: Allocation, batch: int) -> None:
@@ -186,7 +201,7 @@ class Running:
         else:
             self.resizes += 1
         self.kind, self.allocation, self.counts = kind, allocation, allocation.counts()
-        several = bool(allocation.stages)
+        several = bool(allocation.stages or allocation.layout.servers)
         self.nodes = Counter(slot.node for slot in allocation.slots if several or slot.type == kind)
         self.num_slots = sum(self.nodes.values())
         self.paused_until = now + (self.job.physics.rescale_seconds if pause_seconds is None else pause_seconds)
@@ -263,6 +278,7 @@ class Running:
         split = self.split
         return (
             self.num_slots, len(self.nodes), self.kind, split.batch, split.local, split.accumulation, roles, cores,
+            self.allocation.layout if self.allocation is not None and self.allocation.layout.servers else None,
             self.allocation.stages if self.allocation is not None else (),
         )  # fmt: skip
 
@@ -351,12 +367,12 @@ class Running:
         return self._measured
 
     def _point(self, key: _Key, count: int) -> ProfilePoint:
-        slots, nodes, kind, batch, local, accumulation, roles, cores, _ = key
+        slots, nodes, kind, batch, local, accumulation, roles, cores, layout, _ = key
         step_seconds, sync_seconds = self.measured[key]
         return ProfilePoint(
             num_slots=slots, num_nodes=nodes, type=kind, global_batch=batch, local_batch=local,
             accumulation=accumulation, step_seconds=step_seconds, sync_seconds=sync_seconds, roles=roles,
-            server_cores=cores, count=count, comm=self.job.limits.comm,
+            server_cores=cores, count=count, comm=self.job.limits.comm, layout=layout,
         )  # fmt: skip
 
     def _speed(self, key: _Key, count: int) -> PlacedSpeed:

@@ -1,8 +1,9 @@
 """Jobs over CPUs and GPUs: workers on GPUs, parameter servers on CPU cores. The second kind of job of the simulator.
 
-The product's runtime exchanges gradients by all-reduce on slots of one type; these jobs are here to judge AITurbo
-(HPDC 2021) and its rivals on the ground that they were made for. A step with w workers and p servers takes, as in
-Optimus (EuroSys 2018, section 3.2), with a GPU's share and a server's cores as AITurbo measured them:
+The product's runtime gives workers and servers a slot each (`ServedPhysics`); jobs whose workers share GPUs, and whose
+servers have cores, are here to judge AITurbo (HPDC 2021) and its rivals on the ground that they were made for. A step
+with w workers and p servers takes, as in Optimus (EuroSys 2018, section 3.2), with a GPU's share and a server's cores
+as AITurbo measured them:
 
     (forward * batch / w + backward) * slowdown(GPU a worker)
     + (exchange * w / p + update / p) * slowdown(cores a server) + per_worker * w + per_server * p
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from math import exp
 from typing import Protocol, runtime_checkable
 
-from elastic_core.domain import Roles
+from elastic_core.domain import Layout, Roles
 from elastic_core.errors import UserError
 from elastic_core.sim.ground_truth.physics import Nodes, Physics
 
@@ -30,6 +31,14 @@ class RolePhysics(Physics, Protocol):
 
     def role_seconds(self, counts: Mapping[str, int], roles: Roles, batch: int) -> tuple[float, float]:
         """(one step at a global batch, the part of it in which the GPUs wait)."""
+
+
+@runtime_checkable
+class ServedPhysics(Physics, Protocol):
+    """The truth about a job that the runtime may train with parameter servers."""
+
+    def served_seconds(self, kind: str, num_nodes: int, layout: Layout, batch: int) -> tuple[float, float]:
+        """(one step at a global batch with the workers on slots of this type, the part of it in which they wait)."""
 
 
 @dataclass(frozen=True, slots=True)

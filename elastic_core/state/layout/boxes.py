@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import add, sub
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +48,15 @@ class Box:
 
     def intersect(self, other: Box) -> Box | None:
         """The part that both hold, None if there is none. Two 0-d boxes are the same element."""
-        start = tuple(map(max, self.start, other.start))
-        shape = tuple(map(sub, map(min, self.end, other.end), start))
-        return Box(start, shape) if min(shape, default=1) > 0 else None
+        start, shape = [], []
+        for a, n, b, m in zip(self.start, self.shape, other.start, other.shape, strict=True):
+            begin = max(a, b)
+            length = min(a + n, b + m) - begin
+            if length <= 0:
+                return None
+            start.append(begin)
+            shape.append(length)
+        return Box(tuple(start), tuple(shape))
 
     def slices(self, origin: Sequence[int] | None = None) -> tuple[slice, ...]:
         """Index of this box in an array whose first element is the tensor's element `origin`."""

@@ -42,7 +42,8 @@ class Mesh:
 
     @staticmethod
     def of(layout: domain.Layout) -> Mesh:
-        return Mesh(AXES, (layout.pipeline, layout.data, layout.tensor))
+        """Parameter servers come after the workers on the data axis."""
+        return Mesh(AXES, (layout.pipeline, layout.data + layout.servers, layout.tensor))
 
     @property
     def parallel(self) -> domain.Layout:

@@ -94,6 +94,11 @@ class CacheClient:
                 borrowed.read(key, offset, part)
                 offset += length
 
+    def open(self, key: str) -> int:
+        """The file itself, for the caller to close. Of this process's own node only."""
+        with self._channel() as borrowed:
+            return borrowed.open(key)
+
     def borrow(self) -> Borrowed:
         """A connection for several requests that belong together."""
         return self._channel()

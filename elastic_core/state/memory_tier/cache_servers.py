@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,12 +47,23 @@ def prepare(settings: Settings, order: LaunchOrder, run_dir: RunDir) -> list[sub
 
     As `start`. Without memory.json the processes use the store alone.
     """
+    return prepare_on(settings, order, run_dir, _nodes(settings, order), None)
+
+
+def prepare_on(
+    settings: Settings, order: LaunchOrder, run_dir: RunDir, nodes: Sequence[str],
+    here: Mapping[str, str | None] | None,
+) -> list[subprocess.Popen[bytes]]:  # fmt: skip
+    """As `prepare`, where these `nodes` may hold copies, and only those of `here`, with their addresses, are this host.
+
+    `here` None: all of them are, with the addresses of the cluster file.
+    """
     if settings.node_memory_mb == 0:
         return []
     try:
-        nodes, job = _nodes(settings, order), order.job_id
-        access = Access(folder_of(settings), nodes, job, job_key(_secret(settings), job))
-        starting = start(settings, nodes)
+        job = order.job_id
+        access = Access(folder_of(settings), tuple(nodes), job, job_key(_secret(settings), job))
+        starting = start(settings, nodes if here is None else here, here)
         run_dir.write(access)
     except OSError as error:
         log.warning(f"no checkpoint is held in memory: {error}", job=order.job_id)
@@ -60,8 +71,13 @@ def prepare(settings: Settings, order: LaunchOrder, run_dir: RunDir) -> list[sub
     return starting
 
 
-def start(settings: Settings, nodes: Iterable[str]) -> list[subprocess.Popen[bytes]]:
-    """Start the cache servers of these nodes that do not run. A process ends when its server can be reached: `wait`."""
+def start(
+    settings: Settings, nodes: Iterable[str], at: Mapping[str, str | None] | None = None
+) -> list[subprocess.Popen[bytes]]:
+    """Start the cache servers of these nodes that do not run. A process ends when its server can be reached: `wait`.
+
+    `at`: their addresses; None for those of the cluster file.
+    """
     folder = folder_of(settings)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     user = WorkerUser.of(settings)
@@ -69,8 +85,8 @@ def start(settings: Settings, nodes: Iterable[str]) -> list[subprocess.Popen[byt
         let_pass(folder, user)  # to the addresses, by the nodes' names
     _secret(settings)  # which they read
     missing = [node for node in nodes if not _running(folder, node)]
-    addresses = addresses_of(settings) if missing else {}
-    return [_spawn(settings, folder, node, addresses.get(node, LOOPBACK)) for node in missing]
+    addresses = at if at is not None else addresses_of(settings) if missing else {}
+    return [_spawn(settings, folder, node, addresses.get(node) or LOOPBACK) for node in missing]
 
 
 def addresses_of(settings: Settings) -> dict[str, str]:

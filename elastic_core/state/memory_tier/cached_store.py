@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from elastic_core.state.memory_tier.cache_client import (
     write_all,
 )
 from elastic_core.state.stores.paths import CheckpointPath
-from elastic_core.state.stores.store import CheckpointStore, Entry, Source
+from elastic_core.state.stores.store import CheckpointStore, Entry, HostFile, Source, host_file
 
 CLOSE_SECONDS = 2.0
 REST_SECONDS = 60.0  # in which a cache server that hangs costs no second wait
@@ -87,16 +88,31 @@ class MemoryTier:
             try:
                 self._clients[node].read(key, offset, filled)
             except FAULTS as error:
-                with self._lock:
-                    self._lost.add(node)
-                self._report_once(f"the cache of node {node} cannot be read: {_reason(error)}")
+                self._lose(node, error)
                 continue
             num = size_of(filled)
             with self._lock:
                 self._served.add(key)
-                self._bytes_by_source["own_node" if node == self._node else "other_nodes"] += num
+            self._count("own_node" if node == self._node else "other_nodes", num)
             return num
         return None
+
+    def host_file(self, key: str) -> HostFile | None:
+        """As `OnHost.host_file`: what this node's cache has. None if none or only another node's does."""
+        if self._node not in self._nodes_with(key):
+            return None
+        try:
+            fd = self._clients[self._node].open(key)
+        except FAULTS as error:
+            self._lose(self._node, error)
+            return None
+        with self._lock:
+            self._served.add(key)
+        return HostFile(fd, os.fstat(fd).st_size, lambda num_bytes: self._count("own_node", num_bytes))
+
+    def holds(self, key: str) -> bool:
+        """A node's cache has it."""
+        return bool(self._nodes_with(key))
 
     def distrust(self, key: str, why: str) -> bool:
         """As `Layered.distrust`."""
@@ -109,8 +125,7 @@ class MemoryTier:
 
     def stored(self, num_bytes: int) -> None:
         """So many bytes came from the store."""
-        with self._lock:
-            self._bytes_by_source["store"] += num_bytes
+        self._count("store", num_bytes)
 
     def taken(self) -> dict[str, int]:
         """Bytes read since the last call: `own_node`, `other_nodes`, `store`."""
@@ -135,6 +150,15 @@ class MemoryTier:
             thread.join(max(0.0, deadline - time.monotonic()))
         for client in self._clients.values():
             client.close()
+
+    def _count(self, source: str, num_bytes: int) -> None:
+        with self._lock:
+            self._bytes_by_source[source] += num_bytes
+
+    def _lose(self, node: str, error: BaseException) -> None:
+        with self._lock:
+            self._lost.add(node)
+        self._report_once(f"the cache of node {node} cannot be read: {_reason(error)}")
 
     def _of_this_job(self, key: str) -> bool:
         path = CheckpointPath.parse(key.rpartition("/")[0])
@@ -282,6 +306,14 @@ class TieredStore:
             num = self._store.read_into(key, offset, buffers)
             self._memory.stored(num)
         return num
+
+    def host_file(self, key: str) -> HostFile | None:
+        """As `OnHost.host_file`. What only another node's cache has is read from there, not from a folder."""
+        cached = self._memory.host_file(key)
+        if cached is not None or self._memory.holds(key):
+            return cached
+        stored = host_file(self._store, key)
+        return replace(stored, taken=self._memory.stored) if stored is not None else None
 
     def distrust(self, key: str, why: str) -> bool:
         return self._memory.distrust(key, why)

@@ -2,10 +2,11 @@
 
 One way for a restore, a resize in place and a change of layout. All ranks compute the same plan
 (`change_plan.plan_load`) and schedule (`state.reshard.rounds`); each fetches its own pieces, with no coordinator
-(Tenplex, section 5). A tensor that a rank holds already as it is needed stays where it is. What a rank alone needs goes
-straight to its own tensors, the model's if they fit; what others of its host need too goes into its staging buffer,
-shared memory that they have mapped. When all have fetched a round and every checksum held, each rank copies its parts
-out of the staging buffers and fills another part of its own. So one exchange a round is enough, and memory holds a
+(Tenplex, section 5). A tensor that a rank holds already as it is needed stays where it is. Of a checkpoint whose files
+are on the ranks' hosts each takes its parts from the page cache (`state.reshard.mapped_files`). Else what a rank alone
+needs goes straight to its own tensors, the model's if they fit; what others of its host need too goes into its staging
+buffer, shared memory that they have mapped. When all have fetched a round and every checksum held, each rank copies its
+parts out of the staging buffers and fills another part of its own: one exchange a round is enough, and memory holds a
 rank's tensors and one tile, however large the state. Ranks that cannot share memory fetch for themselves; what a memory
 does not give after all comes from the store. Pieces that are passed on between hosts (`relay`) are fetched when all
 else is there, from the new memory of the rank that read them.
@@ -13,8 +14,9 @@ else is there, from the new memory of the rank that read them.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -26,7 +28,7 @@ from torch import Tensor
 
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Slot
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.state.format.manifest import Manifest
 from elastic_core.state.format.read_plan import Destination
@@ -38,6 +40,7 @@ from elastic_core.state.layout.overlap import HeldBoxes, WantedBoxes
 from elastic_core.state.reshard import shared
 from elastic_core.state.reshard.change_plan import plan_load
 from elastic_core.state.reshard.exchange import Exchange, map_collectively, run_on_all_ranks
+from elastic_core.state.reshard.mapped_files import MappedFiles, Stretch, map_files, stretches_of
 from elastic_core.state.reshard.memories import Memory, MemorySource, Part, Received, Source
 from elastic_core.state.reshard.peers import Address, PeerSource, RangeServer
 from elastic_core.state.reshard.pieces import Link, Piece
@@ -127,8 +130,18 @@ def load_collectively(
     tiles = {name: [tile.box for tile in manifest.tensors[name].tiles] for name in metas}
     runs = runs_of(manifest, [name for name in metas if not of_one_rank(name)])  # each rank reads its own itself
     checkpoint = Checkpoint(store, manifest)
+    pieces = plan_load(metas, old.boxes, wanted, group.slots, tiles, runs)
     try:
-        pieces = plan_load(metas, old.boxes, wanted, group.slots, tiles, runs)
+        with ExitStack() as stack:
+            look = partial(stretches_of, pieces, manifest, group.rank, group.ranks_on_host)
+            mapped = map_files(store, manifest, look, group.exchange, stack) if _any_stored(pieces) else None
+            if mapped is not None:
+                return carry_out(pieces, metas, wanted, group, old, checkpoint, say, into, mapped)
+    except shared.CannotShare:
+        pass  # said below
+    except (CorruptCheckpoint, InfrastructureError) as error:  # of all ranks alike
+        say(f"the checkpoint is read once more, range by range: {error}")
+    try:
         return carry_out(pieces, metas, wanted, group, old, checkpoint, say, into)
     except shared.CannotShare as error:
         say(f"each rank reads the checkpoint for itself: {error}")
@@ -154,13 +167,16 @@ def carry_out(
     checkpoint: Checkpoint | None,
     say: Say,
     into: Mapping[str, Tensor] = NO_MEMORY,
+    mapped: MappedFiles | None = None,
 ) -> Loaded:
     """The same by a plan that is made already; without `checkpoint` none of its pieces is of the store. Collective.
 
+    `mapped`, on all ranks or on none: the store's pieces come from these files.
     Raises `shared.CannotShare` before anything is fetched, on every rank alike.
     """
     manifest = checkpoint.manifest if checkpoint is not None else None
-    kinds = [[piece for piece in pieces if piece.relay == relay] for relay in (False, True)]
+    fetched = pieces if mapped is None else [piece for piece in pieces if piece.link is not Link.STORE]
+    kinds = [[piece for piece in fetched if piece.relay == relay] for relay in (False, True)]
     phases = [rounds_of(kinds[0], metas, manifest, wanted, group.slots, group.room)]
     if kinds[1]:
         phases.append(rounds_of(kinds[1], metas, manifest, wanted, group.slots, group.room))
@@ -171,6 +187,8 @@ def carry_out(
             sources.setdefault(slot, _peer(address, old.secret, stack))
         pool = stack.enter_context(ThreadPoolExecutor(PULLS, thread_name_prefix="pull"))
         load = _Load(group, wanted[group.rank], metas, old.own, checkpoint, staging_buffers, pool, say, into)
+        if mapped is not None:
+            load.take_with_first_round(mapped, pieces)
         for phase in phases:
             if phase is not phases[0]:
                 sources = _new_memories(kinds[1], load.parts, group, old, stack)
@@ -242,6 +260,14 @@ class _Load:
             name: kept[name] or _part(box, metas[name], into.get(name), served) for name, box in wanted.items()
         }
         self.received = Received()
+        self._mapped: MappedFiles | None = None
+
+    def take_with_first_round(self, mapped: MappedFiles, pieces: Iterable[Piece]) -> None:
+        """The store's pieces come from these files."""
+        self._mapped = mapped
+        for piece in pieces:
+            if piece.link is Link.STORE and piece.fetcher == self._group.rank:
+                self.received.count(Link.STORE, piece.num_bytes, len(piece.targets))
 
     def run(self, rounds: Rounds, sources: Mapping[Slot, Source], last: bool) -> None:
         """Ends with an exchange: then no rank reads from the sources any more. `last`: nothing is fetched after it."""
@@ -255,6 +281,9 @@ class _Load:
 
     def _fetch(self, own: Round, sources: Mapping[Slot, Source], last: bool) -> tuple[None, None]:
         """Of a round; nothing to tell of it."""
+        if self._mapped is not None:
+            self._take_mapped(self._mapped)
+            self._mapped = None
         pulls = [tile_part for tile_part in own.tile_parts if tile_part.link is not Link.STORE]
         missing = [part for part in self._pool.map(lambda pull: self._pull(pull, sources), pulls) if part is not None]
         read = [*(tile_part for tile_part in own.tile_parts if tile_part.link is Link.STORE), *missing]
@@ -263,6 +292,14 @@ class _Load:
         if last:
             crash_here("transfer.fetched")
         return None, None
+
+    def _take_mapped(self, mapped: MappedFiles) -> None:
+        def take(window: Sequence[Stretch]) -> int:
+            return mapped.take(window, lambda tensor, box: self.parts[tensor].view(box))
+
+        cores_of_rank = len(os.sched_getaffinity(0)) // len(self._group.ranks_on_host)
+        over = self._pool.map if cores_of_rank > 1 else map  # threads that wait for each other cost more than copying
+        self.received.store_bytes += sum(over(take, mapped.windows()))
 
     def _pull(self, pull: TilePart, sources: Mapping[Slot, Source]) -> TilePart | None:
         """Take a part from the memory that has it; gives the part back where it is to come from the store after all."""
@@ -327,6 +364,10 @@ class _Load:
         for part in theirs.tile_parts:
             if part.staged is not None and self._group.rank in part.targets:
                 self.parts[part.tensor].view(part.box).copy_(part.within(staging_buffer))
+
+
+def _any_stored(pieces: Iterable[Piece]) -> bool:
+    return any(piece.link is Link.STORE for piece in pieces)
 
 
 def _as_wanted(parts: Sequence[Part], box: Box) -> Part | None:

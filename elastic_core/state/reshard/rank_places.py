@@ -91,7 +91,8 @@ def _needs(before: Layout, held: Sequence[Slot], after: Layout, devices: Sequenc
     """Of the stand-in: who of the devices holds and which new rank needs how much."""
     ranks = tuple(Slot("any", rank, "any") for rank in range(after.world_size))  # their places are what is sought
     layers = math.lcm(before.pipeline, after.pipeline)
-    side = math.lcm(*(layout.tensor * (layout.data if layout.sharded else 1) for layout in (before, after)))
+    side = math.lcm(*(layout.tensor * (layout.data if layout.sharded else max(layout.servers, 1))
+                      for layout in (before, after)))  # fmt: skip
     metas = {"0/embedding": TensorMeta("uint8", (side, side)), f"{layers - 1}/head": TensorMeta("uint8", (side, side))}
     for layer in range(layers):
         metas[f"{layer}/columns"] = metas[f"{layer}/rows"] = TensorMeta("uint8", (side, side))
@@ -107,6 +108,9 @@ def _needs(before: Layout, held: Sequence[Slot], after: Layout, devices: Sequenc
 
 def _laid_out(layout: Layout, slots: Sequence[Slot], metas: Mapping[str, TensorMeta], layers: int) -> StateLayout:
     shards = (Split(DATA, 0),) if layout.sharded else ()
+    if layout.servers:
+        side = min(meta.shape[0] for meta in metas.values())
+        shards = (Split(DATA, 0, (0,) * layout.data + (side // layout.servers,) * layout.servers),)
     splits = {"columns": (Split(TENSOR, 0), *shards), "rows": (Split(TENSOR, 1), *shards)}
     placements = {}
     for name in metas:

@@ -22,7 +22,7 @@ from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.worker_user.foreign_files import by_descriptor, is_regular, opened_below
 from elastic_core.state.buffers import after
 from elastic_core.state.stores.keys import check_key, check_prefix
-from elastic_core.state.stores.store import Entry, Source
+from elastic_core.state.stores.store import Entry, HostFile, Source
 
 _COPY_BYTES = 8 << 20
 _MAX_VECTORS = 512  # buffers of one preadv; the system's limit is 1024
@@ -67,6 +67,14 @@ class LocalStore:
     def read_into(self, key: str, offset: int, buffers: Sequence[memoryview]) -> int:
         with self._open(key) as file:
             return fill_from(file.fileno(), offset, buffers)
+
+    def host_file(self, key: str) -> HostFile | None:
+        """As `OnHost.host_file`."""
+        try:
+            with self._open(key) as file:
+                return HostFile(os.dup(file.fileno()), os.fstat(file.fileno()).st_size)
+        except FileNotFoundError:
+            return None
 
     def size(self, key: str) -> int | None:
         path = self._path(key)

@@ -7,7 +7,8 @@ ledger's to say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -38,6 +39,35 @@ class Layered(Protocol):
 def distrusted(store: CheckpointStore, key: str, why: str) -> bool:
     """As `Layered.distrust`; False for a store that is no more than that."""
     return isinstance(store, Layered) and store.distrust(key, why)
+
+
+def _uncounted(_num_bytes: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostFile:
+    """An object as a file of this host that is open. `taken` is to be told how many of its bytes were used."""
+
+    fd: int
+    size: int
+    taken: Callable[[int], None] = _uncounted
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+@runtime_checkable
+class OnHost(Protocol):
+    """A store whose objects, or some of them, are files of this host."""
+
+    def host_file(self, key: str) -> HostFile | None:
+        """The object, open, for the caller to close; None where it is no file here, or is not there at all. The file
+        never changes: an object that is replaced is another file."""
+
+
+def host_file(store: CheckpointStore, key: str) -> HostFile | None:
+    """As `OnHost.host_file`; None for a store that is none."""
+    return store.host_file(key) if isinstance(store, OnHost) else None
 
 
 class CheckpointStore(Protocol):

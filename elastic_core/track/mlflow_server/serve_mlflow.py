@@ -12,6 +12,7 @@ import sys
 from collections.abc import MutableMapping
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -31,10 +32,13 @@ def prepare_environment(settings: Settings, environ: MutableMapping[str, str]) -
     """MLflow's variables as this server has them, and no others."""
     for name in [name for name in environ if name.startswith(("MLFLOW_", "_MLFLOW_"))]:
         del environ[name]
-    hosts = [settings.host, *(("localhost", "127.0.0.1", "[::1]") if mlflow_access.is_loopback(settings.host) else ())]
+    listens = settings.mlflow_host or settings.host
+    page = urlsplit(settings.mlflow_page())
+    hosts = [listens, *(("localhost", "127.0.0.1", "[::1]") if mlflow_access.is_loopback(listens) else ())]
+    names = [*(f"{host}:{settings.mlflow_port}" for host in hosts), page.netloc]
     environ.update(
         {
-            "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{host}:{settings.mlflow_port}" for host in dict.fromkeys(hosts)),
+            "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(dict.fromkeys(names)),
             "MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX": SOURCES,
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_ENABLE_AI_GATEWAY": "false",
@@ -91,7 +95,7 @@ def main() -> int:
     log.info("serving %s", settings.tracking_uri())
     uvicorn.run(
         app,
-        host=settings.host,
+        host=settings.mlflow_host or settings.host,
         port=settings.mlflow_port,
         ssl_certfile=settings.mlflow_certificate,
         ssl_keyfile=settings.mlflow_key,

@@ -40,7 +40,8 @@ Scalars = Mapping[str, Any]
 
 
 class Partition(Protocol):
-    """One rank's part of a model: `parallel.partitioning.ModelPartition`, `placed.stage_part.StagePart`."""
+    """One rank's part of a model: `parallel.partitioning.ModelPartition`, `placed.stage_part.StagePart`,
+    `servers.server_parts.ServerPart`."""
 
     @property
     def skeleton(self) -> nn.Module:
@@ -131,7 +132,7 @@ class PartitionedState(TrainingState):
             owner = name.removeprefix(MODEL) if name.startswith(MODEL) else owner_of(name)
             metas[name], placements[name] = self.partition.place(owner, tensor)
         if self.places.num_stages > 1:
-            metas, placements = _told(metas, placements, group, self.places)
+            metas, placements = told_of_stages(metas, placements, group, self.places)
         layout = StateLayout(Mesh.of(self.places.layout), placements, tuple(slots))
         parts = {name: local_of(tensor) for name, tensor in tensors.items()}
         return Collection(layout, metas, parts, plan_shards(layout, metas)[group.rank])
@@ -148,10 +149,10 @@ def whole_model(skeleton: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module
     return filled(skeleton, {name.removeprefix(MODEL): value for name, value in tensors.items()})
 
 
-def _told(
+def told_of_stages(
     metas: Mapping[str, TensorMeta], placements: Mapping[str, Placement], group: Group, places: Places
 ) -> tuple[dict[str, TensorMeta], dict[str, Placement]]:
-    """Of the tensors of all stages, from those of each."""
+    """Of the tensors of all stages, from those of each. Collective."""
     speaks = places.data == 0 and places.tensor == 0
     held = [[name, to_json(metas[name]), to_json(placements[name])] for name in metas] if speaks else []
     all_metas: dict[str, TensorMeta] = {}

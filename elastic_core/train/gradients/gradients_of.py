@@ -9,24 +9,30 @@ from torch.optim import Optimizer
 
 from elastic_core.comm.algorithms import averages
 from elastic_core.domain import Allocation
-from elastic_core.spec.job_comm import Comm
+from elastic_core.spec.parts.job_comm import Comm
 from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.gradients.local_steps import LocalSteps
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
 from elastic_core.train.placed.stage_places import StagePlaces
+from elastic_core.train.servers.server_places import ServerPlaces
 
 if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
     from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
+    from elastic_core.train.gradients.server_gradients import ServerGradients
     from elastic_core.train.gradients.stage_gradients import StageGradients
     from elastic_core.train.parallel.partitioning import ModelPartition
     from elastic_core.train.placed.stage_part import StagePart
+    from elastic_core.train.servers.server_parts import ServerPart, WorkerPart
+
+    AnyGradients = Gradients | PartitionedGradients | StageGradients | ServerGradients
+    AnyPart = ModelPartition | StagePart | WorkerPart | ServerPart
 
 
 def gradients_of(
     model: nn.Module,
     optimizer: Optimizer,
-    partition: ModelPartition | StagePart | None,
+    partition: AnyPart | None,
     group: Group,
     places: Places,
     allocation: Allocation,
@@ -34,7 +40,7 @@ def gradients_of(
     *,
     find_unused_parameters: bool,
     fixed_parts: bool,
-) -> Gradients | PartitionedGradients | StageGradients:
+) -> AnyGradients:
     """`partition`: None of a model that every rank holds whole. `allocation`: its algorithm, and on which nodes
     ranks are; `options`: the spec's, of the algorithm.
     Collective."""
@@ -44,6 +50,12 @@ def gradients_of(
 
         assert isinstance(partition, StagePart), "stages cut the model"
         return StageGradients(partition, optimizer, group, places)
+    if isinstance(places, ServerPlaces):
+        from elastic_core.train.gradients.server_gradients import ServerGradients
+        from elastic_core.train.servers.server_parts import ServerPart, WorkerPart
+
+        assert isinstance(partition, WorkerPart | ServerPart), "workers and servers have parts of their own"
+        return ServerGradients(partition, optimizer, group, places)
     if partition is not None:
         from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
         from elastic_core.train.parallel.partitioning import ModelPartition

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from elastic_core.spec.job_work import Batch
+from elastic_core.spec.parts.job_work import Batch
 from elastic_core.train.gradients.learning_rate import batch_factor
 from elastic_core.train.gradients.noise import NoiseEstimate
 

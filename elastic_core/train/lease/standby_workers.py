@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from elastic_core.domain import Slot
-from elastic_core.host.messages import OrderInForce, SlotId, StandbyReady, StandbyRequest, WorkerProcesses
+from elastic_core.host.messages import NodeWorkers, OrderInForce, SlotId, StandbyReady, StandbyRequest, WorkerProcesses
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
@@ -69,9 +69,9 @@ class StandbyWorkers:
                 self._write_request(())
 
     def workers_gone(self, slots: Sequence[Slot]) -> bool:
-        """Nothing is left on these slots, says the agent."""
-        recorded = self._run_dir.read(WorkerProcesses)
-        living = {worker.slot for worker in recorded.workers} if recorded else set()
+        """Nothing is left on these slots, say the agents."""
+        recorded = [self._run_dir.read(WorkerProcesses), *self._run_dir.read_each(NodeWorkers)]
+        living = {worker.slot for workers in recorded if workers for worker in workers.workers}
         return living.isdisjoint(str(_slot_id(slot)) for slot in slots)
 
     def _write_request(self, wanted: tuple[Slot, ...]) -> None:
@@ -80,7 +80,7 @@ class StandbyWorkers:
         self._run_dir.write(StandbyRequest(1 + (last.request if last else 0), tuple(map(_slot_id, wanted))))
 
     def _waiting(self) -> tuple[Slot, ...]:
-        live = {worker.slot for worker in self._run_dir.read_each(StandbyReady) if worker.process.alive()}
+        live = {worker.slot for worker in self._run_dir.read_each(StandbyReady) if worker.alive()}
         return tuple(slot for slot in self._requested if str(_slot_id(slot)) in live)
 
 

@@ -20,6 +20,8 @@ from elastic_core.train.parallel.strangers import closed_afterwards
 class Places:
     """One rank's place. `mesh` is None where plain data-parallel replicas need none: DDP works over the whole group."""
 
+    serves = False  # it is a parameter server, and reads no sample
+
     def __init__(self, group: Group, layout: Layout) -> None:
         """Collective. Raises `InfrastructureError` for a layout of another size than the group."""
         if layout.world_size != group.world:
@@ -43,6 +45,11 @@ class Places:
     @property
     def num_stages(self) -> int:
         return self.layout.pipeline
+
+    @property
+    def takes_whole_steps(self) -> bool:
+        """A loop over micro-batches cannot run its part of a step."""
+        return self.num_stages > 1
 
     @property
     def first_stage(self) -> bool:

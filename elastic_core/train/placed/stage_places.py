@@ -37,6 +37,10 @@ class StagePlaces(Places):
         self._group = self.another_group("stage")
 
     @property
+    def takes_whole_steps(self) -> bool:
+        return True
+
+    @property
     def own(self) -> tuple[int, int]:
         """(index, ranks) of this rank in its stage."""
         return self.data, self.counts[self.stage]
@@ -51,12 +55,7 @@ class StagePlaces(Places):
 
     def another_group(self, what: str) -> dist.ProcessGroup | None:
         """One more of the same ranks, for what is exchanged at the same time. Collective over all stages."""
-        return _group_of(self._all, self.members, self.stage, what) if self._all.world > 1 else None
-
-
-def places_of(group: Group, allocation: Allocation) -> Places:
-    """Collective."""
-    return StagePlaces(group, allocation) if allocation.stages else Places(group, allocation.layout)
+        return group_among(self._all, self.members, self.stage, what) if self._all.world > 1 else None
 
 
 def check_stages(allocation: Allocation) -> None:
@@ -78,8 +77,9 @@ def _words(stages: Sequence[PlacedStage]) -> str:
     return "; ".join(map(str, stages))
 
 
-def _group_of(group: Group, members: Sequence[Sequence[int]], stage: int, what: str) -> dist.ProcessGroup | None:
-    """The process group of this rank's stage; every rank takes part in the forming of all."""
+def group_among(group: Group, members: Sequence[Sequence[int]], stage: int, what: str) -> dist.ProcessGroup | None:
+    """The process group of this rank's stage, or whatever `members` are of; every rank takes part in the forming of
+    all."""
     own: dist.ProcessGroup | None = None
     backend = "cpu:gloo,cuda:nccl" if group.device.type == "cuda" else "gloo"
     with communicating("the forming of the stages' groups"), closed_afterwards(group.address):

@@ -55,7 +55,8 @@ def agree(group: Group, message: StepMessage, layout: Layout) -> Agreement:
 
 
 def conclude(rows: Sequence[StepMessage], layout: Layout) -> Agreement:
-    """`rows` by rank. The ranks of one replica say each their share of its gradient, and one of them its samples."""
+    """`rows` by rank. The ranks of one replica say each their share of its gradient, and one of them its samples;
+    parameter servers are no replica."""
     return Agreement(
         stop_request=StopRequest(int(max(row.stop_request for row in rows))),
         segment_over=rows[0].segment_over > 0,
@@ -73,7 +74,7 @@ def conclude(rows: Sequence[StepMessage], layout: Layout) -> Agreement:
 def _replicas(rows: Sequence[StepMessage], layout: Layout) -> list[list[StepMessage]]:
     mesh = Mesh.of(layout)
     replicas: list[list[StepMessage]] = [[] for _ in range(layout.data)]
-    for rank, row in enumerate(rows):
+    for rank, row in enumerate(rows[: layout.world_size - layout.servers]):
         replicas[mesh.coordinates(rank)[DATA]].append(row)
     return replicas
 

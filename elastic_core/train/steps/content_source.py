@@ -19,15 +19,13 @@ from elastic_core.train.checkpoint.restore import read_weights
 from elastic_core.train.checkpoint.training_state import TrainingState, averaging_tensors, rank_tensors
 from elastic_core.train.data.batches import DataPlan
 from elastic_core.train.data.data_state import DataState
-from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
 from elastic_core.train.steps.evaluating import Evaluate, measured
 from elastic_core.train.steps.segment_progress import Progress
 
 if TYPE_CHECKING:
-    from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
-    from elastic_core.train.gradients.stage_gradients import StageGradients
+    from elastic_core.train.gradients.gradients_of import AnyGradients
 
 _QUICK_SECONDS = 1.0  # of evaluation that an interval checkpoint may take
 
@@ -43,7 +41,7 @@ class ContentSource:
         progress: Progress,
         plan: DataPlan,
         state: TrainingState,
-        gradients: Gradients | PartitionedGradients | StageGradients,
+        gradients: AnyGradients,
         evaluate: Evaluate | None,
         skeleton: nn.Module | None,
     ) -> None:

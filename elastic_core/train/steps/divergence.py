@@ -21,7 +21,7 @@ from torch import nn
 from elastic_core.domain import AUTO, EXACT
 from elastic_core.host.exits import Diverged
 from elastic_core.protocol.process_groups import LaunchOrder
-from elastic_core.spec.job_comm import STEPS_ALONE
+from elastic_core.spec.parts.job_comm import STEPS_ALONE
 
 WINDOW = 10  # steps, whose mean loss is compared: one step's is noise
 _NOT_FINITE = 2  # steps in a row

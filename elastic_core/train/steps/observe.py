@@ -90,7 +90,9 @@ def summarise(
         epoch=last.samples / dataset_samples,
         num_slots=allocation.num_slots,
         num_nodes=allocation.num_nodes,
-        type=max(types, key=lambda kind: (types[kind], kind)),
+        type=allocation.slots[0].type
+        if allocation.layout.servers
+        else max(types, key=lambda kind: (types[kind], kind)),
         global_batch=allocation.global_batch,
         local_batch=max(facts.local_batch for facts in steps),
         accumulation=max(facts.accumulation for facts in steps),

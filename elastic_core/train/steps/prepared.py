@@ -8,31 +8,27 @@ from typing import TYPE_CHECKING
 from elastic_core.train.checkpoint.restore import Restored
 from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.data.batches import DataPlan, MicroBatch, Reader, StepPlan
-from elastic_core.train.gradients.gradients import Gradients
 from elastic_core.train.layouts import Wire
 from elastic_core.train.steps.early_stopping import HeldOut
 from elastic_core.train.steps.segments import Segments
 from elastic_core.train.steps.stepping import Stepper
 
 if TYPE_CHECKING:  # at run time where a layout needs them: they load torch's parallel libraries
-    from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
-    from elastic_core.train.gradients.stage_gradients import StageGradients
-    from elastic_core.train.parallel.partitioning import ModelPartition
-    from elastic_core.train.placed.stage_part import StagePart
+    from elastic_core.train.gradients.gradients_of import AnyGradients, AnyPart
 
 
 @dataclass
 class Prepared:
     """What `prepare` made."""
 
-    gradients: Gradients | PartitionedGradients | StageGradients
+    gradients: AnyGradients
     stepper: Stepper
     segments: Segments
     reader: Reader
     plan: DataPlan
     reads: ReadLog
     restored: Restored
-    partition: ModelPartition | StagePart | None  # None: every rank holds the whole model
+    partition: AnyPart | None  # None: this rank holds and steps the whole model
     wire: Wire | None  # between the stages of a placed job
     held_out: HeldOut | None  # None: the job has no patience
 

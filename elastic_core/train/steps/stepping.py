@@ -13,7 +13,7 @@ from elastic_core.domain import Allocation
 from elastic_core.spec import JobSpec
 from elastic_core.train.checkpoint.training_state import TrainingState
 from elastic_core.train.data.batches import StepPlan
-from elastic_core.train.gradients.gradients import Gradients, LocalGradients
+from elastic_core.train.gradients.gradients import LocalGradients
 from elastic_core.train.gradients.learning_rate import gain, noise_decay, on_grid, step_work
 from elastic_core.train.gradients.model_buffers import Buffers
 from elastic_core.train.gradients.noise import NoiseEstimate, Part, estimate
@@ -25,8 +25,7 @@ from elastic_core.train.steps.agreement import Agreement, StepMessage, agree
 from elastic_core.train.steps.observe import peak_memory_bytes
 
 if TYPE_CHECKING:
-    from elastic_core.train.gradients.partitioned_gradients import PartitionedGradients
-    from elastic_core.train.gradients.stage_gradients import StageGradients
+    from elastic_core.train.gradients.gradients_of import AnyGradients
 
 NOISE_EVERY = 4  # steps between noise estimates: norms cost two passes over the gradient
 _ALWAYS_BEFORE = (
@@ -65,7 +64,7 @@ class Stepper:
         group: Group,
         spec: JobSpec,
         state: TrainingState,
-        gradients: Gradients | PartitionedGradients | StageGradients,
+        gradients: AnyGradients,
         places: Places,
         rates: Rates,
         clip_grad_norm: float | None,

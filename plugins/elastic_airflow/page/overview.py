@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from elastic_airflow.links import tracker_url
 from elastic_airflow.names import DRIVER, RUN
 from elastic_airflow.page.expected import ForecastShown, GradeShown, forecast_shown, hindsight_shown
-from elastic_core.domain import AUTO, JobState, JobView, SegmentState, Snapshot
+from elastic_core.domain import AUTO, Allocation, JobState, JobView, SegmentState, Snapshot
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
@@ -101,7 +101,7 @@ class HoldShown(Shown):
     job_id: str
     segment_id: str
     slots: tuple[tuple[str, int], ...]
-    stages: tuple[str, ...]  # of a placed job, what each slot does; empty for every other
+    stages: tuple[str, ...]  # what each slot does, of a placed job or one with servers; empty for every other
     since: float
     until: float | None  # None: still
     global_batch: int
@@ -205,7 +205,8 @@ def job_shown(
     job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None, settings: Settings, now: float,
     actions: tuple[ActionShown, ...] = (),
 ) -> JobShown:  # fmt: skip
-    spec, held, limits = job.spec, job.allocation, job.spec.limits()
+    spec, held = job.spec_in_force, job.allocation
+    limits = spec.limits()
     deadline = spec.deadline.timestamp() if spec.deadline else None
     driver: Mapping[str, Any] | None = job.results.get(DRIVER) or job.results.get(RUN)
     model: Mapping[str, Any] | None = job.results.get("registration")
@@ -275,7 +276,7 @@ def hold_shown(segment: SegmentStatus) -> HoldShown:
         job_id=segment.job_id,
         segment_id=segment.segment_id,
         slots=tuple((slot.node, slot.index) for slot in held.slots) if held else (),
-        stages=tuple(str(stage) for stage in held.stages for _ in range(stage.num_slots)) if held else (),
+        stages=_roles_of_slots(held) if held else (),
         since=segment.granted_at or segment.created_at,
         until=None if segment.lease_live else segment.ended_at,
         global_batch=held.global_batch if held else 0,
@@ -283,6 +284,14 @@ def hold_shown(segment: SegmentStatus) -> HoldShown:
         grant_reason=segment.grant_reason or "",
         end_reason=segment.end_reason or "",
     )
+
+
+def _roles_of_slots(held: Allocation) -> tuple[str, ...]:
+    """Of each slot, in the lease's order: its stage, or whether a worker or a parameter server is there; () where all
+    do the same."""
+    if held.layout.servers:
+        return ("worker",) * held.layout.data + ("parameter server",) * held.layout.servers
+    return tuple(str(stage) for stage in held.stages for _ in range(stage.num_slots))
 
 
 def _reading(job: JobStatus) -> str:
@@ -320,6 +329,8 @@ def _layout(job: JobStatus) -> str:
     if job.allocation is None:
         return ""
     layout = job.allocation.layout
+    if layout.servers:
+        return str(layout)
     axes = [("data", layout.data), ("tensor", layout.tensor), ("pipeline", layout.pipeline)]
     wide = [f"{size} {name}" for name, size in axes if size > 1]
     shards = ", sharded" if layout.sharded else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Query
@@ -12,9 +13,10 @@ from fastapi.responses import JSONResponse
 from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.overview import Overview, jobs_to_show, overview
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.api_v1 import gives
 from elastic_core.domain import JobState, to_json
-from elastic_core.launch.job_logs import MOST_BYTES, read_job_log
-from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.job_logs import MOST_BYTES, JobLog, read_job_log
+from elastic_core.launch.launchers import chosen
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.settings import Settings
 
@@ -67,11 +69,12 @@ class OverviewReader:
         return self._report[1]
 
 
-def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
-    """Routes for users; whoever includes it puts Airflow's login in front."""
-    router, reader, launcher = APIRouter(), OverviewReader(control, settings), LocalLauncher(settings)
+def log_router(control: LedgerControl, settings: Settings) -> APIRouter:
+    """What jobs print, for page and REST; whoever includes it puts Airflow's login in front."""
+    router = APIRouter(tags=["jobs"])
+    launcher = cache(lambda: chosen(settings))  # not before it is asked for: settings may not do for it
 
-    @router.get("/jobs/{job_id}/log")
+    @router.get("/jobs/{job_id}/log", responses=gives(JobLog))
     def read_log(
         job_id: str,
         attempt: int | None = None,
@@ -81,8 +84,16 @@ def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
         """What a rank printed from position `after` on; absent: the last of it, of the newest attempt if not said."""
         groups = control.groups_of(job_id)
         most = LOG_BYTES if after is None else MOST_BYTES
-        log = read_job_log(launcher, job_id, groups, attempt=attempt, rank=rank, after=after, most=most)
+        log = read_job_log(launcher(), job_id, groups, attempt=attempt, rank=rank, after=after, most=most)
         return JSONResponse(to_json(log))
+
+    return router
+
+
+def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
+    """The page's own routes; whoever includes it puts Airflow's login in front."""
+    router, reader = APIRouter(), OverviewReader(control, settings)
+    router.include_router(log_router(control, settings))
 
     @router.get("/overview")
     def read_overview(minutes: int = Query(default=15, ge=1, le=24 * 60)) -> Overview:

@@ -126,14 +126,14 @@ class RunSegmentOperator(SegmentOperator):
 
     def _start(self, control: HttpControl) -> bool:
         """Start or find the processes. False when the lease was lost meanwhile."""
-        from elastic_core.launch.local import LocalLauncher
+        from elastic_core.launch import launchers
 
         try:
             order = control.launch_order(self.segment_id)
         except Conflict as conflict:
             self.log.info("%s", conflict)
             return False
-        group = LocalLauncher(Settings()).start(order)
+        group = launchers.chosen(Settings()).start(order)
         self.log.info("attempt %d under epoch %d runs on %d slots at global batch %d; processes of epoch %d, logs: %s",
                       order.attempt, order.epoch, order.allocation.num_slots, order.allocation.global_batch,
                       order.origin_epoch, group.log_path)  # fmt: skip

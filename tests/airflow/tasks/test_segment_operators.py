@@ -11,7 +11,7 @@ from elastic_airflow.tasks import segment_tasks
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator, RunSegmentOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import SegmentState
-from elastic_core.launch import local
+from elastic_core.launch import launchers
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.protocol.process_groups import LaunchOrder
 from tests.airflow.doubles import FakeTask, a_context
@@ -37,7 +37,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[LaunchOrder]:
             orders.append(order)
             return GroupStatus(origin_epoch=order.origin_epoch, segment_id=order.segment_id, alive=True)
 
-    monkeypatch.setattr(local, "LocalLauncher", Recorder)
+    monkeypatch.setitem(launchers.LAUNCHERS, "local", Recorder)
     return orders
 
 

@@ -90,7 +90,7 @@ def test_priority_is_bounded_for_all_but_owners() -> None:
         ),
         (
             caller("ann"), Action.SUBMIT, about(OPEN.model_copy(update={"max_priority": 0}), priority=9),
-            "its priority is 9, and the queue takes at most 0 from others than its owners. Submit with that, or ask "
+            "its priority is 9, and the queue takes at most 0 from others than its owners. Take that, or ask "
             "the operator",
         ),
         (caller("ann"), Action.SET_POLICY, About(subject="policy fifo"), "that is for the operator"),

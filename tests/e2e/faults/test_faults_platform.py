@@ -14,7 +14,7 @@ import torch
 
 from elastic_core.domain import JobState
 from elastic_core.protocol.records import CheckpointRecord
-from elastic_core.services.marks import of_home
+from elastic_core.services.supervision.marks import of_home
 from elastic_core.state.format.checkpoint_format import read_manifest, read_tensors
 from elastic_core.state.stores.store_urls import open_store
 from tests.e2e.platform import Platform, eventually

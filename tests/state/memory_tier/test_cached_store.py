@@ -111,6 +111,25 @@ def test_a_node_reads_what_it_wrote_without_the_store(nodes: Nodes) -> None:
     assert nodes.said == []
 
 
+def test_a_node_hands_out_the_file_of_what_it_wrote_another_node_none(nodes: Nodes) -> None:
+    write(nodes.store("a")[0], some_tensors())
+    wait_for(lambda: SHARD in nodes.kept("a"))
+    store, memory = nodes.store("a")
+    opened = store.host_file(SHARD)
+    assert opened is not None
+    assert os.pread(opened.fd, opened.size, 0) == nodes.plain.get(SHARD)
+    opened.taken(10)
+    opened.close()
+    assert memory.taken() == {"own_node": 10, "other_nodes": 0, "store": 0}
+    assert store.distrust(SHARD, "damaged")  # from now on from the store
+    stored = store.host_file(SHARD)
+    assert stored is not None
+    stored.taken(7)
+    stored.close()
+    assert memory.taken() == {"own_node": 0, "other_nodes": 0, "store": 7}
+    assert nodes.store("b")[0].host_file(SHARD) is None  # it reads a's memory
+
+
 def test_another_node_reads_over_the_network_and_writes_into_any_memory(nodes: Nodes) -> None:
     written = write(nodes.store("a")[0], some_tensors(), world=2)
     break_store(nodes)

@@ -39,7 +39,7 @@ from elastic_core.state.reshard import rounds, shared
 from elastic_core.state.reshard.collective_load import LoadGroup, OldMemories, load_collectively
 from elastic_core.state.reshard.memories import Part, boxes_of
 from elastic_core.state.stores.local_store import LocalStore
-from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.state.stores.store import CheckpointStore, HostFile, host_file
 from tests.state.builders import same_bits
 from tests.state.changing_ranks import state_of
 from tests.state.loading_ranks import State, Threads, save
@@ -49,12 +49,19 @@ OnRank = Callable[[int, CheckpointStore], CheckpointStore]
 
 
 class Counted:
-    """A store, and the bytes that one rank read of each file's tensors and headers."""
+    """A store, and the bytes that one rank read of each file's tensors and headers. `by_ranges`: it has no files."""
 
-    def __init__(self, store: CheckpointStore) -> None:
-        self._store = store
+    def __init__(self, store: CheckpointStore, by_ranges: bool = False) -> None:
+        self._store, self._by_ranges = store, by_ranges
         self.url = store.url
         self.num_bytes = 0
+
+    def host_file(self, key: str) -> HostFile | None:
+        opened = None if self._by_ranges else host_file(self._store, key)
+        return None if opened is None else replace(opened, taken=self._add)
+
+    def _add(self, num_bytes: int) -> None:
+        self.num_bytes += num_bytes
 
     def read_into(self, key: str, offset: int, buffers: Sequence[memoryview]) -> int:
         num = self._store.read_into(key, offset, buffers)
@@ -84,12 +91,13 @@ def read(
     room: int | None = None,
     on_rank: OnRank = lambda _, store: store,
     into: Sequence[State] | None = None,
+    by_ranges: bool = False,
 ) -> Read:
     world = len(places)
     result, threads = Read(world), Threads(world)
 
     def rank(number: int) -> None:
-        counted = Counted(on_rank(number, store))
+        counted = Counted(on_rank(number, store), by_ranges)
         free = [shared.room(folder) if room is None else room] * world
         group = LoadGroup(rank=number, slots=places, exchange=threads.of(number), room=free, folder=folder)
         try:
@@ -160,7 +168,8 @@ def test_any_ranks_read_what_any_others_wrote_and_each_host_every_tile_once(
         manifest = save(store, old, metas, state)
         wanted = partition(new, metas)
         into = [data.draw(memory_for(boxes, metas)) for boxes in wanted]
-        result = read(store, manifest, wanted, places, memory_folder, into=into)
+        by_ranges = data.draw(st.booleans())
+        result = read(store, manifest, wanted, places, memory_folder, into=into, by_ranges=by_ranges)
     assert_read(result, wanted, state)
     for found, memory in zip(result.found, into, strict=True):
         assert all(found[name] is tensor for name, tensor in memory.items())
@@ -188,17 +197,19 @@ def large() -> State:
     return state_of(LARGE, 1)
 
 
+@pytest.mark.parametrize("by_ranges", [True, False])
 @pytest.mark.parametrize("per_node", [1, 2, 4])
 @pytest.mark.parametrize(("writers", "world"), [(replicated(2, 2), 4), (sharded(4, 4), 3), (sharded(3, 3), 2)])
 @pytest.mark.parametrize("layout", [replicated, sharded])
 def test_a_host_reads_hardly_more_than_its_ranks_want_together(
-    tmp_path: Path, memory_folder: Path, large: State, writers: StateLayout, world: int, layout, per_node: int
-) -> None:
+    tmp_path: Path, memory_folder: Path, large: State, writers: StateLayout, world: int, layout, per_node: int,
+    by_ranges: bool,
+) -> None:  # fmt: skip
     store = LocalStore(tmp_path / "store")
     manifest = save(store, writers, LARGE, large)
     target = layout(world, per_node)
     wanted = partition(target, LARGE)
-    result = read(store, manifest, wanted, target.slots, memory_folder)
+    result = read(store, manifest, wanted, target.slots, memory_folder, by_ranges=by_ranges)
     assert_read(result, wanted, large)
     needed = needed_by_host(manifest, wanted, target.slots)
     for node, num_bytes in read_by_host(result, target.slots).items():
@@ -219,7 +230,7 @@ def test_columns_pass_through_one_tile_of_memory_for_each_rank(
     wanted = partition(target, LARGE)[:world]
     tracemalloc.start()  # sees NumPy's arrays, of which scratch memory would be made, and neither tensors nor mappings
     try:
-        result = read(store, manifest, wanted, target.slots[:world], memory_folder)
+        result = read(store, manifest, wanted, target.slots[:world], memory_folder, by_ranges=True)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -301,9 +312,9 @@ def test_without_memory_to_share_each_reads_for_itself(
 ) -> None:
     manifest = saved(folder_store)
     if why == "no room":
-        result = read(folder_store, manifest, WHOLE, TWO, memory_folder, room=4096)
+        result = read(folder_store, manifest, WHOLE, TWO, memory_folder, room=4096, by_ranges=True)
     else:
-        result = read(folder_store, manifest, WHOLE, TWO, memory_folder / "not there", room=1 << 30)
+        result = read(folder_store, manifest, WHOLE, TWO, memory_folder / "not there", room=1 << 30, by_ranges=True)
     assert_read(result, WHOLE, STATE)
     assert result.num_bytes[0] == result.num_bytes[1] == sum(file.size for file in manifest.files.values())
     for (said,) in result.said:  # alike on both
@@ -329,6 +340,9 @@ def test_damage_that_one_rank_finds_is_damage_for_all_with_its_reason(
 
 class Silent(Counted):
     """A store that does not answer."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        super().__init__(store, by_ranges=True)
 
     def read_into(self, key: str, offset: int, buffers: Sequence[memoryview]) -> int:
         raise InfrastructureError("The store does not answer.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elastic_core.spec.job_work import Batch
+from elastic_core.spec.parts.job_work import Batch
 from elastic_core.train.gradients.rates import Rates
 
 

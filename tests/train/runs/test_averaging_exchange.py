@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from elastic_core.spec.job_comm import CLASSES
+from elastic_core.spec.parts.job_comm import CLASSES
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.data.audit import prove

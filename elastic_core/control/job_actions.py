@@ -1,0 +1,114 @@
+"""What users, and the platform itself, do to a job that there is: the acting half of `plane.LedgerControl`.
+
+Each is one transaction on behalf of the caller, who is asked for the right to it and recorded, and then a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from elastic_core.control.ledger import reads, views
+from elastic_core.control.ledger.database import Ledger, Tx
+from elastic_core.control.scheduling.allocator import Allocator
+from elastic_core.control.teams import audit_trail
+from elastic_core.control.teams.permissions import About, Action
+from elastic_core.control.transitions import lifecycle, steering
+from elastic_core.control.transitions.cancel_many import cancel_many
+from elastic_core.domain import JobState
+from elastic_core.protocol.callers import Caller
+from elastic_core.protocol.records import CancelOutcome, JobStatus, SegmentStatus
+from elastic_core.spec.bounds import LOWEST_PRIORITY
+from elastic_core.spec.job_changes import JobChanges
+
+PLATFORM = "the platform"  # where nobody asks
+
+
+class JobActions:
+    """Whoever inherits it has a ledger, an allocator and a caller (None: the platform itself)."""
+
+    _ledger: Ledger
+    _caller: Caller | None
+    allocator: Allocator
+
+    def job(self, job_id: str) -> JobStatus:
+        return self._ledger.read(lambda tx: views.job_status(tx, tx.job(job_id)))
+
+    def segment(self, segment_id: str) -> SegmentStatus:
+        return self._ledger.read(lambda tx: reads.segment(tx, segment_id))
+
+    def cancel(self, job_id: str, reason: str) -> JobStatus:
+        return self._act(
+            Action.CANCEL, job_id, reason, lambda tx: lifecycle.stop(tx, job_id, JobState.CANCELLED, reason)
+        )
+
+    def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
+        outcomes = cancel_many(self._ledger, self._caller, job_ids, reason)
+        self.allocator.decide_pending()
+        return outcomes
+
+    def fail(self, job_id: str, error: str) -> JobStatus:
+        return self._change_job(job_id, lambda tx: lifecycle.stop(tx, job_id, JobState.FAILED, error))
+
+    def revive(self, job_id: str) -> JobStatus:
+        return self._act(Action.REVIVE, job_id, "", lambda tx: lifecycle.revive(tx, job_id))
+
+    def rollback(self, job_id: str, checkpoint_id: int) -> JobStatus:
+        return self._act(
+            Action.ROLLBACK, job_id, f"to checkpoint {checkpoint_id}",
+            lambda tx: lifecycle.rollback(tx, job_id, checkpoint_id),
+        )  # fmt: skip
+
+    def pause(self, job_id: str, reason: str) -> JobStatus:
+        by = self._name()
+        return self._act(Action.PAUSE, job_id, reason, lambda tx: steering.pause(tx, job_id, by, reason))
+
+    def resume(self, job_id: str) -> JobStatus:
+        return self._act(Action.RESUME, job_id, "", lambda tx: steering.resume(tx, job_id))
+
+    def stop(self, job_id: str, reason: str) -> JobStatus:
+        by = self._name()
+        return self._act(Action.STOP, job_id, reason, lambda tx: steering.pause(tx, job_id, by, reason, ends=True))
+
+    def set_job(self, job_id: str, changes: JobChanges) -> JobStatus:
+        def about(tx: Tx) -> About:
+            priority = LOWEST_PRIORITY if changes.priority is None else changes.priority
+            return replace(audit_trail.of_job(tx, job_id), priority=priority)
+
+        return self._act(Action.SET, job_id, changes.words, lambda tx: steering.set_changes(tx, job_id, changes), about)
+
+    def checkpoint_now(self, job_id: str, reason: str) -> SegmentStatus:
+        def ask(tx: Tx) -> str:
+            segment_id = steering.require_slots(tx, job_id)
+            lifecycle.revoke(tx, segment_id, reason)
+            return segment_id
+
+        about = _about(job_id)
+        segment_id = audit_trail.act(self._ledger, self._caller, Action.BOUNDARY, about, reason, ask)
+        self.allocator.decide_pending()
+        return self.segment(segment_id)
+
+    def _name(self) -> str:
+        return PLATFORM if self._caller is None else self._caller.name
+
+    def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
+        return self._change_job(job_id, lambda tx: lifecycle.record_results(tx, job_id, results))
+
+    def _change_job(self, job_id: str, work: Any) -> JobStatus:
+        self._ledger.change(work)
+        self.allocator.decide_pending()
+        return self.job(job_id)
+
+    def _act(
+        self, action: Action, job_id: str, detail: str, work: Callable[[Tx], None],
+        about: Callable[[Tx], About] | None = None,
+    ) -> JobStatus:  # fmt: skip
+        """`_change_job` on behalf of the caller."""
+        audit_trail.act(self._ledger, self._caller, action, about or _about(job_id), detail, work)
+        self.allocator.decide_pending()
+        return self.job(job_id)
+
+
+def _about(job_id: str) -> Callable[[Tx], About]:
+    return lambda tx: audit_trail.of_job(tx, job_id)

@@ -1,0 +1,292 @@
+"""The REST API for users, `/api/v1`: all that the page and the command do, described by OpenAPI (`openapi.json`).
+
+Behind Airflow's login like the page's own routes: who may look may read, who may act may write, and what they may act
+on is asked in the control plane (`teams.permissions`). Answers are the contract's records as JSON; errors are
+`{"code", "message"}` under the status of their kind. A write names its content type and comes of no other site's page.
+"""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.api_pages import (
+    MOST_JOBS,
+    ClusterShown,
+    JobPage,
+    JobsWanted,
+    SortBy,
+    cluster_shown,
+    page_of,
+)
+from elastic_core.control.rpc.cross_site import refuse_other_sites
+from elastic_core.domain import to_json
+from elastic_core.errors import UserError
+from elastic_core.protocol.callers import Caller
+from elastic_core.protocol.encoding import dumps, loads
+from elastic_core.protocol.forecasts import Forecast, ForecastReport
+from elastic_core.protocol.records import (
+    AuditRecord,
+    CheckpointRecord,
+    DecisionListed,
+    DecisionRecord,
+    Explanation,
+    JobStatus,
+    NodeStatus,
+    PolicyInForce,
+    SegmentStatus,
+    Submission,
+)
+from elastic_core.spec import parse_job_spec
+from elastic_core.spec.job_changes import JobChanges
+
+PREFIX = "/api/v1"
+Dependency = Callable[..., Any]
+B = TypeVar("B", bound=BaseModel)
+
+
+class Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NewJob(Asked):
+    """A job to be started, under an id made of its name and the time where none is given."""
+
+    spec: dict[str, Any] = Field(description="the job spec, as docs/guide/your-model.md describes it")
+    job_id: str | None = None
+    warm_start: str | None = Field(default=None, description="uri of a checkpoint whose weights it starts from")
+
+
+class Reason(Asked):
+    reason: str = Field(default="by REST", max_length=2000, description="shown with the job")
+
+
+class ChangesWanted(Asked):
+    """What is given counts from the next decision on, in place of the spec's."""
+
+    priority: int | None = None
+    min_slots: int | None = Field(default=None, ge=1)
+    max_slots: int | None = Field(default=None, ge=1)
+
+
+class RollbackWanted(Asked):
+    checkpoint_id: int
+
+
+class ErrorShown(BaseModel):
+    code: str
+    message: str
+
+
+def include_api(
+    app: FastAPI, control: LedgerControl, *, reads: Dependency, writes: Dependency, body: Dependency
+) -> None:
+    """`reads` and `writes` as in `http_api.create_app`; `body` reads a request's, within bounds."""
+    app.include_router(_job_reads(control, reads))
+    app.include_router(_pool_reads(control, reads))
+    app.include_router(_job_writes(control, writes, body))
+    app.include_router(_node_writes(control, writes, body))
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)])
+
+    @router.get("/openapi.json", include_in_schema=False)
+    def openapi() -> Response:
+        return _json(described(app))
+
+    app.include_router(router)
+
+
+def described(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description of the routes of this API, whoever added them to the app."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.path.startswith(PREFIX)]
+    return get_openapi(title="Elastic training platform", version="1", routes=routes)
+
+
+def gives(kind: Any) -> dict[int | str, dict[str, Any]]:
+    """For the description of a route: what it answers, and how it answers errors."""
+    wrong: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorShown, "description": "refused, or failed"}}
+    return {200: {"model": kind}, **wrong}
+
+
+def _json(value: Any) -> Response:
+    return Response(dumps(value), media_type="application/json")
+
+
+def _takes(model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _parsed(body: bytes, model: type[B]) -> B:
+    """Raises `UserError` that names each field that is wrong."""
+    try:
+        return model.model_validate(loads(body or b"{}"))
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, e['loc'])) or 'the body'}: {e['msg']}" for e in error.errors())
+        raise UserError(f"the body of the request is wrong: {'; '.join(problems)}") from error
+    except ValueError as error:
+        raise UserError(f"the body of the request is no JSON object: {error}") from error
+
+
+def _job_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)], tags=["jobs"])
+
+    @router.get("/jobs", responses=gives(JobPage))
+    def list_jobs(
+        search: str = "",
+        state: str | None = None,
+        queue: str | None = None,
+        user: str | None = None,
+        sort: SortBy = SortBy.SUBMITTED,
+        descending: bool = False,
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MOST_JOBS)] = 50,
+    ) -> Response:
+        """A page of the jobs that are wanted. `state`: active, finished, failed, cancelled, or paused."""
+        wanted = JobsWanted(search=search, state=state, queue=queue, user=user, sort=sort, descending=descending,
+                            offset=offset, limit=limit)  # fmt: skip
+        return _json(to_json(page_of(control.jobs(state in ("active", "paused")), wanted)))
+
+    @router.get("/jobs/{job_id}", responses=gives(JobStatus))
+    def show_job(job_id: str) -> Response:
+        return _json(to_json(control.job(job_id)))
+
+    @router.get("/jobs/{job_id}/submission", responses=gives(Submission))
+    def show_submission(job_id: str) -> Response:
+        return _json(to_json(control.submission(job_id)))
+
+    @router.get("/jobs/{job_id}/segments", responses=gives(list[SegmentStatus]))
+    def list_segments(job_id: str) -> Response:
+        return _json([to_json(segment) for segment in control.segments(job_id)])
+
+    @router.get("/jobs/{job_id}/checkpoints", responses=gives(list[CheckpointRecord]))
+    def list_checkpoints(job_id: str) -> Response:
+        return _json([to_json(record) for record in control.checkpoints(job_id)])
+
+    @router.get("/jobs/{job_id}/explanation", responses=gives(Explanation))
+    def explain(job_id: str) -> Response:
+        """Why the job holds, or waits for, what it does."""
+        return _json(to_json(control.explain(job_id)))
+
+    @router.get("/jobs/{job_id}/forecasts", responses=gives(list[Forecast]))
+    def list_forecasts(job_id: str) -> Response:
+        return _json([to_json(forecast) for forecast in control.forecasts(job_id)])
+
+    return router
+
+
+def _pool_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)], tags=["pool"])
+
+    @router.get("/cluster", responses=gives(ClusterShown))
+    def show_cluster() -> Response:
+        """Nodes, slots, who holds each, and who waits."""
+        return _json(to_json(cluster_shown(control.nodes(), control.jobs(active_only=True))))
+
+    @router.get("/nodes", responses=gives(list[NodeStatus]))
+    def list_nodes() -> Response:
+        return _json([to_json(node) for node in control.nodes()])
+
+    @router.get("/policy", responses=gives(PolicyInForce))
+    def show_policy() -> Response:
+        return _json(to_json(control.policy()))
+
+    @router.get("/decisions", responses=gives(list[DecisionListed]))
+    def list_decisions(
+        limit: Annotated[int, Query(ge=1, le=500)] = 50, before: Annotated[int | None, Query(ge=1)] = None
+    ) -> Response:
+        """The last ones, newest first; `before`: only those with a smaller number, for the next page."""
+        return _json([to_json(decision) for decision in control.decisions(limit, before)])
+
+    @router.get("/decisions/{decision_id}", responses=gives(DecisionRecord))
+    def show_decision(decision_id: int) -> Response:
+        """One decision with its inputs and its plan."""
+        return _json(to_json(control.decision(decision_id)))
+
+    @router.get("/forecasts", responses=gives(ForecastReport))
+    def forecast_report(jobs: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
+        """How forecasts turned out, over the last so many jobs that ended."""
+        return _json(to_json(control.forecast_report(jobs)))
+
+    @router.get("/audit", responses=gives(list[AuditRecord]))
+    def list_actions(job_id: str | None = None, actor: str | None = None, limit: int = 100) -> Response:
+        """Who did what, or was refused; newest first."""
+        found = control.audit_records([job_id] if job_id is not None else None, actor, limit)
+        return _json([to_json(record) for record in found])
+
+    return router
+
+
+def _job_writes(control: LedgerControl, writes: Dependency, body: Dependency) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(writes), Depends(refuse_other_sites)], tags=["jobs"])
+    who = Annotated[Caller | None, Depends(writes)]
+    sent = Annotated[bytes, Depends(body)]
+    status, reason = gives(JobStatus), _takes(Reason)
+
+    @router.post("/jobs", responses=gives(Submission), openapi_extra=_takes(NewJob))
+    def submit_job(content: sent, caller: who) -> Response:
+        new = _parsed(content, NewJob)
+        spec = parse_job_spec(new.spec)
+        job_id = new.job_id or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        return _json(to_json(control.acting(caller).start_job(job_id, spec, new.warm_start)))
+
+    @router.patch("/jobs/{job_id}", responses=status, openapi_extra=_takes(ChangesWanted))
+    def set_job(job_id: str, content: sent, caller: who) -> Response:
+        """Another priority, or other limits of slots."""
+        changes = JobChanges(**_parsed(content, ChangesWanted).model_dump())
+        return _json(to_json(control.acting(caller).set_job(job_id, changes)))
+
+    @router.post("/jobs/{job_id}/pause", responses=status, openapi_extra=reason)
+    def pause_job(job_id: str, content: sent, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).pause(job_id, _parsed(content, Reason).reason)))
+
+    @router.post("/jobs/{job_id}/resume", responses=status)
+    def resume_job(job_id: str, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).resume(job_id)))
+
+    @router.post("/jobs/{job_id}/stop", responses=status, openapi_extra=reason)
+    def stop_job(job_id: str, content: sent, caller: who) -> Response:
+        """The job ends with its next commit."""
+        return _json(to_json(control.acting(caller).stop(job_id, _parsed(content, Reason).reason)))
+
+    @router.post("/jobs/{job_id}/cancel", responses=status, openapi_extra=reason)
+    def cancel_job(job_id: str, content: sent, caller: who) -> Response:
+        """The job ends now, without a last commit. One that has ended stays as it ended."""
+        return _json(to_json(control.acting(caller).cancel(job_id, _parsed(content, Reason).reason)))
+
+    @router.post("/jobs/{job_id}/checkpoint", responses=gives(SegmentStatus), openapi_extra=reason)
+    def checkpoint_job(job_id: str, content: sent, caller: who) -> Response:
+        """The segment that runs is asked to commit now; its processes go on."""
+        return _json(to_json(control.acting(caller).checkpoint_now(job_id, _parsed(content, Reason).reason)))
+
+    @router.post("/jobs/{job_id}/revive", responses=status)
+    def revive_job(job_id: str, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).revive(job_id)))
+
+    @router.post("/jobs/{job_id}/rollback", responses=status, openapi_extra=_takes(RollbackWanted))
+    def roll_back_job(job_id: str, content: sent, caller: who) -> Response:
+        wanted = _parsed(content, RollbackWanted)
+        return _json(to_json(control.acting(caller).rollback(job_id, wanted.checkpoint_id)))
+
+    return router
+
+
+def _node_writes(control: LedgerControl, writes: Dependency, body: Dependency) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(writes), Depends(refuse_other_sites)], tags=["pool"])
+    who = Annotated[Caller | None, Depends(writes)]
+    sent = Annotated[bytes, Depends(body)]
+
+    @router.post("/nodes/{node}/set-aside", responses=gives(NodeStatus), openapi_extra=_takes(Reason))
+    def set_aside(node: str, content: sent, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).set_aside_node(node, _parsed(content, Reason).reason)))
+
+    @router.post("/nodes/{node}/take-back", responses=gives(NodeStatus))
+    def take_back(node: str, caller: who) -> Response:
+        return _json(to_json(control.acting(caller).take_back_node(node)))
+
+    return router

@@ -1,0 +1,287 @@
+"""The driver of one process group over the nodes of a Ray cluster: `python -m ... SUBMISSION_ID`, as a job of Ray.
+
+It runs on rank 0's node. It has each node's actor start an agent with that node's workers, carries what the nodes tell
+each other (`mailboxes`), takes nodes in and lets them go as the group is resized, and ends the rest of the group where
+a part fails. Its turns are what agents hear it by: without them for a lease's life they end their workers. What became
+of the group it says in its output (`journal`) and to the ledger, once nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_core import logs
+from elastic_core.domain import from_json
+from elastic_core.errors import ElasticError, InfrastructureError
+from elastic_core.host.messages import ORDER, OrderAllocation, OrderInForce, SlotId, StandbyRequest, decode
+from elastic_core.launch.delivery import deliver_to
+from elastic_core.launch.on_ray import journal, ray_cluster, sealed_order
+from elastic_core.launch.on_ray.mailboxes import PostOffice
+from elastic_core.launch.on_ray.merged_exit import merged
+from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode
+from elastic_core.launch.on_ray.sealed_order import ORDER_VARIABLE, GroupLaunch
+from elastic_core.launch.worker_group import PEER_SECONDS
+from elastic_core.protocol.process_groups import ExitKind, ExitReport
+from elastic_core.settings import Settings
+
+TICK_SECONDS = 0.1  # between two turns with a node, of a group that has several
+ALONE_SECONDS = 0.4  # the same of a group on one node, where there is nothing to carry
+RETRY_SECONDS = 1.0  # before a node is asked again that was silent, or did not start
+INSIST_SECONDS = 5.0  # past the grace, and again after each of these
+DELIVERY_SECONDS = 30.0  # to tell the ledger; reconciliation tells it later otherwise
+FAREWELL_SECONDS = 10.0  # that nodes may take to remove the files of a group that has ended
+_ENDED_WELL = (ExitKind.BOUNDARY, ExitKind.FINISHED)
+
+
+@dataclass(slots=True)
+class Part:
+    """One node's part of the group."""
+
+    node: RayNode
+    actor: Any
+    question: Any = None  # that is open
+    asked: str = "start"
+    letters: dict[str, str | None] | None = None  # that went with it
+    running: bool = False  # its agent was seen
+    report: ExitReport | None = None  # once it has ended
+    next_turn: float = 0.0  # monotonic seconds
+    logs: tuple[int, ...] = ()  # numbers of its workers, in the order of their ranks
+
+
+class Coordinator:
+    """Its clock is monotonic seconds."""
+
+    def __init__(self, launch: GroupLaunch, namespace: str) -> None:
+        self._launch, self._namespace = launch, namespace
+        self._epoch = launch.order.origin_epoch
+        self._settings = Settings.model_validate(launch.settings)
+        self._parts: dict[str, Part] = {}
+        self._post = PostOffice()
+        self._addresses: dict[str, Any] = {}  # of the nodes' cache servers
+        self._order = OrderInForce(launch.order.segment_id, _allocation(launch))
+        self._stop_at: float | None = None  # when whoever is left is killed
+        self._asked_to_stop = threading.Event()
+        self._logs_said: list[str] = []
+        self._next_growth = 0.0
+
+    def ask_to_stop(self) -> None:
+        self._asked_to_stop.set()
+
+    def run(self) -> ExitReport:
+        """Until nothing of the group is left. Raises `InfrastructureError` where a node of it is not there."""
+        living = ray_cluster.living_nodes()
+        missing = set(self._nodes_of_group()) - set(living)
+        if missing:  # before anything is started
+            there, gone = ray_cluster.names(living), ray_cluster.names(missing)
+            raise InfrastructureError(f"nodes of the group are not in the Ray cluster: {gone}; there are: {there}")
+        for name in self._nodes_of_group():
+            self._begin(living[name], living, again=False)
+        while True:
+            open_parts = [part for part in self._parts.values() if part.report is None]
+            if not open_parts:
+                break
+            self._turn(open_parts)
+            if self._asked_to_stop.is_set() and self._stop_at is None:
+                self._stop(self._settings.grace_seconds)
+            self._insist()
+            self._grow()
+            self._heed_ends()
+            self._say_logs()
+        members = [self._parts[name] for name in self._nodes_of_group() if name in self._parts]
+        self._forget()
+        return merged([part.report for part in members if part.report is not None])
+
+    def _nodes_of_group(self) -> list[str]:
+        """Of the order in force, by their first rank."""
+        return list(dict.fromkeys(slot.node for slot in self._order.slots))
+
+    def _begin(self, node: RayNode, living: Iterable[str], *, again: bool) -> None:
+        """Have a node start its part."""
+        name = node.spec.name
+        part = Part(node, ray_cluster.actor_of(self._namespace, name, self._settings.node_home()))
+        self._parts[name] = part
+        self._post.leave(name)
+        self._ask_start(part, sorted(living), again=again)
+
+    def _ask_start(self, part: Part, living: Sequence[str], *, again: bool) -> None:
+        part.letters = self._post.due(part.node.spec.name)
+        launch = self._launch.to_plain()
+        if ORDER in self._post.shared:
+            launch["order"] = {**launch["order"], **_plain(self._post.shared[ORDER])}
+        launch["order"]["agent_token"] = ""
+        part.asked = "start"
+        part.question = part.actor.start.remote(
+            launch, part.node.spec.model_dump(mode="json"), part.letters, list(living),
+            journal.logs_folder(self._namespace, self._epoch), again,
+        )  # fmt: skip
+
+    def _turn(self, parts: Sequence[Part]) -> None:
+        now = time.monotonic()
+        for part in parts:
+            if part.question is None and part.next_turn <= now:
+                self._ask(part)
+        open_questions = {part.question: part for part in parts if part.question is not None}
+        if not open_questions:
+            time.sleep(TICK_SECONDS / 2)
+            return
+        for question in ray_cluster.ready(list(open_questions), TICK_SECONDS):
+            part = open_questions[question]
+            part.question, part.next_turn = None, time.monotonic() + self._pause()
+            try:
+                self._hear(part, ray_cluster.answer(question))
+            except NodeSilent as silent:
+                self._heed_silence(part, str(silent))
+            except RuntimeError as error:
+                self._end(part, f"the actor of node {part.node.spec.name} failed: {error}")
+
+    def _pause(self) -> float:
+        return ALONE_SECONDS if len(self._parts) == 1 else TICK_SECONDS
+
+    def _ask(self, part: Part) -> None:
+        name = part.node.spec.name
+        if part.asked == "start" and not part.running:  # its answer was lost
+            self._ask_start(part, sorted(ray_cluster.living_nodes()), again=False)
+            return
+        part.asked, part.letters = "exchange", self._post.due(name)
+        addresses = {node: address for node, address in self._addresses.items() if node != name}
+        part.question = part.actor.exchange.remote(self._epoch, part.letters, addresses)
+
+    def _hear(self, part: Part, answer: Mapping[str, Any]) -> None:
+        name = part.node.spec.name
+        self._post.delivered(name, part.letters or {})
+        if "error" in answer:
+            self._end(part, answer["error"])
+            return
+        if part.asked == "start":
+            part.running = True
+            if self._stop_at is not None:  # it came up while the others were being ended
+                part.actor.stop.remote(self._epoch, max(0.0, self._stop_at - time.monotonic()))
+            return
+        if not answer["known"]:
+            self._end(part, f"node {name} knows nothing of the group any more: its folder was removed")
+            return
+        self._post.collect(name, answer["letters"])
+        if answer["address"] is not None:
+            self._addresses[name] = answer["address"]
+        part.logs = tuple(answer["ranks"])
+        if ORDER in self._post.shared:
+            self._order = decode(OrderInForce, _plain(self._post.shared[ORDER]))
+        if answer["exit"] is not None:
+            part.report = from_json(ExitReport, answer["exit"])
+            self._post.leave(name)
+
+    def _heed_silence(self, part: Part, why: str) -> None:
+        """An actor that was killed comes again; a node that Ray has given up does not."""
+        name = part.node.spec.name
+        living = ray_cluster.living_nodes().get(name)
+        if living is None or living.node_id != part.node.node_id:
+            self._end(part, f"node {name} is gone from the Ray cluster: {why.strip().splitlines()[0]}")
+            return
+        part.next_turn = time.monotonic() + RETRY_SECONDS
+
+    def _end(self, part: Part, why: str) -> None:
+        part.report = ExitReport(kind=ExitKind.INFRASTRUCTURE, error=why)
+        self._post.leave(part.node.spec.name)
+
+    def _grow(self) -> None:
+        """Take in nodes for which rank 0 wants standby workers."""
+        if self._stop_at is not None or StandbyRequest.FILE not in self._post.shared:
+            return
+        wanted = decode(StandbyRequest, _plain(self._post.shared[StandbyRequest.FILE]))
+        names = [slot.node for slot in wanted.slots if self._may_begin(slot.node)]
+        if not names or time.monotonic() < self._next_growth:
+            return
+        self._next_growth = time.monotonic() + RETRY_SECONDS
+        living = ray_cluster.living_nodes()
+        for name in dict.fromkeys(names):
+            if name in living:
+                self._begin(living[name], living, again=name in self._parts)
+
+    def _may_begin(self, name: str) -> bool:
+        """It has no part, or had one that has ended and left the group."""
+        part = self._parts.get(name)
+        return part is None or (part.report is not None and name not in self._nodes_of_group())
+
+    def _heed_ends(self) -> None:
+        """Where a part of the group has failed, or all of it is over, the rest ends."""
+        if self._stop_at is not None:
+            return
+        members = [self._parts[name] for name in self._nodes_of_group() if name in self._parts]
+        failed = any(part.report is not None and part.report.kind not in _ENDED_WELL for part in members)
+        over = all(part.report is not None for part in members)
+        if failed or over:
+            self._stop(PEER_SECONDS if failed and not over else 0.0)
+
+    def _stop(self, grace_seconds: float) -> None:
+        self._stop_at = time.monotonic() + grace_seconds
+        for part in self._parts.values():
+            if part.report is None:
+                part.actor.stop.remote(self._epoch, grace_seconds)
+
+    def _insist(self) -> None:
+        """An actor that was not there when it was told to stop its part is told again, once the grace is over."""
+        now = time.monotonic()
+        if self._stop_at is not None and now > self._stop_at + INSIST_SECONDS:
+            self._stop(0.0)
+
+    def _say_logs(self) -> None:
+        """Where the log of each rank is."""
+        folder = journal.logs_folder(self._namespace, self._epoch)
+        urls, used = [], dict.fromkeys(self._parts, 0)
+        for slot in self._order.slots:
+            part = self._parts.get(slot.node)
+            if part is None or used[slot.node] >= len(part.logs):
+                return
+            urls.append(f"{part.node.logs_url}/{folder}/rank{part.logs[used[slot.node]]}.log")
+            used[slot.node] += 1
+        if urls != self._logs_said:
+            self._logs_said = urls
+            journal.say("logs", urls)
+
+    def _forget(self) -> None:
+        asked = [part.actor.forget.remote(self._epoch) for part in self._parts.values()]
+        until = time.monotonic() + FAREWELL_SECONDS
+        while asked and time.monotonic() < until:
+            done = ray_cluster.ready(asked, until - time.monotonic())
+            asked = [question for question in asked if question not in done]
+
+
+def _allocation(launch: GroupLaunch) -> Any:
+    slots = tuple(SlotId(slot.node, slot.index, slot.type) for slot in launch.order.allocation.slots)
+    return OrderAllocation(slots)
+
+
+def _plain(text: str) -> Any:
+    return json.loads(text)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Called by Ray with what `ray_launcher` has submitted, hence no help."""
+    (submission_id,) = argv
+    logs.configure("coordinator")
+    sealed = os.environ.pop(ORDER_VARIABLE)
+    launch = sealed_order.unseal(sealed, sealed_order.token_of_node(), submission_id)
+    settings = Settings.model_validate(launch.settings)
+    ray_cluster.connect(settings.ray_namespace)
+    coordinator = Coordinator(launch, settings.ray_namespace)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: coordinator.ask_to_stop())
+    try:
+        report = coordinator.run()
+    except ElasticError as error:
+        report = ExitReport(kind=ExitKind.INFRASTRUCTURE, error=str(error))
+    journal.say_exit(report)
+    deliver_to(settings.control_url, report, launch.order.agent_token, DELIVERY_SECONDS)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""Ends a group on every node of the cluster, whatever became of its coordinator: a job of Ray of its own.
+
+`python -m ... --namespace N --epoch E --grace S --home H`, submitted by `ray_launcher`. Says in its output (`journal`)
+what became of the group once nothing of it is left on nodes that are there. On one that is not, the agent ends it when
+it has not heard its coordinator for a lease's life.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from elastic_core import logs
+from elastic_core.domain import from_json
+from elastic_core.launch.on_ray import journal, ray_cluster
+from elastic_core.launch.on_ray.merged_exit import merged
+from elastic_core.launch.on_ray.ray_cluster import NodeSilent
+from elastic_core.protocol.process_groups import ExitKind, ExitReport
+
+log = logs.get_logger(__name__)
+PATIENCE_SECONDS = 30.0  # past the grace, for a node to end its part
+GONE = "nothing of it is left on the nodes of the Ray cluster"
+
+
+def end(namespace: str, origin_epoch: int, grace_seconds: float, home: Path) -> ExitReport | None:
+    """Returns when no node that is there has something left; None where that did not come about."""
+    patience = grace_seconds + PATIENCE_SECONDS
+    asked = {
+        name: ray_cluster.actor_of(namespace, name, home).end.remote(origin_epoch, grace_seconds, patience)
+        for name in ray_cluster.living_nodes()
+    }
+    reports, sure = [], True
+    for name, question in asked.items():
+        try:
+            answer = ray_cluster.answer(question)
+        except (NodeSilent, RuntimeError) as error:
+            log.warning(f"node {name} did not say that it has ended the group: {error}")
+            sure = sure and name not in ray_cluster.living_nodes()
+            continue
+        sure = sure and not answer["alive"]
+        if answer["exit"] is not None:
+            reports.append(from_json(ExitReport, answer["exit"]))
+    if not sure:
+        return None
+    return merged(reports) if reports else ExitReport(kind=ExitKind.INFRASTRUCTURE, error=GONE)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Called by Ray, hence no help."""
+    options = dict(zip(argv[::2], argv[1::2], strict=True))
+    logs.configure("group end")
+    ray_cluster.connect(options["--namespace"])
+    report = end(options["--namespace"], int(options["--epoch"]), float(options["--grace"]), Path(options["--home"]))
+    if report is None:
+        return 1
+    journal.say_exit(report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

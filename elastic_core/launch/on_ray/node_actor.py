@@ -1,0 +1,168 @@
+"""What acts on one node for the coordinators of all groups: a detached actor of Ray, over today's agent.
+
+It holds no state that counts: all of it is in the run dirs below the node's home, so that one that died is replaced by
+the next, while the agents and their workers live on. It starts an agent with the node's part of a group, carries what
+nodes tell each other, and notes when a coordinator spoke last, by which the agent judges silence.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from elastic_core import logs
+from elastic_core.domain import from_json, to_json
+from elastic_core.errors import ElasticError
+from elastic_core.host import fork_client
+from elastic_core.host.environment import allowed
+from elastic_core.host.messages import EXIT, CoordinatorHeard, SpawnPlan, WorkersByRank
+from elastic_core.host.rundir import RunDir
+from elastic_core.host.worker_user.identity import WorkerUser
+from elastic_core.launch.folders import GroupFolders
+from elastic_core.launch.launcher import GroupStatus
+from elastic_core.launch.local import LocalLauncher
+from elastic_core.launch.on_ray import mailboxes, node_memory
+from elastic_core.protocol.process_groups import LaunchOrder, ProcessGroup, without_agent_token
+from elastic_core.settings import Settings
+from elastic_core.spec import NodeSpec
+
+UNHEARD_SECONDS = 5.0  # after which a group is nobody's, as far as this node knows
+NOTE_SECONDS = 0.5  # between two notes of when a coordinator spoke
+
+
+class NodeLauncher(LocalLauncher):
+    """Starts a node's part of a group, with the letters that it should find in its mailbox."""
+
+    def __init__(
+        self, settings: Settings, worker_command: Sequence[str], node: NodeSpec, letters: Mapping[str, str | None]
+    ) -> None:
+        super().__init__(settings, worker_command)
+        self._node, self._letters = node, letters
+
+    def _nodes(self) -> list[NodeSpec]:
+        return [self._node]
+
+    def _prepare(self, folder: RunDir, order: LaunchOrder, user: WorkerUser | None) -> None:
+        super()._prepare(folder, order, user)
+        mailboxes.put(folder, self._letters)
+        # No cores are pinned: containers of one machine see the same ones, and each would take the first.
+        plan = folder.require(SpawnPlan)
+        folder.write(replace(plan, node=self._node.name, silence_seconds=order.lease_seconds, cpu_slots=()))
+
+    def _hold_memory(self, order: LaunchOrder, folder: RunDir) -> list[Any]:
+        return node_memory.prepare(self.settings, order, folder, self._node)
+
+
+class NodeActor:
+    """All methods take and give plain JSON values. An error that is ours comes back as {"error": its words}."""
+
+    def __init__(self, node: str, node_home: str) -> None:
+        logs.configure("node actor")
+        self._node, self._home = node, Path(node_home) / node
+        self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._noted: dict[int, float] = {}
+        self._folders = GroupFolders(Settings(home=self._home))
+
+    def start(
+        self, launch: Mapping[str, Any], node: Mapping[str, Any], letters: Mapping[str, str | None],
+        others: Sequence[str], logs_folder: str, again: bool,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Start the node's part of a group, or find it. `again`: where one ended that had left the group, anew."""
+        order = without_agent_token(from_json(LaunchOrder, launch["order"]))
+        settings = Settings.model_validate({**launch["settings"], "home": self._home})
+        spec = NodeSpec.model_validate(node)
+        folder = RunDir.of(self._home, order.origin_epoch)
+        if again:
+            self._clear(order.origin_epoch)
+        self._note(order.origin_epoch)
+        self._logs_to(folder, _session_logs() / logs_folder)
+        node_memory.keep_secret(settings, launch["memory_secret"])
+        node_memory.write_members(folder, others)
+        fork_client.start(self._home, settings.project, allowed(os.environ))
+        try:
+            status = NodeLauncher(settings, launch["worker_command"], spec, letters).start(order)
+        except ElasticError as error:
+            return {"error": str(error)}
+        return {"alive": status.alive}
+
+    def exchange(
+        self, origin_epoch: int, letters: Mapping[str, str | None], addresses: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """A turn of a coordinator: put these letters, say what there is."""
+        folder = RunDir.of(self._home, origin_epoch)
+        self._note(origin_epoch)
+        if letters:
+            mailboxes.put(folder, letters)
+        node_memory.meet(self._home, addresses)
+        status = self._folders.poll(origin_epoch)
+        ranks = folder.read(WorkersByRank)
+        return {
+            "exit": _exit(status),
+            "known": status is not None,
+            "letters": mailboxes.outgoing(folder, self._node),
+            "ranks": list(ranks.numbers) if ranks else [],
+            "address": node_memory.own_address(self._home, self._node),
+        }
+
+    def stop(self, origin_epoch: int, grace_seconds: float) -> None:
+        """As of a launcher."""
+        self._folders.stop(origin_epoch, grace_seconds)
+
+    def end(self, origin_epoch: int, grace_seconds: float, patience: float) -> dict[str, Any]:
+        """Stop the node's part and wait until nothing of it is left, for so long at most."""
+        until = time.monotonic() + patience
+        self._folders.stop(origin_epoch, grace_seconds)
+        while (status := self._folders.poll(origin_epoch)) is not None and status.alive and time.monotonic() < until:
+            time.sleep(0.1)
+        return {"known": status is not None, "alive": status is not None and status.alive, "exit": _exit(status)}
+
+    def forget(self, origin_epoch: int) -> None:
+        """Remove the files of a part that has ended, its tokens first."""
+        self._folders.forget(origin_epoch)
+        self._noted.pop(origin_epoch, None)
+
+    def strays(self) -> list[int]:
+        """Origin epochs of which something lives here, and whose coordinator was not heard for a while."""
+        return [group.origin_epoch for group in self._folders.groups() if group.alive and self._unheard(group)]
+
+    def _unheard(self, group: ProcessGroup) -> bool:
+        heard = RunDir.of(self._home, group.origin_epoch).read(CoordinatorHeard)
+        return heard is None or time.monotonic() - heard.at > UNHEARD_SECONDS
+
+    def _note(self, origin_epoch: int) -> None:
+        now = time.monotonic()
+        if now - self._noted.get(origin_epoch, 0.0) > NOTE_SECONDS:
+            folder = RunDir.of(self._home, origin_epoch)
+            folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.write(CoordinatorHeard(now))
+            self._noted[origin_epoch] = now
+
+    def _clear(self, origin_epoch: int) -> None:
+        status = self._folders.poll(origin_epoch)
+        if status is not None and not status.alive:
+            self._folders.forget(origin_epoch)
+            (RunDir.of(self._home, origin_epoch).path / EXIT).unlink(missing_ok=True)
+
+    @staticmethod
+    def _logs_to(folder: RunDir, served: Path) -> None:
+        """Have the group's logs where Ray serves them."""
+        served.mkdir(parents=True, exist_ok=True)
+        folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(FileExistsError):
+            (folder.path / "logs").symlink_to(served, target_is_directory=True)
+
+
+def _session_logs() -> Path:
+    """This node's folder of logs, of Ray's session."""
+    import ray
+
+    return Path(ray._private.worker.global_worker.node.get_logs_dir_path())
+
+
+def _exit(status: GroupStatus | None) -> Any:
+    return to_json(status.exit) if status is not None and status.exit is not None else None

@@ -1,0 +1,62 @@
+"""The pool that a Ray cluster is, as seen from outside, over HTTP alone: what the job `pool_watch` has said last."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+
+from elastic_core.errors import InfrastructureError
+from elastic_core.launch.on_ray import journal
+from elastic_core.launch.on_ray.jobs_api import JobsApi, Submission
+from elastic_core.settings import Settings
+from elastic_core.spec import NodeSpec
+
+POOL_WATCH = "elastic_core.launch.on_ray.pool_watch"
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RayPool:
+    nodes: tuple[NodeSpec, ...]
+    draining: tuple[str, ...]
+    unclean: dict[str, str]  # nodes that are there and get no work yet, with why
+
+
+class PoolReports:
+    def __init__(self, settings: Settings, api: JobsApi | None = None) -> None:
+        """Raises as `JobsApi`."""
+        self._settings, self._api = settings, api or JobsApi(settings)
+        self._name = f"{settings.ray_namespace}-pool"
+
+    def newest(self) -> RayPool | None:
+        """None while nothing was said yet. Has the job run, if it does not."""
+        job = self._api.job(self._name)
+        if job is not None and job.ended:
+            self._api.delete(self._name)
+            job = None
+        if job is None:
+            words = ["-m", POOL_WATCH, "--namespace", self._settings.ray_namespace]
+            words += ["--home", str(self._settings.node_home())]
+            self._api.submit(Submission(submission_id=self._name, entrypoint=shlex.join([sys.executable, *words])))
+            return None
+        said = journal.last(self._api.output(self._name), "pool")
+        if said is None:
+            return None
+        nodes = tuple(NodeSpec.model_validate(node) for node in said["nodes"])
+        return RayPool(nodes, tuple(said["draining"]), said["unclean"])
+
+    def first(self, seconds: float) -> RayPool:
+        """With a node in it. Raises `InfrastructureError` where that does not come about in time."""
+        until, pool = time.monotonic() + seconds, None
+        while time.monotonic() < until:
+            pool = self.newest()
+            if pool is not None and pool.nodes:
+                return pool
+            time.sleep(POLL_SECONDS)
+        seen = f"; not clean: {pool.unclean}" if pool is not None and pool.unclean else ""
+        raise InfrastructureError(
+            f"no node of the Ray cluster is in the pool after {seconds:g} s{seen}. Start one with "
+            "--labels=elastic.node=NAME and --resources='{\"slot:TYPE\": COUNT}'"
+        )

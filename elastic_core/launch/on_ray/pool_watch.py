@@ -1,0 +1,71 @@
+"""Looks at the nodes of the Ray cluster and says when the pool is another: a job of Ray, one an installation.
+
+`python -m ... --namespace N --home H`, submitted by `pool_reports`, which reads what it says (`journal`). A node that
+has come is in the pool once it is clean: once nothing runs there of a group whose coordinator is not heard any more.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elastic_core import logs
+from elastic_core.launch.on_ray import journal, ray_cluster
+from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode
+
+LOOK_SECONDS = 1.0
+ANSWER_SECONDS = 30.0  # for the actor of a node that has come to start and to say what runs there
+log = logs.get_logger(__name__)
+
+
+class PoolWatch:
+    """`strays` gives, of a node that is there, what runs unheard; raises `NodeSilent` where that is not known."""
+
+    def __init__(self, strays: Callable[[RayNode], Sequence[int]]) -> None:
+        self._strays = strays
+        self._clean: dict[str, str] = {}  # id in Ray of each node that has shown to be clean, by name
+
+    def look(self, living: Mapping[str, RayNode], draining: Sequence[str]) -> dict[str, Any]:
+        """The pool now, as plain JSON."""
+        self._clean = {name: node_id for name, node_id in self._clean.items()
+                       if name in living and living[name].node_id == node_id}  # fmt: skip
+        unclean = {name: why for name, node in living.items() if name not in self._clean and (why := self._why(node))}
+        self._clean |= {name: node.node_id for name, node in living.items() if name not in unclean}
+        nodes = [node.spec.model_dump(mode="json") for name, node in sorted(living.items()) if name not in unclean]
+        drained = sorted(name for name, node in living.items() if node.node_id in draining)
+        return {"nodes": nodes, "draining": drained, "unclean": dict(sorted(unclean.items()))}
+
+    def _why(self, node: RayNode) -> str:
+        try:
+            strays = self._strays(node)
+        except (NodeSilent, RuntimeError) as error:
+            return f"it does not say what runs there: {error}"
+        return f"processes of epochs {', '.join(map(str, sorted(strays)))} still run there" if strays else ""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Called by Ray, hence no help. Ends when the job is stopped."""
+    options = dict(zip(argv[::2], argv[1::2], strict=True))
+    logs.configure("pool watch")
+    namespace, home = options["--namespace"], Path(options["--home"])
+    ray_cluster.connect(namespace)
+
+    def strays(node: RayNode) -> Sequence[int]:
+        actor = ray_cluster.actor_of(namespace, node.spec.name, home)
+        found: Sequence[int] = ray_cluster.answer(actor.strays.remote(), ANSWER_SECONDS)
+        return found
+
+    watch, said = PoolWatch(strays), None
+    while True:
+        pool = watch.look(ray_cluster.living_nodes(), ray_cluster.draining_nodes())
+        if pool != said:
+            journal.say("pool", pool)
+            said = pool
+        time.sleep(LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

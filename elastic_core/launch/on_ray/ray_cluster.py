@@ -1,0 +1,125 @@
+"""The Ray cluster as seen from inside: which nodes live, what acts on each, questions to them. Here Ray is imported.
+
+A node of ours is a Ray node with the label `elastic.node` (its name) and a resource `slot:TYPE` (how many slots of
+which type); `elastic.price` may say what an hour of one slot costs. Everything here needs a driver or an actor
+around it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elastic_core.host.network.interfaces import is_loopback
+from elastic_core.launch.on_ray.sealed_order import ORDER_VARIABLE
+from elastic_core.spec import NodeSpec
+
+NODE_LABEL, PRICE_LABEL, SLOT_RESOURCE = "elastic.node", "elastic.price", "slot:"
+ACTOR_THREADS = 32  # calls to one node at once: a start may take long
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    spec: NodeSpec
+    node_id: str
+    logs_url: str  # of the node's agent
+
+
+def connect(namespace: str) -> None:
+    """Become a driver of the cluster that this process was started in."""
+    import ray
+
+    ray.init(address="auto", namespace=namespace, log_to_driver=False, logging_level=logging.WARNING)
+
+
+def living_nodes() -> dict[str, RayNode]:
+    """Nodes of ours that Ray holds for alive, by name. Of two of one name the one that came last counts."""
+    import ray
+
+    found = (_node(entry) for entry in ray.nodes() if entry["Alive"])
+    return {node.spec.name: node for node in found if node is not None}
+
+
+def _node(entry: Mapping[str, Any]) -> RayNode | None:
+    spec = node_spec(entry["Labels"], entry["Resources"], entry["NodeManagerAddress"])
+    if spec is None:
+        return None
+    url = f"http://{entry['NodeManagerAddress']}:{entry['DashboardAgentListenPort']}/logs"
+    return RayNode(spec, entry["NodeID"], url)
+
+
+def node_spec(labels: Mapping[str, str], resources: Mapping[str, float], address: str) -> NodeSpec | None:
+    """What a Ray node is to the pool; None for one that is not of it. Raises `ValueError` for a name that is none."""
+    name = labels.get(NODE_LABEL)
+    slots = {key.removeprefix(SLOT_RESOURCE): int(count) for key, count in resources.items()
+             if key.startswith(SLOT_RESOURCE) and count >= 1}  # fmt: skip
+    if name is None or len(slots) != 1:
+        return None
+    ((kind, count),) = slots.items()
+    return NodeSpec(
+        name=name, type=kind, slots=count, price_per_slot_hour=float(labels.get(PRICE_LABEL, 0)),
+        address=None if is_loopback(address) else address,
+    )  # fmt: skip
+
+
+def actor_of(namespace: str, node: str, node_home: Path) -> Any:
+    """What acts on this node: one for all groups, started where there is none. It outlives the job that asks."""
+    import ray
+
+    from elastic_core.launch.on_ray.node_actor import NodeActor
+
+    # The sealed order is this job's, and no business of an actor that outlives it.
+    return (
+        ray.remote(NodeActor)
+        .options(
+            name=f"node-{node}", namespace=namespace, get_if_exists=True, lifetime="detached", max_restarts=-1,
+            num_cpus=0, max_concurrency=ACTOR_THREADS, label_selector={NODE_LABEL: node},
+            runtime_env={"env_vars": {ORDER_VARIABLE: ""}},
+        )
+        .remote(node, str(node_home))
+    )  # fmt: skip
+
+
+def ready(questions: Sequence[Any], seconds: float) -> list[Any]:
+    """Those of the questions that are answered, or have failed, as soon as one is."""
+    import ray
+
+    done, _ = ray.wait(list(questions), num_returns=1, timeout=seconds)
+    if not done:
+        return []
+    more, _ = ray.wait(list(questions), num_returns=len(questions), timeout=0)
+    return list(more)
+
+
+def draining_nodes() -> list[str]:
+    """Ids of the nodes that Ray lets go of."""
+    import ray
+
+    return list(ray._private.state.state.get_draining_nodes())
+
+
+def answer(question: Any, seconds: float | None = None) -> Any:
+    """What was answered. Raises `NodeSilent` where the actor cannot be reached (in time), `RuntimeError` for its own
+    failure."""
+    import ray
+    from ray.exceptions import RayActorError, RayError, RayTaskError
+
+    try:
+        return ray.get(question, timeout=seconds)
+    except RayActorError as error:  # gone, or not to be reached just now
+        raise NodeSilent(str(error)) from error
+    except RayTaskError as error:
+        raise RuntimeError(str(error.cause)) from error
+    except RayError as error:
+        raise NodeSilent(str(error)) from error
+
+
+class NodeSilent(Exception):
+    """The actor of a node does not answer: it, its node or the network is gone, for a while or for good."""
+
+
+def names(nodes: Iterable[str]) -> str:
+    return ", ".join(sorted(nodes)) or "none"

@@ -1,0 +1,109 @@
+"""What `elastic doctor` finds wrong, and what it says to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastic_core.commands.installation import checks
+from elastic_core.commands.installation.checks import Finding, Verdict
+from elastic_core.services.platform import platform_stack, service_environment, service_settings
+from elastic_core.services.settings_in_force import record
+from elastic_core.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+
+
+def found(settings: Settings, check: str) -> Finding:
+    return next(finding for finding in checks.all_findings(settings) if finding.check == check)
+
+
+def test_pins_are_read_from_a_lock_with_hashes(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(
+        "# made\nmoto[server]==5.1 \\\n    --hash=sha256:aa\ntorch==2.13.0 ; python_version > '3'\n-r x==1\n"
+    )
+    assert checks.pins(lock) == {"moto": "5.1", "torch": "2.13.0"}
+
+
+def test_a_package_of_another_version_than_pinned_is_named_with_both(tmp_path: Path) -> None:
+    (tmp_path / "requirements.lock").write_text("rich==0.0.1\nno-such-package==1\n")
+    (_, packages) = checks.python_and_packages(Settings(project=tmp_path))
+    assert packages.verdict is Verdict.WARN
+    assert "(0.0.1 is pinned)" in packages.says
+    assert "no-such-package missing (1 is pinned)" in packages.says
+
+
+def test_a_taken_port_is_a_failure_that_names_its_owner_and_setting(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = service_settings(Settings(home=tmp_path, airflow_port=taken.getsockname()[1]))
+        finding = checks.ports(settings, platform_stack(settings, {}), running=False)
+    assert (finding.verdict, finding.do) == (Verdict.FAIL, "stop that process, or set ELASTIC_AIRFLOW_PORT")
+    assert f"(pid {os.getpid()})" in finding.says
+
+
+def test_settings_that_are_not_in_force_are_named(tmp_path: Path) -> None:
+    settings = service_settings(Settings(home=tmp_path))
+    record(tmp_path, service_environment(settings.model_copy(update={"policy": "sia"}), {}))
+    finding = checks.in_force(settings)
+    assert (finding.verdict, "ELASTIC_POLICY: sia -> horizon" in finding.says) == (Verdict.WARN, True)
+
+
+def test_a_store_is_written_read_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    assert checks.store(Settings(home=tmp_path)).verdict is Verdict.OK
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+
+
+def test_a_store_that_is_no_folder_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("not a folder")
+    finding = checks.store(Settings(home=tmp_path))
+    assert (finding.verdict, finding.do.startswith("see ELASTIC_STORE")) == (Verdict.FAIL, True)
+
+
+def test_a_cluster_file_that_is_none_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("{")
+    assert checks.cluster(Settings(cluster=tmp_path / "cluster.json")).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg2://nobody@127.0.0.1:9/none"])
+def test_a_database_that_does_not_answer_is_a_failure(url: str, tmp_path: Path) -> None:
+    finding = checks.ledger(Settings(home=tmp_path, ledger_url=url), running=False)
+    assert (finding.check, finding.verdict) == ("ledger", Verdict.FAIL)
+
+
+def test_a_ledger_before_its_upgrade_is_told_from_one_that_is_up_to_date(postgres_url: str, tmp_path: Path) -> None:
+    from elastic_core.control.ledger import migrations
+
+    settings = Settings(home=tmp_path, ledger_url=postgres_url)
+    migrations.upgrade(postgres_url, "0012")
+    assert checks.ledger(settings, running=False).verdict is Verdict.WARN
+    migrations.upgrade(postgres_url)
+    assert checks.ledger(settings, running=False).verdict is Verdict.OK
+
+
+def test_wrong_settings_end_the_examination_with_what_they_are(tmp_path: Path) -> None:
+    finding = found(Settings(home=tmp_path, lease_seconds=1), "settings")
+    assert (finding.verdict, "ELASTIC_LEASE_SECONDS is 1" in finding.says) == (Verdict.FAIL, True)
+
+
+def test_the_command_says_what_to_do_and_fails_where_something_is_wrong(tmp_path: Path) -> None:
+    def doctor(**more: str) -> tuple[int, list[dict[str, str]]]:
+        environment = {"ELASTIC_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", **more}
+        command = [sys.executable, "-c", "from elastic_core.cli import app; app()", "doctor", "--json"]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+        return done.returncode, json.loads(done.stdout)
+
+    code, findings = doctor(ELASTIC_AIRFLOW_PORT="0", ELASTIC_MLFLOW_PORT="0", ELASTIC_AIRFLOW_LOG_PORT="0",
+                            ELASTIC_TRIGGERER_LOG_PORT="0")  # fmt: skip
+    told = {finding["check"]: finding for finding in findings}
+    assert (told["services"]["verdict"], told["services"]["do"]) == ("warn", "elastic up")
+    assert code == any(finding["verdict"] == "fail" for finding in findings)
+    code, findings = doctor(ELASTIC_LEASE_SECONDS="1")
+    assert (code, findings[-1]["check"]) == (1, "settings")

@@ -1,0 +1,37 @@
+"""`elastic nodes ...` against a real control API."""
+
+from __future__ import annotations
+
+import getpass
+import json
+
+from typer.testing import CliRunner, Result
+
+from elastic_core.commands.pool.node_commands import app
+from elastic_core.control.plane import LedgerControl
+from elastic_core.errors import NotFound
+
+
+def elastic(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_nodes_are_listed_set_aside_and_taken_back(control: LedgerControl) -> None:
+    assert elastic("list").stdout == (
+        "node-a  cpu  0 of 2 slots held  in use\nnode-b  cpu  0 of 2 slots held  in use\n"
+    )
+    shown = elastic("set-aside", "node-a", "--reason", "its fan is broken").stdout
+    assert shown.startswith("node-a  cpu  0 of 2 slots held  set aside ")
+    assert shown.endswith(f" by {getpass.getuser()}@host: its fan is broken\n")
+    assert control.snapshot().capacity() == {"cpu": 2}
+    (_, used) = json.loads(elastic("list", "--json").stdout)
+    assert (used["name"], used["set_aside_at"]) == ("node-b", None)
+    assert elastic("take-back", "node-a").stdout == "node-a  cpu  0 of 2 slots held  in use\n"
+    assert control.snapshot().capacity() == {"cpu": 4}
+
+
+def test_a_node_that_does_not_exist_is_refused_with_those_that_do(control: LedgerControl) -> None:
+    refused = elastic("take-back", "node-x").exception
+    assert isinstance(refused, NotFound)
+    assert "no node 'node-x'; there are: node-a, node-b" in str(refused)
+    assert [node.set_aside_at for node in control.nodes()] == [None, None]

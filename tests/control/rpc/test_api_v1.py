@@ -1,0 +1,147 @@
+"""The REST API for users: pages of jobs, steering, decisions, and a description that is true of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.http_api import create_app
+from elastic_core.domain import JobState
+from elastic_core.protocol.callers import Caller, Way
+from elastic_core.spec.job_changes import JobChanges
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_commit, a_spec
+from tests.control.serving import served
+
+ANN = Caller(name="ann", way=Way.REST, unrestricted=True)
+HEADERS = {"authorization": "Bearer a-token", "content-type": "application/json"}
+
+
+@pytest.fixture
+def app(control: LedgerControl) -> FastAPI:
+    mounted = FastAPI()
+    inner = create_app(control, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: ANN)
+    mounted.mount("/elastic", inner)
+    mounted.state.inner = inner
+    return mounted
+
+
+@pytest.fixture
+def api(app: FastAPI) -> Iterator[httpx.Client]:
+    with served(app) as url, httpx.Client(base_url=f"{url}/elastic/api/v1", headers=HEADERS, timeout=60) as client:
+        yield client
+
+
+def ok(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_jobs_come_in_pages_searched_filtered_and_sorted(
+    api: httpx.Client, control: LedgerControl, clock: FakeClock
+) -> None:
+    for index, name in enumerate(("cats", "dogs", "dogs-wide", "cows")):
+        control.acting(ANN if index % 2 else None).submit(f"{name}-1", a_spec(name, priority=index), FACTS)
+        clock.advance(1)
+    control.cancel("cows-1", "enough")
+    control.pause("cats-1", "lunch")
+    control.set_job("dogs-1", JobChanges(priority=9))
+
+    def ids(**wanted: Any) -> list[str]:
+        return [job["job_id"] for job in ok(api.get("/jobs", params=wanted))["jobs"]]
+
+    assert ids() == ["cats-1", "dogs-1", "dogs-wide-1", "cows-1"]
+    assert ids(search="DOGS", sort="priority", descending=True) == ["dogs-1", "dogs-wide-1"]
+    assert ids(user="ann") == ["dogs-1", "cows-1"]
+    assert (ids(state="active"), ids(state="paused"), ids(state="cancelled")) == (
+        ["cats-1", "dogs-1", "dogs-wide-1"], ["cats-1"], ["cows-1"],
+    )  # fmt: skip
+    page = ok(api.get("/jobs", params={"sort": "id", "offset": 1, "limit": 2}))
+    assert (page["total"], [job["job_id"] for job in page["jobs"]]) == (4, ["cows-1", "dogs-1"])
+    assert api.get("/jobs", params={"sort": "colour"}).status_code == 422
+    assert api.get("/jobs", params={"limit": 501}).status_code == 422
+
+
+def test_a_job_is_steered_through_its_life(api: httpx.Client, control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    assert ok(api.patch("/jobs/job-a", json={"max_slots": 2}))["changes"]["max_slots"] == 2
+    assert ok(api.post("/jobs/job-a/checkpoint", json={"reason": "a storm"}))["revoke_reason"] == "a storm"
+    assert ok(api.post("/jobs/job-a/pause", json={"reason": "lunch"}))["paused"]["by"] == "ann"
+    assert ok(api.post("/jobs/job-a/resume", json={}))["paused"] is None
+    control.trainer(order.token).commit(a_commit(order, 3))
+    (record,) = ok(api.get("/jobs/job-a/checkpoints"))
+    assert ok(api.post("/jobs/job-a/stop", json={}))["paused"]["ends"] is True
+    assert ok(api.post("/jobs/job-a/cancel", json={"reason": "enough"}))["error"] == "enough"
+    refused = api.post("/jobs/job-a/pause", json={})
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert ok(api.post("/jobs/job-a/revive", json={}))["state"] == JobState.ACTIVE
+    rolled = ok(api.post("/jobs/job-a/rollback", json={"checkpoint_id": record["checkpoint_id"]}))
+    assert rolled["lineage"] == 1
+
+
+def test_a_job_is_submitted_under_its_id_or_one_that_is_made(api: httpx.Client) -> None:
+    spec = a_spec().model_dump(mode="json")
+    assert ok(api.post("/jobs", json={"job_id": "mine", "spec": spec}))["job_id"] == "mine"
+    assert ok(api.post("/jobs", json={"spec": spec}))["job_id"].startswith("digits-")
+    assert ok(api.get("/jobs/mine/submission"))["state"] == "starting"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"{", "is no JSON object"),
+        (b"[]", "the body"),
+        (b'{"reason": 3}', "reason: Input should be a valid string"),
+        (b'{"raeson": "x"}', "raeson: Extra inputs are not permitted"),
+    ],
+)
+def test_a_body_that_is_wrong_is_refused_by_field(
+    api: httpx.Client, control: LedgerControl, body: bytes, says: str
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    answer = api.post("/jobs/job-a/pause", content=body)
+    assert (answer.status_code, says in answer.json()["message"]) == (422, True), answer.text
+
+
+def test_the_cluster_and_its_decisions_are_told_with_their_inputs(api: httpx.Client, control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    Life(control, control.trainer, "job-a").start()
+    cluster = ok(api.get("/cluster"))
+    assert [slot["job"] for slot in cluster["slots"]] == ["job-a"] * 4
+    listed = ok(api.get("/decisions"))
+    assert listed == sorted(listed, key=lambda decision: -decision["decision_id"])
+    newest = listed[0]
+    told = ok(api.get(f"/decisions/{newest['decision_id']}"))
+    assert told["decision"] == newest
+    assert (told["plan"]["policy"], [job["job_id"] for job in told["snapshot"]["jobs"]]) == ("fair_share", ["job-a"])
+    assert [d["decision_id"] for d in ok(api.get("/decisions", params={"before": newest["decision_id"]}))] == [
+        d["decision_id"] for d in listed[1:]
+    ]
+    assert api.get("/decisions/99999").status_code == 404
+    assert ok(api.post("/nodes/node-a/set-aside", json={"reason": "its fan"}))["set_aside_reason"] == "its fan"
+    assert ok(api.get("/nodes"))[0]["set_aside_by"] == "ann"
+    assert [record["action"] for record in ok(api.get("/audit", params={"actor": "ann"}))] == ["set aside"]
+
+
+def test_the_description_names_every_route_with_its_answer_and_what_it_takes(api: httpx.Client, app: FastAPI) -> None:
+    described = ok(api.get("/openapi.json"))
+    routes = {
+        (method.lower(), route.path)
+        for route in app.state.inner.routes
+        if isinstance(route, APIRoute) and route.path.startswith("/api/v1") and route.include_in_schema
+        for method in route.methods
+    }
+    told = {(method, path) for path, methods in described["paths"].items() for method in methods}
+    assert told == routes
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+            assert schema, f"{method} {path} does not say what it answers"
+    pause = described["paths"]["/api/v1/jobs/{job_id}/pause"]["post"]
+    assert "reason" in pause["requestBody"]["content"]["application/json"]["schema"]["properties"]

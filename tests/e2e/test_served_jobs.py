@@ -1,0 +1,91 @@
+"""Jobs with parameter servers on the real services, under policies that decide workers and servers: trained, measured,
+shown, resized, killed, and done with every sample read once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from elastic_core.host.messages import WorkerProcesses
+from elastic_core.host.rundir import RunDir
+from elastic_core.protocol.records import JobStatus
+from elastic_core.spec import parse_cluster_spec
+from tests.e2e.platform import CLUSTER, Platform, eventually
+from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, job_of, start, trains
+from tests.e2e.test_user_actions import page
+
+WORK = 4_000
+
+
+@pytest.fixture(params=["aiturbo", "horizon"])
+def policy(platform: Platform, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Decides on the whole pool."""
+    eventually(lambda: not platform.control.jobs(active_only=True), 120, "no job is left of other tests")
+    platform.elastic("policy", "set", request.param)
+    yield request.param
+    platform.control.set_cluster(parse_cluster_spec(CLUSTER))
+    platform.elastic("policy", "reset")
+
+
+def served(name: str, **more: Any) -> dict[str, Any]:
+    return a_job(name, samples=WORK, slots=(2, 4), **more) | {
+        "entry_point": "tests.e2e.tasks_for_tests:WideLine", "batch": {"min": 16, "max": 16},
+        "params": {"samples": 400, "milliseconds": 10, "width": 256}, "sync": "parameter_server",
+        "servers": {"min": 1, "max": 2},
+    }  # fmt: skip
+
+
+def on(platform: Platform, job_id: str, slots: int) -> JobStatus | None:
+    job = job_of(platform, job_id)
+    return job if job is not None and trains(platform, job_id, slots) is not None else None
+
+
+def measured_with_servers(platform: Platform, job_id: str) -> bool:
+    views = [view for view in platform.control.snapshot().jobs if view.job_id == job_id]
+    return any(point.layout is not None and point.layout.servers for view in views for point in view.profile)
+
+
+def kill_a_server(platform: Platform, job: JobStatus) -> None:
+    """The process of the last rank, of whichever group trains the job now."""
+    assert job.allocation is not None
+    held = job.allocation.slots[-1]
+    slot, group = f"{held.node}:{held.index}", platform.control.groups_of(job.job_id)[-1]
+    recorded = RunDir.of(platform.home, group.origin_epoch).read(WorkerProcesses)
+    assert recorded is not None
+    os.kill(next(worker.process.pid for worker in recorded.workers if worker.slot == slot), signal.SIGKILL)
+
+
+def test_workers_and_servers_are_decided_measured_shown_resized_and_survive_a_killed_server(
+    platform: Platform, policy: str
+) -> None:
+    job_id = f"served-{policy}"
+    start(platform, served(job_id))
+    first = eventually(lambda: on(platform, job_id, 4) or on(platform, job_id, 2), 180, "the job trains")
+    layout = first.allocation.layout
+    assert layout.servers >= 1
+    assert layout.world_size == first.allocation.num_slots
+    eventually(lambda: measured_with_servers(platform, job_id), 90, "workers with servers are measured")
+    assert platform.control.explain(job_id).policy == policy
+    job = eventually(lambda: job_of(platform, job_id), 30, "the job is known")
+    shown = next(row for row in page(platform)["jobs"] if row["job_id"] == job_id)
+    told = json.loads(platform.elastic("jobs", "show", job_id, "--json").stdout)
+    assert "parameter server" in shown["layout"]
+    assert told["allocation"]["layout"]["servers"] >= 1
+    assert "parameter server" in platform.elastic("jobs", "show", job_id).stdout
+
+    platform.control.set_cluster(parse_cluster_spec({"nodes": CLUSTER["nodes"][:1]}))
+    small = eventually(lambda: on(platform, job_id, 2), 180, "it goes on on the node that is left")
+    assert (small.allocation.layout.data, small.allocation.layout.servers) == (1, 1)
+    kill_a_server(platform, small)
+    eventually(
+        lambda: any(segment.attempt for segment in platform.control.segments(job_id)), 120, "an attempt was lost"
+    )
+    platform.control.set_cluster(parse_cluster_spec(CLUSTER))
+    done = finished(platform, job_id, seconds=400)
+    assert done.done_samples == job.total_samples == WORK
+    assert_read_exactly_once(platform, job_id)

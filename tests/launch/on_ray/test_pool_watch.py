@@ -1,0 +1,71 @@
+"""Which nodes of a Ray cluster are in the pool: those that are there, and clean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elastic_core.launch.on_ray.pool_watch import PoolWatch
+from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode, node_spec
+from elastic_core.spec import NodeSpec
+
+
+def node(name: str, node_id: str = "1") -> RayNode:
+    return RayNode(NodeSpec(name=name, type="cpu", slots=2), node_id, "http://there/logs")
+
+
+class Strays:
+    """What nodes say runs there unheard, and how often they were asked."""
+
+    def __init__(self, **of: Sequence[int] | Exception) -> None:
+        self.of, self.asked = of, list[str]()
+
+    def __call__(self, node: RayNode) -> Sequence[int]:
+        self.asked.append(node.spec.name)
+        found = self.of.get(node.spec.name, ())
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def names(pool: dict[str, object]) -> list[str]:
+    return [entry["name"] for entry in pool["nodes"]]
+
+
+def test_a_node_with_strays_gets_no_work_until_it_is_clean() -> None:
+    strays = Strays(b=[7])
+    watch, living = PoolWatch(strays), {"a": node("a"), "b": node("b")}
+    pool = watch.look(living, [])
+    assert names(pool) == ["a"]
+    assert pool["unclean"] == {"b": "processes of epochs 7 still run there"}
+    strays.of.clear()
+    assert names(watch.look(living, [])) == ["a", "b"]
+    watch.look(living, [])
+    assert strays.asked.count("b") == 2  # it is known by now
+
+
+def test_a_node_that_comes_again_has_to_show_it_again() -> None:
+    strays = Strays()
+    watch = PoolWatch(strays)
+    assert names(watch.look({"a": node("a")}, [])) == ["a"]
+    strays.of["a"] = [3]
+    assert names(watch.look({"a": node("a", "2")}, [])) == []
+
+
+def test_a_node_that_does_not_say_is_not_clean() -> None:
+    pool = PoolWatch(Strays(a=NodeSilent("no answer"))).look({"a": node("a")}, [])
+    assert pool["unclean"] == {"a": "it does not say what runs there: no answer"}
+
+
+def test_draining_nodes_are_named_and_stay_in_the_pool() -> None:
+    pool = PoolWatch(Strays()).look({"a": node("a", "x"), "b": node("b", "y")}, ["y", "another"])
+    assert (names(pool), pool["draining"]) == (["a", "b"], ["b"])
+
+
+def test_slots_types_and_prices_come_of_labels_and_resources() -> None:
+    labels = {"elastic.node": "n7", "elastic.price": "2.5", "ray.io/node-id": "1"}
+    assert node_spec(labels, {"slot:h200": 8.0, "CPU": 0.0}, "10.0.0.7") == NodeSpec(
+        name="n7", type="h200", slots=8, price_per_slot_hour=2.5, address="10.0.0.7"
+    )
+    assert node_spec(labels, {"slot:cpu": 2.0}, "127.0.0.1").address is None
+    assert node_spec({}, {"slot:cpu": 2.0}, "10.0.0.7") is None
+    assert node_spec(labels, {"CPU": 4.0}, "10.0.0.7") is None

@@ -1,0 +1,177 @@
+"""What the Ray launcher promises beyond the contract (tests/launch/test_contract.py), on a real cluster of one node."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.host.messages import AgentProcess, WorkerProcesses
+from elastic_core.host.process import ProcessId, marked
+from elastic_core.host.rundir import RUN_DIR
+from elastic_core.launch.launcher import GroupStatus
+from elastic_core.launch.on_ray.ray_launcher import COORDINATOR, RayLauncher
+from tests.e2e.platform import PATIENCE
+from tests.launch.builders import order, settings, wait_for
+from tests.launch.conftest import OnRay
+
+SECONDS = 60.0 * PATIENCE  # Ray starts its processes one after the other
+pytestmark = pytest.mark.timeout(300 * PATIENCE)
+
+
+def started(on_ray: OnRay, behaviours: str, num_slots: int = 2) -> tuple[RayLauncher, list[ProcessId]]:
+    """A launcher and its group's workers, once they live."""
+    launcher, folder = on_ray.scripted(behaviours), on_ray.run_dir()
+    launcher.start(order(num_slots=num_slots))
+    ready = [folder.path / f"ready{rank}" for rank in range(num_slots)]
+    wait_for(lambda: all(path.exists() for path in ready), SECONDS, pause=0.1)
+    wait_for(lambda: (known := folder.read(WorkerProcesses)) and len(known.workers) == num_slots, SECONDS, pause=0.1)
+    return launcher, [worker.process for worker in folder.require(WorkerProcesses).workers]
+
+
+def dead(launcher: RayLauncher) -> GroupStatus:
+    wait_for(lambda: not launcher.poll(7).alive, SECONDS, pause=0.2)
+    return launcher.poll(7)
+
+
+def processes_of(module: str, word: str) -> list[ProcessId]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        process = ProcessId.of(int(path.name))
+        if module in words and word in words and process:
+            found.append(process)
+    return found
+
+
+def test_submitted_twice_there_is_one_group(on_ray: OnRay) -> None:
+    launcher, workers = started(on_ray, "sleep")
+    again = on_ray.scripted("exit:0").start(order())  # of an Airflow worker that knows nothing of the first
+    assert again.alive
+    assert len(processes_of(COORDINATOR, f"{on_ray.settings.ray_namespace}-7")) == 1
+    assert [worker.process for worker in on_ray.run_dir().require(WorkerProcesses).workers] == workers
+    assert all(worker.alive() for worker in workers)
+    launcher.stop(7, 0.5)
+    assert dead(launcher).exit.kind == "stopped"
+
+
+def test_a_wrong_token_is_refused_whatever_is_asked(on_ray: OnRay, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong-token"
+    wrong.write_text("no token of this cluster")
+    launcher = RayLauncher(on_ray.settings.model_copy(update={"ray_token_file": wrong}))
+    for ask in (
+        lambda: launcher.start(order()), lambda: launcher.poll(7), launcher.groups, lambda: launcher.stop(7, 1),
+        lambda: launcher.forget(7), lambda: launcher.remove_ended(0.0), lambda: launcher.ranks_with_logs(7),
+    ):  # fmt: skip
+        with pytest.raises(InfrastructureError, match=r"refuses the token in .*wrong-token \(403"):
+            ask()
+    assert on_ray.scripted("sleep").groups() == []
+
+
+def test_without_address_or_token_it_says_what_to_set(tmp_path: Path) -> None:
+    plain = settings(tmp_path)
+    with pytest.raises(UserError, match="needs ELASTIC_RAY_ADDRESS"):
+        RayLauncher(plain)
+    with pytest.raises(UserError, match="needs ELASTIC_RAY_TOKEN_FILE, a file with the token"):
+        RayLauncher(plain.model_copy(update={"ray_address": "http://127.0.0.1:1"}))
+    with pytest.raises(UserError, match="ELASTIC_WORKER_USER is 'jobs'"):
+        RayLauncher(plain.model_copy(update={"worker_user": "jobs"}))
+
+
+def test_no_process_of_a_group_has_the_clusters_token_or_anything_of_ray(on_ray: OnRay) -> None:
+    launcher, workers = started(on_ray, "sleep", num_slots=1)
+    token = on_ray.cluster.token_file.read_text()
+    agent = on_ray.run_dir().require(AgentProcess).process
+    group = marked(RUN_DIR, str(on_ray.run_dir().path))
+    assert set(workers) <= set(group)
+    for process in {agent, *group}:
+        environ = Path(f"/proc/{process.pid}/environ").read_text()
+        assert token not in environ
+        assert "RAY_" not in environ
+        assert str(on_ray.cluster.token_file) not in environ
+    for path in on_ray.node_home.rglob("*"):
+        assert not path.is_file() or token.encode() not in path.read_bytes()
+    launcher.stop(7, 0.5)
+    dead(launcher)
+
+
+def test_what_ray_keeps_of_a_group_holds_no_token_of_its_segment(on_ray: OnRay) -> None:
+    launcher, _ = started(on_ray, "sleep", num_slots=1)
+    kept = launcher._api._send("GET", "/api/jobs/").text
+    assert f"{on_ray.settings.ray_namespace}-7" in kept
+    assert order().token not in kept
+    assert order().agent_token not in kept
+    launcher.stop(7, 0.5)
+    dead(launcher)
+
+
+def test_stop_gives_workers_their_grace_and_then_kills(on_ray: OnRay) -> None:
+    launcher, workers = started(on_ray, "boundary,stubborn")
+    launcher.stop(7, 2.0)
+    launcher.stop(7, 2.0)
+    report = dead(launcher).exit
+    assert not any(worker.alive() for worker in workers)
+    assert report.exit_codes == (0, -9)
+    assert report.kind == "stopped"
+
+
+def test_a_killed_node_actor_comes_again_and_training_goes_on(on_ray: OnRay) -> None:
+    launcher, workers = started(on_ray, "sleep")
+    name = "ray::NodeActor"
+    actors = [p for p in map(int, _pids()) if _title(p).startswith(name) and _in_cluster(p, on_ray)]
+    assert actors
+    for pid in actors:
+        ProcessId.of(pid).send(signal.SIGKILL)
+    heard = on_ray.run_dir().path / "heard.json"
+    killed_at = heard.stat().st_mtime
+    wait_for(lambda: heard.stat().st_mtime > killed_at + 1, SECONDS, pause=0.2)  # the next one notes it
+    assert launcher.poll(7).alive
+    assert all(worker.alive() for worker in workers)
+    launcher.stop(7, 0.5)
+    assert dead(launcher).exit.kind == "stopped"
+
+
+def test_a_group_whose_coordinator_is_killed_is_alive_until_nothing_of_it_is_left(on_ray: OnRay) -> None:
+    launcher, workers = started(on_ray, "sleep")
+    (coordinator,) = processes_of(COORDINATOR, f"{on_ray.settings.ray_namespace}-7")
+    coordinator.send(signal.SIGKILL)
+    report = dead(launcher).exit
+    assert not any(worker.alive() for worker in workers)
+    assert report.kind == "stopped" or "ended without a word" in report.error
+    launcher.forget(7)
+    assert launcher.groups() == []
+
+
+def test_what_a_rank_prints_is_read_from_its_node(on_ray: OnRay) -> None:
+    launcher, _ = started(on_ray, "sleep")
+    wait_for(lambda: launcher.ranks_with_logs(7) == 2, SECONDS, pause=0.2)
+    part = launcher.read_log(7, 1, None, 1000)
+    assert part.text == "rank 1 of 2 does sleep\n"
+    assert launcher.read_log(7, 1, 5, 1000).text == part.text[5:]
+    assert launcher.read_log(7, 1, part.end, 1000).text == ""
+    assert launcher.read_log(7, 2, None, 1000).text == ""
+    launcher.stop(7, 0.5)
+    dead(launcher)
+
+
+def _pids() -> list[str]:
+    return [path.name for path in Path("/proc").glob("[0-9]*")]
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _in_cluster(pid: int, on_ray: OnRay) -> bool:
+    try:
+        return str(on_ray.cluster.token_file) in Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return False

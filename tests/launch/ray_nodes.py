@@ -1,0 +1,122 @@
+"""A real Ray cluster on this machine, with a token, for tests: nodes that are raylets, skipped where Ray is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from elastic_core.settings import Settings
+from tests.e2e.platform import PATIENCE, free_ports
+
+START_SECONDS = 90.0
+TUNED = {  # as docs/guide/machines.md gives them
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+def skip_without_ray() -> None:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed here; `make ray` installs it")
+
+
+class RayCluster:
+    """One head, which is a node as well where `slots` is not 0; more nodes by `add`. Ended by `close`."""
+
+    def __init__(self, slots: int, node: str = "n0") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets have short names
+        self.token_file = self.folder / "token"
+        self.token_file.touch(mode=0o600)
+        self.token_file.write_text(secrets.token_urlsafe(32))
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.port, dashboard = free_ports(2)
+        self.address = f"http://127.0.0.1:{dashboard}"
+        head = [
+            "--head",
+            f"--port={self.port}",
+            "--ray-client-server-port=0",
+            "--dashboard-host=127.0.0.1",
+            f"--dashboard-port={dashboard}",
+        ]
+        self._start(node, slots, [*head, f"--temp-dir={self.folder / 'ray'}"])
+        self._wait(self._answers, "the dashboard answers")
+
+    def settings(self, home: Path, **changes: Any) -> Settings:
+        """Of an installation of its own on this cluster."""
+        return Settings(
+            home=home, launcher="ray", ray_address=self.address, ray_token_file=self.token_file,
+            ray_namespace=f"t{secrets.token_hex(6)}", **changes,
+        )  # fmt: skip
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """Of whatever is to be a part of the cluster."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "RAY_"))}
+        return {
+            **own, **TUNED, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file),
+            "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1",
+            "PATH": f"{Path(sys.executable).parent}:{own['PATH']}",
+        }  # fmt: skip
+
+    def add(self, node: str, slots: int) -> None:
+        """One more, with the address of this machine and a folder of its own."""
+        (agent,) = free_ports(1)
+        self._start(node, slots, [f"--address=127.0.0.1:{self.port}", f"--dashboard-agent-listen-port={agent}"])
+
+    def kill(self, node: str) -> None:
+        """All of a node's processes of Ray, at once."""
+        process = self._nodes.pop(node)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def close(self) -> None:
+        for process in self._nodes.values():
+            process.terminate()
+        for process in self._nodes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self, node: str, slots: int, options: list[str]) -> None:
+        command = [
+            sys.executable, "-m", "ray.scripts.scripts", "start", *options, "--node-ip-address=127.0.0.1",
+            "--num-cpus=0", f'--resources={{"slot:cpu": {slots}}}', f"--labels=elastic.node={node}",
+            f"--node-name={node}", "--object-store-memory=80000000", "--disable-usage-stats", "--block",
+        ]  # fmt: skip
+        with (self.folder / f"{node}.log").open("ab") as output:
+            self._nodes[node] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=dict(self.environ),
+                start_new_session=True,
+            )  # fmt: skip
+
+    def _answers(self) -> bool:
+        token = {"authorization": f"Bearer {self.token_file.read_text()}"}
+        try:
+            return httpx.get(f"{self.address}/api/jobs/", headers=token, timeout=5, trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def _wait(self, condition: Any, what: str) -> None:
+        until = time.monotonic() + START_SECONDS * PATIENCE
+        while not condition():
+            logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
+            assert time.monotonic() < until, f"not in time: {what}\n{logs[-3000:]}"
+            time.sleep(0.2)

@@ -1,0 +1,98 @@
+"""One service in the foreground; the whole stack of containers is started in tests/e2e."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from elastic_core.errors import UserError
+from elastic_core.services import airflow
+from elastic_core.services.containers import problem, program_of
+from elastic_core.services.platform import platform_stack, service_environment, service_settings
+from elastic_core.services.postgres import EmbeddedPostgres
+from elastic_core.services.secrets import ensure_secrets, read_secret
+from elastic_core.settings import Settings
+from tests.services.test_stack import eventually
+
+ROOT = Path(__file__).parents[2]
+
+
+def served(settings: Settings, name: str) -> subprocess.Popen[bytes]:
+    """`elastic container serve NAME` with these settings."""
+    program = "from elastic_core.cli import app; app()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, "container", "serve", name],
+        env=service_environment(service_settings(settings), {"PATH": os.environ["PATH"]}), cwd=ROOT,
+    )  # fmt: skip
+
+
+def test_postgres_in_the_foreground_is_reached_over_the_network_and_ends_when_it_is_asked_to(home: Path) -> None:
+    settings = Settings(home=home, project=ROOT, postgres_host="127.0.0.7")
+    process = served(settings, "postgres")
+    try:
+        eventually(lambda: (home / "secrets" / "postgres").exists() and not problem(settings, {}, "postgres"), 120)
+        server = EmbeddedPostgres(settings)
+        server.ensure_databases()
+        assert "@127.0.0.7:5432/ledger" in server.url("ledger")
+        with create_engine(server.url("ledger")).connect() as connection:
+            assert connection.execute(text("SELECT current_user")).scalar() == "ledger"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert problem(settings, {}, "postgres")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_name_that_no_service_has_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no service is called 'worker'.*there are api-server, .*tracker, triggerer"):
+        program_of(service_settings(Settings(home=tmp_path)), {}, "worker")
+
+
+def test_the_s3_server_gets_its_key_by_a_file(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, store="s3://elastic/x", s3_endpoint="http://s3:9000")
+    program = program_of(settings, {}, "s3")
+    assert "s3:9000" in program.command
+    assert program.secrets == {"RCLONE_AUTH_KEY": tmp_path / "secrets" / "s3_auth_key"}
+
+
+def test_tasks_run_in_a_celery_worker_where_that_is_asked_for(tmp_path: Path) -> None:
+    def services(executor: str) -> list[str]:
+        settings = service_settings(Settings(home=tmp_path, executor=executor))
+        return [program.name for program in platform_stack(settings, {}).programs()]
+
+    assert [name for name in services("celery") if name not in services("local")] == ["celery-worker"]
+
+
+def executor_in(home: Path, **changes: object) -> str:
+    settings = service_settings(Settings(home=home, project=ROOT, **changes))
+    ensure_secrets(settings)
+    airflow.write_broker(settings)
+    airflow.write_configuration(settings)
+    parsed = configparser.ConfigParser(interpolation=None)
+    parsed.read(home / "airflow" / "airflow.cfg")
+    return parsed["core"]["executor"]
+
+
+def test_the_executor_is_the_killable_one_unless_another_is_asked_for(tmp_path: Path) -> None:
+    assert executor_in(tmp_path) == "elastic_airflow.local_executor.KillableLocalExecutor"
+    assert executor_in(tmp_path, executor="celery", celery_broker_url="redis://r") == "CeleryExecutor"
+
+
+def test_the_brokers_password_is_in_a_secret_file_alone(tmp_path: Path) -> None:
+    executor_in(tmp_path, executor="celery", redis_host="redis")
+    settings = Settings(home=tmp_path)
+    assert read_secret(settings, "celery_broker_url") == f"redis://:{read_secret(settings, 'redis')}@redis:6379/0"
+    assert read_secret(settings, "redis") not in (tmp_path / "airflow" / "airflow.cfg").read_text()
+
+
+def test_celery_without_a_broker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no broker\. Set ELASTIC_CELERY_BROKER_URL"):
+        executor_in(tmp_path, executor="celery")

@@ -1,0 +1,69 @@
+"""Champions are moved by hand, and rolled back to, on a real MLflow server."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from mlflow import MlflowClient
+
+from elastic_core.errors import Conflict, NotFound
+from elastic_core.track.champions.model_aliases import FORMER, Moved, list_models, move_champion, roll_back
+
+
+@pytest.fixture
+def name(client: MlflowClient) -> str:
+    """A model of three versions, of which none is the champion."""
+    made = f"digits-{uuid.uuid4().hex[:8]}"
+    client.create_registered_model(made)
+    for number in range(3):
+        client.create_model_version(made, f"mlflow-artifacts:/{number}")
+    return made
+
+
+def champion(client: MlflowClient, name: str) -> str:
+    return str(client.get_model_version_by_alias(name, "champion").version)
+
+
+def test_a_champion_is_rolled_back_to_the_one_before_and_to_the_one_before_that(
+    client: MlflowClient, name: str
+) -> None:
+    assert move_champion(client, name, "1") == Moved(name=name, before=None, now="1")
+    move_champion(client, name, "3")
+    move_champion(client, name, "2")
+    (listed,) = [model for model in list_models(client) if model.name == name]
+    assert (listed.champion, listed.newest, listed.former) == ("2", "3", ("3", "1"))
+    assert roll_back(client, name) == Moved(name=name, before="2", now="3")
+    assert roll_back(client, name).now == "1"
+    assert champion(client, name) == "1"
+    with pytest.raises(Conflict, match="has no champion from before that is still there"):
+        roll_back(client, name)
+
+
+def test_a_champion_that_was_deleted_since_is_passed_over(client: MlflowClient, name: str) -> None:
+    for version in ("1", "2", "3"):
+        move_champion(client, name, version)
+    client.delete_model_version(name, "2")
+    assert roll_back(client, name).now == "1"
+
+
+def test_promoting_the_champion_again_forgets_nothing(client: MlflowClient, name: str) -> None:
+    move_champion(client, name, "1")
+    move_champion(client, name, "2")
+    assert move_champion(client, name, "2") == Moved(name=name, before="2", now="2")
+    assert roll_back(client, name).now == "1"
+
+
+def test_what_is_not_there_is_not_found_and_what_is_is_named(client: MlflowClient, name: str) -> None:
+    with pytest.raises(NotFound, match="has no version 9; there are 1, 2, 3"):
+        move_champion(client, name, "9")
+    with pytest.raises(NotFound, match="there is no registered model 'nothing'"):
+        roll_back(client, "nothing")
+
+
+def test_a_tag_that_somebody_wrote_otherwise_offers_nothing(client: MlflowClient, name: str) -> None:
+    move_champion(client, name, "1")
+    for text in ("{", "3", '["7"]'):
+        client.set_registered_model_tag(name, FORMER, text)
+        with pytest.raises(Conflict):
+            roll_back(client, name)
