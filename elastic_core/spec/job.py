@@ -31,40 +31,12 @@ from elastic_core.spec.parts.job_slots import (
     filled_by,
     server_problems,
 )
-from elastic_core.spec.parts.job_work import Batch, Work
+from elastic_core.spec.parts.job_work import Batch, SegmentLength, Work
 from elastic_core.spec.problems import parse, refuse
 
 # In the schema an object like any other: a form has one field for all of it.
 PlacedModel = Annotated[ModelProfile, WithJsonSchema({"type": "object"})]
 FIRST_YEAR, LAST_YEAR = 2000, 2999  # of a deadline
-
-
-class SegmentLength(BaseModel):
-    """A segment ends at whichever comes first."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    seconds: float | None = Field(
-        le=bounds.MOST_SECONDS,
-        default=300.0,
-        gt=0,
-        allow_inf_nan=False,
-        title="Seconds",
-        description="seconds that a segment trains before the platform decides again; null for no such limit",
-    )
-    steps: int | None = Field(
-        default=None,
-        ge=1,
-        le=bounds.MOST_SAMPLES,
-        title="Steps",
-        description="the same in optimizer steps; null for no such limit",
-    )
-
-    @model_validator(mode="after")
-    def _ends(self) -> Self:
-        if self.seconds is None and self.steps is None:
-            raise ValueError("neither seconds nor steps ends a segment; give at least one, e.g. seconds: 300")
-        return self
 
 
 class Checkpoints(BaseModel):
