@@ -19,6 +19,7 @@ from elastic_core.errors import UserError
 from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
 from elastic_core.spec.layer_profiles import ModelProfile
+from elastic_core.spec.parts.exchange_checks import check_layouts, check_noise
 from elastic_core.spec.parts.job_comm import Comm
 from elastic_core.spec.parts.job_slots import (
     Layouts,
@@ -251,42 +252,10 @@ class JobSpec(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _replicas_exchange(self) -> Self:
-        if self.comm.hierarchical and self.layouts != Layouts():
-            raise ValueError(
-                "comm.hierarchical is true, which is for replicas of the whole model, and layouts may cut it; possible "
-                "are layouts left out, or hierarchical left out"
-            )
-        if self.comm.algorithm != EXACT and self.layouts != Layouts():
-            raise ValueError(
-                f"comm.algorithm is {self.comm.algorithm!r}, which is for replicas of the whole model, and layouts may "
-                f"cut it; possible are layouts left out, or comm.algorithm: {EXACT}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _stages_exchange(self) -> Self:
-        if self.comm.stage_ratio is not None and max(self.layouts.pipeline) == 1:
-            raise ValueError(
-                f"comm.stage_ratio is {self.comm.stage_ratio:g}, which is for what stages of a pipeline send each "
-                "other, and layouts admit none; possible are layouts.pipeline: [1, 2], or stage_ratio left out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _noise_is_measured(self) -> Self:
-        """What needs the gradient of the whole batch needs an algorithm that computes it."""
-        if not self.comm.exchanged:
-            return self
-        does = f"comm.algorithm {self.comm.algorithm!r} exchanges {self.comm.exchanged}"
-        why = f"needs the gradient of the whole batch, and {does}"
-        instead = "an algorithm that exchanges whole gradients"
-        if self.batch.learning_rate_rule == "adascale":
-            raise ValueError(
-                f"batch.learning_rate_rule is 'adascale', which {why}; possible are linear, sqrt or none, or {instead}"
-            )
-        if self.work.scale_invariant:
-            raise ValueError(f"work.measure is 'progress', which {why}; possible are measure: samples, or {instead}")
+    def _exchanges_are_possible(self) -> Self:
+        check_layouts(self.comm, self.layouts)
+        if self.comm.exchanged:
+            check_noise(self.comm, self.batch.learning_rate_rule, self.work.scale_invariant)
         return self
 
     @model_validator(mode="after")

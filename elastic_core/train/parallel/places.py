@@ -32,7 +32,7 @@ class Places:
         self.stage, self.data, self.tensor = where[PIPELINE], where[DATA], where[TENSOR]
         self.mesh: DeviceMesh | None = None
         if not self.replicated:
-            with communicating("the forming of the device mesh"), closed_afterwards():
+            with communicating("the forming of the device mesh"), closed_afterwards(group.address):
                 sizes = (layout.pipeline, layout.data, layout.tensor)
                 self.mesh = init_device_mesh(group.device.type, sizes, mesh_dim_names=AXES)
                 for axis in AXES:

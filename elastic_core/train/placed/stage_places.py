@@ -82,7 +82,7 @@ def group_among(group: Group, members: Sequence[Sequence[int]], stage: int, what
     all."""
     own: dist.ProcessGroup | None = None
     backend = "cpu:gloo,cuda:nccl" if group.device.type == "cuda" else "gloo"
-    with communicating("the forming of the stages' groups"), closed_afterwards():
+    with communicating("the forming of the stages' groups"), closed_afterwards(group.address):
         for number, ranks in enumerate(members):
             made = dist.new_group(list(ranks), backend=backend)
             if number == stage:

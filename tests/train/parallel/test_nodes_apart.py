@@ -13,12 +13,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from elastic_core.domain import Layout
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import Rendezvous
 from elastic_core.host.network import namespaces
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.memory_tier.channel import NONCE
 from elastic_core.train.parallel.group import Group
+from elastic_core.train.parallel.places import PIPELINE, Places
 from elastic_core.train.parallel.strangers import closed_afterwards
 from tests.node_networks import NodeNamespaces, skip_without_namespaces
 from tests.security.listeners import Listener, knock_as_nobody, listeners
@@ -74,6 +76,28 @@ def test_ranks_meet_at_their_nodes_own_addresses_and_strangers_hear_a_nonce(
     assert len(said.pop(store) or b"") == NONCE
     assert set(said.values()) == {None}, "gloo's doors are closed"
     assert len(said) >= 4, "of two groups and two ranks"
+
+
+def lies_on_both(folder: str, rank: int, namespace: str, address: str) -> int:
+    namespaces.enter(namespace)
+    group = Group.form(RunDir(Path(folder)), rank, 2, CPU, address=address)
+    places = Places(group, Layout(pipeline=2))
+    assert places.stage == rank
+    tensor = torch.full((3,), rank + 1.0)
+    dist.all_reduce(tensor, group=places.along(PIPELINE).get_group())
+    assert tensor.tolist() == [3.0] * 3
+    group.gather_bytes(b"done")
+    group.close()
+    return 0
+
+
+def test_a_layout_over_nodes_has_its_groups_at_their_addresses(nodes: NodeNamespaces, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ranks = [
+        forked.start(lies_on_both, str(tmp_path), rank, name, address, log=log)
+        for rank, (name, address) in enumerate(zip(nodes.names[:2], nodes.addresses[:2], strict=True))
+    ]
+    assert forked.join(ranks) == [0, 0], log.read_text()
 
 
 def is_lost(folder: str, namespace: str, address: str) -> int:
