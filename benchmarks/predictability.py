@@ -9,7 +9,7 @@ amount is wrong by a factor drawn anew every tenth of its run, and the classifie
 quarter of their run was seen (`sim.workloads.unpredictable`). Tiresias listens to neither, Optimus to the amount,
 AITurbo to both. Tiresias gets the threshold between its queues that is best for the mix in hindsight; Optimus gets its
 own form of the step time and the best servers for it. Policies that know only slots are given servers by hand
-(`policy.parameter_servers.with_servers`).
+(`sim.testbed.with_servers`).
 
 Three utilisations, all until the last job ends: GPUs *held*; GPUs *computing* (held, and neither waiting for gradients
 nor restarting); and *useful*: the GPU-seconds that the jobs' computation takes with one worker on a whole GPU, over the
@@ -37,12 +37,12 @@ from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.baselines.optimus import Optimus
 from elastic_core.policy.baselines.tiresias import Tiresias
-from elastic_core.policy.parameter_servers.horizon_with_servers import HorizonWithServers
-from elastic_core.policy.parameter_servers.with_servers import ServerKnowledge, WithServers
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.engine.result import Result
 from elastic_core.sim.ground_truth.servers import ServerPhysics
 from elastic_core.sim.ground_truth.workload import Workload
+from elastic_core.sim.testbed.horizon_with_servers import HorizonWithServers
+from elastic_core.sim.testbed.with_servers import ServerKnowledge, WithServers
 from elastic_core.sim.traces.published_traces import data_folder
 from elastic_core.sim.traces.vgpu import MAX_SERVERS, load_tables, read_jobs
 from elastic_core.sim.workloads import generated_jobs as slot_jobs

@@ -25,7 +25,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from elastic_core.comm.algorithm import Exchange
-from elastic_core.comm.algorithms import averages, averaging_class, create, leaves_layers_out, steps_weights
+from elastic_core.comm.algorithms import averages, averaging_class, bucket_mib, create, leaves_layers_out, steps_weights
 from elastic_core.comm.tuning.auto_exchange import AutoExchange
 
 BATCH = 32  # of each rank
@@ -86,7 +86,12 @@ class Training:
             self.algorithm = averaging
         elif method != COMPUTE:
             partly = leaves_layers_out(method)
-            ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=True, find_unused_parameters=partly)
+            ddp = DistributedDataParallel(
+                self.model,
+                gradient_as_bucket_view=True,
+                find_unused_parameters=partly,
+                bucket_cap_mb=bucket_mib(method),
+            )
             self._ddp = ddp
             self._attach(method, ddp, part.world)
 

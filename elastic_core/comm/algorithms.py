@@ -24,7 +24,7 @@ from elastic_core.comm.optimizers.onebit_adam import OneBitAdam
 from elastic_core.comm.optimizers.qadam import QAdam
 from elastic_core.comm.partial.partial_backward import PartialBackward
 from elastic_core.comm.powersgd import PowerSgd
-from elastic_core.comm.tuning.auto_exchange import AutoExchange
+from elastic_core.comm.tuning.auto_exchange import DDP_BUCKET_MIB, AutoExchange
 from elastic_core.domain import AUTO, EXACT
 from elastic_core.errors import UserError
 
@@ -79,6 +79,11 @@ def leaves_layers_out(name: str, among: Collection[str] = ()) -> bool:
     """Whether ranks propagate back through a part of the model's layers, so that DDP must bear parameters without
     gradients. `among`: what `auto` may choose from."""
     return name == PartialBackward.name or (name == AUTO and PartialBackward.name in among)
+
+
+def bucket_mib(name: str) -> float | None:
+    """Of DDP's buckets, where sizes are to be chosen among; None: torch's default."""
+    return DDP_BUCKET_MIB if name == AUTO else None
 
 
 def averages(name: str) -> bool:

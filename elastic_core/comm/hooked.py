@@ -41,6 +41,7 @@ class Bucket:
 
 
 _Item = tuple[Bucket, "Future[Tensor]"]
+FIRST_BUCKET_BYTES = 1024 * 1024  # of a step, at most: the exchange begins early
 
 
 class HookedAlgorithm(ABC):
@@ -61,6 +62,7 @@ class HookedAlgorithm(ABC):
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self.bucket_bytes: int | None = None  # DDP's buckets are put together to so many; None: as they come
         self._last_ready = 0.0
         self._wait_seconds = 0.0
 
@@ -169,16 +171,52 @@ class HookedAlgorithm(ABC):
 
     def _work(self) -> None:
         torch.set_num_threads(1)
+        waiting: list[_Item] = []
+        first = True  # of the step's exchanges
         while (item := self._queue.get()) is not None:
-            bucket, future = item
-            try:
-                if self._weight != 1.0:
-                    bucket.buffer.mul_(self._weight)
-                reduced = self.reduce_bucket(bucket)
-            except Exception as error:  # noqa: BLE001 - handed to backward, which raises it on the main thread
-                self._failure = explained(error, f"the exchange of gradients by {self.name}")
+            if waiting and waiting[0][0].buffer.dtype != item[0].buffer.dtype:
+                self._exchange(waiting)
+                waiting, first = [], False
+            waiting.append(item)
+            if self._are_enough(waiting, first):
+                self._exchange(waiting)
+                waiting, first = [], item[0].last
+
+    def _are_enough(self, waiting: Sequence[_Item], first: bool) -> bool:
+        if self.bucket_bytes is None or waiting[-1][0].last:
+            return True
+        limit = min(FIRST_BUCKET_BYTES, self.bucket_bytes) if first else self.bucket_bytes
+        return sum(bucket.buffer.nbytes for bucket, _ in waiting) >= limit
+
+    def _exchange(self, items: Sequence[_Item]) -> None:
+        """Buckets of one dtype, at once."""
+        bucket = items[0][0] if len(items) == 1 else _together([bucket for bucket, _ in items])
+        try:
+            if self._weight != 1.0:
+                bucket.buffer.mul_(self._weight)
+            reduced = self.reduce_bucket(bucket)
+        except Exception as error:  # noqa: BLE001 - handed to backward, which raises it on the main thread
+            self._failure = explained(error, f"the exchange of gradients by {self.name}")
+            for _, future in items:
                 future.set_exception(self._failure)  # type: ignore[arg-type]  # torch's annotation is wrong
-                continue
-            if bucket.last:
-                self._wait_seconds += time.perf_counter() - self._last_ready
-            future.set_result(reduced)
+            return
+        if bucket.last:
+            self._wait_seconds += time.perf_counter() - self._last_ready
+        if len(items) == 1:
+            items[0][1].set_result(reduced)
+            return
+        parts = torch.split(reduced, [own.buffer.numel() for own, _ in items])
+        for (own, future), part in zip(items, parts, strict=True):
+            future.set_result(own.buffer.copy_(part))
+
+
+def _together(buckets: Sequence[Bucket]) -> Bucket:
+    """One after another in one buffer, a copy."""
+    buffer, gradients, first = torch.cat([bucket.buffer for bucket in buckets]), {}, 0
+    for bucket in buckets:
+        begin = first - bucket.buffer.storage_offset()
+        for name, gradient in bucket.gradients.items():
+            place = begin + gradient.storage_offset()
+            gradients[name] = buffer[place : place + gradient.numel()].view(gradient.shape)
+        first += bucket.buffer.numel()
+    return Bucket(buffer, gradients, buckets[-1].last)

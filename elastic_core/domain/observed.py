@@ -15,7 +15,8 @@ Quantiles = tuple[float, float, float]  # low, median, high of what is forecast:
 class ExchangeFigures:
     """A communication algorithm that was weighed against others: of a step, seconds and bytes that a rank sends.
 
-    None: not predicted, or not tried.
+    None: not predicted, or not tried. `bucket_bytes`: of gradients that are exchanged at once, where sizes were
+    tried, `size_trials` of them besides DDP's.
     """
 
     algorithm: str
@@ -23,6 +24,8 @@ class ExchangeFigures:
     predicted_bytes: float | None = None
     measured_seconds: float | None = None
     measured_bytes: float | None = None
+    bucket_bytes: int | None = None
+    size_trials: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

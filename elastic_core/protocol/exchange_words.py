@@ -17,6 +17,8 @@ def choice_words(choice: ExchangeChoice) -> str:
         words += f": {_measured(own)} a step"
     if exact is not None and choice.algorithm != EXACT:
         words += f", against {_measured(exact)} of {EXACT}"
+    if own is not None and own.bucket_bytes is not None:
+        words += f", in buckets of {own.bucket_bytes / (1 << 20):g} MiB, the best of {own.size_trials + 1} sizes"
     others = [figures for figures in choice.figures if figures.algorithm not in (choice.algorithm, EXACT)]
     if not others:
         return f"{words}; nothing else could save a twentieth of a step" if choice.algorithm == EXACT else words
@@ -37,6 +39,8 @@ def exchange_words(job: JobStatus) -> str:
     comm = job.spec.comm
     if comm.algorithm == AUTO:
         return chosen_words(job)
+    if comm.stage_ratio is not None:
+        return f"{comm.algorithm}; activations between stages up to {comm.stage_ratio:g} times smaller"
     return "" if comm.algorithm == EXACT else f"{comm.algorithm} ({CLASSES[comm.algorithm]})"
 
 
@@ -63,6 +67,7 @@ def figures_by_name(choice: ExchangeChoice) -> dict[str, float]:
             ("predicted_bytes", figures.predicted_bytes),
             ("measured_seconds", figures.measured_seconds),
             ("measured_bytes", figures.measured_bytes),
+            ("bucket_bytes", figures.bucket_bytes),
         )
         if value is not None
     }

@@ -67,6 +67,7 @@ HELP = {
     "placement_floor": "Samples a second that a placed job wants at least. Empty: no floor.",
     "placement_profile": "Times of the layers by type of slot, as JSON. Empty: timed on a processor at submission.",
     "comm.hierarchical": "Exchange within each node first, and then between one rank of each.",
+    "comm.stage_ratio": "By how much activations between stages of a pipeline may shrink. Empty: not at all.",
     "comm.guard": "Where training diverges under an inexact exchange, go on by the exact sum.",
     "segment.seconds": "How long a segment trains before the platform decides again.",
     "segment.steps": "The same in steps; whichever comes first.",

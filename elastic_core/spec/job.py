@@ -20,42 +20,22 @@ from elastic_core.spec import bounds
 from elastic_core.spec.cluster import QUEUE_NAME
 from elastic_core.spec.layer_profiles import ModelProfile
 from elastic_core.spec.parts.job_comm import Comm
-from elastic_core.spec.parts.job_servers import Servers, Sync, cuts_of, problems_of_servers, what_fills
-from elastic_core.spec.parts.job_slots import Layouts, Slots, _list_counts
-from elastic_core.spec.parts.job_work import Batch, Work
+from elastic_core.spec.parts.job_slots import (
+    Layouts,
+    Servers,
+    Slots,
+    Sync,
+    _list_counts,
+    cuts_of,
+    filled_by,
+    server_problems,
+)
+from elastic_core.spec.parts.job_work import Batch, SegmentLength, Work
 from elastic_core.spec.problems import parse, refuse
 
 # In the schema an object like any other: a form has one field for all of it.
 PlacedModel = Annotated[ModelProfile, WithJsonSchema({"type": "object"})]
 FIRST_YEAR, LAST_YEAR = 2000, 2999  # of a deadline
-
-
-class SegmentLength(BaseModel):
-    """A segment ends at whichever comes first."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    seconds: float | None = Field(
-        le=bounds.MOST_SECONDS,
-        default=300.0,
-        gt=0,
-        allow_inf_nan=False,
-        title="Seconds",
-        description="seconds that a segment trains before the platform decides again; null for no such limit",
-    )
-    steps: int | None = Field(
-        default=None,
-        ge=1,
-        le=bounds.MOST_SAMPLES,
-        title="Steps",
-        description="the same in optimizer steps; null for no such limit",
-    )
-
-    @model_validator(mode="after")
-    def _ends(self) -> Self:
-        if self.seconds is None and self.steps is None:
-            raise ValueError("neither seconds nor steps ends a segment; give at least one, e.g. seconds: 300")
-        return self
 
 
 class Checkpoints(BaseModel):
@@ -240,11 +220,11 @@ class JobSpec(BaseModel):
 
     @model_validator(mode="after")
     def _layouts_fill_slots(self) -> Self:
-        for problem in problems_of_servers(
+        for problem in server_problems(
             self.sync, self.servers, self.slots, self.layouts, self.comm, self.placement, self.work, self.batch
         ):
             raise ValueError(problem)
-        counts, admitted, possible = self.slots.counts(), self._counts(), what_fills(self._cuts())
+        counts, admitted, possible = self.slots.counts(), self._counts(), filled_by(self._cuts())
         if not admitted:
             raise ValueError(f"slots may be {_list_counts(counts)}, but no such count is possible: {possible}")
         if self.slots.requested is not None and self.slots.requested not in admitted:
@@ -281,6 +261,15 @@ class JobSpec(BaseModel):
             raise ValueError(
                 f"comm.algorithm is {self.comm.algorithm!r}, which is for replicas of the whole model, and layouts may "
                 f"cut it; possible are layouts left out, or comm.algorithm: {EXACT}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stages_exchange(self) -> Self:
+        if self.comm.stage_ratio is not None and max(self.layouts.pipeline) == 1:
+            raise ValueError(
+                f"comm.stage_ratio is {self.comm.stage_ratio:g}, which is for what stages of a pipeline send each "
+                "other, and layouts admit none; possible are layouts.pipeline: [1, 2], or stage_ratio left out"
             )
         return self
 

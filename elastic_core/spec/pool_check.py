@@ -53,6 +53,11 @@ def _comm(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
             f"comm.algorithm: {spec.comm.algorithm!r} runs on slots of type {CPU!r} only, and the job may get "
             f"{', '.join(others)}; possible are slots.types: [{CPU}], or comm.algorithm: {EXACT}"
         )
+    if spec.comm.stage_ratio is not None and others:
+        yield (
+            f"comm.stage_ratio: stages shrink what they send on slots of type {CPU!r} only, and the job may get "
+            f"{', '.join(others)}; possible are slots.types: [{CPU}], or stage_ratio left out"
+        )
 
 
 def _queue(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:

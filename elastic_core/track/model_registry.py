@@ -28,7 +28,7 @@ from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import facts
-from elastic_core.track.champions.model_aliases import CHAMPION, move_champion
+from elastic_core.track.champions.model_aliases import CHAMPION, Moved, move_champion, name_challenger
 from elastic_core.track.export import read_model
 from elastic_core.track.export_process import save_model_as_user
 from elastic_core.track.mlflow_client import open_client
@@ -197,8 +197,13 @@ def promote_if_better(
     mode: str,
     candidate_metrics: Mapping[str, float],
     champion_metrics: Mapping[str, float] | None = None,
+    margin: float = 0.0,
+    hold: bool = False,
 ) -> Decision:
     """Move the alias `champion` to the candidate if it is better at `metric` (`mode` "min" or "max").
+
+    `margin`: better by less is not better. `hold`: the candidate gets the alias `challenger` instead, and whoever is
+    asked decides (`promote`).
 
     Both must have been measured on the same held-out data. Without `champion_metrics`, those that the champion was
     registered with are used. Equal is not better,
@@ -207,10 +212,15 @@ def promote_if_better(
     holder, version = champion(control, settings, name), str(candidate_version)
     if holder is not None and holder.version == version:
         return Decision(promoted=True, reason=f"version {version} of {name} is the champion already")
-    decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics)
+    decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics, margin)
     if decision.promoted:
-        move_champion(_client(settings), name, version)
+        (name_challenger if hold else move_champion)(_client(settings), name, version)
     return decision
+
+
+def promote(settings: Settings, name: str, version: str) -> Moved:
+    """The version is the champion from now on, and the challenger no more. Raises as `move_champion`."""
+    return move_champion(_client(settings), name, version)
 
 
 def judge(
@@ -220,6 +230,7 @@ def judge(
     candidate_metrics: Mapping[str, float],
     holder: RegisteredVersion | None,
     holder_metrics: Mapping[str, float] | None,
+    margin: float = 0.0,
 ) -> Decision:
     """The decision alone. A value that is not a number is worse than any number."""
     if mode not in ("min", "max"):
@@ -237,8 +248,11 @@ def judge(
     if holder is None:
         return Decision(promoted=True, reason=f"version {candidate} ({metric} {new:.6g}) is the first champion")
     old = (holder.metrics if holder_metrics is None else holder_metrics).get(metric, math.nan)
-    better = math.isnan(old) or (new < old if mode == "min" else new > old)
+    gain = old - new if mode == "min" else new - old
+    better = math.isnan(old) or (gain > 0 and gain >= margin)
     words = "is better than" if better else "is not better than"
+    if margin and not math.isnan(old):
+        words = f"is {'' if better else 'not '}better by {margin:.6g} than"
     comparison = f"version {candidate} ({metric} {new:.6g}) {words} version {holder.version} ({metric} {old:.6g})"
     return Decision(promoted=better, reason=f"{comparison}: {'promoted' if better else 'the champion stays'}")
 

@@ -246,7 +246,8 @@ class Session:
         from elastic_core.train.steps.whole_steps import whole_steps
 
         progress = self._progress
-        steps = whole_steps(ready, self._places, loss, partial(self._read, ready), self.device, self._autocast)
+        read, ratio = partial(self._read, ready), progress.order.spec.comm.stage_ratio
+        steps = whole_steps(ready, self._places, loss, read, self.device, self._autocast, ratio)
         for _ in self._steps(ready):
             started = time.perf_counter()
             ready.stepper.begin_step(progress.step)

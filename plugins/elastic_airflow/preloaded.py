@@ -17,7 +17,7 @@ PRELOADED: Sequence[str] = (
     "elastic_airflow.plugin",
     "elastic_airflow.tasks.drive_job",
     "elastic_airflow.tasks.job_tasks",
-    "elastic_airflow.tasks.retraining",
+    "elastic_airflow.retraining.factory",
     "elastic_airflow.tasks.segment_tasks",
     "elastic_core.launch.launchers",  # what follows is imported inside functions, in the task that needs it
     "elastic_core.protocol.http_client",

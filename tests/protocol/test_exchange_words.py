@@ -37,6 +37,15 @@ def test_a_choice_says_what_it_costs_and_what_the_others_would():
     )
 
 
+def test_where_sizes_of_buckets_were_tried_it_says_which_was_kept():
+    sized = replace(CHOICE, figures=(replace(BYTES, bucket_bytes=4 << 20, size_trials=2), EXACT))
+    assert choice_words(sized) == (
+        "bytegrad on 2 slots: 2.51 s and 25.3 MB a step, against 8.31 s and 101 MB of allreduce, in buckets of 4 MiB, "
+        "the best of 3 sizes"
+    )
+    assert figures_by_name(sized)["exchange/bytegrad/bucket_bytes"] == 4 << 20
+
+
 @pytest.mark.parametrize(
     ("job", "said"),
     [

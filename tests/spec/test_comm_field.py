@@ -52,6 +52,9 @@ def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_roun
         ({"algorithm": "auto", "hierarchical": True}, "algorithm 'auto' has no stage within nodes"),
         ({"algorithm": "bytegrad", "bits": 4}, "comm.bits: there is no such key"),
         ({"algorithm": "qadam", "warmup_steps": 0}, "comm.warmup_steps"),
+        ({"stage_ratio": 1}, "comm.stage_ratio"),
+        ({"stage_ratio": 8}, "and layouts admit none; possible are layouts.pipeline: [1, 2], or stage_ratio left out"),
+        ({"stage_ratio": 8, "allow": "exact"}, "allow is 'exact'; possible are allow: lossy, or stage_ratio left out"),
         ({"algorithm": "qadam", "warmup_steps": 1_000_001}, "comm.warmup_steps"),
     ],
 )  # fmt: skip
@@ -98,6 +101,8 @@ def test_where_the_job_may_get_other_slots_than_cpu_it_is_refused_before_it_wait
         check_against(a_spec({"algorithm": "bytegrad"}), cluster)
     check_against(a_spec({"algorithm": "bytegrad"}, slots={"min": 1, "max": 2, "types": ["cpu"]}), cluster)
     check_against(a_spec({}), cluster)
+    with pytest.raises(UserError, match=r"comm.stage_ratio: stages shrink what they send on slots of type 'cpu' only"):
+        check_against(a_spec({"stage_ratio": 8}, layouts={"pipeline": [1, 2]}), cluster)
     check_against(a_spec({"algorithm": "auto", "allow": "lossy"}), cluster)
 
 

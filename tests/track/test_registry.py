@@ -27,6 +27,7 @@ from elastic_core.track.model_registry import (
     champion_checkpoint,
     choose_checkpoint,
     judge,
+    promote,
     promote_if_better,
     register_model,
 )
@@ -150,6 +151,41 @@ def test_a_flipped_byte_is_not_registered(trained, client):
     with pytest.raises(CorruptCheckpoint, match=r"shard-0\.safetensors"):
         register_model(trained, trained.settings, trained.name, {})
     assert client.search_model_versions(f"name = '{trained.name}'") == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "new", "old", "margin", "promoted"),
+    [
+        ("max", 0.61, 0.60, 0.0, True),
+        ("max", 0.60, 0.60, 0.0, False),
+        ("max", 0.61, 0.60, 0.02, False),
+        ("max", 0.63, 0.60, 0.02, True),
+        ("min", 0.60, 0.61, 0.02, False),
+        ("min", 0.58, 0.61, 0.02, True),
+        ("max", 0.10, float("nan"), 0.5, True),
+    ],
+)
+def test_better_by_less_than_the_margin_is_not_better(mode, new, old, margin, promoted):
+    holder = RegisteredVersion(name="m", version="1")
+    decision = judge("2", "accuracy", mode, {"accuracy": new}, holder, {"accuracy": old}, margin)
+    assert decision.promoted is promoted
+    assert ("by 0.02 than" in decision.reason) == (margin == 0.02)
+
+
+def test_a_better_one_that_is_held_is_challenger_until_it_is_promoted(trained):
+    name, settings = trained.name, trained.settings
+    for step in (10, 20):
+        trained.checkpoint(step)
+        register_model(trained, settings, name, {"accuracy": step / 100})
+    metrics = {"accuracy": 0.2}
+    promote_if_better(trained, settings, name, "1", "accuracy", "max", {"accuracy": 0.1})
+    assert promote_if_better(trained, settings, name, "2", "accuracy", "max", metrics, hold=True).promoted
+    client = MlflowClient(settings.tracking_uri())
+    assert champion(trained, settings, name).version == "1"
+    assert client.get_model_version_by_alias(name, "challenger").version == "2"
+    assert promote(settings, name, "2").before == "1"
+    assert champion(trained, settings, name).version == "2"
+    assert "challenger" not in client.get_registered_model(name).aliases
 
 
 def test_champion_is_the_first_then_only_a_better_one(trained):

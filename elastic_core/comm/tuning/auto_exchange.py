@@ -3,7 +3,11 @@
 A model begins under the exact sum. After a few steps its computing and waiting are known; where waiting is worth it,
 the group probes its links, every candidate's step is predicted (`step_cost`), and the best two that promise to be
 faster are tried for a few steps each. All of it is training: gradients are exchanged by the algorithm that is tried.
-The fastest is kept, the exact sum unless another saves at least a twentieth. Rank 0's figures decide on every rank.
+The fastest is kept, the exact sum unless another saves at least a twentieth. Then the best two sizes of buckets by
+prediction, among a few besides DDP's, are tried for as many steps each, and the fastest is kept. So a choice takes
+`MOST_STEPS` steps at most. Rank 0's figures decide on every rank.
+
+Buckets are DDP's, put together to the size that is tried: DDP has to make small ones (`DDP_BUCKET_MIB`).
 
 Chosen once: whoever wants to choose again, since ranks or links have changed, makes a new one. Errors that an algorithm
 kept are given to it when it is used again, and dropped with an algorithm that was tried and not chosen.
@@ -26,15 +30,20 @@ from torch.optim import Optimizer
 from elastic_core.comm.algorithm import BucketProbe, GradBucket
 from elastic_core.comm.hook import exchange
 from elastic_core.comm.hooked import HookedAlgorithm
+from elastic_core.comm.tuning.link_probe import Link
 from elastic_core.comm.tuning.link_probe import probe as probe_links
 from elastic_core.comm.tuning.received_bytes import received_bytes
-from elastic_core.comm.tuning.step_cost import predict
+from elastic_core.comm.tuning.step_cost import BUCKET_BYTES, in_buckets, predict
 from elastic_core.domain import AUTO, EXACT, ExchangeFigures
 
 WARM_STEPS = 2  # of each trial, not timed: DDP lays out its buckets, algorithms their buffers
 TIMED_STEPS = 3
 TRIED_BESIDE = 2  # candidates, besides the exact sum
-WORTH = 0.95  # of the exact sum's step: another must take no more
+DDP_BUCKET_MIB = 1  # of a model whose exchange is chosen
+BUCKET_SIZES = tuple(mib << 20 for mib in (1, 4, 10, 25, 100))  # in bytes, DDP's among them
+SIZES_BESIDE = 2  # of buckets, besides DDP's
+WORTH = 0.95  # of the exact sum's step, or with DDP's buckets: another must take no more
+MOST_STEPS = (WARM_STEPS + TIMED_STEPS) * (1 + TRIED_BESIDE + SIZES_BESIDE)
 
 
 class AutoExchange:
@@ -52,6 +61,10 @@ class AutoExchange:
         self._to_try: list[str] | None = None  # None: not known yet
         self._steps: list[tuple[float, float]] = []  # of the trial: seconds, and those of them spent waiting
         self._bytes_before = 0
+        self._link: Link | None = None
+        self._computing = 0.0  # seconds of a step
+        self._sizes_to_try: list[int] | None = None  # None: the algorithm is not chosen yet
+        self._seconds_of: dict[int, float] = {}  # by size of buckets, of the algorithm that was chosen
         self.chosen = len(candidates) == 1
         self.in_force = EXACT
 
@@ -93,8 +106,12 @@ class AutoExchange:
         self._end_trial()
         if self._to_try:
             self._use(self._to_try.pop(0))
-        else:
+        elif self._sizes_to_try is None:
             self._choose()
+        if self._sizes_to_try:
+            self._current.bucket_bytes = self._sizes_to_try.pop(0)
+        elif self._sizes_to_try is not None:
+            self._choose_size()
         return True
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -123,6 +140,7 @@ class AutoExchange:
     def _use(self, name: str) -> None:
         if name not in self._made:
             self._made[name] = self._classes[name](self._group)
+            self._made[name].bucket_bytes = BUCKET_BYTES
             self._made[name].start(self._model, self._probe, self._weight)
             self._made[name].load_state_dict(self._kept.pop(name, {}))
         self._current.set_in_force(False)
@@ -134,14 +152,18 @@ class AutoExchange:
         received = self._mean((received_bytes() - self._bytes_before) / TIMED_STEPS)
         computing = median(seconds - waited for seconds, waited in timed)
         seconds, sent, computing = self._of_first([median(seconds for seconds, _ in timed), received, computing])
+        if self._sizes_to_try is not None:
+            self._seconds_of[self._size] = seconds
+            return
         before = self._figures.get(self.in_force, ExchangeFigures(algorithm=self.in_force))
         self._figures[self.in_force] = replace(before, measured_seconds=seconds, measured_bytes=sent)
         if self._to_try is None:
+            self._computing = computing
             self._to_try = self._worth_trying(seconds, computing) if computing < WORTH * seconds else []
 
     def _worth_trying(self, exact_seconds: float, computing: float) -> list[str]:
         """Predicts every candidate; the names of those that promise the most, the best first."""
-        link = probe_links(self._group)
+        link = self._link = probe_links(self._group)
         for name, algorithm in self._classes.items():
             cost = predict(algorithm, self._shapes, self._world, link, computing)
             if cost is None:
@@ -158,10 +180,37 @@ class AutoExchange:
         assert exact is not None, "the exact sum is tried first"
         best = min(self._figures.values(), key=_measured)
         self._use(best.algorithm if _measured(best) <= WORTH * exact else EXACT)
-        self.chosen = True
+        self._seconds_of[BUCKET_BYTES] = _measured(self._figures[self.in_force])
+        self._sizes_to_try = [] if self._link is None else self._sizes_worth_trying(self._link)
         for name in [name for name in self._made if name != self.in_force]:
             self._made.pop(name).close()
         self._kept.clear()
+
+    def _sizes_worth_trying(self, link: Link) -> list[int]:
+        """Of those that cut the model otherwise than DDP's own, and each other, the best by prediction."""
+        layouts = {tuple(map(len, in_buckets(self._shapes, size))): size for size in BUCKET_SIZES}
+        layouts[tuple(map(len, in_buckets(self._shapes, BUCKET_BYTES)))] = BUCKET_BYTES
+        others = sorted(size for size in layouts.values() if size != BUCKET_BYTES)
+        costs = [predict(self._classes[self.in_force], self._shapes, self._world, link, self._computing, size)
+                 for size in others]  # fmt: skip
+        told = self._of_first([float("inf") if cost is None else cost.seconds for cost in costs])
+        return [size for _, size in sorted(zip(told, others, strict=True))][:SIZES_BESIDE]
+
+    def _choose_size(self) -> None:
+        kept = min(self._seconds_of, key=lambda size: self._seconds_of[size])
+        if self._seconds_of[kept] > WORTH * self._seconds_of[BUCKET_BYTES]:
+            kept = BUCKET_BYTES
+        self._current.bucket_bytes = kept
+        self.chosen = True
+        if len(self._seconds_of) > 1:
+            self._figures[self.in_force] = replace(
+                self._figures[self.in_force], measured_seconds=self._seconds_of[kept], bucket_bytes=kept,
+                size_trials=len(self._seconds_of) - 1,
+            )  # fmt: skip
+
+    @property
+    def _size(self) -> int:
+        return self._current.bucket_bytes or BUCKET_BYTES
 
     def _mean(self, value: float) -> float:
         """Over ranks, which may not all exchange as much."""

@@ -43,6 +43,12 @@ def probe(group: dist.ProcessGroup | None = None) -> Link:
     return Link(max(link.latency for link in links), max(link.seconds_per_byte for link in links))
 
 
+def probe_pair(first: int, second: int, group: dist.ProcessGroup | None, budget: float) -> Link:
+    """Between two of a group's ranks, both ways at once. Collective for the group; the same on every rank."""
+    partner = {first: second, second: first}.get(dist.get_rank(group))
+    return fit(_timed({} if partner is None else {partner: partner}, group, budget))
+
+
 def fit(times: Sequence[tuple[int, float]]) -> Link:
     """Of (bytes, seconds), all positive: minimises the sum of ((latency + bytes x - seconds) / seconds)^2."""
     ones = [1 / seconds for _, seconds in times]

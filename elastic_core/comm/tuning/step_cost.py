@@ -17,12 +17,11 @@ from functools import cache
 
 import torch
 
-from elastic_core.comm.hooked import HookedAlgorithm
+from elastic_core.comm.hooked import FIRST_BUCKET_BYTES, HookedAlgorithm
 from elastic_core.comm.traffic import Traffic
 from elastic_core.comm.tuning.link_probe import Link
 
 BUCKET_BYTES = 25 * 1024 * 1024  # DDP's, but for the first
-FIRST_BUCKET_BYTES = 1024 * 1024
 _BACKWARD = 2 / 3
 _REHEARSED = 1 << 18  # values; a square of 512
 

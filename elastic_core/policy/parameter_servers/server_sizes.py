@@ -2,8 +2,8 @@
 
 Four units lead from one to the next, as in AITurbo (HPDC 2021, section 4): a worker with its GPU, a server, a CPU
 share (one core for every server), and a GPU for workers that share one. Their worth comes from the step time that is
-fitted to the job's own measurements (`predict.speed.parameter_server`). Such jobs exist in the simulator only: the
-product's runtime is data-parallel on slots of one type.
+fitted to the job's own measurements (`predict.speed.parameter_server`). Such jobs exist in the simulator only; those
+that the runtime runs have a slot for each process (`policy.parameter_servers.served_sizes`).
 """
 
 from __future__ import annotations

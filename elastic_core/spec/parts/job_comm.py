@@ -117,6 +117,17 @@ class Comm(BaseModel):
         "one rank sends. Of a job whose ranks share nodes, and are on several",
     )
 
+    stage_ratio: float | None = Field(
+        default=None,
+        gt=1,
+        le=1000,
+        title="Stage ratio",
+        description="by how much activations and their gradients shrink on the slowest link between stages of a "
+        "pipeline: their greatest values travel, what is left out is added to the next. Faster links shrink them by as "
+        "much less. If absent, they travel as they are",
+        examples=[8],
+    )
+
     guard: bool = Field(
         default=True,
         title="Guard",
@@ -173,6 +184,11 @@ class Comm(BaseModel):
 
     @model_validator(mode="after")
     def _is_allowed(self) -> Self:
+        if self.stage_ratio is not None and self.allow == EXACTLY:
+            raise ValueError(
+                f"stage_ratio is {self.stage_ratio:g}, by which activations lose something, and allow is {EXACTLY!r}; "
+                "possible are allow: lossy, or stage_ratio left out"
+            )
         order = get_args(Allowed)
         needed = CLASSES.get(self.algorithm, EXACTLY)
         if needed == PARTLY and self.allow is None:

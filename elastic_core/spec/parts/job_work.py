@@ -1,4 +1,4 @@
-"""How much a job is to train, by which measure, in which batches, and what may end it before."""
+"""How much a job is to train, by which measure, in which batches and segments, and what may end it before."""
 
 from __future__ import annotations
 
@@ -158,4 +158,32 @@ class Batch(BaseModel):
             raise ValueError(f"min {self.min} is over max {self.max}; min must be at most max")
         if self.base is not None and not self.min <= self.base <= self.max:
             raise ValueError(f"base {self.base} is outside the range; it must be from min {self.min} to max {self.max}")
+        return self
+
+
+class SegmentLength(BaseModel):
+    """A segment ends at whichever comes first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seconds: float | None = Field(
+        le=bounds.MOST_SECONDS,
+        default=300.0,
+        gt=0,
+        allow_inf_nan=False,
+        title="Seconds",
+        description="seconds that a segment trains before the platform decides again; null for no such limit",
+    )
+    steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=bounds.MOST_SAMPLES,
+        title="Steps",
+        description="the same in optimizer steps; null for no such limit",
+    )
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.seconds is None and self.steps is None:
+            raise ValueError("neither seconds nor steps ends a segment; give at least one, e.g. seconds: 300")
         return self

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from elastic_core.errors import Conflict, NotFound
 from elastic_core.track.mlflow_runs import talking_to_mlflow
 
-CHAMPION = "champion"
+CHAMPION, CHALLENGER = "champion", "challenger"
 FORMER = "elastic.former_champions"  # tag of a registered model: versions as JSON, the newest first
 MOST_FORMER = 20
 
@@ -65,7 +65,15 @@ def move_champion(client: MlflowClient, name: str, version: str) -> Moved:
         if listed.champion is not None:
             _remember(client, name, (listed.champion, *listed.former))
         client.set_registered_model_alias(name, CHAMPION, version)
+        if _model(client, name).aliases.get(CHALLENGER) == version:
+            client.delete_registered_model_alias(name, CHALLENGER)
         return Moved(name=name, before=listed.champion, now=version)
+
+
+def name_challenger(client: MlflowClient, name: str, version: str) -> None:
+    """Give a version the alias `challenger`: better than the champion, and not yet approved."""
+    with talking_to_mlflow(f"make version {version} the challenger of {name}"):
+        client.set_registered_model_alias(name, CHALLENGER, version)
 
 
 def roll_back(client: MlflowClient, name: str) -> Moved:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import CommAlgorithm, Exchange, GradBucket
-from elastic_core.comm.algorithms import create, leaves_layers_out, steps_weights
+from elastic_core.comm.algorithms import bucket_mib, create, leaves_layers_out, steps_weights
 from elastic_core.comm.silence import RankSilent
 from elastic_core.host.exits import ExchangeBroken
 from elastic_core.train.data.batches import MicroBatch
@@ -76,6 +76,7 @@ class Gradients:
                 forward_sync_buffers=False,
                 gradient_as_bucket_view=True,
                 find_unused_parameters=find_unused_parameters,
+                bucket_cap_mb=bucket_mib(comm),
             )
             # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
             own = find_unused_parameters and group.device.type == "cpu"

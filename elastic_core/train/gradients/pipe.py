@@ -15,13 +15,16 @@ from itertools import groupby
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.func import functional_call
 
+from elastic_core.comm.stages.stage_links import probe_stages, ratios
 from elastic_core.errors import UserError
 from elastic_core.train.data.batches import MicroBatch
+from elastic_core.train.parallel.compressed_borders import CompressedBorders
 from elastic_core.train.parallel.group import exchanging
 from elastic_core.train.parallel.loss_calls import Answer, Loss, called_with
 from elastic_core.train.parallel.partitioning import ModelPartition
@@ -42,11 +45,24 @@ class Pipe:
     """This rank's stage of a pipeline."""
 
     def __init__(
-        self, partition: ModelPartition, places: Places, loss: Loss, device: torch.device, context: Context
+        self,
+        partition: ModelPartition,
+        places: Places,
+        loss: Loss,
+        device: torch.device,
+        context: Context,
+        stage_ratio: float | None = None,
     ) -> None:
+        """`stage_ratio`: by how much activations and their gradients shrink on the slowest link between stages; None:
+        they travel as they are. Collective, if it is given."""
         self._partition, self._places = partition, places
         self._loss, self._device, self._context = loss, device, context
         self._schedules: dict[Any, tuple[_Part, Schedule1F1B | ScheduleGPipe]] = {}
+        self._stage_ratio = stage_ratio
+        self._links = []
+        if stage_ratio is not None:
+            with exchanging():
+                self._links = probe_stages(places.along(PIPELINE).get_group(), places.layout.pipeline)
 
     def run(self, micros: Sequence[MicroBatch], batches: Sequence[Any]) -> list[Tensor | None]:
         """Forward and backward of a step's micro-batches: their weighted losses, None on ranks that do not know them.
@@ -101,13 +117,54 @@ class Pipe:
                 output_args=between[self._places.stage + 1],
                 group=self._places.along(PIPELINE).get_group(),
             )
+            part.borders = self._borders(between)
             kind = Schedule1F1B if count >= stages else ScheduleGPipe
             self._schedules[key] = (part, kind(part, count, loss_fn=self._weighted_loss, scale_grads=False))
         return self._schedules[key]
 
+    def _borders(self, between: list[tuple[Tensor, ...]]) -> CompressedBorders | None:
+        """`between`: examples of what goes into each stage and out of the last."""
+        if self._stage_ratio is None:
+            return None
+        sizes = [sum(value.numel() * value.element_size() for value in values) for values in between[1:-1]]
+        own, by_link = self._places.stage, ratios(self._links, sizes, self._stage_ratio)
+        return CompressedBorders(
+            before=1.0 if self._places.first_stage else by_link[own - 1],
+            after=1.0 if self._places.last_stage else by_link[own],
+        )
+
 
 class _Part(PipelineStage):
+    """A stage that exchanges shards after a step's last run only, and may send less than its tensors."""
+
     exchanges = True
+    borders: CompressedBorders | None = None
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        operations = super().get_fwd_send_ops(fwd_chunk_id)
+        return operations if self.borders is None else self.borders.sent(operations, forward=True)
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        operations = super().get_fwd_recv_ops(fwd_chunk_id)
+        return operations if self.borders is None else self.borders.received(fwd_chunk_id, operations, forward=True)
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        operations = super().get_bwd_send_ops(bwd_chunk_id)
+        return operations if self.borders is None else self.borders.sent(operations, forward=False)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        operations = super().get_bwd_recv_ops(bwd_chunk_id)
+        return operations if self.borders is None else self.borders.received(bwd_chunk_id, operations, forward=False)
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        if self.borders is not None:
+            self.borders.use(fwd_chunk_id, forward=True)
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        if self.borders is not None:
+            self.borders.use(bwd_chunk_id, forward=False)
+        return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         if self.exchanges:

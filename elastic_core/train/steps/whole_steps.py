@@ -71,9 +71,16 @@ class PlacedSteps:
 
 
 def whole_steps(
-    ready: Prepared, places: Places, loss: Loss, read: Read, device: torch.device, context: Context
+    ready: Prepared,
+    places: Places,
+    loss: Loss,
+    read: Read,
+    device: torch.device,
+    context: Context,
+    stage_ratio: float | None = None,
 ) -> WholeSteps:
-    """`read` gives the samples of a micro-batch; `context` surrounds forward passes (autocast)."""
+    """`read` gives the samples of a micro-batch; `context` surrounds forward passes (autocast); `stage_ratio`: of a
+    pipeline, as of `Pipe`."""
     part, gradients = ready.partition, ready.gradients
     if isinstance(places, StagePlaces) and isinstance(part, StagePart):
         assert isinstance(gradients, StageGradients)
@@ -81,4 +88,4 @@ def whole_steps(
         return PlacedSteps(run, gradients, ready.plan, places)
     assert isinstance(part, ModelPartition), "a layout with stages partitions the model"
     assert isinstance(gradients, PartitionedGradients)
-    return PipelineSteps(Pipe(part, places, loss, device, context), gradients, ready.plan, places, read)
+    return PipelineSteps(Pipe(part, places, loss, device, context, stage_ratio), gradients, ready.plan, places, read)

@@ -100,11 +100,15 @@ class RegisterOperator(_AfterTraining):
 
     :param compare: measure the champion again on the candidate's held-out data, rather than trust the metrics that
         it was registered with. For data that has changed since.
+    :param margin: how much better it has to be, in the metric's unit.
+    :param hold: a better one becomes `challenger`, and waits for somebody's word.
+
+    Returns {"model", "version", "verdict", "better"}.
     """
 
-    def __init__(self, *, compare: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, compare: bool = False, margin: float = 0.0, hold: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.compare = compare
+        self.compare, self.margin, self.hold = compare, margin, hold
 
     def execute(self, context: Any) -> dict[str, Any]:
         from elastic_core.track import model_registry  # imports mlflow
@@ -118,16 +122,17 @@ class RegisterOperator(_AfterTraining):
         metrics = job.results.get("evaluation", {})
         holder = model_registry.champion(control, settings, name)
         version = model_registry.register_model(control, settings, job.job_id, metrics)
-        decision = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
+        better, verdict = False, f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
         if metric in metrics:
             known = holder is not None and holder.manifest_sha256
             rival = self._measure_champion(settings, job, holder) if known and self.compare else None
             mode = job.facts.metric_mode
-            decision = str(
-                model_registry.promote_if_better(control, settings, name, version, metric, mode, metrics, rival)
+            decision = model_registry.promote_if_better(
+                control, settings, name, version, metric, mode, metrics, rival, self.margin, self.hold
             )
-        self.log.info("model %s version %s: %s", name, version, decision)
-        outcome = {"model": name, "version": str(version), "verdict": decision}
+            better, verdict = decision.promoted, str(decision)
+        self.log.info("model %s version %s: %s", name, version, verdict)
+        outcome = {"model": name, "version": str(version), "verdict": verdict, "better": better}
         control.record_results(job.job_id, {"registration": outcome})
         return outcome
 

@@ -15,7 +15,7 @@ from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.spec.job_changes import JobChanges
-from tests.builders import CONTROL_SECRET, FACTS, Life, a_commit, a_spec
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_commit, a_spec
 from tests.control.serving import served
 
 ANN = Caller(name="ann", way=Way.REST, unrestricted=True)
@@ -42,9 +42,12 @@ def ok(answer: httpx.Response) -> Any:
     return answer.json()
 
 
-def test_jobs_come_in_pages_searched_filtered_and_sorted(api: httpx.Client, control: LedgerControl) -> None:
+def test_jobs_come_in_pages_searched_filtered_and_sorted(
+    api: httpx.Client, control: LedgerControl, clock: FakeClock
+) -> None:
     for index, name in enumerate(("cats", "dogs", "dogs-wide", "cows")):
         control.acting(ANN if index % 2 else None).submit(f"{name}-1", a_spec(name, priority=index), FACTS)
+        clock.advance(1)
     control.cancel("cows-1", "enough")
     control.pause("cats-1", "lunch")
     control.set_job("dogs-1", JobChanges(priority=9))

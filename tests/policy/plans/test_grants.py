@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
+from elastic_core.policy.plans import grants
 from elastic_core.policy.plans.grants import grants_to_returning, in_place, plan_moves
 from elastic_core.policy.plans.moves import Asker, Holder, Moves
 
@@ -325,3 +326,23 @@ def test_what_a_job_leaves_is_promised_to_nobody() -> None:
     moves = plan_moves(NOW, GRACE, [], [holder], [an_asker("b", (2,))], {"a": a_target(0), "b": a_target(2)})
     assert moves.grants == []
     assert moves.waits["b"].startswith("waits: 0 slots are free of the 2")
+
+
+def test_of_workers_and_servers_on_two_types_the_workers_come_first():
+    """Rank by rank: servers are the last, and stay so wherever the nodes' names sort."""
+    slots = (Slot("a-cpus", 0, "cpu"), Slot("b-gpus", 0, "gpu"), Slot("b-gpus", 1, "gpu"))
+    target = Target(counts={"gpu": 2, "cpu": 1}, global_batch=16, layout=Layout(data=2, servers=1))
+    allocation = grants.granted(target, slots)
+    assert [slot.type for slot in allocation.slots] == ["gpu", "gpu", "cpu"]
+    assert in_place(target, allocation, set()) is None, "which rank is where is not only the node's matter"
+
+
+def test_fewer_slots_than_planned_keep_as_many_servers_as_they_can():
+    admitted = Limits(
+        slot_counts=(2, 3, 4), types=(), min_batch=16, max_batch=64, cuts=(Layout(servers=1), Layout(servers=2))
+    )
+    target = Target(counts={"cpu": 4}, global_batch=16, layout=Layout(data=2, servers=2))
+    for free, layout in ((3, Layout(data=1, servers=2)), (2, Layout(data=1, servers=1))):
+        asker = Asker(job_id="a", segment_id="a__seg_0", limits=admitted)
+        moves = plan_moves(0.0, 0.0, [Slot("n", index, "cpu") for index in range(free)], (), [asker], {"a": target})
+        assert [grant.allocation.layout for grant in moves.grants] == [layout]

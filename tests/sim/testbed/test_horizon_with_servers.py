@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from elastic_core.domain import JobView, Plan, Snapshot
 from elastic_core.policy import registry
 from elastic_core.policy.base.knapsack import NOTHING
-from elastic_core.policy.parameter_servers.horizon_with_servers import HorizonWithServers, best_forms
-from elastic_core.policy.parameter_servers.server_forms import forms_of
 from elastic_core.policy.parameter_servers.server_sizes import ServerSizes, Shape
 from elastic_core.policy.plans.plan_check import violations
+from elastic_core.sim.testbed.horizon_with_servers import HorizonWithServers, best_forms
+from elastic_core.sim.testbed.server_forms import forms_of
 from tests.policy.builders import job, nodes, snapshot
-from tests.policy.parameter_servers.test_with_servers import POOL, SERVERS, a_job, holding
+from tests.sim.testbed.test_with_servers import POOL, SERVERS, a_job, holding
 
 HORIZON = HorizonWithServers(registry.get("horizon"))
 

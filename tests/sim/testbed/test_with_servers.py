@@ -13,9 +13,9 @@ from elastic_core.policy.aiturbo.aiturbo import AITurbo, attained_service, held_
 from elastic_core.policy.aiturbo.marginal import Claim, allot, cheapest
 from elastic_core.policy.baselines.optimus import Optimus
 from elastic_core.policy.parameter_servers.server_sizes import ServerSizes, Shape, server_speed
-from elastic_core.policy.parameter_servers.with_servers import ServerKnowledge, WithServers
 from elastic_core.policy.plans.plan_check import violations
 from elastic_core.policy.task_memory.task_profiles import TaskProfiles
+from elastic_core.sim.testbed.with_servers import ServerKnowledge, WithServers
 from tests.policy.builders import NOW, decide, job, limits, nodes, snapshot
 
 POOL = (*nodes(4, kind="gpu"), *nodes(40, kind="cpu"))

@@ -1,7 +1,7 @@
 """Horizon for jobs over parameter servers: workers, GPUs, servers and their cores are the options of its knapsack.
 
 Such a job takes two things at once, GPUs and CPU cores, so an option is a whole form: w workers on g GPUs, p servers
-of s cores (`policy.parameter_servers.server_forms`). As in `policy.horizon.horizon`, an option is worth the rate at
+of s cores (`sim.testbed.server_forms`). As in `policy.horizon.horizon`, an option is worth the rate at
 which it takes time off the sum of all completion times: its speed times the price of the job's work, where longer jobs
 wait for the part of the pool that it uses. Here the restart is in the price as well: a job that does not run yet has a
 start of its own to pay before it is done, and that makes a short job a little longer, not its work worth less. Who
@@ -32,10 +32,10 @@ from elastic_core.policy.base.queue import queue_of, usual_batch
 from elastic_core.policy.base.remaining_work import DeclaredWork, believed_remaining
 from elastic_core.policy.horizon.horizon import INTERVAL
 from elastic_core.policy.horizon.restarts import ResizeTimes
-from elastic_core.policy.parameter_servers.server_forms import Forms, forms_of, held_shape
-from elastic_core.policy.parameter_servers.with_servers import WithServers
 from elastic_core.policy.task_memory.task_profiles import TaskProfiles
 from elastic_core.predict.speed.throughput import Floats, Ints
+from elastic_core.sim.testbed.server_forms import Forms, forms_of, held_shape
+from elastic_core.sim.testbed.with_servers import WithServers
 from elastic_core.text import plural
 
 STAY = 1200.0  # seconds that an allocation is expected to last at most

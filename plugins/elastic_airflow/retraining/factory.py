@@ -1,0 +1,151 @@
+"""The factory of retraining pipelines.
+
+A run goes through: `drift` (if asked for: is the data another than the champion was trained on?), `snapshot` (if asked
+for: the files as they are now), `plan`, `train`, `evaluate`, `register`, and with approval `better`, `approve`,
+`promote`. A run is started by a cron line, by updates of assets, by a person, or for past intervals by a backfill.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetOrTimeSchedule,
+    BaseNotifier,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    Param,
+    chain,
+)
+
+from elastic_airflow.operators import ElasticOperator
+from elastic_airflow.retraining.data_snapshot import Snapshot, SnapshotOperator
+from elastic_airflow.retraining.drift_check import Drift, DriftOperator, RememberDataOperator
+from elastic_airflow.retraining.plan import ANEW, CHAMPION, PlanRetrainingOperator
+from elastic_airflow.retraining.promotion import BetterOperator, PromoteOperator
+from elastic_airflow.tasks.drive_job import DriveJobOperator
+from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator
+
+INTERVAL_WORDS = ("data_interval", "logical_date", "{{ ds", "{{ts", "{{ ts", "{{ds")
+
+
+def retraining_dag(
+    dag_id: str,
+    spec: Mapping[str, Any] | str,
+    *,
+    cron: str | None = None,
+    timezone: str = "UTC",
+    assets: Sequence[Asset] = (),
+    drift: Drift | None = None,
+    data: Snapshot | None = None,
+    start_from: str = CHAMPION,
+    margin: float = 0.0,
+    approval: bool = False,
+    notifiers: Sequence[BaseNotifier] = (),
+    **dag_arguments: Any,
+) -> DAG:
+    """A DAG that trains a model again and replaces the champion only by a better one.
+
+    :param spec: the job spec, whose texts may hold Airflow's templates; or the name of an Airflow variable that holds
+        it as JSON: without the variable a scheduled run is skipped, saying so.
+    :param cron: starts a run at these times. Where spec or data name the data interval, the interval that has ended.
+    :param assets: an update of all of them starts a run, with `cron` or without.
+    :param drift: train only where the data has drifted from what the champion was trained on. Needs `cron` or `assets`.
+    :param data: files that are frozen before the training, which then reads the copy.
+    :param start_from: "champion": its weights; "anew": a new model.
+    :param margin: how much better than the champion's the new model's metric has to be, in the metric's unit, at least.
+        0: better at all.
+    :param approval: a person has to approve in Airflow before a better model becomes champion.
+    :param notifiers: told when a run ends, well or badly.
+    :param dag_arguments: of Airflow's `DAG`.
+
+    Raises `ValueError` for arguments that do not go together.
+    """
+    if start_from not in (CHAMPION, ANEW):
+        raise ValueError(f"start_from is {start_from!r}; it must be {CHAMPION!r} or {ANEW!r}")
+    if not margin >= 0:
+        raise ValueError(f"margin is {margin}; it must be at least 0, in the unit of the task's metric")
+    if drift is not None and cron is None and not assets:
+        raise ValueError(f"{dag_id} looks for drift, and nothing starts it: give cron= (how often to look) or assets=")
+    by_interval = any(word in json.dumps([spec, data.files if data else ""]) for word in INTERVAL_WORDS)
+    dag = DAG(
+        dag_id=dag_id,
+        schedule=_schedule(cron, timezone, assets, by_interval),
+        params={"spec": _spec_param(), "start_from": _start_param(start_from)},
+        render_template_as_native_obj=True,
+        on_success_callback=list(notifiers) or None,
+        on_failure_callback=list(notifiers) or None,
+        **{"catchup": False, "max_active_runs": 1, "tags": ["elastic"], **dag_arguments},
+    )
+    with dag:
+        _tasks(spec, drift, data, margin, approval, by_interval)
+    return dag
+
+
+def _tasks(
+    spec: Mapping[str, Any] | str,
+    drift: Drift | None,
+    data: Snapshot | None,
+    margin: float,
+    approval: bool,
+    by_interval: bool,
+) -> None:
+    plan = PlanRetrainingOperator(task_id="plan", spec=spec, data=data, by_interval=by_interval)
+    before: list[ElasticOperator] = []
+    if drift is not None:
+        before.append(DriftOperator(task_id="drift", drift=drift, spec=spec))
+    if data is not None:
+        before.append(SnapshotOperator(task_id="snapshot", data=data, files=data.files))
+    chain(*before, plan)
+    train = DriveJobOperator(
+        task_id="train",
+        spec="{{ ti.xcom_pull('plan')['spec'] }}",
+        warm_start="{{ ti.xcom_pull('plan')['warm_start'] }}",
+    )
+    job_id = "{{ ti.xcom_pull('train')['job_id'] }}"
+    evaluate = EvaluateOperator(task_id="evaluate", job_id=job_id)
+    register = RegisterOperator(task_id="register", job_id=job_id, compare=True, margin=margin, hold=approval)
+    plan >> train >> evaluate >> register
+    if drift is not None:
+        train >> RememberDataOperator(task_id="remember_data", drift=drift, job_id=job_id) >> register
+    if approval:
+        better = BetterOperator(task_id="better", registration="{{ ti.xcom_pull('register') }}")
+        approve = ApprovalOperator(
+            task_id="approve",
+            subject="Shall version {{ ti.xcom_pull('register')['version'] }} of model "
+            "{{ ti.xcom_pull('register')['model'] }} become champion?",
+            body="{{ ti.xcom_pull('register')['verdict'] }}",
+        )
+        promote = PromoteOperator(task_id="promote", registration="{{ ti.xcom_pull('register') }}")
+        register >> better >> approve >> promote
+
+
+def _schedule(cron: str | None, timezone: str, assets: Sequence[Asset], by_interval: bool) -> Any:
+    if cron is None:
+        return list(assets) or None
+    timetable = (CronDataIntervalTimetable if by_interval else CronTriggerTimetable)(cron, timezone=timezone)
+    return AssetOrTimeSchedule(timetable=timetable, assets=list(assets)) if assets else timetable
+
+
+def _spec_param() -> Param:
+    return Param(
+        None,
+        type=["object", "null"],
+        title="Job spec",
+        description="What to train, as JSON, this time. Empty: what the pipeline says.",
+    )
+
+
+def _start_param(start_from: str) -> Param:
+    return Param(
+        start_from,
+        type="string",
+        enum=[CHAMPION, ANEW],
+        title="Start from",
+        description="The champion's weights (step and data order start over), or a new model.",
+    )

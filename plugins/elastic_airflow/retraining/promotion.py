@@ -1,0 +1,48 @@
+"""From a better model to the champion, with a person in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from elastic_airflow.operators import ElasticOperator
+from elastic_core.settings import Settings
+
+
+class _OfRegistration(ElasticOperator):
+    """`registration`: what the task `register` returned (templated)."""
+
+    template_fields: Sequence[str] = ("registration",)
+
+    def __init__(self, *, registration: Mapping[str, Any] | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.registration = registration
+
+    def registered(self) -> Mapping[str, Any]:
+        assert isinstance(self.registration, Mapping), "rendered as a native object"
+        return self.registration
+
+
+class BetterOperator(_OfRegistration):
+    """Skips the rest of the run where the model is not better than the champion: nobody is asked."""
+
+    def execute(self, context: Any) -> str:
+        registration = self.registered()
+        if not registration["better"]:
+            raise AirflowSkipException(registration["verdict"])
+        return str(registration["verdict"])
+
+
+class PromoteOperator(_OfRegistration):
+    """The registered version becomes the champion."""
+
+    def execute(self, context: Any) -> str:
+        from elastic_core.track import model_registry  # imports mlflow
+
+        registration = self.registered()
+        name, version = str(registration["model"]), str(registration["version"])
+        moved = model_registry.promote(Settings(), name, version)
+        self.log.info("version %s of %s is the champion now; before it was %s", version, name, moved.before or "none")
+        return version

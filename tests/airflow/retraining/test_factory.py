@@ -1,0 +1,78 @@
+"""What the factory of retraining pipelines makes, as Airflow stores it."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
+from pandas import DataFrame
+
+from elastic_airflow.retraining.data_snapshot import Snapshot
+from elastic_airflow.retraining.drift_check import Drift
+from elastic_airflow.retraining.factory import retraining_dag
+from tests.builders import a_spec
+
+SPEC = a_spec().model_dump(mode="json")
+BY_INTERVAL = {**SPEC, "params": {"day": "{{ data_interval_start }}"}}
+
+
+def edges(dag: Any) -> set[tuple[str, str]]:
+    return {(task.task_id, after) for task in dag.tasks for after in task.downstream_task_ids}
+
+
+def test_the_shortest_pipeline_is_four_tasks() -> None:
+    dag = retraining_dag("short", SPEC, cron="0 4 * * *")
+    assert edges(dag) == {("plan", "train"), ("train", "evaluate"), ("evaluate", "register")}
+    assert isinstance(dag.timetable, CronTriggerTimetable)
+    assert not dag.catchup
+
+
+def test_drift_snapshot_and_approval_have_their_places() -> None:
+    dag = retraining_dag(
+        "long", SPEC, assets=[Asset("a"), Asset("b")], approval=True, margin=0.01,
+        drift=Drift(sample=lambda _start, _end: DataFrame()), data=Snapshot(files="/data/*.csv", param="folder"),
+    )  # fmt: skip
+    assert edges(dag) == {
+        ("drift", "snapshot"), ("snapshot", "plan"), ("plan", "train"), ("train", "evaluate"),
+        ("train", "remember_data"), ("remember_data", "register"), ("evaluate", "register"), ("register", "better"),
+        ("better", "approve"), ("approve", "promote"),
+    }  # fmt: skip
+    register = dag.get_task("register")
+    assert (register.margin, register.hold, register.compare) == (0.01, True, True)
+    json.dumps(DagSerialization.to_dict(dag))
+
+
+def test_a_cron_line_and_assets_start_it_together() -> None:
+    dag = retraining_dag("both", SPEC, cron="0 4 * * *", assets=[Asset("a")])
+    assert isinstance(dag.timetable, AssetOrTimeSchedule)
+
+
+def test_a_spec_of_the_interval_gets_the_interval_that_has_ended() -> None:
+    assert isinstance(retraining_dag("daily", BY_INTERVAL, cron="@daily").timetable, CronDataIntervalTimetable)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"start_from": "scratch"}, "start_from is 'scratch'; it must be 'champion' or 'anew'"),
+        ({"margin": -0.1}, "margin is -0.1; it must be at least 0"),
+        ({"margin": float("nan")}, "margin is nan"),
+        ({"drift": Drift(sample=lambda _start, _end: DataFrame())}, "nothing starts it: give cron="),
+    ],
+)
+def test_what_does_not_go_together_is_refused_where_the_file_is_read(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        retraining_dag("bad", SPEC, **arguments)
+
+
+def test_a_backfill_is_refused_where_nothing_depends_on_its_interval() -> None:
+    context = {"params": {"spec": None, "start_from": "anew"}, "dag_run": SimpleNamespace(run_type="backfill")}
+    with pytest.raises(AirflowFailException, match="a backfill trains on the data of its interval"):
+        retraining_dag("daily", SPEC, cron="@daily").get_task("plan").execute(context)
+    plan = retraining_dag("by_day", BY_INTERVAL, cron="@daily").get_task("plan")
+    assert plan.execute(context)["warm_start"] is None
