@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elastic_core.services.programs import postgres
 
 from elastic_core.errors import UserError
 from elastic_core.host.messages import WorkerError
 from elastic_core.host.rundir import RunDir
+from elastic_core.services import postgres
 from elastic_core.services.platform import prepare_home
 from elastic_core.services.supervision.supervise import Supervisor
 from elastic_core.settings import Settings

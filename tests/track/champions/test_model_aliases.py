@@ -16,8 +16,9 @@ def name(client: MlflowClient) -> str:
     """A model of three versions, of which none is the champion."""
     made = f"digits-{uuid.uuid4().hex[:8]}"
     client.create_registered_model(made)
-    for number in range(3):
-        client.create_model_version(made, f"mlflow-artifacts:/{number}")
+    for _ in range(3):
+        run = client.create_run("0")
+        client.create_model_version(made, f"{run.info.artifact_uri}/model", run.info.run_id)
     return made
 
 
