@@ -30,6 +30,7 @@ POINTS: Mapping[str, str] = MappingProxyType(
         "restore.begun": "a checkpoint is about to be read",
         "restore.read": "every rank has read it, and nothing of it is in the model",
         "plan.made": "a change of layout or a restore is planned, and nothing has moved",
+        "transfer.files-open": "the files of a checkpoint are open on every rank, and nothing of them is taken",
         "transfer.memory-made": "shared memory is made, and not every rank of the host has mapped it",
         "transfer.mapped": "it is mapped, and nothing is fetched",
         "transfer.piece-fetched": "some pieces are fetched",

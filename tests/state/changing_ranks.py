@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from elastic_core.crashing import arm
 from elastic_core.domain import Slot
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.exits import ExitCode
@@ -32,6 +31,7 @@ from elastic_core.state.reshard.collective_load import LoadGroup, OldMemories, l
 from elastic_core.state.reshard.peers import Address
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.train.parallel.group import Group
+from tests.armed import arm_here
 
 METAS = {
     "model/a": TensorMeta("float32", (31, 24)),
@@ -74,7 +74,7 @@ def change(
     Exit codes as a worker's; 99 where what it holds then is not that state. Dies at `crash`.
     """
     if crash is not None:
-        arm(crash)
+        arm_here(crash)
     store, old = open_store(f"{folder}/store"), laid(2, 1, places(0, 1))
     manifest = read_manifest(store, uri)
     group = Group.form(RunDir(Path(folder) / "run"), rank, 3, torch.device("cpu"), generation)

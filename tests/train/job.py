@@ -9,12 +9,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from elastic_core.crashing import arm
 from elastic_core.host.network import namespaces
 from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec import JobSpec
+from tests.armed import arm_here
 from tests.train import forked
 from tests.train.ledger import FolderLedger, make_order
 
@@ -127,7 +127,7 @@ def work(
         namespaces.enter(namespace)
     os.environ.update(environment)
     if crash is not None:
-        arm(crash)
+        arm_here(crash)
     folder = Path(ledger)
     return main(
         ["--run-dir", run_dir, "--rank", str(rank), *more],

@@ -22,6 +22,7 @@ import google_crc32c
 import torch
 from torch import Tensor
 
+from elastic_core.crashing import crash_here
 from elastic_core.errors import CorruptCheckpoint, InfrastructureError
 from elastic_core.state.format.manifest import Manifest, Tile
 from elastic_core.state.format.read_plan import RUN_BYTES
@@ -168,7 +169,10 @@ def map_files(
         return MappedFiles(manifest, files or {}, stretches), there
 
     mapped, everyone = run_on_all_ranks(exchange, opened, "Opening the checkpoint")
-    return mapped if all(everyone) else None
+    if not all(everyone):
+        return None
+    crash_here("transfer.files-open")
+    return mapped
 
 
 def _open_files(
