@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -22,6 +24,15 @@ class NodeNamespaces(Namespaces):
     @property
     def addresses(self) -> list[str]:
         return [f"{_SUBNET}.{rank + 1}" for rank in range(len(self._names))]
+
+    def sent_bytes(self) -> int:
+        """By all nodes to each other, since they are there."""
+        total = 0
+        for name in self._names:
+            shown = subprocess.run(["ip", "-n", name, "-s", "-j", "link"], check=True, capture_output=True).stdout
+            links = [link for link in json.loads(shown) if link["ifname"] != "lo"]
+            total += sum(link["stats64"]["tx"]["bytes"] for link in links)
+        return total
 
     def cluster(self, slots: int) -> dict[str, Any]:
         """Of CPU slots, for `ClusterSpec`; nodes are called node-a, node-b, ..."""
