@@ -163,10 +163,11 @@ def map_files(
     own. Collective."""
 
     def opened() -> tuple[MappedFiles | None, bool]:
-        stretches = look() if _can_populate() else []
+        if not _can_populate():
+            return None, False
+        stretches = look()
         files = _open_files(store, manifest, dict.fromkeys(stretch.file for stretch in stretches), stack)
-        there = files is not None and _can_populate()
-        return MappedFiles(manifest, files or {}, stretches), there
+        return (None, False) if files is None else (MappedFiles(manifest, files, stretches), True)
 
     mapped, everyone = run_on_all_ranks(exchange, opened, "Opening the checkpoint")
     if not all(everyone):
