@@ -48,7 +48,10 @@ class SnapshotOperator(ElasticOperator):
         if not paths:
             raise AirflowFailException(f"no file matches {self.files!r}: there is nothing to train on")
         home = Settings().home.absolute() / FOLDER / context["ti"].dag_id
-        folder = freeze(paths, home)
+        try:
+            folder = freeze(paths, home)
+        except ValueError as error:  # no retry gives files other names
+            raise AirflowFailException(str(error)) from error
         forget(home, self.data.keep, folder)
         self.log.info("%d files of %s are frozen in %s", len(paths), self.files, folder)
         return {"folder": str(folder), "sha256": folder.name, "files": len(paths)}
