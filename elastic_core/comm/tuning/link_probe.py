@@ -1,7 +1,8 @@
 """How fast the ranks of a group reach each other: seconds a message and seconds a byte (Hockney's alpha and beta).
 
 Messages of a few sizes go around a ring, and between pairs, both ways at once as exchanges send them; the times of the
-slowest rank are fitted by least squares of relative errors with terms that are not negative. Sizes grow while the next
+slowest rank are fitted by least squares of relative errors with terms that are not negative, and a byte takes at least
+what it took in the largest: a shaped link lets a burst of small ones through at once. Sizes grow while the next
 is expected to end in time, so that a slow link is probed with less and the whole takes a third of a second at most on a
 link that carries 64 KiB in that time. It knows no more than it met: a link that is shared was as busy as it was then.
 """
@@ -36,17 +37,23 @@ def probe(group: dist.ProcessGroup | None = None) -> Link:
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     ring = _timed({(rank + 1) % world: (rank - 1) % world}, group, BUDGET_SECONDS if world == 2 else BUDGET_SECONDS / 2)
     if world == 2:
-        return fit(ring)
+        return sustained(ring)
     partner = world - 1 - rank
     pairs = _timed({partner: partner} if partner != rank else {}, group, BUDGET_SECONDS / 2)
-    links = fit(ring), fit(pairs)
+    links = sustained(ring), sustained(pairs)
     return Link(max(link.latency for link in links), max(link.seconds_per_byte for link in links))
 
 
 def probe_pair(first: int, second: int, group: dist.ProcessGroup | None, budget: float) -> Link:
     """Between two of a group's ranks, both ways at once. Collective for the group; the same on every rank."""
     partner = {first: second, second: first}.get(dist.get_rank(group))
-    return fit(_timed({} if partner is None else {partner: partner}, group, budget))
+    return sustained(_timed({} if partner is None else {partner: partner}, group, budget))
+
+
+def sustained(times: Sequence[tuple[int, float]]) -> Link:
+    """The fit of (bytes, seconds) in order of size, no faster than the largest message was."""
+    link, (size, seconds) = fit(times), times[-1]
+    return Link(link.latency, max(link.seconds_per_byte, (seconds - link.latency) / size))
 
 
 def fit(times: Sequence[tuple[int, float]]) -> Link:

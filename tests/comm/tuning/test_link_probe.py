@@ -9,7 +9,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.comm.tuning.link_probe import BUDGET_SECONDS, Link, fit, probe
+from elastic_core.comm.tuning.link_probe import BUDGET_SECONDS, Link, fit, probe, sustained
 from tests.comm import ranks
 
 SIZES = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
@@ -34,6 +34,15 @@ def test_no_terms_that_are_not_negative_fit_better(times, latency, per_byte):
     assert link.latency >= 0
     assert link.seconds_per_byte >= 0
     assert misfit(link, times) <= misfit(Link(latency, per_byte), times) * (1 + 1e-9) + 1e-9
+
+
+@given(LATENCIES, PER_BYTE, st.floats(1.0, 1e4))
+def test_a_burst_that_passes_at_once_does_not_hide_how_fast_a_link_goes_on(latency, per_byte, faster):
+    times = [(size, latency + size * per_byte / faster) for size in SIZES[:-1]]
+    times.append((SIZES[-1], latency + SIZES[-1] * per_byte))
+    link = sustained(times)
+    assert link.latency + SIZES[-1] * link.seconds_per_byte >= times[-1][1] * (1 - 1e-9)
+    assert link.latency == fit(times).latency
 
 
 def probed(rank: int, world: int) -> None:
