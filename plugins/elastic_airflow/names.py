@@ -10,6 +10,7 @@ REFUSAL = "refusal"  # XCom of that task: why it would not have the job
 CONN_ID = "elastic_control"  # Airflow connection to the control API
 URL_PREFIX = "/elastic"  # where the API server mounts the platform's app
 PAGE_ROUTE = "elastic"  # the page's place in Airflow's UI: /plugin/elastic
+TABLE_ROUTE = "elastic-jobs"  # that of the table of jobs
 
 # Key of a job's results: the Airflow task that drives it ("dag_id", "run_id", "task_id", "max_tries"). "ended" is true
 # once that task has ended together with the job, so that a job revived by other means gets another driver.

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from elastic_airflow.names import PAGE_ROUTE, URL_PREFIX
+from elastic_airflow.names import PAGE_ROUTE, TABLE_ROUTE, URL_PREFIX
 
 
 class ElasticPlugin(AirflowPlugin):
@@ -34,7 +34,15 @@ class ElasticPlugin(AirflowPlugin):
                 "url_route": PAGE_ROUTE,
                 "icon": f"{URL_PREFIX}/page/icon.svg",
                 "nav_top_level": True,
-            }
+            },
+            {
+                "name": "Elastic jobs",
+                "href": f"{URL_PREFIX}/page/table.html",
+                "destination": "nav",
+                "url_route": TABLE_ROUTE,
+                "icon": f"{URL_PREFIX}/page/icon.svg",
+                "nav_top_level": True,
+            },
         ]
 
 

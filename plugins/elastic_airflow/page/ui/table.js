@@ -1,0 +1,183 @@
+// All jobs, a page at a time: the server searches, filters and sorts. Asked for anew every few seconds while somebody looks.
+
+import { count, duration, el, measure } from "./format.js";
+import { base, followTheme, link } from "./shell.js";
+import { Steering } from "./steering.js";
+
+const PERIOD = 5000, TYPING = 250;
+const $ = (id) => document.getElementById(id);
+// name, the server's word for sorting by it, class, how many seconds, ... it first sorts down
+const COLUMNS = [
+  ["Job", "id", "job"], ["State", "state", "state"], ["Queue", "queue", "queue"], ["User", null, "user"],
+  ["Priority", "priority", "priority number"], ["Progress", "progress", "progress"], ["Slots", "slots", "slots number"],
+  ["Time left", "left", "left number"], ["Spent", "spent", "spent number"], ["Submitted", "submitted", "submitted number"],
+];
+const LARGEST_FIRST = new Set(["priority", "progress", "slots", "spent", "submitted"]);
+const view = { sort: "submitted", descending: true, offset: 0, asked: 0, data: null };
+const steering = new Steering($("steering"), refresh);
+
+function heads() {
+  const all = el("input", { type: "checkbox", "aria-label": "Choose all jobs of this page" });
+  all.addEventListener("change", () => {
+    steering.choose(active().map((job) => job.job_id), all.checked);
+    drawRows();
+  });
+  const cells = COLUMNS.map(([name, key, kind]) => {
+    const head = el("th", { class: kind.split(" ").map((word, i) => (i ? word : `c-${word}`)).join(" "), scope: "col" });
+    if (!key) head.append(name);
+    else {
+      const button = el("button", { type: "button", "data-sort": key }, name);
+      button.addEventListener("click", () => sortBy(key));
+      head.append(button);
+    }
+    return head;
+  });
+  $("heads").replaceChildren(el("th", { class: "c-box", scope: "col" }, all), ...cells, el("th", { class: "c-links", scope: "col" }, "Go to"));
+}
+
+function sortBy(key) {
+  view.descending = view.sort === key ? !view.descending : LARGEST_FIRST.has(key);
+  Object.assign(view, { sort: key, offset: 0 });
+  refresh();
+}
+
+const active = () => (view.data?.jobs ?? []).filter((job) => job.state === "active");
+
+async function refresh() {
+  const number = ++view.asked;
+  const query = new URLSearchParams({ sort: view.sort, descending: view.descending, offset: view.offset, limit: $("limit").value });
+  for (const name of ["search", "state", "queue", "user"]) if ($(name).value.trim()) query.set(name, $(name).value.trim());
+  let failure = null;
+  try {
+    const answer = await fetch(`../api/v1/jobs?${query}`, { credentials: "same-origin" });
+    if (number !== view.asked) return; // a later question has been put
+    if (!answer.ok) throw new Error(await problem(answer));
+    view.data = await answer.json();
+  } catch (error) {
+    if (number !== view.asked) return;
+    failure = error.message;
+  }
+  $("banners").replaceChildren(...(failure ? [el("p", { class: "banner bad" }, failure, view.data ? " Shown is what was known last." : "")] : []));
+  if (view.data) draw();
+}
+
+async function problem(answer) {
+  if (answer.status === 401) return "You are not logged in any more: reload Airflow's page.";
+  if (answer.status === 403) return "You may not see jobs: it takes Airflow's right to read runs of elastic_job.";
+  const body = await answer.json().catch(() => ({}));
+  return body.message ?? `The control API answered ${answer.status}.`;
+}
+
+function draw() {
+  const { total, jobs } = view.data, limit = Number($("limit").value);
+  if (!jobs.length && total && view.offset) { // jobs have gone: the last page that there is
+    view.offset = Math.floor((total - 1) / limit) * limit;
+    refresh();
+    return;
+  }
+  steering.shown(active().map((job) => job.job_id));
+  for (const head of $("heads").querySelectorAll("[data-sort]")) {
+    const sorted = head.dataset.sort === view.sort;
+    if (sorted) head.parentNode.setAttribute("aria-sort", view.descending ? "descending" : "ascending");
+    else head.parentNode.removeAttribute("aria-sort");
+    head.textContent = head.textContent.replace(/ [▲▼]$/, "") + (sorted ? (view.descending ? " ▼" : " ▲") : "");
+  }
+  drawRows();
+  document.querySelector("table").setAttribute("aria-busy", "false");
+  $("none").hidden = jobs.length > 0;
+  $("place").textContent = total ? `${count(view.offset + 1)} to ${count(view.offset + jobs.length)} of ${count(total)}` : "0 jobs";
+  $("previous").disabled = !view.offset;
+  $("next").disabled = view.offset + jobs.length >= total;
+}
+
+function drawRows() {
+  const focused = document.activeElement?.closest("#rows input")?.dataset.job;
+  $("rows").replaceChildren(...view.data.jobs.flatMap((job) => [row(job), why(job)]));
+  if (focused) [...$("rows").querySelectorAll("input")].find((box) => box.dataset.job === focused)?.focus({ preventScroll: true });
+  const all = $("heads").querySelector("input"), shown = active().map((job) => job.job_id);
+  all.disabled = !shown.length;
+  all.checked = shown.length > 0 && shown.every((id) => steering.chosen.has(id));
+}
+
+function row(job) {
+  const box = el("input", { type: "checkbox", "data-job": job.job_id, "aria-label": `Choose ${job.job_id}` });
+  box.checked = steering.chosen.has(job.job_id);
+  box.disabled = job.state !== "active";
+  box.addEventListener("change", () => {
+    steering.choose([job.job_id], box.checked);
+    drawRows();
+  });
+  const now = Date.now() / 1000, took = (job.finished_at ?? now) - job.submitted_at;
+  const cells = [
+    el("td", { title: job.job_id }, job.spec.name, el("span", { class: "id" }, job.job_id)),
+    el("td", {}, chip(job)),
+    el("td", { title: job.spec.queue }, job.spec.queue),
+    el("td", { title: job.submitted_by }, job.submitted_by ?? "-"),
+    el("td", { class: "number" }, String(job.changes.priority ?? job.spec.priority)),
+    el("td", {}, progress(job)),
+    el("td", { class: "number" }, slots(job)),
+    el("td", { class: "number", title: finish(job) }, job.state === "active" ? (job.seconds_left === null ? "-" : duration(job.seconds_left)) : `took ${duration(took)}`),
+    el("td", { class: "number", title: job.expected_cost === null ? null : `expected in all: ${measure(job.expected_cost)}` }, job.spent ? measure(job.spent) : "-"),
+    el("td", { class: "number", title: new Date(job.submitted_at * 1000).toLocaleString() }, `${duration(now - job.submitted_at)} ago`),
+    el("td", {}, place("Card", `${base}/plugin/elastic?job=${encodeURIComponent(job.job_id)}`), " ", place("Log", `${base}/plugin/elastic?job=${encodeURIComponent(job.job_id)}&log=${encodeURIComponent(job.job_id)}`)),
+  ];
+  return el("tr", { "data-id": job.job_id }, el("td", {}, box), ...cells);
+}
+
+function why(job) {
+  const text = job.state === "active" ? job.target_reason : (job.error ?? "");
+  return el("tr", { class: "why" }, el("td"), el("td", { colspan: COLUMNS.length + 1, title: text, class: job.state === "failed" ? "error" : null }, text || " "));
+}
+
+function chip(job) {
+  const states = { running: ["running", "training"], granted: ["starting", "starting"] };
+  let [kind, text] = job.state === "active" ? (states[job.segment_state] ?? ["waiting", "waiting"]) : [job.state, job.state];
+  if (job.paused && kind === "waiting") text = "paused";
+  return el("span", { class: `chip ${kind}` }, text);
+}
+
+function progress(job) {
+  const part = job.total_samples ? Math.min(1, job.done_samples / job.total_samples) : 0, percent = Math.round(100 * part);
+  const inner = el("span");
+  inner.style.width = `${100 * part}%`;
+  inner.style.background = "var(--accent)";
+  const bar = { class: "track", role: "progressbar", "aria-label": `Progress of ${job.job_id}`, "aria-valuenow": percent, "aria-valuemin": 0, "aria-valuemax": 100 };
+  return el("div", { class: "progress" }, el("div", bar, inner), el("span", { class: "percent" }, `${percent} %`));
+}
+
+function slots(job) {
+  const least = job.changes.min_slots ?? job.spec.slots.min, most = job.changes.max_slots ?? job.spec.slots.max;
+  return `${job.allocation ? job.allocation.slots.length : 0} / ${least === most ? most : `${least}-${most}`}`;
+}
+
+function finish(job) {
+  const expected = job.state === "active" ? job.forecast?.finish_at : null;
+  return expected ? `done at ${expected.map((at) => new Date(at * 1000).toLocaleString()).join(", ")} (low, median, high)` : null;
+}
+
+function place(text, href) {
+  const anchor = link(el("a"), href);
+  anchor.append(text);
+  return anchor;
+}
+
+let typing = null;
+followTheme();
+heads();
+link($("cluster"), `${base}/plugin/elastic`);
+$("filter").addEventListener("submit", (event) => event.preventDefault());
+$("filter").addEventListener("input", () => {
+  clearTimeout(typing);
+  view.offset = 0;
+  typing = setTimeout(refresh, TYPING);
+});
+$("limit").addEventListener("change", () => { view.offset = 0; refresh(); });
+for (const [id, sign] of [["previous", -1], ["next", 1]]) {
+  $(id).addEventListener("click", () => {
+    view.offset = Math.max(0, view.offset + sign * Number($("limit").value));
+    refresh();
+  });
+}
+document.addEventListener("visibilitychange", () => document.hidden || refresh());
+await refresh();
+setInterval(() => document.hidden || refresh(), PERIOD);

@@ -1,0 +1,100 @@
+"""The table of jobs in a browser: searched, filtered, sorted, paged by the server, steered one by one or together."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import JobState
+from tests.builders import FACTS, Life, a_spec
+
+PRIORITY_HEAD = re.compile("^Priority")  # of the column; the mark of the order may follow
+
+
+@pytest.fixture
+def table(page: Page, address: str, shown: LedgerControl) -> Page:
+    """Of 60 jobs that wait, one that trains, and one that is over."""
+    for number in range(60):
+        shown.submit(f"job-{number:02}", a_spec("cats" if number % 2 else "dogs", priority=number % 7), FACTS)
+    shown.submit("over-1", a_spec("over"), FACTS)
+    shown.cancel("over-1", "enough of it")
+    Life(shown, shown.trainer, "job-00").start()
+    page.goto(f"{address}table.html")
+    expect(page.get_by_role("status").filter(has_text="of")).to_have_text("1 to 50 of 60")
+    return page
+
+
+def ids(page: Page) -> list[str]:
+    return [row.get_attribute("data-id") or "" for row in page.locator("#rows tr[data-id]").all()]
+
+
+def choose(page: Page, *job_ids: str) -> None:
+    for job_id in job_ids:
+        page.get_by_label(f"Choose {job_id}", exact=True).check()
+
+
+def test_pages_are_turned_and_jobs_found_sorted_and_filtered(table: Page) -> None:
+    place = table.locator("#place")
+    table.get_by_role("button", name="Next").click()
+    expect(place).to_have_text("51 to 60 of 60")
+    expect(table.get_by_role("button", name="Next")).to_be_disabled()
+    table.get_by_label("Search").fill("CATS")
+    expect(place).to_have_text("1 to 30 of 30")
+    table.get_by_role("button", name=PRIORITY_HEAD).click()
+    expect(table.locator("th[aria-sort=descending]")).to_contain_text("Priority")
+    expect(table.locator("#rows tr[data-id] td:nth-child(6)").first).to_have_text("6")
+    table.get_by_role("button", name=PRIORITY_HEAD).click()
+    expect(table.locator("th[aria-sort=ascending]")).to_contain_text("Priority")
+    expect(table.locator("#rows tr[data-id] td:nth-child(6)").first).to_have_text("0")
+    table.get_by_label("Search").fill("nothing of this name")
+    expect(table.get_by_text("No job fits.")).to_be_visible()
+    table.get_by_label("Search").fill("")
+    table.get_by_label("State").select_option("cancelled")
+    expect(place).to_have_text("1 to 1 of 1")
+    expect(table.locator("#rows")).to_contain_text("enough of it")
+
+
+def test_chosen_jobs_are_paused_resumed_and_given_a_priority_together(table: Page, shown: LedgerControl) -> None:
+    said = table.locator("#steering [role=status]")
+    choose(table, "job-20", "job-21")
+    table.get_by_role("button", name="Pause").click()
+    expect(said).to_have_text("2 jobs paused.")
+    assert all(shown.job(job_id).paused for job_id in ("job-20", "job-21"))
+    choose(table, "job-20", "job-21")
+    table.get_by_role("button", name="Resume").click()
+    expect(said).to_have_text("2 jobs resumed.")
+    choose(table, "job-20")
+    table.get_by_label("Priority").fill("42")
+    table.get_by_role("button", name="Set priority").click()
+    expect(said).to_have_text("1 job have priority 42.")
+    assert shown.job("job-20").spec_in_force.priority == 42
+
+
+def test_cancelling_is_asked_about_first_and_a_refusal_is_said(table: Page, shown: LedgerControl) -> None:
+    said = table.locator("#steering [role=status]")
+    choose(table, "job-30")
+    table.get_by_role("button", name="Cancel").click()
+    table.get_by_role("button", name="No", exact=True).click()
+    assert shown.job("job-30").state is JobState.ACTIVE
+    choose(table, "job-31")
+    shown.cancel("job-31", "by somebody else")
+    table.get_by_role("button", name="Checkpoint now").click()
+    expect(said).to_contain_text("not: job-3")
+    choose(table, "job-30")
+    table.get_by_role("button", name="Cancel").click()
+    table.get_by_role("button", name="Yes, cancel").click()
+    expect(said).to_contain_text("cancelled.")
+    assert shown.job("job-30").state is JobState.CANCELLED
+
+
+def test_a_choice_and_the_focus_outlive_an_update(table: Page, shown: LedgerControl) -> None:
+    choose(table, "job-40")
+    box = table.get_by_label("Choose job-40", exact=True)
+    box.focus()
+    shown.submit("new-1", a_spec("new"), FACTS)
+    expect(table.locator("#place")).to_have_text("1 to 50 of 61")
+    expect(box).to_be_checked()
+    expect(box).to_be_focused()
