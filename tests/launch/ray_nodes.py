@@ -44,17 +44,22 @@ class RayCluster:
         self.token_file.touch(mode=0o600)
         self.token_file.write_text(secrets.token_urlsafe(32))
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self.port, dashboard = free_ports(2)
+        self.port, dashboard, client, agent = free_ports(4)
         self.address = f"http://127.0.0.1:{dashboard}"
         head = [
             "--head",
             f"--port={self.port}",
-            "--ray-client-server-port=0",
+            f"--ray-client-server-port={client}",
+            f"--dashboard-agent-listen-port={agent}",
             "--dashboard-host=127.0.0.1",
             f"--dashboard-port={dashboard}",
         ]
         self._start(node, slots, [*head, f"--temp-dir={self.folder / 'ray'}"])
-        self._wait(self._answers, "the dashboard answers")
+        try:
+            self._wait(self._answers, "the dashboard answers")
+        except AssertionError:
+            self.close()
+            raise
 
     def settings(self, home: Path, **changes: Any) -> Settings:
         """Of an installation of its own on this cluster."""
@@ -117,6 +122,8 @@ class RayCluster:
     def _wait(self, condition: Any, what: str) -> None:
         until = time.monotonic() + START_SECONDS * PATIENCE
         while not condition():
-            logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
-            assert time.monotonic() < until, f"not in time: {what}\n{logs[-3000:]}"
+            ended = [node for node, process in self._nodes.items() if process.poll() is not None]
+            if ended or time.monotonic() > until:
+                logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
+                raise AssertionError(f"not in time: {what}; nodes that have ended: {ended}\n{logs[-3000:]}")
             time.sleep(0.2)
