@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,12 @@ class RayCluster:
 
     def kill(self, node: str) -> None:
         """All of a node's processes of Ray, at once."""
-        process = self._nodes.pop(node)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _kill(self._nodes.pop(node))
+
+    def silence(self, node: str) -> None:
+        """Stop a node's processes of Ray where they are: it answers nobody, and what they have started runs on."""
+        for pid in _of_ray(self._nodes[node].pid):
+            os.kill(pid, signal.SIGSTOP)
 
     def close(self) -> None:
         for process in self._nodes.values():
@@ -96,8 +100,7 @@ class RayCluster:
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _kill(process)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self, node: str, slots: int, options: list[str]) -> None:
@@ -127,3 +130,27 @@ class RayCluster:
                 logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
                 raise AssertionError(f"not in time: {what}; nodes that have ended: {ended}\n{logs[-3000:]}")
             time.sleep(0.2)
+
+
+def _kill(node: subprocess.Popen[bytes]) -> None:
+    for pid in _of_ray(node.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    node.wait()
+
+
+def _of_ray(root: int) -> list[int]:
+    """A process and all of Ray's below it, their parents first."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes()
+            if words.startswith(b"ray::") or b"/ray/" in words:
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(path.name))
+        except OSError:
+            continue
+    found = [root]
+    for pid in found:
+        found += parents.get(pid, [])
+    return found
