@@ -55,12 +55,7 @@ class RayCluster:
             "--dashboard-host=127.0.0.1",
             f"--dashboard-port={dashboard}",
         ]
-        self._start(node, slots, [*head, f"--temp-dir={self.folder / 'ray'}"])
-        try:
-            self._wait(self._answers, "the dashboard answers")
-        except AssertionError:
-            self.close()
-            raise
+        self._start_head(node, slots, [*head, f"--temp-dir={self.folder / 'ray'}"])
 
     def settings(self, home: Path, **changes: Any) -> Settings:
         """Of an installation of its own on this cluster."""
@@ -103,6 +98,21 @@ class RayCluster:
                 _kill(process)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _start_head(self, node: str, slots: int, options: list[str]) -> None:
+        """Ray gives up after 30 s where a busy machine lets parts of it wait: it is tried again then."""
+        for further in (2, 1, 0):
+            self._start(node, slots, options)
+            try:
+                self._wait(self._answers, "the dashboard answers, and the head says that it runs")
+            except AssertionError:
+                if not further:
+                    self.close()
+                    raise
+                _kill(self._nodes.pop(node))
+                (self.folder / f"{node}.log").unlink()
+            else:
+                return
+
     def _start(self, node: str, slots: int, options: list[str]) -> None:
         command = [
             sys.executable, "-m", "ray.scripts.scripts", "start", *options, "--node-ip-address=127.0.0.1",
@@ -116,6 +126,8 @@ class RayCluster:
             )  # fmt: skip
 
     def _answers(self) -> bool:
+        if not any("Ray runtime started" in path.read_text() for path in self.folder.glob("*.log")):
+            return False
         token = {"authorization": f"Bearer {self.token_file.read_text()}"}
         try:
             return httpx.get(f"{self.address}/api/jobs/", headers=token, timeout=5, trust_env=False).status_code == 200
