@@ -23,6 +23,7 @@ from elastic_core.settings import Settings
 from tests.e2e.platform import PATIENCE, free_ports
 
 START_SECONDS = 90.0
+SETTLE_SECONDS = 2.0  # a head looks each second whether a part of it has ended, and ends with it
 TUNED = {  # as docs/guide/machines.md gives them
     "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "1000",
@@ -104,6 +105,8 @@ class RayCluster:
             self._start(node, slots, options)
             try:
                 self._wait(self._answers, "the dashboard answers, and the head says that it runs")
+                time.sleep(SETTLE_SECONDS)
+                self._wait(self._answers, "the head runs on")
             except AssertionError:
                 if not further:
                     self.close()
