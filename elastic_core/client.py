@@ -1,7 +1,8 @@
 """The platform from Python: `submit(spec)`, and `connect()` for everything else of the control API.
 
-For scripts and notebooks on a machine that has the platform's settings and service secret; the command `elastic` uses
-it too. Nothing of a task's code is imported here: it need not be on this machine.
+These are for scripts and notebooks on a machine that has the platform's settings and service secret; the command
+`elastic` uses them too. `RestClient` is for any machine, with a login of Airflow. Nothing of a task's code is imported
+here: it need not be on this machine.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.callers import OnBehalf, Way, at_host
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import Submission, SubmissionState
+from elastic_core.protocol.rest.rest_client import RestClient as RestClient
 from elastic_core.protocol.tokens import read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec

@@ -16,6 +16,7 @@ from elastic_core.control.ledger import finished, forecast_rows, history, reads
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
+from elastic_core.control.metrics.meter import Meter
 from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
@@ -84,6 +85,7 @@ class LedgerControl(JobActions):
         self.settings = settings
         self.allocator = Allocator(ledger, settings, decider=decider)
         self.feed = LedgerFeed(ledger)
+        self.meter = Meter(ledger)
 
     def now(self) -> float:
         """The ledger's time."""

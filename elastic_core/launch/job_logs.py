@@ -8,29 +8,13 @@ go with its folder (`ELASTIC_KEEP_DAYS`), its oldest lines before that where a w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from elastic_core.errors import NotFound
 from elastic_core.launch.launcher import Launcher
 from elastic_core.protocol.records import JobGroup
+from elastic_core.protocol.rest.answers import JobLog
 
 MOST_BYTES = 256 * 2**10  # of one answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLog:
-    attempt: int  # from 1: the how many-th time that processes were started for the job
-    attempts: int  # that there were
-    rank: int
-    ranks: int  # of this attempt
-    first_segment: int  # that its processes served, by index
-    last_segment: int
-    ended: bool  # it prints nothing any more
-    text: str
-    start: int  # positions as in `parts.LogPart`
-    end: int
-    size: int
-    left_out: int
 
 
 def read_job_log(

@@ -23,7 +23,7 @@ ROLES = ("viewer", "user", "op", "admin")  # of Airflow's SimpleAuthManager
 POSTGRES_ROLES = ("airflow", "ledger", "mlflow")
 SIGNING = ("control", "trainer")
 _RANDOM = (
-    *("jwt", "airflow_api", "control", "trainer", SECRET, "postgres", "redis", "s3"),
+    *("jwt", "airflow_api", "control", "trainer", "metrics", SECRET, "postgres", "redis", "s3"),
     *(f"postgres_{role}" for role in POSTGRES_ROLES),
 )
 

@@ -127,8 +127,9 @@ def build_control_app() -> FastAPI:
     secret = KeyFile(settings.secret_file("control"))
     reads, users = user_may("GET"), AirflowUsers(settings)
     app: FastAPI = create_app(
-        control, service_secret=secret, user_reads=reads, user_writes=acting_user(users), users=users
-    )
+        control, service_secret=secret, user_reads=reads, user_writes=acting_user(users), users=users,
+        metrics_token=KeyFile(settings.secret_file("metrics")),
+    )  # fmt: skip
     app.include_router(ui_router(control, settings), prefix="/ui", dependencies=[Depends(reads)])
     app.include_router(log_router(control, settings), prefix=PREFIX, dependencies=[Depends(reads)])
     return app

@@ -15,10 +15,11 @@ from rich.console import Console
 from elastic_core.commands.opening import JobId, open_api
 from elastic_core.domain import JobState
 from elastic_core.errors import NotFound
-from elastic_core.launch.job_logs import JobLog, read_job_log
+from elastic_core.launch.job_logs import read_job_log
 from elastic_core.launch.launcher import Launcher
 from elastic_core.launch.launchers import chosen
 from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.rest.answers import JobLog
 from elastic_core.settings import Settings
 
 POLL_SECONDS = 0.5

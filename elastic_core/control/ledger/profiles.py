@@ -58,7 +58,8 @@ NOISE = text("""
     GROUP BY wanted.id
 """)
 
-PAST = text("""
+# Leases with what begins each, and the seconds without a step that it began with (`pause`), of all leases of `:jobs`.
+PRICED = """
     WITH history AS (
         SELECT l.job_id, l.segment_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage,
                CASE WHEN s.asked_at <= l.granted_at THEN s.asked_at END AS asked_at,
@@ -72,7 +73,7 @@ PAST = text("""
         WHERE l.job_id = ANY (CAST(:jobs AS text[]))
         WINDOW w AS (PARTITION BY l.job_id ORDER BY l.epoch)
     ), priced AS (
-        SELECT h.*, CASE
+        SELECT h.*, next.step_at AS first_step_at, CASE
             WHEN restarted THEN coalesce(next.step_at, started_at) - granted_at
                  + greatest(gone_at + greatest(asked_at - gone_at, 0) - coalesce(last.step_at, ended_at), 0)
             ELSE next.step_at - last.step_at END AS pause
@@ -90,6 +91,9 @@ PAST = text("""
             ORDER BY c.step LIMIT 1
         ) next ON true
     )
+"""
+PAST = text(f"""
+    {PRICED}
     SELECT job_id,
            sum(num_slots * (coalesce(released_at, :now) - granted_at)) AS slot_seconds,
            count(*) FILTER (WHERE (restarted OR moved) AND epoch_before IS NOT NULL) AS num_resizes,

@@ -242,6 +242,7 @@ class CheckpointRow(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "uri"),
         Index("ix_checkpoints_lineage", "job_id", "lineage", "step"),
+        Index("ix_checkpoints_epoch", "epoch"),
     )
 
     id: Mapped[int] = _big(Identity(always=True), primary_key=True)

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from math import inf
 from typing import Any
 
 from elastic_core.protocol.records import JobStatus, NodeStatus
+from elastic_core.protocol.rest.answers import ClusterShown, JobPage, JobWaiting, SlotShown, SortBy
 
 MOST_JOBS = 500  # of a page
-
-
-class SortBy(StrEnum):
-    SUBMITTED = "submitted"
-    FINISHED = "finished"  # those that are active come last
-    ID = "id"
-    STATE = "state"
-    QUEUE = "queue"
-    PRIORITY = "priority"
-    PROGRESS = "progress"
-    SLOTS = "slots"
-    LEFT = "left"  # seconds; those of which it is not known come last
-    SPENT = "spent"
 
 
 _KEYS: Mapping[SortBy, Callable[[JobStatus], Any]] = {
@@ -52,39 +39,6 @@ class JobsWanted:
     descending: bool = False
     offset: int = 0
     limit: int = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPage:
-    """`total`: of all that were wanted, on whichever page."""
-
-    total: int
-    offset: int
-    jobs: tuple[JobStatus, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotShown:
-    """`job` None: no job that is active holds it; processes that end still may."""
-
-    node: str
-    index: int
-    type: str
-    usable: bool  # of a node that is there and not set aside
-    job: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobWaiting:
-    job_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterShown:
-    nodes: tuple[NodeStatus, ...]
-    slots: tuple[SlotShown, ...]
-    waiting: tuple[JobWaiting, ...]
 
 
 def page_of(jobs: Sequence[JobStatus], wanted: JobsWanted) -> JobPage:

@@ -18,10 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_pages import (
     MOST_JOBS,
-    ClusterShown,
-    JobPage,
     JobsWanted,
-    SortBy,
     cluster_shown,
     page_of,
 )
@@ -43,6 +40,7 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
+from elastic_core.protocol.rest.answers import ClusterShown, JobPage, SortBy
 from elastic_core.spec import parse_job_spec
 from elastic_core.spec.job_changes import JobChanges
 

@@ -1,8 +1,9 @@
-"""The control plane over HTTP, mounted in Airflow's API server. Three kinds of caller, and no route without one:
+"""The control plane over HTTP, mounted in Airflow's API server. Four kinds of caller, and no route without one:
 
 - `POST /service/<method>`: operators, triggers, the CLI; signed with the service secret (HMAC). Where the request says
   for whom it acts, it has no more rights than they.
 - `POST /trainer/<method>`: the processes of one segment, and the agent that watches them; a bearer token each.
+- `GET /metrics`: a server of Prometheus; a bearer token of its own.
 - `/ui/...` and `/api/v1/...`: people, behind Airflow's own login; the plugin brings what checks their roles.
 
 Handlers are synchronous, so they run in the server's thread pool and a slow decision never blocks its loop.
@@ -20,6 +21,7 @@ from starlette.types import Scope
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import include_api
 from elastic_core.control.rpc.cross_site import refuse_other_sites
+from elastic_core.control.rpc.metrics_page import metrics_router
 from elastic_core.control.teams.permissions import check_method
 from elastic_core.domain import to_json
 from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
@@ -37,11 +39,12 @@ Dependency = Callable[..., Any]
 
 def create_app(
     control: LedgerControl, *, service_secret: bytes | KeyFile, user_reads: Dependency, user_writes: Dependency,
-    users: Users | None = None,
+    users: Users | None = None, metrics_token: bytes | KeyFile | None = None,
 ) -> FastAPI:  # fmt: skip
     """`user_reads` and `user_writes` are FastAPI dependencies that raise unless the person may look, or act.
 
     `user_writes` gives the `Caller`; None stands for one with all rights. `users`: who is not logged in here.
+    `metrics_token` opens the metrics and nothing else.
     """
     app = FastAPI(
         title="elastic control", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(_plain_path)]
@@ -54,6 +57,7 @@ def create_app(
     app.include_router(_ui_forecasts(control, user_reads))
     app.include_router(_ui_job_writes(control, user_writes))
     app.include_router(_ui_more_writes(control, user_writes))
+    app.include_router(metrics_router(control.meter, metrics_token))
     include_api(app, control, reads=user_reads, writes=user_writes, body=_body)
     return app
 

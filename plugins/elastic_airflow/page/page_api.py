@@ -15,9 +15,10 @@ from elastic_airflow.page.overview import Overview, jobs_to_show, overview
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import gives
 from elastic_core.domain import JobState, to_json
-from elastic_core.launch.job_logs import MOST_BYTES, JobLog, read_job_log
+from elastic_core.launch.job_logs import MOST_BYTES, read_job_log
 from elastic_core.launch.launchers import chosen
 from elastic_core.protocol.forecasts import ForecastReport
+from elastic_core.protocol.rest.answers import JobLog
 from elastic_core.settings import Settings
 
 KEEP_SECONDS = 1.0

@@ -20,6 +20,7 @@ from tests.control.serving import served
 
 READER = {"x-user": "reader"}
 OWN_PAGE = {"content-type": "application/json", "sec-fetch-site": "same-origin"}
+METRICS_TOKEN = b"metrics-token-of-the-tests-0123456789"
 WRITER = {"x-user": "writer", **OWN_PAGE}
 
 
@@ -33,7 +34,10 @@ def app(control: LedgerControl) -> FastAPI:
         if x_user != "writer":
             raise HTTPException(403)
 
-    return create_app(control, service_secret=CONTROL_SECRET, user_reads=user_reads, user_writes=user_writes)
+    return create_app(
+        control, service_secret=CONTROL_SECRET, user_reads=user_reads, user_writes=user_writes,
+        metrics_token=METRICS_TOKEN,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -66,6 +70,30 @@ def test_each_key_opens_its_own_door_only(client: httpx.Client, control: LedgerC
     assert client.get("/ui/jobs", headers=token).status_code == 401
     assert client.post("/trainer/observe", content=b'{"observations": []}', headers=token).status_code == 200
     assert client.post("/trainer/observe", content=b"{}", headers=signed("/trainer/observe", b"{}")).status_code == 401
+
+
+def test_the_metrics_token_opens_the_metrics_and_nothing_else(client: httpx.Client, control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    token = {"authorization": f"Bearer {METRICS_TOKEN.decode()}"}
+    page = client.get("/metrics", headers=token)
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert 'elastic_jobs{queue="default",state="training"} 1.0' in page.text
+    assert "job-a" not in page.text
+    others = ({}, READER, WRITER, signed("/metrics", b""), {"authorization": f"Bearer {order.token}"},
+              {"authorization": "Bearer"}, {"authorization": f"Basic {METRICS_TOKEN.decode()}"})  # fmt: skip
+    assert {client.get("/metrics", headers=other).status_code for other in others} == {401}
+    for path in ("/ui/jobs", "/api/v1/jobs", "/api/v1/audit"):
+        assert client.get(path, headers=token).status_code == 401
+    for path in ("/service/jobs", "/trainer/heartbeat"):
+        assert client.post(path, content=b"{}", headers=token).status_code == 401
+
+
+def test_without_a_metrics_token_nobody_reads_metrics(control: LedgerControl) -> None:
+    app = create_app(control, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None)
+    with served(app) as url:
+        for given in ("", "Bearer x", "Bearer None"):
+            assert httpx.get(f"{url}/metrics", headers={"authorization": given}).status_code == 401
 
 
 @pytest.mark.parametrize(

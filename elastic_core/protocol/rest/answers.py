@@ -1,0 +1,70 @@
+"""What the REST API answers that the control plane has no record of: pages of jobs, the cluster, logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from elastic_core.protocol.records import JobStatus, NodeStatus
+
+
+class SortBy(StrEnum):
+    SUBMITTED = "submitted"
+    FINISHED = "finished"  # those that are active come last
+    ID = "id"
+    STATE = "state"
+    QUEUE = "queue"
+    PRIORITY = "priority"
+    PROGRESS = "progress"
+    SLOTS = "slots"
+    LEFT = "left"  # seconds; those of which it is not known come last
+    SPENT = "spent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    """`total`: of all that were wanted, on whichever page."""
+
+    total: int
+    offset: int
+    jobs: tuple[JobStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotShown:
+    """`job` None: no job that is active holds it; processes that end still may."""
+
+    node: str
+    index: int
+    type: str
+    usable: bool  # of a node that is there and not set aside
+    job: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWaiting:
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShown:
+    nodes: tuple[NodeStatus, ...]
+    slots: tuple[SlotShown, ...]
+    waiting: tuple[JobWaiting, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLog:
+    attempt: int  # from 1: the how many-th time that processes were started for the job
+    attempts: int  # that there were
+    rank: int
+    ranks: int  # of this attempt
+    first_segment: int  # that its processes served, by index
+    last_segment: int
+    ended: bool  # it prints nothing any more
+    text: str
+    start: int  # positions as in `parts.LogPart`
+    end: int
+    size: int
+    left_out: int
