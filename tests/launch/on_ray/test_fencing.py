@@ -76,8 +76,9 @@ def test_a_silent_nodes_workers_end_with_the_lease_and_it_gets_no_work_before(
     assert there.alive()  # nobody of Ray has ended it
     cluster.kill("n1")
     cluster.add("n1", 1)
-    wait_for(lambda: "n1" in pool().unclean, LEASE_SECONDS, pause=0.5)
-    assert pool().unclean == {"n1": "processes of epochs 7 still run there"}
+    unclean = {"n1": "processes of epochs 7 still run there"}
+    wait_for(lambda: pool().unclean == unclean, LEASE_SECONDS, pause=0.5)
+    assert names() == {"n0"}
     assert there.alive()
     wait_for(lambda: not there.alive(), LEASE_SECONDS + 10.0 * PATIENCE - (time.monotonic() - silent_at), pause=0.2)
     ended = time.monotonic() - silent_at
