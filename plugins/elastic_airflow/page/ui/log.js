@@ -3,7 +3,7 @@
 import { count, el, plural } from "./format.js";
 import { asked } from "./shell.js";
 
-const PERIOD = 1000, MOST_LINES = 5000;
+const PERIOD = 1000, BEHIND = 50, MOST_CHARACTERS = 2 ** 20; // that are kept in the page: the last ones
 const opened = new Map(); // by job id
 const closed = new Set(); // by hand, though the address asked for it
 
@@ -36,7 +36,7 @@ function close(jobId) {
 }
 
 function open(jobId) {
-  const view = { jobId, attempt: null, rank: 0, end: null, shown: null, timer: null };
+  const view = { jobId, attempt: null, rank: 0, end: null, shown: null, timer: null, held: 0 };
   view.lines = el("pre", { class: "lines", tabindex: "0", role: "log", "aria-label": `What ${jobId} prints` });
   view.attempts = el("select", { "aria-label": "Attempt" });
   view.ranks = el("select", { "aria-label": "Rank" });
@@ -52,13 +52,14 @@ function open(jobId) {
 function choose(view, attempt, rank) {
   Object.assign(view, { attempt: attempt === view.shown?.attempts ? null : attempt, rank, end: null });
   view.lines.replaceChildren();
+  view.held = 0;
   clearTimeout(view.timer);
   follow(view);
 }
 
 async function follow(view) {
   if (!document.hidden) await ask(view);
-  if (opened.get(view.jobId) === view) view.timer = setTimeout(() => follow(view), PERIOD);
+  if (opened.get(view.jobId) === view) view.timer = setTimeout(() => follow(view), view.shown?.end < view.shown?.size ? BEHIND : PERIOD);
 }
 
 async function ask(view) {
@@ -82,18 +83,27 @@ function show(view, log) {
   if (!view.shown || view.shown.attempts !== log.attempts) choices(view.attempts, log.attempts, log.attempt, 1);
   if (!view.shown || view.shown.ranks !== log.ranks || view.shown.attempt !== log.attempt) choices(view.ranks, log.ranks, log.rank, 0);
   view.shown = log;
-  if (log.left_out) view.lines.append(`... ${count(log.left_out)} bytes are not kept any more\n`);
-  if (log.text) view.lines.append(log.text);
-  while (view.lines.childNodes.length > MOST_LINES) view.lines.firstChild.remove();
+  if (log.left_out) add(view, `... ${count(log.left_out)} bytes are not kept any more\n`);
+  if (log.text) add(view, log.text);
   const segments = log.first_segment === log.last_segment ? `segment ${log.first_segment + 1}` : `segments ${log.first_segment + 1} to ${log.last_segment + 1}`;
   const state = log.ended ? "ended" : "live";
   view.note.replaceChildren(`${segments}, ${state}${log.size ? `, ${count(log.size)} bytes printed` : ", nothing printed yet"}`);
   if (atEnd) view.lines.scrollTop = view.lines.scrollHeight;
   // Another attempt has begun: go on with its first line.
   if (view.attempt === null && log.ended && log.end === log.size && log.attempt < log.attempts) {
-    view.lines.append(`--- attempt ${log.attempt + 1} of ${plural(log.attempts, "attempt")} ---\n`);
+    add(view, `--- attempt ${log.attempt + 1} of ${plural(log.attempts, "attempt")} ---\n`);
     Object.assign(view, { end: 0, rank: 0 });
     view.shown = { ...log, attempt: log.attempt + 1, ranks: -1 };
+  }
+}
+
+// As text: a job's lines are nothing that a browser is to read.
+function add(view, text) {
+  view.lines.append(text);
+  view.held += text.length;
+  while (view.held > MOST_CHARACTERS && view.lines.childNodes.length > 1) {
+    view.held -= view.lines.firstChild.length;
+    view.lines.firstChild.remove();
   }
 }
 

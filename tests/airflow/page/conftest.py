@@ -1,0 +1,74 @@
+"""The page in a real browser, over a real ledger: chromium where there is one. Whoever asks is let in, as ann."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from elastic_airflow.page.page_api import log_router, ui_router
+from elastic_airflow.page.page_files import page_router
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.api_v1 import PREFIX
+from elastic_core.control.rpc.http_api import create_app
+from elastic_core.protocol.callers import Caller, Way
+from elastic_core.settings import Settings
+from tests.builders import CONTROL_SECRET, FakeClock, a_cluster, a_control
+from tests.control.serving import served
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SECONDS = 60  # a busy machine
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed: nothing here shows the page")
+    expect.set_options(timeout=SECONDS * 1000)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=SECONDS * 1000)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def shown(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
+    """What the page shows."""
+    plane = a_control(ledger_url, tmp_path, FakeClock())
+    plane.set_cluster(a_cluster())
+    yield plane
+    plane.close()
+
+
+@pytest.fixture
+def address(shown: LedgerControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of the page, its own routes and the REST API as the API server mounts them. No DAG is paused."""
+    monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", list)
+    ann = Caller(name="ann", way=Way.PAGE, unrestricted=True)
+    inner = create_app(shown, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: ann)
+    settings = Settings(home=tmp_path)
+    inner.include_router(ui_router(shown, settings), prefix="/ui")
+    inner.include_router(log_router(shown, settings), prefix=PREFIX)
+    inner.include_router(page_router(), prefix="/page")
+    app = FastAPI()
+    app.mount("/elastic", inner)
+    with served(app) as url:
+        yield f"{url}/elastic/page/"
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """Fails with what the page's scripts complain of."""
+    context = browser.new_context(color_scheme=request.param, viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(SECONDS * 1000)
+    problems: list[Any] = []
+    opened.on("pageerror", lambda error: problems.append(error))
+    yield opened
+    context.close()
+    assert not problems

@@ -1,0 +1,90 @@
+"""A job's log on the page, in a browser: what comes is shown as text, of the rank and attempt that is chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.host.messages import WorkersByRank
+from elastic_core.host.rundir import RunDir
+from elastic_core.protocol.process_groups import LaunchOrder
+from tests.builders import FACTS, Life, a_spec
+
+TRACEBACK = """Traceback (most recent call last):
+  File "mine.py", line 7, in loss
+RuntimeError: on fire <img src=x onerror="document.title='run'"> <b>bold</b>
+"""
+
+
+def printing(home: Path, order: LaunchOrder, *texts: str) -> RunDir:
+    """The files of a group's ranks, as its workers write them."""
+    folder = RunDir.of(home, order.origin_epoch)
+    folder.create()
+    for rank, text in enumerate(texts):
+        folder.log(rank).write_text(text)
+    folder.write(WorkersByRank(tuple(range(len(texts)))))
+    return folder
+
+
+@pytest.fixture
+def life(shown: LedgerControl) -> Life:
+    shown.submit("job-a", a_spec(slots=(2, 2)), FACTS)
+    return Life(shown, shown.trainer, "job-a")
+
+
+def test_what_a_job_prints_and_its_traceback_are_followed_as_text(
+    page: Page, address: str, life: Life, tmp_path: Path
+) -> None:
+    folder = printing(tmp_path, life.start(), "epoch 1\n", "of rank 1\n")
+    page.goto(f"{address}?job=job-a&log=job-a")
+    lines = page.get_by_role("log")
+    expect(lines).to_have_text("epoch 1\n")
+    with folder.log(0).open("a") as log:
+        log.write(TRACEBACK)
+    expect(lines).to_contain_text("RuntimeError: on fire <img src=x onerror=\"document.title='run'\"> <b>bold</b>")
+    assert lines.locator("img, b").count() == 0
+    assert page.title() != "run"
+    background, text = (
+        lines.evaluate(f"node => getComputedStyle(node).{what}") for what in ("backgroundColor", "color")
+    )
+    assert background != text
+
+
+def test_the_page_keeps_the_last_of_a_job_that_prints_much(
+    page: Page, address: str, life: Life, tmp_path: Path
+) -> None:
+    folder = printing(tmp_path, life.start(), "epoch 1\n", "")
+    page.goto(f"{address}?job=job-a&log=job-a")
+    lines = page.get_by_role("log")
+    expect(lines).to_have_text("epoch 1\n")
+    with folder.log(0).open("a") as log:
+        log.write(f"{'x' * 99}\n" * 30_000 + "the last line\n")
+    expect(page.locator(".log-note")).to_contain_text("3,000,022 bytes printed")
+    expect(lines).to_contain_text("the last line")
+    assert 500_000 < lines.evaluate("node => node.textContent.length") <= 2**20
+
+
+def test_another_rank_and_an_earlier_attempt_are_shown_by_choice(
+    page: Page, address: str, life: Life, tmp_path: Path
+) -> None:
+    order = life.start()
+    printing(tmp_path, order, "first attempt, rank 0\n", "first attempt, rank 1\n")
+    life.leave(order, "infrastructure")
+    printing(tmp_path, life.start(), "second attempt\n", "second attempt, rank 1\n")
+    page.goto(f"{address}?job=job-a&log=job-a")
+    lines = page.get_by_role("log")
+    expect(lines).to_have_text("second attempt\n")
+    page.get_by_label("Rank").select_option("1")
+    expect(lines).to_have_text("second attempt, rank 1\n")
+    page.get_by_label("Attempt").select_option("1")
+    expect(lines).to_have_text("first attempt, rank 0\n")
+    expect(page.locator(".log-note")).to_contain_text("ended")
+
+
+def test_a_job_without_slots_yet_says_that_it_has_printed_nothing(page: Page, address: str, life: Life) -> None:
+    page.goto(address)
+    page.get_by_role("button", name="Log", exact=True).click()
+    expect(page.locator(".log-note")).to_have_text(f"job {life.job_id} has printed nothing: it had no slots yet")
