@@ -6,7 +6,8 @@ import fcntl
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import hypothesis
@@ -41,6 +42,7 @@ class TestServer:
         self._url = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg2")
         self._admin: Engine = create_engine(self._url, isolation_level="AUTOCOMMIT")
         self._migrated = False
+        self._prepared: set[str] = set()
         for setting in ("fsync = off", "synchronous_commit = off", "full_page_writes = off", "autovacuum = off"):
             self._run(f"ALTER SYSTEM SET {setting}")
         self._run("SELECT pg_reload_conf()")
@@ -64,6 +66,14 @@ class TestServer:
             upgrade(self.create(TEMPLATE).render_as_string(hide_password=False))
             self._migrated = True
         return self.create(name, TEMPLATE)
+
+    def create_prepared(self, name: str, what: str, prepare: Callable[[str], None]) -> URL:
+        """A ledger on which `prepare` (url) was done: once for each `what`, and copied from then on."""
+        template = f"prepared_{what}"
+        if what not in self._prepared:
+            prepare(self.create_ledger(template).render_as_string(hide_password=False))
+            self._prepared.add(what)
+        return self.create(name, template)
 
     def close(self) -> None:
         self._admin.dispose()
@@ -92,6 +102,20 @@ def ledger_url(postgres_server: TestServer) -> Iterator[str]:
     """The same with the ledger's tables in it."""
     name = f"ledger_{uuid.uuid4().hex[:12]}"
     yield postgres_server.create_ledger(name).render_as_string(hide_password=False)
+    postgres_server.drop(name)
+
+
+@pytest.fixture
+def pool_url(postgres_server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same with a pool of two nodes with two CPU slots each, which a control plane of `builders` has made known."""
+    from tests.builders import FakeClock, FakeJobRuns, a_cluster, a_control
+
+    def prepare(url: str) -> None:
+        with closing(a_control(url, tmp_path_factory.mktemp("prepared"), FakeClock(), FakeJobRuns())) as control:
+            control.set_cluster(a_cluster())
+
+    name = f"pool_{uuid.uuid4().hex[:12]}"
+    yield postgres_server.create_prepared(name, "pool", prepare).render_as_string(hide_password=False)
     postgres_server.drop(name)
 
 

@@ -24,7 +24,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.protocol.http_client import HttpControl
 from tests.airflow.doubles import FakeSupervisor
-from tests.builders import CONTROL_SECRET, FakeClock, FakeJobRuns, Life, a_cluster, a_control
+from tests.builders import CONTROL_SECRET, FakeClock, FakeJobRuns, Life, a_control
 
 
 @pytest.fixture
@@ -39,10 +39,9 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def plane(ledger_url: str, tmp_path: Path, clock: FakeClock, runs: FakeJobRuns) -> Iterator[LedgerControl]:
+def plane(pool_url: str, tmp_path: Path, clock: FakeClock, runs: FakeJobRuns) -> Iterator[LedgerControl]:
     """The ledger's side, where a test plays launcher and trainer."""
-    control = a_control(ledger_url, tmp_path, clock, runs)
-    control.set_cluster(a_cluster())
+    control = a_control(pool_url, tmp_path, clock, runs)
     yield control
     control.close()
 

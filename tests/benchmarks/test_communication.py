@@ -72,6 +72,7 @@ def test_a_network_is_gone_when_it_is_left_by_an_exception(delay):
     assert listed() == before
 
 
+@pytest.mark.nightly
 @needs_network
 def test_every_method_is_measured_and_its_bytes_counted_at_the_link():
     methods = (COMPUTE, DDP, "allreduce", "bytegrad")

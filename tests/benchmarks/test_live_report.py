@@ -61,6 +61,7 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *runs: dict[str, An
 OVER_FIXED, OVER_BEST = "mean completion of horizon over fixed", "mean completion of horizon over the best other"
 
 
+@pytest.mark.nightly
 def test_runs_that_went_as_simulated_hold_every_bar_but_the_one_on_predictors(tmp_path, monkeypatch):
     """The simulator learns nothing across jobs, so that it is the same to it whether that is on."""
     bars = verdict(tmp_path, monkeypatch, *(a_run(label, seed=seed) for label in CONTENDERS for seed in SEEDS))

@@ -91,6 +91,7 @@ def test_a_run_over_the_whole_range_leaves_what_is_allowed_and_one_at_the_base_n
     assert wide.steps < base.steps
 
 
+@pytest.mark.nightly
 def test_workers_come_and_go(tmp_path: Path) -> None:
     run = train(spec_of(SMALL, RULES[2], Variant.GROWN, seed=2), Variant.GROWN, tmp_path, workers=2)
     assert {one.slots for one in run.segments} == {1, 2}

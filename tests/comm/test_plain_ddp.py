@@ -19,13 +19,14 @@ from elastic_core.comm import attach
 from elastic_core.comm.algorithms import NAMES, averages, create, leaves_layers_out, steps_weights
 from elastic_core.errors import UserError
 from tests.comm import ranks
+from tests.effort import sample
 
 PROJECT = Path(__file__).parents[2]
 OF_GRADIENTS = [name for name in NAMES if not averages(name)]
 PAGE = PROJECT / "docs" / "guide" / "exchanges.md"
 
 
-@pytest.mark.parametrize("name", ["onebit_adam", "bytegrad"])
+@pytest.mark.parametrize("name", sample(["onebit_adam", "bytegrad"], "bytegrad"))
 def test_the_example_of_the_guide_runs_under_torchrun(tmp_path, name):
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "train.py").write_text(example.replace('"onebit_adam"', f'"{name}"'))

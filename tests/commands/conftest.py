@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
-from tests.builders import CONTROL_SECRET, TRAINER_SECRET, FakeClock, FakeJobRuns, a_cluster, a_control
+from tests.builders import CONTROL_SECRET, TRAINER_SECRET, FakeClock, FakeJobRuns, a_control
 from tests.control.serving import served
 
 
@@ -21,14 +21,13 @@ def runs() -> FakeJobRuns:
 
 @pytest.fixture
 def control(
-    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: FakeJobRuns
+    pool_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: FakeJobRuns
 ) -> Iterator[LedgerControl]:
     """A control API with the settings of this test's environment pointing at it."""
-    plane = a_control(ledger_url, tmp_path, FakeClock(), runs)
-    plane.set_cluster(a_cluster())
+    plane = a_control(pool_url, tmp_path, FakeClock(), runs)
     secrets = tmp_path / "secrets"
     secrets.mkdir()
-    for name, secret in (("control", CONTROL_SECRET), ("trainer", TRAINER_SECRET), ("ledger_url", ledger_url.encode())):
+    for name, secret in (("control", CONTROL_SECRET), ("trainer", TRAINER_SECRET), ("ledger_url", pool_url.encode())):
         (secrets / name).write_bytes(secret)
     mounted = FastAPI()
     mounted.mount(

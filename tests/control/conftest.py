@@ -14,7 +14,7 @@ from elastic_core.control.rpc.http_api import create_app
 from elastic_core.protocol.http_client import HttpControl, HttpTrainer
 from elastic_core.protocol.service import ServiceControl
 from elastic_core.protocol.trainer import TrainerControl
-from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, Life, a_cluster, a_control, a_spec
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, Life, a_control, a_spec
 from tests.control.serving import served
 
 
@@ -29,10 +29,15 @@ def runs() -> FakeJobRuns:
 
 
 @pytest.fixture
+def ledger_url(pool_url: str) -> str:
+    """With a pool: what reads a test's ledger beside its control plane reads the same."""
+    return pool_url
+
+
+@pytest.fixture
 def control(ledger_url: str, tmp_path: Path, clock: FakeClock, runs: FakeJobRuns) -> Iterator[LedgerControl]:
     """In process, on a pool of two nodes with two CPU slots each, sharing fairly."""
     plane = a_control(ledger_url, tmp_path, clock, runs)
-    plane.set_cluster(a_cluster())
     yield plane
     plane.close()
 

@@ -1,7 +1,8 @@
 """Every (data, tensor, pipeline) layout of up to eight processes, each going on from another's checkpoint.
 
 One job of the example transformer, in double precision, passes through all of them in a random order: a resize at
-every second step. Its loss curve is that of one undisturbed process, up to the order of sums (Tenplex, Figure 16).
+every second step. Its loss curve is that of one undisturbed process, up to the order of sums (Tenplex, Figure 16). A
+chain of a few of them is in tests/train/runs.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def test_there_are_38_layouts_of_up_to_8_processes() -> None:
     assert len(LAYOUTS) == 38
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", [1])
 def test_one_job_passes_through_every_layout_on_the_curve_of_one_process(

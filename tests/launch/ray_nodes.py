@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from elastic_core.settings import Settings
 from tests.e2e.platform import PATIENCE, free_ports
 
 START_SECONDS = 90.0
+SETTLE_SECONDS = 2.0  # a head looks each second whether a part of it has ended, and ends with it
 TUNED = {  # as docs/guide/machines.md gives them
     "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "1000",
@@ -44,17 +46,17 @@ class RayCluster:
         self.token_file.touch(mode=0o600)
         self.token_file.write_text(secrets.token_urlsafe(32))
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self.port, dashboard = free_ports(2)
+        self.port, dashboard, client, agent = free_ports(4)
         self.address = f"http://127.0.0.1:{dashboard}"
         head = [
             "--head",
             f"--port={self.port}",
-            "--ray-client-server-port=0",
+            f"--ray-client-server-port={client}",
+            f"--dashboard-agent-listen-port={agent}",
             "--dashboard-host=127.0.0.1",
             f"--dashboard-port={dashboard}",
         ]
-        self._start(node, slots, [*head, f"--temp-dir={self.folder / 'ray'}"])
-        self._wait(self._answers, "the dashboard answers")
+        self._start_head(node, slots, [*head, f"--temp-dir={self.folder / 'ray'}"])
 
     def settings(self, home: Path, **changes: Any) -> Settings:
         """Of an installation of its own on this cluster."""
@@ -80,9 +82,12 @@ class RayCluster:
 
     def kill(self, node: str) -> None:
         """All of a node's processes of Ray, at once."""
-        process = self._nodes.pop(node)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _kill(self._nodes.pop(node))
+
+    def silence(self, node: str) -> None:
+        """Stop a node's processes of Ray where they are: it answers nobody, and what they have started runs on."""
+        for pid in _of_ray(self._nodes[node].pid):
+            os.kill(pid, signal.SIGSTOP)
 
     def close(self) -> None:
         for process in self._nodes.values():
@@ -91,9 +96,25 @@ class RayCluster:
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _kill(process)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start_head(self, node: str, slots: int, options: list[str]) -> None:
+        """Ray gives up after 30 s where a busy machine lets parts of it wait: it is tried again then."""
+        for further in (2, 1, 0):
+            self._start(node, slots, options)
+            try:
+                self._wait(self._answers, "the dashboard answers, and the head says that it runs")
+                time.sleep(SETTLE_SECONDS)
+                self._wait(self._answers, "the head runs on")
+            except AssertionError:
+                if not further:
+                    self.close()
+                    raise
+                _kill(self._nodes.pop(node))
+                (self.folder / f"{node}.log").unlink()
+            else:
+                return
 
     def _start(self, node: str, slots: int, options: list[str]) -> None:
         command = [
@@ -108,6 +129,8 @@ class RayCluster:
             )  # fmt: skip
 
     def _answers(self) -> bool:
+        if not any("Ray runtime started" in path.read_text() for path in self.folder.glob("*.log")):
+            return False
         token = {"authorization": f"Bearer {self.token_file.read_text()}"}
         try:
             return httpx.get(f"{self.address}/api/jobs/", headers=token, timeout=5, trust_env=False).status_code == 200
@@ -117,6 +140,32 @@ class RayCluster:
     def _wait(self, condition: Any, what: str) -> None:
         until = time.monotonic() + START_SECONDS * PATIENCE
         while not condition():
-            logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
-            assert time.monotonic() < until, f"not in time: {what}\n{logs[-3000:]}"
+            ended = [node for node, process in self._nodes.items() if process.poll() is not None]
+            if ended or time.monotonic() > until:
+                logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
+                raise AssertionError(f"not in time: {what}; nodes that have ended: {ended}\n{logs[-3000:]}")
             time.sleep(0.2)
+
+
+def _kill(node: subprocess.Popen[bytes]) -> None:
+    for pid in _of_ray(node.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    node.wait()
+
+
+def _of_ray(root: int) -> list[int]:
+    """A process and all of Ray's below it, their parents first."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes()
+            if words.startswith(b"ray::") or b"/ray/" in words:
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(path.name))
+        except OSError:
+            continue
+    found = [root]
+    for pid in found:
+        found += parents.get(pid, [])
+    return found

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from elastic_core.protocol.callers import Caller, OnBehalf, Way
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.spec import QueueSpec
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, a_cluster, a_control, a_spec
+from tests.conftest import TestServer
 from tests.control.serving import served
 
 GROUPS = {"ann": {"vision"}, "ben": {"vision"}, "olga": {"leads"}, "eve": {"speech"}, "root": {"admin"}}
@@ -64,13 +67,24 @@ def writes(x_user: str = Header(default="")) -> Caller:
 
 
 @pytest.fixture
-def control(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
-    plane = a_control(ledger_url, tmp_path, FakeClock(), FakeJobRuns())
-    plane.set_cluster(a_cluster().model_copy(update={"queues": (TEAM,)}))
-    for job_id, name in SUBMITTED_BY.items():
-        plane.acting(person(name, Way.REST)).submit(job_id, a_spec(queue="vision"), FACTS)
-    yield plane
-    plane.close()
+def teams_url(postgres_server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A ledger with a team's queue, and a job of two of its members."""
+
+    def prepare(url: str) -> None:
+        with closing(a_control(url, tmp_path_factory.mktemp("teams"), FakeClock(), FakeJobRuns())) as plane:
+            plane.set_cluster(a_cluster().model_copy(update={"queues": (TEAM,)}))
+            for job_id, name in SUBMITTED_BY.items():
+                plane.acting(person(name, Way.REST)).submit(job_id, a_spec(queue="vision"), FACTS)
+
+    name = f"teams_{uuid.uuid4().hex[:12]}"
+    yield postgres_server.create_prepared(name, "teams", prepare).render_as_string(hide_password=False)
+    postgres_server.drop(name)
+
+
+@pytest.fixture
+def control(teams_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
+    with closing(a_control(teams_url, tmp_path, FakeClock(), FakeJobRuns())) as plane:
+        yield plane
 
 
 @pytest.fixture

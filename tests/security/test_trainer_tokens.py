@@ -18,7 +18,7 @@ from elastic_core.errors import ElasticError
 from elastic_core.protocol import calls
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
 from elastic_core.protocol.tokens import TOKEN_SECONDS, TrainerTokens
-from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_control, a_spec, an_observation
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_control, a_spec, an_observation
 
 METHODS: Mapping[str, Callable[[Any, LaunchOrder, int], object]] = {
     "heartbeat": lambda trainer, order, _: trainer.heartbeat(a_beat(99)),
@@ -57,10 +57,9 @@ class Scene:
 
 
 @pytest.fixture
-def scene(ledger_url: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(pool_url: str, tmp_path: Path) -> Iterator[Scene]:
     clock = FakeClock()
-    control = a_control(ledger_url, tmp_path, clock)
-    control.set_cluster(a_cluster())
+    control = a_control(pool_url, tmp_path, clock)
     lives = []
     for job_id in ("job-a", "job-b"):
         control.submit(job_id, a_spec(slots=(2, 2)), FACTS)
@@ -68,7 +67,7 @@ def scene(ledger_url: str, tmp_path: Path) -> Iterator[Scene]:
     order, others = (life.start() for life in lives)
     control.trainer(order.token).commit(a_commit(order, 4))
     (checkpoint,) = control.checkpoints("job-a")
-    yield Scene(ledger_url, control, clock, lives[0], order, others, checkpoint.checkpoint_id)
+    yield Scene(pool_url, control, clock, lives[0], order, others, checkpoint.checkpoint_id)
     control.close()
 
 

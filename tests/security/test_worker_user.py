@@ -24,6 +24,7 @@ from elastic_core.launch.debug import DebugLauncher
 from elastic_core.launch.launcher import Launcher
 from elastic_core.protocol.process_groups import ExitReport
 from elastic_core.settings import Settings
+from tests.effort import sample
 from tests.launch import builders
 from tests.launch.builders import agent_of, order, scripted, wait_for, wait_until_dead, wait_until_ready
 from tests.launch.test_contract import (  # noqa: F401 - what every launcher keeps, with workers of another user
@@ -78,7 +79,7 @@ def fork_server(home: Path, module: str) -> Iterator[None]:
         server.wait()
 
 
-@pytest.fixture(params=["executed", "forked"])
+@pytest.fixture(params=sample(["executed", "forked"], "forked"))
 def home(request: pytest.FixtureRequest, user: WorkerUser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home whose workers are the user's; whatever runs below it is ended with the test."""
     plain = builders.settings

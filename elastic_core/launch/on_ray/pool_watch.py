@@ -17,7 +17,7 @@ from elastic_core.launch.on_ray import journal, ray_cluster
 from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode
 
 LOOK_SECONDS = 1.0
-ANSWER_SECONDS = 30.0  # for the actor of a node that has come to start and to say what runs there
+WAIT_SECONDS = 0.2  # for a node's answer in one look; it may come in a later one
 log = logs.get_logger(__name__)
 
 
@@ -46,6 +46,31 @@ class PoolWatch:
         return f"processes of epochs {', '.join(map(str, sorted(strays)))} still run there" if strays else ""
 
 
+class StrayQuestions:
+    """Asks nodes what runs there, and waits for none: while the actor of one starts, the others are looked at.
+
+    `ask` puts the question to a node; `ready` and `answer` are those of `ray_cluster`.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[RayNode], Any],
+        ready: Callable[[Sequence[Any], float], Sequence[Any]] = ray_cluster.ready,
+        answer: Callable[[Any], Any] = ray_cluster.answer,
+    ) -> None:
+        self._ask, self._ready, self._answer = ask, ready, answer
+        self._open: dict[str, Any] = {}  # by the node's id in Ray
+
+    def __call__(self, node: RayNode) -> Sequence[int]:
+        """Raises `NodeSilent` while there is no answer."""
+        question = self._open.pop(node.node_id, None) or self._ask(node)
+        if not self._ready([question], WAIT_SECONDS):
+            self._open[node.node_id] = question
+            raise NodeSilent("it has not answered yet")
+        found: Sequence[int] = self._answer(question)
+        return found
+
+
 def main(argv: Sequence[str]) -> None:
     """Called by Ray, hence no help. Ends when the job is stopped."""
     options = dict(zip(argv[::2], argv[1::2], strict=True))
@@ -53,12 +78,10 @@ def main(argv: Sequence[str]) -> None:
     namespace, home = options["--namespace"], Path(options["--home"])
     ray_cluster.connect(namespace)
 
-    def strays(node: RayNode) -> Sequence[int]:
-        actor = ray_cluster.actor_of(namespace, node.spec.name, home)
-        found: Sequence[int] = ray_cluster.answer(actor.strays.remote(), ANSWER_SECONDS)
-        return found
+    def ask(node: RayNode) -> Any:
+        return ray_cluster.actor_of(namespace, node.spec.name, home).strays.remote()
 
-    watch, said = PoolWatch(strays), None
+    watch, said = PoolWatch(StrayQuestions(ask)), None
     while True:
         pool = watch.look(ray_cluster.living_nodes(), ray_cluster.draining_nodes())
         if pool != said:

@@ -159,6 +159,7 @@ def test_errors_from_a_checkpoint_go_to_the_algorithm_that_kept_them(tmp_path):
 why = missing()
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(why is not None, reason=f"no network namespaces here: {why}")
 def test_on_a_slow_link_it_is_a_cheaper_one():
     """400 Mbit carry the gradients of a step in two seconds, that take a third of one to compute."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from elastic_core.launch.on_ray.pool_watch import PoolWatch
+from elastic_core.launch.on_ray.pool_watch import PoolWatch, StrayQuestions
 from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode, node_spec
 from elastic_core.spec import NodeSpec
 
@@ -69,3 +70,27 @@ def test_slots_types_and_prices_come_of_labels_and_resources() -> None:
     assert node_spec(labels, {"slot:cpu": 2.0}, "127.0.0.1").address is None
     assert node_spec({}, {"slot:cpu": 2.0}, "10.0.0.7") is None
     assert node_spec(labels, {"CPU": 4.0}, "10.0.0.7") is None
+
+
+def test_a_node_that_does_not_answer_yet_is_asked_once_and_keeps_nobody_waiting() -> None:
+    asked, answers, waited = list[str](), dict[str, Sequence[int]](), list[float]()
+
+    def ask(node: RayNode) -> str:
+        asked.append(node.spec.name)
+        return f"{node.spec.name}/{node.node_id}"
+
+    def ready(questions: Sequence[Any], seconds: float) -> Sequence[Any]:
+        waited.append(seconds)
+        return [question for question in questions if question in answers]
+
+    strays = StrayQuestions(ask, ready, answers.__getitem__)
+    watch, living = PoolWatch(strays), {"a": node("a", "1"), "b": node("b", "2")}
+    answers["a/1"] = []
+    for _ in range(2):
+        pool = watch.look(living, [])
+        assert names(pool) == ["a"]
+        assert pool["unclean"] == {"b": "it does not say what runs there: it has not answered yet"}
+    answers["b/2"] = []
+    assert names(watch.look(living, [])) == ["a", "b"]
+    assert asked == ["a", "b"]
+    assert max(waited) < 1.0

@@ -12,11 +12,13 @@ from elastic_core.spec.parts.job_comm import CLASSES
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.data.audit import prove
+from tests.effort import sample
 from tests.train import forked
 from tests.train.job import Job
 
 BATCH = 30
 AVERAGING = [name for name, kind in CLASSES.items() if kind == "averaging"]
+MOST_UNLIKE = ("low_precision_decentralized", "async_average", "diloco")  # replicas, a thread, an outer optimizer
 BIT_BY_BIT = [name for name in AVERAGING if name != "async_average"]  # whose averages do not depend on time
 OVERLAPPED_OR_WITH_STATE = ["diloco", "decentralized"]
 
@@ -38,7 +40,7 @@ def tensors(job: Job, uri: str) -> set[str]:
     return {name for name in read_manifest(LocalStore(job.store), uri).tensors if not name.startswith("rng/")}
 
 
-@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("algorithm", sample(AVERAGING, *MOST_UNLIKE))
 def test_resized_a_job_reads_every_sample_once_and_learns_as_one_does_that_was_not(new_job, algorithm):
     undisturbed, job = averaging(new_job, algorithm, "undisturbed"), averaging(new_job, algorithm)
     assert undisturbed.run(2, BATCH) == [0, 0]
@@ -58,7 +60,7 @@ def test_resized_a_job_reads_every_sample_once_and_learns_as_one_does_that_was_n
         assert tensors(job, commit.uri) == one_state
 
 
-@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("algorithm", sample(AVERAGING, *MOST_UNLIKE))
 def test_killed_after_an_interval_checkpoint_it_ends_as_if_undisturbed(new_job, algorithm):
     """Ranks settle for every checkpoint: what follows does not depend on what was before."""
     steps = {"checkpoints": {"interval_seconds": None, "interval_steps": 6}}
