@@ -62,6 +62,7 @@ def test_chosen_jobs_are_paused_resumed_and_given_a_priority_together(table: Pag
     choose(table, "job-20", "job-21")
     table.get_by_role("button", name="Pause").click()
     expect(said).to_have_text("2 jobs paused.")
+    expect(table.get_by_label("Choose job-20", exact=True)).not_to_be_checked()
     assert all(shown.job(job_id).paused for job_id in ("job-20", "job-21"))
     choose(table, "job-20", "job-21")
     table.get_by_role("button", name="Resume").click()

@@ -14,8 +14,9 @@ const ACTIONS = [
 ];
 
 export class Steering {
-  constructor(root, refresh) {
-    Object.assign(this, { root, refresh, chosen: new Set(), priority: "" });
+  // `redraw`: the rows, as they are known; `refresh`: asks for them anew.
+  constructor(root, redraw, refresh) {
+    Object.assign(this, { root, redraw, refresh, chosen: new Set(), priority: "", said: "" });
     this.draw();
   }
 
@@ -23,7 +24,7 @@ export class Steering {
   shown(ids) {
     const before = this.chosen.size;
     for (const id of this.chosen) if (!ids.includes(id)) this.chosen.delete(id);
-    if (before !== this.chosen.size && !this.busy) this.draw();
+    if (before !== this.chosen.size && !this.busy) this.draw(this.said);
   }
 
   choose(ids, yes) {
@@ -32,7 +33,7 @@ export class Steering {
   }
 
   draw(said = "") {
-    this.busy = false;
+    Object.assign(this, { busy: false, said });
     const buttons = ACTIONS.map((action) => this.button(action.name, () => this.begin(action), action.danger));
     const priority = el("input", { type: "number", step: "1", "aria-label": "Priority", value: this.priority });
     const set = this.button("Set priority", () => this.setPriority(priority));
@@ -85,6 +86,7 @@ export class Steering {
     const done = ids.length - refused.length;
     const words = done ? [`${plural(done, "job")} ${action.done}.`] : [];
     if (refused.length) words.push(`${refused.length} not: ${refused[0]}${refused.length > 1 ? " …" : ""}`);
+    this.redraw();
     this.draw(words.join(" "));
     this.refresh();
   }

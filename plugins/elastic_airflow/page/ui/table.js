@@ -14,7 +14,7 @@ const COLUMNS = [
 ];
 const LARGEST_FIRST = new Set(["priority", "progress", "slots", "spent", "submitted"]);
 const view = { sort: "submitted", descending: true, offset: 0, asked: 0, data: null };
-const steering = new Steering($("steering"), refresh);
+const steering = new Steering($("steering"), drawRows, refresh);
 
 function heads() {
   const all = el("input", { type: "checkbox", "aria-label": "Choose all jobs of this page" });
