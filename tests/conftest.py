@@ -98,8 +98,13 @@ def postgres_url(postgres_server: TestServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def ledger_url(postgres_server: TestServer) -> Iterator[str]:
-    """The same with the ledger's tables in it."""
+def ledger_url(bare_ledger_url: str) -> str:
+    return bare_ledger_url
+
+
+@pytest.fixture
+def bare_ledger_url(postgres_server: TestServer) -> Iterator[str]:
+    """The same with the ledger's tables in it, also where `ledger_url` has a pool."""
     name = f"ledger_{uuid.uuid4().hex[:12]}"
     yield postgres_server.create_ledger(name).render_as_string(hide_password=False)
     postgres_server.drop(name)

@@ -117,7 +117,10 @@ def broker(server: Server, home: Path, url: str = f"s3://{BUCKET}") -> Iterator[
         yield lambda grant: StoreAccess.of(secret, grant)
 
 
-@pytest.fixture(params=["local", "rclone", "moto", "brokered rclone", "brokered moto"])
+STORES = ["local", "rclone", "moto", "brokered rclone", "brokered moto"]
+
+
+@pytest.fixture(params=STORES)
 def make_store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], CheckpointStore]]:

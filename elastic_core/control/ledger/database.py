@@ -108,7 +108,8 @@ class Ledger:
         if revision != migrations.newest():
             raise InfrastructureError(
                 f"the ledger's database is at revision {revision}, this program needs {migrations.newest()}. "
-                "`elastic up` brings it up to date (or elastic_core.control.ledger.migrations.upgrade(url))."
+                "`elastic down`, then `elastic up`, brings it up to date (or "
+                "elastic_core.control.ledger.migrations.upgrade(url))."
             )
 
     def read(self, work: Callable[[Tx], T]) -> T:

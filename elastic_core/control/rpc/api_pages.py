@@ -10,9 +10,6 @@ from typing import Any
 from elastic_core.protocol.records import JobStatus, NodeStatus
 from elastic_core.protocol.rest.answers import ClusterShown, JobPage, JobWaiting, SlotShown, SortBy
 
-MOST_JOBS = 500  # of a page
-
-
 _KEYS: Mapping[SortBy, Callable[[JobStatus], Any]] = {
     SortBy.SUBMITTED: lambda job: job.submitted_at,
     SortBy.FINISHED: lambda job: inf if job.finished_at is None else job.finished_at,

@@ -16,12 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.api_pages import (
-    MOST_JOBS,
-    JobsWanted,
-    cluster_shown,
-    page_of,
-)
+from elastic_core.control.rpc.api_pages import JobsWanted, cluster_shown, page_of
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
@@ -40,7 +35,7 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
-from elastic_core.protocol.rest.answers import ClusterShown, JobPage, SortBy
+from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, JobPage, SortBy
 from elastic_core.spec import parse_job_spec
 from elastic_core.spec.job_changes import JobChanges
 

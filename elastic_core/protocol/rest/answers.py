@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from elastic_core.protocol.records import JobStatus, NodeStatus
 
+MOST_JOBS = 500  # of a page
+
 
 class SortBy(StrEnum):
     SUBMITTED = "submitted"

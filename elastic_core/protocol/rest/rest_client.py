@@ -32,14 +32,13 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
-from elastic_core.protocol.rest.answers import ClusterShown, JobLog, JobPage, SortBy
+from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, JobLog, JobPage, SortBy
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.waiting import growing
 
 T = TypeVar("T")
 API = "/elastic/api/v1"
 TIMEOUT_SECONDS = 30.0
-MOST_JOBS = 500  # of one answer
 LOG_POLL_SECONDS = 1.0
 BY_STATUS: Mapping[int, type[ElasticError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound, 422: UserError}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from elastic_core.control.rpc.api_v1 import PREFIX
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.settings import Settings
-from tests.builders import CONTROL_SECRET, FakeClock, a_cluster, a_control
+from tests.builders import CONTROL_SECRET, FakeClock, a_control
 from tests.control.serving import served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -37,12 +38,10 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def shown(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
+def shown(pool_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
     """What the page shows."""
-    plane = a_control(ledger_url, tmp_path, FakeClock())
-    plane.set_cluster(a_cluster())
-    yield plane
-    plane.close()
+    with closing(a_control(pool_url, tmp_path, FakeClock())) as plane:
+        yield plane
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from elastic_core.errors import UserError
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
 from tests.effort import sample
+from tests.state.conftest import STORES
 
 LARGE = os.urandom(1 << 20) * 70  # more than two parts of a multipart upload
 
@@ -138,11 +139,7 @@ def test_a_prefix_is_an_object_or_a_folder_and_no_part_of_a_name(store: Checkpoi
     assert list(store.list("none")) == []
 
 
-@pytest.mark.parametrize(
-    "make_store",
-    sample(["local", "rclone", "moto", "brokered rclone", "brokered moto"], "local", "rclone"),
-    indirect=True,
-)
+@pytest.mark.parametrize("make_store", sample(STORES, "local", "rclone"), indirect=True)
 def test_a_listing_of_many_pages_is_complete_and_sorted(store: CheckpointStore) -> None:
     keys = [f"many/{i:04d}" for i in range(1100)] if "s3" in store.url else [f"many/{i:04d}" for i in range(50)]
     with ThreadPoolExecutor(8) as pool:

@@ -5,7 +5,7 @@ import { drawChosen } from "./choosing.js";
 import { drawReport } from "./forecasts.js";
 import { drawEnded, drawJobs, pausedBanner, summary } from "./jobs.js";
 import { keepingLogs } from "./log.js";
-import { asked, followTheme } from "./shell.js";
+import { asked, followTheme, problem } from "./shell.js";
 import { drawTimeline } from "./timeline.js";
 
 const PERIOD = 2000, COLOURS = 10;
@@ -32,13 +32,6 @@ async function refresh() {
     failure = error.message;
   }
   draw();
-}
-
-async function problem(answer) {
-  if (answer.status === 401) return "You are not logged in any more: reload Airflow's page.";
-  if (answer.status === 403) return "You may not see jobs: it takes Airflow's right to read runs of elastic_job.";
-  const body = await answer.json().catch(() => ({}));
-  return body.message ?? `The control API answered ${answer.status}.`;
 }
 
 function draw() {

@@ -22,6 +22,14 @@ export function asked(name) {
   return new URLSearchParams((framed ? window.parent : window).location.search).get(name);
 }
 
+// Why an answer to a question about jobs is none.
+export async function problem(answer) {
+  if (answer.status === 401) return "You are not logged in any more: reload Airflow's page.";
+  if (answer.status === 403) return "You may not see jobs: it takes Airflow's right to read runs of elastic_job.";
+  const body = await answer.json().catch(() => ({}));
+  return body.message ?? `The control API answered ${answer.status}.`;
+}
+
 export function link(node, href, outside = false) {
   node.setAttribute("href", href);
   if (!framed) {

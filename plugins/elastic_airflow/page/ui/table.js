@@ -1,12 +1,12 @@
 // All jobs, a page at a time: the server searches, filters and sorts. Asked for anew every few seconds while somebody looks.
 
 import { count, duration, el, measure } from "./format.js";
-import { base, followTheme, link } from "./shell.js";
+import { base, followTheme, link, problem } from "./shell.js";
 import { Steering } from "./steering.js";
 
 const PERIOD = 5000, TYPING = 250;
 const $ = (id) => document.getElementById(id);
-// name, the server's word for sorting by it, class, how many seconds, ... it first sorts down
+// Name, the server's word for sorting by it (null: it does not), and classes.
 const COLUMNS = [
   ["Job", "id", "job"], ["State", "state", "state"], ["Queue", "queue", "queue"], ["User", null, "user"],
   ["Priority", "priority", "priority number"], ["Progress", "progress", "progress"], ["Slots", "slots", "slots number"],
@@ -59,13 +59,6 @@ async function refresh() {
   }
   $("banners").replaceChildren(...(failure ? [el("p", { class: "banner bad" }, failure, view.data ? " Shown is what was known last." : "")] : []));
   if (view.data) draw();
-}
-
-async function problem(answer) {
-  if (answer.status === 401) return "You are not logged in any more: reload Airflow's page.";
-  if (answer.status === 403) return "You may not see jobs: it takes Airflow's right to read runs of elastic_job.";
-  const body = await answer.json().catch(() => ({}));
-  return body.message ?? `The control API answered ${answer.status}.`;
 }
 
 function draw() {
