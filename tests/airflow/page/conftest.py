@@ -26,8 +26,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 SECONDS = 60  # a busy machine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """No wider than its module: while it is open, an event loop runs in this thread, and `asyncio.run` refuses to."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed: nothing here shows the page")
     expect.set_options(timeout=SECONDS * 1000)
