@@ -21,7 +21,7 @@ from mlflow.entities import LoggedModelStatus
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from elastic_core.errors import UserError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.records import REGISTERED_VERSIONS, CheckpointRecord, JobStatus, registered_key
 from elastic_core.protocol.service import JobControl, JobRecords
 from elastic_core.settings import Settings
@@ -33,6 +33,8 @@ from elastic_core.track.export import read_model
 from elastic_core.track.export_process import save_model_as_user
 from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_runs import Runs, talking_to_mlflow
+
+MOST_RIVALS = 10  # how often another job may move the champion while one is judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +157,7 @@ def champion(control: JobRecords, settings: Settings, name: str) -> RegisteredVe
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
-    claimants = control.jobs_that_registered(name, version)
-    if not claimants:
-        return RegisteredVersion(name=name, version=version)
-    latest = max(claimants, key=lambda job: _entry(job, name, version).get("at", 0.0))
-    return _described(control, latest, name, version)
+    return _version(control, name, version)
 
 
 def champion_checkpoint(control: JobRecords, settings: Settings, name: str) -> CheckpointRecord | None:
@@ -206,16 +204,36 @@ def promote_if_better(
     asked decides (`promote`).
 
     Both must have been measured on the same held-out data. Without `champion_metrics`, those that the champion was
-    registered with are used. Equal is not better,
-    and one that was not measured at `metric` is not.
+    registered with are used. Equal is not better, and one that was not measured at `metric` is not.
+
+    Jobs that register the same model at once are judged against each other: whoever became champion between the look
+    and the move is compared with, too, and has the alias again if it is the better one. (MLflow has no lock to hold:
+    two moves that cross on their way to it, within one request, are settled by the next candidate.)
     """
-    holder, version = champion(control, settings, name), str(candidate_version)
+    client, version = _client(settings), str(candidate_version)
+    holder = champion(control, settings, name)
     if holder is not None and holder.version == version:
         return Decision(promoted=True, reason=f"version {version} of {name} is the champion already")
-    decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics, margin)
-    if decision.promoted:
-        (name_challenger if hold else move_champion)(_client(settings), name, version)
-    return decision
+    for _ in range(MOST_RIVALS):
+        decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics, margin)
+        if not decision.promoted:
+            return decision
+        if hold:
+            name_challenger(client, name, version)
+            return decision
+        before = move_champion(client, name, version).before
+        if before is not None and (holder is None or before != holder.version):  # champion since we looked
+            displaced = _version(control, name, before)
+            decision = judge(version, metric, mode, candidate_metrics, displaced, None, margin)
+            if not decision.promoted:
+                move_champion(client, name, before)
+                return decision
+        holder, champion_metrics = champion(control, settings, name), None
+        if holder is None or holder.version == version:
+            return decision
+    raise InfrastructureError(
+        f"The champion of {name} changed {MOST_RIVALS} times while version {version} was judged. It is tried again."
+    )
 
 
 def promote(settings: Settings, name: str, version: str) -> Moved:
@@ -345,6 +363,15 @@ def _create_version(
     }
     source, run_id = client.get_logged_model(model_id).artifact_location, job.results.get("mlflow_run_id")
     return client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)
+
+
+def _version(control: JobRecords, name: str, version: str) -> RegisteredVersion:
+    """What the ledger knows of a version, whoever registered it."""
+    claimants = control.jobs_that_registered(name, version)
+    if not claimants:
+        return RegisteredVersion(name=name, version=version)
+    latest = max(claimants, key=lambda job: _entry(job, name, version).get("at", 0.0))
+    return _described(control, latest, name, version)
 
 
 def _entry(job: JobStatus, name: str, version: str) -> Mapping[str, Any]:

@@ -215,6 +215,30 @@ def test_champion_is_the_first_then_only_a_better_one(trained):
     assert champion(trained, settings, name).version == "3"
 
 
+def test_who_became_champion_while_one_was_judged_is_compared_with_too(trained, monkeypatch):
+    name, settings = trained.name, trained.settings
+    for step, accuracy in ((10, 0.5), (20, 0.9), (30, 0.6), (40, 0.95)):
+        trained.checkpoint(step)
+        register_model(trained, settings, name, {"accuracy": accuracy})
+    promote(settings, name, "1")
+    claimants = type(trained).jobs_that_registered
+
+    def another_job_is_faster(job: TrainedJob, model: str, version: str):  # the champion was looked up, nothing moved
+        monkeypatch.setattr(type(trained), "jobs_that_registered", claimants)
+        promote(settings, name, "2")
+        return claimants(job, model, version)
+
+    monkeypatch.setattr(type(trained), "jobs_that_registered", another_job_is_faster)
+    lesser = promote_if_better(trained, settings, name, "3", "accuracy", "max", {"accuracy": 0.6})
+    assert str(lesser) == ("version 3 (accuracy 0.6) is not better than version 2 (accuracy 0.9): the champion stays")
+    assert champion(trained, settings, name).version == "2"
+    monkeypatch.setattr(type(trained), "jobs_that_registered", another_job_is_faster)
+    promote(settings, name, "1")
+    best = promote_if_better(trained, settings, name, "4", "accuracy", "max", {"accuracy": 0.95})
+    assert str(best) == "version 4 (accuracy 0.95) is better than version 2 (accuracy 0.9): promoted"
+    assert champion(trained, settings, name).version == "4"
+
+
 @pytest.mark.parametrize(
     ("mode", "candidate", "holder", "promoted"),
     [
