@@ -36,6 +36,7 @@ PARTS = {
     "pool.policy_commands": "policy",
     "pool.node_commands": "nodes",
     "pool.cluster_commands": None,
+    "pool.what_if_command": None,
     "model_commands": "models",
     "installation.doctor_commands": None,
     "forecast_commands": None,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_core.domain import JobState, Layout, Limits, Node, PlacedModel, Queue
+from elastic_core.domain import JobState, Layout, Limits, Node, PlacedModel, PlacedSpeed, Queue
 from elastic_core.errors import UserError
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.predict.speed.throughput import StepTime
@@ -40,11 +40,12 @@ class FittedPhysics:
     limits: Limits
     work: float
     rescale_seconds: float
+    noise_scale: float | None = None  # in samples, of a job whose work is scale-invariant; None: samples are samples
     _known: dict[tuple[str, Nodes, int, int], tuple[float, float]] = field(default_factory=dict, compare=False)
 
     @property
     def base_batch(self) -> int:
-        return self.limits.min_batch
+        return self.limits.min_batch if self.noise_scale is None else self.limits.reference_batch
 
     @property
     def epoch_ends(self) -> Sequence[float]:
@@ -75,8 +76,8 @@ class FittedPhysics:
         step = self.model.seconds_in(layout, num_nodes, kind, batch, self.limits)
         return step, max(0.0, step - served.compute(layout.data, batch, self.model.speed_of(kind)))
 
-    def gradient(self, batch: int, epoch: int) -> tuple[float, float] | None:  # noqa: ARG002 - samples are samples
-        return None
+    def gradient(self, batch: int, epoch: int) -> tuple[float, float] | None:  # noqa: ARG002 - the same everywhere
+        return None if self.noise_scale is None else (1.0, self.noise_scale / self.base_batch)
 
 
 def compared_with_past(
@@ -129,16 +130,18 @@ def _work(job: PastJob) -> int:
 
 def _physics(job: PastJob, restart: float) -> Physics:
     if job.limits.placed is not None:
-        return PlacedPhysics(job.limits.placed, float(_work(job)), restart, _slowness(job, job.limits.placed))
+        return PlacedPhysics(
+            job.limits.placed, float(_work(job)), restart, slowness(job.placed_speeds, job.limits.placed)
+        )
     model = StepTime.of(job_models(job.profile, job.limits), job.limits)
     return FittedPhysics(model, job.limits, float(_work(job)), restart)
 
 
-def _slowness(job: PastJob, placed: PlacedModel) -> float:
-    """How much slower it measured its stages than they were predicted, on average; 1 where it measured none."""
+def slowness(speeds: Sequence[PlacedSpeed], placed: PlacedModel) -> float:
+    """How much slower a job measured its stages than they were predicted, on average; 1 where it measured none."""
     exact = PlacedPhysics(placed, 1.0)
     logs = [log(placed.batch / speed.samples_per_second / exact.stage_seconds(speed.stages))
-            for speed in job.placed_speeds]  # fmt: skip
+            for speed in speeds]  # fmt: skip
     return exp(sum(logs) / len(logs)) if logs else 1.0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from elastic_airflow.names import PAGE_ROUTE, TABLE_ROUTE, URL_PREFIX
+from elastic_airflow.names import PAGE_ROUTE, TABLE_ROUTE, URL_PREFIX, WHAT_IF_ROUTE
 
 
 class ElasticPlugin(AirflowPlugin):
@@ -42,6 +42,13 @@ class ElasticPlugin(AirflowPlugin):
                 "url_route": TABLE_ROUTE,
                 "icon": f"{URL_PREFIX}/page/icon.svg",
                 "nav_top_level": True,
+            },
+            {
+                "name": "Elastic what-if",
+                "href": f"{URL_PREFIX}/page/what_if/what_if.html",
+                "destination": "nav",
+                "url_route": WHAT_IF_ROUTE,
+                "icon": f"{URL_PREFIX}/page/icon.svg",
             },
         ]
 

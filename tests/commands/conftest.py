@@ -20,11 +20,16 @@ def runs() -> FakeJobRuns:
 
 
 @pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
 def control(
-    pool_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: FakeJobRuns
+    pool_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock, runs: FakeJobRuns
 ) -> Iterator[LedgerControl]:
     """A control API with the settings of this test's environment pointing at it."""
-    plane = a_control(pool_url, tmp_path, FakeClock(), runs)
+    plane = a_control(pool_url, tmp_path, clock, runs)
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     for name, secret in (("control", CONTROL_SECRET), ("trainer", TRAINER_SECRET), ("ledger_url", pool_url.encode())):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,11 @@ import httpx
 import psutil
 import pytest
 
+from elastic_core.client import RestClient
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.protocol.records import SegmentStatus
+from elastic_core.protocol.rest.what_if import WhatIf
+from elastic_core.spec.job_changes import JobChanges
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import a_job, finished, job_of, log_of, start, states_of, tasks_of, trains
 
@@ -125,6 +129,19 @@ def test_a_deleted_run_is_started_again_and_attaches_to_what_runs(platform: Plat
     now = platform.control.segment(segment.segment_id)
     assert (now.state, now.epoch, now.attempt) == (SegmentState.RUNNING, segment.epoch, segment.attempt)
     assert now.revoke_reason is None
+
+
+def test_a_what_if_begins_with_what_the_jobs_hold_and_have_done(platform: Platform, long_job: str) -> None:
+    training(platform, long_job)
+    with RestClient(platform.settings.airflow_url(), token=platform.token()) as client:
+        nodes = {node.name for node in client.nodes() if node.present}
+        answer = client.what_if(WhatIf(without=(min(nodes),), jobs={long_job: JobChanges(priority=1)}))
+    (job,) = [job for job in answer.jobs if job.job_id == long_job]
+    assert job.as_it_is.starts_at == answer.at, "it holds its slots"
+    assert job.as_it_is.ends_at is not None
+    told = json.loads(platform.elastic("what-if", "--add", "cpu:4", "--json").stdout)
+    (job,) = [job for job in told["jobs"] if job["job_id"] == long_job]
+    assert job["changed"]["ends_at"] > told["at"]
 
 
 def test_the_deleted_run_of_a_waiting_segment_is_started_again(platform: Platform, long_job: str) -> None:

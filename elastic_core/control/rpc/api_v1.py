@@ -110,12 +110,12 @@ def _json(value: Any) -> Response:
     return Response(dumps(value), media_type="application/json")
 
 
-def _takes(model: type[BaseModel]) -> dict[str, Any]:
+def takes(model: type[BaseModel]) -> dict[str, Any]:
     schema = model.model_json_schema()
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _parsed(body: bytes, model: type[B]) -> B:
+def parsed(body: bytes, model: type[B]) -> B:
     """Raises `UserError` that names each field that is wrong."""
     try:
         return model.model_validate(loads(body or b"{}"))
@@ -219,24 +219,24 @@ def _job_writes(control: LedgerControl, writes: Dependency, body: Dependency) ->
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(writes), Depends(refuse_other_sites)], tags=["jobs"])
     who = Annotated[Caller | None, Depends(writes)]
     sent = Annotated[bytes, Depends(body)]
-    status, reason = gives(JobStatus), _takes(Reason)
+    status, reason = gives(JobStatus), takes(Reason)
 
-    @router.post("/jobs", responses=gives(Submission), openapi_extra=_takes(NewJob))
+    @router.post("/jobs", responses=gives(Submission), openapi_extra=takes(NewJob))
     def submit_job(content: sent, caller: who) -> Response:
-        new = _parsed(content, NewJob)
+        new = parsed(content, NewJob)
         spec = parse_job_spec(new.spec)
         job_id = new.job_id or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         return _json(to_json(control.acting(caller).start_job(job_id, spec, new.warm_start)))
 
-    @router.patch("/jobs/{job_id}", responses=status, openapi_extra=_takes(ChangesWanted))
+    @router.patch("/jobs/{job_id}", responses=status, openapi_extra=takes(ChangesWanted))
     def set_job(job_id: str, content: sent, caller: who) -> Response:
         """Another priority, or other limits of slots."""
-        changes = JobChanges(**_parsed(content, ChangesWanted).model_dump())
+        changes = JobChanges(**parsed(content, ChangesWanted).model_dump())
         return _json(to_json(control.acting(caller).set_job(job_id, changes)))
 
     @router.post("/jobs/{job_id}/pause", responses=status, openapi_extra=reason)
     def pause_job(job_id: str, content: sent, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).pause(job_id, _parsed(content, Reason).reason)))
+        return _json(to_json(control.acting(caller).pause(job_id, parsed(content, Reason).reason)))
 
     @router.post("/jobs/{job_id}/resume", responses=status)
     def resume_job(job_id: str, caller: who) -> Response:
@@ -245,25 +245,25 @@ def _job_writes(control: LedgerControl, writes: Dependency, body: Dependency) ->
     @router.post("/jobs/{job_id}/stop", responses=status, openapi_extra=reason)
     def stop_job(job_id: str, content: sent, caller: who) -> Response:
         """The job ends with its next commit."""
-        return _json(to_json(control.acting(caller).stop(job_id, _parsed(content, Reason).reason)))
+        return _json(to_json(control.acting(caller).stop(job_id, parsed(content, Reason).reason)))
 
     @router.post("/jobs/{job_id}/cancel", responses=status, openapi_extra=reason)
     def cancel_job(job_id: str, content: sent, caller: who) -> Response:
         """The job ends now, without a last commit. One that has ended stays as it ended."""
-        return _json(to_json(control.acting(caller).cancel(job_id, _parsed(content, Reason).reason)))
+        return _json(to_json(control.acting(caller).cancel(job_id, parsed(content, Reason).reason)))
 
     @router.post("/jobs/{job_id}/checkpoint", responses=gives(SegmentStatus), openapi_extra=reason)
     def checkpoint_job(job_id: str, content: sent, caller: who) -> Response:
         """The segment that runs is asked to commit now; its processes go on."""
-        return _json(to_json(control.acting(caller).checkpoint_now(job_id, _parsed(content, Reason).reason)))
+        return _json(to_json(control.acting(caller).checkpoint_now(job_id, parsed(content, Reason).reason)))
 
     @router.post("/jobs/{job_id}/revive", responses=status)
     def revive_job(job_id: str, caller: who) -> Response:
         return _json(to_json(control.acting(caller).revive(job_id)))
 
-    @router.post("/jobs/{job_id}/rollback", responses=status, openapi_extra=_takes(RollbackWanted))
+    @router.post("/jobs/{job_id}/rollback", responses=status, openapi_extra=takes(RollbackWanted))
     def roll_back_job(job_id: str, content: sent, caller: who) -> Response:
-        wanted = _parsed(content, RollbackWanted)
+        wanted = parsed(content, RollbackWanted)
         return _json(to_json(control.acting(caller).rollback(job_id, wanted.checkpoint_id)))
 
     return router
@@ -274,9 +274,9 @@ def _node_writes(control: LedgerControl, writes: Dependency, body: Dependency) -
     who = Annotated[Caller | None, Depends(writes)]
     sent = Annotated[bytes, Depends(body)]
 
-    @router.post("/nodes/{node}/set-aside", responses=gives(NodeStatus), openapi_extra=_takes(Reason))
+    @router.post("/nodes/{node}/set-aside", responses=gives(NodeStatus), openapi_extra=takes(Reason))
     def set_aside(node: str, content: sent, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).set_aside_node(node, _parsed(content, Reason).reason)))
+        return _json(to_json(control.acting(caller).set_aside_node(node, parsed(content, Reason).reason)))
 
     @router.post("/nodes/{node}/take-back", responses=gives(NodeStatus))
     def take_back(node: str, caller: who) -> Response:

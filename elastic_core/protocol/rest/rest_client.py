@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
-from elastic_core.domain import from_json
+from elastic_core.domain import from_json, to_json
 from elastic_core.errors import ElasticError, Forbidden, InfrastructureError, NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.encoding import dumps, loads
@@ -33,6 +33,7 @@ from elastic_core.protocol.records import (
     Submission,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, JobLog, JobPage, SortBy
+from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.waiting import growing
 
@@ -180,6 +181,10 @@ class RestClient:
 
     def policy(self) -> PolicyInForce:
         return self._get(PolicyInForce, "/policy")
+
+    def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """How the active jobs would fare with this changed, beside how they fare as it is: simulated."""
+        return self._send(WhatIfAnswer, "POST", "/what-if", to_json(asked))
 
     def decisions(self, *, limit: int = 50, before: int | None = None) -> tuple[DecisionListed, ...]:
         """The last ones, newest first; `before` turns the page."""

@@ -10,7 +10,7 @@ restart time, or what `Pauses` say; a change of the global batch alone is a boun
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, inf
@@ -53,9 +53,11 @@ class Options:
     noise: float = 0.05  # spread of the logarithm of a measured configuration's times
     until: float = inf  # stop then, with what there is
     max_decisions: int | None = None  # stop after so many, with what there is
+    max_seconds: float = inf  # of this machine: stop after so many, with what there is
     pauses: Pauses | None = None  # None: each job's own restart time, in place or not
     check: bool = True  # hold every plan to the allocator's checks
     timeline: bool = True  # record who held what
+    starving: bool = False  # jobs that will never get slots are no error: it ends when nothing more can happen
     max_stall_seconds: float = 365 * 86400.0  # no job ends for so long: the policy starves what is left
 
 
@@ -80,7 +82,8 @@ class _Simulation:
         self.workload, self.policy, self.options, self.fit = workload, policy, options, fit
         self.nodes = tuple(nodes)
         self.free = {slot for node in nodes for slot in node.slots()}
-        self.now = workload.jobs[0].submitted_at if workload.jobs else 0.0
+        first = workload.jobs[0].submitted_at if workload.jobs else 0.0
+        self.now = first if workload.starts_at is None else workload.starts_at
         self.arriving = list(reversed(workload.jobs))
         self.active: dict[str, Running] = {}
         self.ended: list[Running] = []
@@ -95,8 +98,11 @@ class _Simulation:
         self.last_end = self.now
 
     def run(self, progress: Progress | None) -> bool:
+        give_up_at = time.perf_counter() + self.options.max_seconds
         while self.arriving or self.active:
             upcoming, is_event = self._next_instant()
+            if upcoming == inf:
+                return True
             if upcoming > self.options.until:
                 self._advance(self.options.until)
                 return False
@@ -109,13 +115,13 @@ class _Simulation:
             if progress is not None:
                 progress(len(self.ended), len(self.workload.jobs), self.now)
             self._check_progress()
-            if self.version == self.options.max_decisions:
+            if self.version == self.options.max_decisions or time.perf_counter() > give_up_at:
                 return not (self.arriving or self.active)
         return True
 
     def _next_instant(self) -> tuple[float, bool]:
         """And whether it is one at which to decide; else the plan in force goes on."""
-        arrival = self.arriving[-1].submitted_at if self.arriving else inf
+        arrival = max(self.now, self.arriving[-1].submitted_at) if self.arriving else inf
         size = self.options.round_seconds
         if size is not None:
             rounds = int(self.now / size + 1e-9) + 1 if self.active else ceil(arrival / size)
@@ -127,7 +133,7 @@ class _Simulation:
         step = min((self.active[job_id].may_stop_at for job_id in self.stopping), default=inf)
         if step < event:
             return max(step, self.now), False
-        if event == inf:
+        if event == inf and not self.options.starving:
             raise UserError(
                 f"{self.policy.name} leaves {len(self.active)} jobs waiting for ever at {self.now:.0f} s: nothing "
                 f"runs, nothing arrives, and it wants no wake-up"
@@ -158,6 +164,9 @@ class _Simulation:
             running = Running(job, self.options.noise, rng, at=self.now)
             self.active[job.job_id] = running
             self.last_end = max(self.last_end, self.now)
+            running.done = job.done
+            if job.held is not None:
+                self._take(job.job_id, _workers_type(job.held.counts()), job.held, restarted=False, pause=0.0)
 
     def _decide(self) -> None:
         snapshot = self._snapshot()
@@ -268,9 +277,11 @@ class _Simulation:
             self._hold(holder.job_id, target, granted(target, slots), restarted=False)
 
     def _hold(self, job_id: str, target: Target, allocation: Allocation, *, restarted: bool = True) -> None:
-        self.free.difference_update(allocation.slots)
         pause = self._pause_seconds(restarted=restarted)
-        kind = _workers_type(target)
+        self._take(job_id, _workers_type(target.wanted), allocation, restarted=restarted, pause=pause)
+
+    def _take(self, job_id: str, kind: str, allocation: Allocation, *, restarted: bool, pause: float | None) -> None:
+        self.free.difference_update(allocation.slots)
         self.active[job_id].hold(self.now, kind, allocation, restarted=restarted, pause_seconds=pause)
         self.open_since[job_id] = self.now
 
@@ -314,9 +325,9 @@ class _Simulation:
         )
 
 
-def _workers_type(target: Target) -> str:
+def _workers_type(counts: Collection[str]) -> str:
     """The type of the workers' slots; a job without roles has one, or stages: any of its types will do."""
-    return min(target.wanted, key=lambda kind: (kind == CPU, kind))
+    return min(counts, key=lambda kind: (kind == CPU, kind))
 
 
 def _order(job: SimJob) -> tuple[float, str]:

@@ -17,13 +17,13 @@ POLICY = (
 
 def page_router() -> APIRouter:
     router = APIRouter()
-    files = {path.name: path for path in FOLDER.iterdir() if path.suffix in TYPES}
+    files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.suffix in TYPES}
 
     @router.get("/", include_in_schema=False)
     def index() -> Response:
         return _file(FOLDER / "index.html")
 
-    @router.get("/{name}", include_in_schema=False)
+    @router.get("/{name:path}", include_in_schema=False)
     def asset(name: str) -> Response:
         return _file(files[name]) if name in files else Response(status_code=404)
 

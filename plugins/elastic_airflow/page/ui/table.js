@@ -158,6 +158,7 @@ let typing = null;
 followTheme();
 heads();
 link($("cluster"), `${base}/plugin/elastic`);
+link($("what-if"), `${base}/plugin/elastic-what-if`);
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("filter").addEventListener("input", () => {
   clearTimeout(typing);

@@ -1,0 +1,97 @@
+"""`elastic what-if`: how the active jobs would fare with other nodes, another policy, other limits. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from elastic_core.commands.opening import open_api
+from elastic_core.commands.printing import Json, print_json, print_table
+from elastic_core.domain import to_json
+from elastic_core.errors import UserError
+from elastic_core.protocol.rest.what_if import AddedNodes, Course, JobAhead, WhatIf, WhatIfAnswer
+from elastic_core.settings import Settings
+from elastic_core.spec.job_changes import JobChanges
+from elastic_core.text import plural, span
+
+app = typer.Typer()
+LIMITS = {"min": "min_slots", "max": "max_slots", "priority": "priority"}
+
+
+@app.command("what-if")
+def what_if(
+    policy: Annotated[str | None, typer.Option(help="another policy decides")] = None,
+    add: Annotated[list[str] | None, typer.Option(help="nodes more: TYPE:SLOTS, or TYPE:SLOTSxNODES")] = None,
+    without: Annotated[list[str] | None, typer.Option(help="a node that is left out")] = None,
+    job: Annotated[list[str] | None, typer.Option(help="other limits: JOB:max=4,min=1,priority=5")] = None,
+    as_json: Json = False,
+) -> None:
+    """When each active job would start and end, as things are and with this changed: simulated from the state now."""
+    from elastic_core.sim import projection  # loads SciPy, and policies
+
+    asked = WhatIf(
+        policy=policy,
+        add=tuple(map(_nodes, add or ())),
+        without=tuple(without or ()),
+        jobs=dict(map(_limits, job or ())),
+    )
+    answer = projection.what_if(open_api(Settings()), asked)
+    if as_json:
+        print_json(to_json(answer))
+        return
+    _print(answer)
+
+
+def _print(answer: WhatIfAnswer) -> None:
+    changed = answer.changed_policy if answer.changed_policy != answer.policy else "the same policy"
+    typer.echo(f"Simulated from now on, under {answer.policy}; changed: under {changed}.")
+    rows = [
+        (job.job_id, *_shown(answer, job.as_it_is), *_shown(answer, job.changed), _gain(job)) for job in answer.jobs
+    ]
+    print_table(("job", "starts", "ends", "slots", "starts then", "ends then", "slots then", "sooner by"), rows)
+    ends = [(job.as_it_is.ends_at, job.changed.ends_at) for job in answer.jobs]
+    both = [(before, after) for before, after in ends if before is not None and after is not None]
+    if both:
+        before, after = (sum(column) / len(both) - answer.at for column in zip(*both, strict=True))
+        typer.echo(f"mean of {plural(len(both), 'job')}: {span(before)} as it is, {span(after)} then")
+    if not answer.complete:
+        typer.echo("There was too much to simulate: some ends are not known.")
+    for note in answer.notes:
+        typer.echo(f"  {note}")
+
+
+def _shown(answer: WhatIfAnswer, course: Course) -> tuple[str, str, int]:
+    return _instant(answer, course.starts_at), _instant(answer, course.ends_at), course.most_slots
+
+
+def _instant(answer: WhatIfAnswer, when: float | None) -> str:
+    if when is None:
+        return "never" if answer.complete else "not known"
+    return "now" if when - answer.at < 1.0 else f"in {span(when - answer.at)}"
+
+
+def _gain(job: JobAhead) -> str:
+    before, after = job.as_it_is.ends_at, job.changed.ends_at
+    if before is None or after is None:
+        return ""
+    return "=" if abs(before - after) < 1.0 else ("" if after < before else "-") + span(abs(before - after))
+
+
+def _nodes(text: str) -> AddedNodes:
+    kind, _, size = text.rpartition(":")
+    slots, _, count = size.partition("x")
+    if not kind or not slots.isdigit() or not (count or "1").isdigit():
+        raise UserError(f"--add is {text!r}; it is TYPE:SLOTS or TYPE:SLOTSxNODES, such as gpu:4x2")
+    return AddedNodes(type=kind, num_slots=int(slots), count=int(count or 1))
+
+
+def _limits(text: str) -> tuple[str, JobChanges]:
+    job_id, _, given = text.rpartition(":")
+    values: dict[str, int] = {}
+    for part in given.split(","):
+        name, _, value = part.partition("=")
+        if not job_id or name not in LIMITS or not value.removeprefix("-").isdigit():
+            raise UserError(f"--job is {text!r}; it is JOB:max=4,min=1,priority=5, of which one is enough")
+        values[LIMITS[name]] = int(value)
+    return job_id, JobChanges(**values)

@@ -1,0 +1,67 @@
+"""`POST /api/v1/what-if`: how the active jobs would fare with other nodes, another policy, other limits.
+
+It changes nothing, so whoever may look may ask. One question at a time, because it runs beside what matters more.
+"""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
+from collections.abc import Callable
+from threading import Lock
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Response
+from pydantic import Field
+
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc.api_v1 import PREFIX, Asked, ChangesWanted, gives, parsed, takes
+from elastic_core.control.rpc.cross_site import refuse_other_sites
+from elastic_core.domain import to_json
+from elastic_core.errors import Conflict
+from elastic_core.protocol.encoding import dumps
+from elastic_core.protocol.rest.what_if import AddedNodes, WhatIf, WhatIfAnswer
+from elastic_core.spec.job_changes import JobChanges
+
+Dependency = Callable[..., Any]
+MOST_NAMED = 500
+_answering = Lock()
+
+
+class NodesAdded(Asked):
+    type: str = Field(min_length=1, max_length=100)
+    num_slots: int = Field(ge=1, le=10_000)
+    count: int = Field(default=1, ge=1, le=10_000)
+
+
+class WhatIfWanted(Asked):
+    """What is changed; whatever is not named stays as it is."""
+
+    policy: str | None = Field(default=None, max_length=100, description="the one in force decides where none is named")
+    add: list[NodesAdded] = Field(default=[], max_length=100)
+    without: list[str] = Field(default=[], max_length=MOST_NAMED, description="names of nodes that are left out")
+    jobs: dict[str, ChangesWanted] = Field(default={}, max_length=MOST_NAMED, description="by job id")
+
+    def question(self) -> WhatIf:
+        return WhatIf(
+            policy=self.policy,
+            add=tuple(AddedNodes(**group.model_dump()) for group in self.add),
+            without=tuple(self.without),
+            jobs={job_id: JobChanges(**changes.model_dump()) for job_id, changes in self.jobs.items()},
+        )
+
+
+def what_if_router(control: LedgerControl, reads: Dependency, body: Dependency) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads), Depends(refuse_other_sites)], tags=["pool"])
+
+    @router.post("/what-if", responses=gives(WhatIfAnswer), openapi_extra=takes(WhatIfWanted))
+    def ask(content: Annotated[bytes, Depends(body)]) -> Response:
+        """How the active jobs would fare: simulated, twice, within half a minute. Nothing is changed."""
+        from elastic_core.sim.projection import what_if  # nothing else of this API needs the simulator
+
+        asked = parsed(content, WhatIfWanted).question()
+        if not _answering.acquire(blocking=False):
+            raise Conflict("another what-if is being answered; ask again in a moment")
+        try:
+            return Response(dumps(to_json(what_if(control, asked))), media_type="application/json")
+        finally:
+            _answering.release()
+
+    return router

@@ -1,0 +1,191 @@
+"""From the state that a pool is in: how its active jobs would fare, as things are and with something changed.
+
+The simulator begins where the jobs stand: their slots, the work they have done, the speeds they have measured. What a
+job is yet to do is what it declares, or the median of what is expected of it; a job that holds slots goes on with them
+until the policy moves it. Nobody submits, nothing fails, no resize costs another time than the job's mean: a forecast,
+not a promise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from elastic_core.domain import JobView, Node, Snapshot
+from elastic_core.errors import UserError
+from elastic_core.placement.placed_models import limits_of
+from elastic_core.policy import registry
+from elastic_core.predict.speed.throughput import StepTime
+from elastic_core.protocol.rest.what_if import Course, JobAhead, WhatIf, WhatIfAnswer
+from elastic_core.protocol.service import ServiceControl
+from elastic_core.sim.engine.engine import Options, simulate
+from elastic_core.sim.engine.result import Held, JobResult, Result
+from elastic_core.sim.ground_truth.physics import Physics
+from elastic_core.sim.ground_truth.placed_physics import PlacedPhysics
+from elastic_core.sim.ground_truth.workload import SimJob, Workload, workload
+from elastic_core.sim.replay import FittedPhysics, slowness
+from elastic_core.text import plural
+
+MOST_JOBS = 500
+MOST_ADDED_SLOTS = 10_000
+SECONDS = 10.0  # of this machine, for each of the two courses
+
+
+def what_if(control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS) -> WhatIfAnswer:
+    """Both courses, of every active job that is not paused. Changes nothing.
+
+    Raises `UserError` for a policy, node or limit that there is not, `NotFound` for a job that there is not.
+    """
+    began = time.perf_counter()
+    snapshot = control.snapshot()
+    policy = control.policy().policy
+    changed_policy = asked.policy or policy
+    registry.get(changed_policy)  # before the first course is simulated
+    otherwise = replace(snapshot, nodes=_nodes(snapshot.nodes, asked), jobs=_changed_jobs(control, snapshot, asked))
+    if len(snapshot.jobs) > MOST_JOBS:
+        raise UserError(f"{len(snapshot.jobs)} jobs are active; at most {MOST_JOBS} can be simulated at once")
+    courses = [course(of, name, max_seconds) for of, name in ((snapshot, policy), (otherwise, changed_policy))]
+    fares = [_fares(result) for result in courses]
+    return WhatIfAnswer(
+        at=snapshot.now,
+        policy=policy,
+        changed_policy=changed_policy,
+        jobs=tuple(JobAhead(job_id=job, as_it_is=fares[0][job], changed=fares[1][job]) for job in fares[0]),
+        complete=all(result.complete for result in courses),
+        notes=tuple(_notes(snapshot)),
+        took_seconds=time.perf_counter() - began,
+    )
+
+
+def course(snapshot: Snapshot, policy: str, max_seconds: float = SECONDS) -> Result:
+    """The jobs of the snapshot, on its nodes, to their ends under a policy; or as far as that time is enough for."""
+    options = Options(noise=0.0, max_seconds=max_seconds, starving=True)
+    return simulate(workload_of(snapshot), _present(snapshot), registry.get(policy), options)
+
+
+def workload_of(snapshot: Snapshot) -> Workload:
+    """Times are the snapshot's own. A job whose slots are on no node that is present waits."""
+    there = set(snapshot.slots())
+    jobs = [_job(view, held=view.allocation is not None and there.issuperset(view.allocation.slots))
+            for view in _wanting(snapshot)]  # fmt: skip
+    return replace(workload("ahead", jobs), queues=snapshot.queues, starts_at=snapshot.now)
+
+
+def work_of(view: JobView) -> float:
+    """All of it, at least one sample more than is done: declared, expected, or as long again."""
+    if view.total_samples is not None:
+        work = float(view.total_samples)
+    elif view.work_forecast is not None:
+        work = _median(view.work_forecast.probabilities, view.work_forecast.totals)
+    elif view.expected_samples is not None:
+        work = view.expected_samples
+    else:
+        work = 2.0 * view.done_samples
+    return max(work, view.done_samples + 1.0)
+
+
+def _median(probabilities: Sequence[float], totals: Sequence[float]) -> float:
+    """The quantile that lies next to one half."""
+    return min(zip(probabilities, totals, strict=True), key=lambda quantile: abs(quantile[0] - 0.5))[1]
+
+
+def _wanting(snapshot: Snapshot) -> list[JobView]:
+    return [view for view in snapshot.jobs if not view.paused]
+
+
+def _job(view: JobView, *, held: bool) -> SimJob:
+    return SimJob(
+        job_id=view.job_id,
+        task=view.task,
+        submitted_at=view.submitted_at,
+        physics=_physics(view),
+        limits=view.limits,
+        queue=view.queue,
+        priority=view.priority,
+        deadline=view.deadline,
+        reported_noise=None if view.scale_invariant else view.noise_scale or 0.0,
+        learnt=view.throughput,
+        measured_before=view.profile,
+        done=float(view.done_samples),
+        held=view.allocation if held else None,
+    )
+
+
+def _physics(view: JobView) -> Physics:
+    work = work_of(view)
+    if view.limits.placed is not None:
+        slower = slowness(view.placed_speeds, view.limits.placed)
+        return PlacedPhysics(view.limits.placed, work, view.resize_seconds, slower)
+    noise = (view.noise_scale or 0.0) if view.scale_invariant else None
+    return FittedPhysics(StepTime.of(view.throughput, view.limits), view.limits, work, view.resize_seconds, noise)
+
+
+def _nodes(nodes: Sequence[Node], asked: WhatIf) -> tuple[Node, ...]:
+    known = {node.name for node in nodes if node.present}
+    for name in asked.without:
+        if name not in known:
+            raise UserError(f"there is no node {name!r} to leave out; there are {', '.join(sorted(known)) or 'none'}")
+    prices = {node.type: node.price_per_slot_hour for node in nodes}
+    added: list[Node] = []
+    for group in asked.add:
+        if not group.type or group.num_slots < 1 or group.count < 1:
+            raise UserError(f"{group.count} nodes of {group.num_slots} slots of type {group.type!r} cannot be added: "
+                            "each number is at least 1, and a type has a name")  # fmt: skip
+        if group.num_slots * group.count > MOST_ADDED_SLOTS:
+            raise UserError(f"{group.num_slots * group.count} more slots are too many: at most {MOST_ADDED_SLOTS}")
+        added += [
+            Node(name=f"added-{group.type}-{index}", type=group.type, num_slots=group.num_slots,
+                 price_per_slot_hour=prices.get(group.type, 0.0))
+            for index in range(len(added), len(added) + group.count)
+        ]  # fmt: skip
+    return tuple(node for node in nodes if node.name not in asked.without) + tuple(added)
+
+
+def _changed_jobs(control: ServiceControl, snapshot: Snapshot, asked: WhatIf) -> tuple[JobView, ...]:
+    changed: dict[str, JobView] = {}
+    views = {view.job_id: view for view in snapshot.jobs}
+    for job_id, changes in asked.jobs.items():
+        job = control.job(job_id)
+        if job_id not in views:
+            raise UserError(
+                f"job {job_id} is {job.state}, and neither holds nor wants slots now: nothing can be changed for it"
+            )
+        spec = changes.after(job.changes).applied(job.spec)
+        changed[job_id] = replace(views[job_id], priority=spec.priority, limits=limits_of(spec, job.facts))
+    return tuple(changed.get(view.job_id, view) for view in snapshot.jobs)
+
+
+def _present(snapshot: Snapshot) -> tuple[Node, ...]:
+    return tuple(node for node in snapshot.nodes if node.present)
+
+
+def _fares(result: Result) -> dict[str, Course]:
+    held: dict[str, list[Held]] = {}
+    for stretch in result.held:
+        held.setdefault(stretch.job_id, []).append(stretch)
+    return {job.job_id: _course(job, held.get(job.job_id, [])) for job in result.jobs}
+
+
+def _course(job: JobResult, held: Sequence[Held]) -> Course:
+    most = max((sum(stretch.nodes.values()) for stretch in held), default=0)
+    return Course(starts_at=job.started_at, ends_at=job.finished_at, most_slots=most, moves=job.resizes)
+
+
+def _notes(snapshot: Snapshot) -> list[str]:
+    jobs = _wanting(snapshot)
+    remarks: Mapping[str, list[JobView]] = {
+        "declare no amount of work: the median of what is expected of them is taken":
+            [job for job in jobs if job.total_samples is None],
+        "were never measured: their speed is a guess":
+            [job for job in jobs if not job.profile and not job.placed_speeds],
+        "have a budget or prefer low cost: that is not simulated":
+            [job for job in jobs if job.budget is not None or job.prefers_cost],
+        "are paused, and left out": [job for job in snapshot.jobs if job.paused],
+    }  # fmt: skip
+    return [f"{_named(found)} {what}" for what, found in remarks.items() if found]
+
+
+def _named(jobs: Sequence[JobView]) -> str:
+    shown = ", ".join(job.job_id for job in jobs[:5]) + (", ..." if len(jobs) > 5 else "")
+    return f"{plural(len(jobs), 'job')} ({shown})"

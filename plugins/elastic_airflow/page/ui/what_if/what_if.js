@@ -1,0 +1,115 @@
+// How the active jobs would fare with other nodes, another policy, other limits: asked of the server, which simulates both.
+
+import { clock, duration, el, plural } from "../format.js";
+import { base, followTheme, link, problem } from "../shell.js";
+
+const $ = (id) => document.getElementById(id);
+const LIMITS = ["priority", "min_slots", "max_slots"];
+const WORDS = { priority: "Priority", min_slots: "Min slots", max_slots: "Max slots" };
+let asked = 0;
+
+// What is filled in, as the API takes it.
+function question() {
+  const wanted = {}, number = (input) => (input.value === "" ? null : Number(input.value));
+  if ($("policy").value.trim()) wanted.policy = $("policy").value.trim();
+  if ($("type").value.trim() || $("slots").value || $("count").value) {
+    wanted.add = [{ type: $("type").value.trim(), num_slots: number($("slots")) ?? 1, count: number($("count")) ?? 1 }];
+  }
+  const without = $("without").value.split(/[\s,]+/).filter(Boolean);
+  if (without.length) wanted.without = without;
+  const jobs = {};
+  for (const input of $("rows").querySelectorAll("input")) {
+    if (input.value !== "") (jobs[input.dataset.job] ??= {})[input.name] = number(input);
+  }
+  if (Object.keys(jobs).length) wanted.jobs = jobs;
+  return wanted;
+}
+
+async function ask() {
+  const turn = ++asked;
+  document.querySelector("table").setAttribute("aria-busy", "true");
+  $("ask").disabled = true;
+  $("summary").textContent = "Being simulated…";
+  let failure = null;
+  try {
+    const answer = await fetch("../../api/v1/what-if", {
+      method: "POST", credentials: "same-origin", headers: { "content-type": "application/json" }, body: JSON.stringify(question()),
+    });
+    const told = answer.ok ? await answer.json() : null;
+    if (!answer.ok) failure = await problem(answer);
+    if (turn !== asked) return; // a later question has been put
+    if (told) draw(told);
+  } catch (error) {
+    if (turn !== asked) return;
+    failure = error.message;
+  }
+  if (failure) $("summary").textContent = "Not answered; below is the last answer, if there was one.";
+  $("banners").replaceChildren(...(failure ? [el("p", { class: "banner bad" }, failure)] : []));
+  document.querySelector("table").setAttribute("aria-busy", "false");
+  $("ask").disabled = false;
+}
+
+function draw(told) {
+  const values = Object.fromEntries([...$("rows").querySelectorAll("input")].map((input) => [`${input.dataset.job} ${input.name}`, input.value]));
+  $("policy").placeholder = told.policy;
+  $("rows").replaceChildren(...told.jobs.map((job) => row(job, told, values)));
+  $("none").hidden = told.jobs.length > 0;
+  $("summary").textContent = summary(told);
+  $("notes").replaceChildren(...told.notes.map((note) => el("li", {}, note)));
+}
+
+function summary(told) {
+  const both = told.jobs.filter((job) => job.as_it_is.ends_at !== null && job.changed.ends_at !== null);
+  const mean = (which) => both.reduce((sum, job) => sum + job[which].ends_at - told.at, 0) / both.length;
+  const policies = told.policy === told.changed_policy ? `under ${told.policy}` : `under ${told.policy}, then under ${told.changed_policy}`;
+  const means = both.length ? `: done after ${duration(mean("as_it_is"))} in the mean as it is, ${duration(mean("changed"))} then` : "";
+  return `Simulated at ${clock(told.at)} ${policies}, ${plural(told.jobs.length, "job")}${means}.${told.complete ? "" : " There was too much to simulate: some ends are not known."}`;
+}
+
+function row(job, told, values) {
+  const inputs = LIMITS.map((name) => {
+    const input = el("input", { type: "number", name, "data-job": job.job_id, "aria-label": `${WORDS[name]} of ${job.job_id}`, placeholder: "as is", min: name === "priority" ? null : 1 });
+    input.value = values[`${job.job_id} ${name}`] ?? "";
+    return el("td", {}, input);
+  });
+  const when = (at) => el("td", { class: "number", title: at === null ? null : new Date(at * 1000).toLocaleString() }, instant(at, told));
+  const before = job.as_it_is, after = job.changed;
+  return el("tr", { "data-id": job.job_id }, el("td", { title: job.job_id }, job.job_id), ...inputs,
+    when(before.starts_at), when(before.ends_at), when(after.starts_at), when(after.ends_at), sooner(before.ends_at, after.ends_at));
+}
+
+function instant(at, told) {
+  if (at === null) return told.complete ? "never" : "not known";
+  return at - told.at < 1 ? "now" : `in ${duration(at - told.at)}`;
+}
+
+function sooner(before, after) {
+  if (before === null || after === null) return el("td", { class: "number" });
+  if (Math.abs(before - after) < 1) return el("td", { class: "number" }, "=");
+  const later = after > before;
+  return el("td", { class: `number ${later ? "later" : "sooner"}` }, `${later ? "-" : ""}${duration(Math.abs(before - after))}`);
+}
+
+// Names to choose from. That there are none to offer keeps nobody from asking.
+async function offer() {
+  const answer = await fetch("../../api/v1/nodes", { credentials: "same-origin" }).catch(() => null);
+  if (!answer?.ok) return;
+  const nodes = (await answer.json()).filter((node) => node.present);
+  $("types").replaceChildren(...[...new Set(nodes.map((node) => node.type))].sort().map((value) => el("option", { value })));
+  $("nodes").replaceChildren(...nodes.map((node) => el("option", { value: node.name })));
+}
+
+followTheme();
+link($("cluster"), `${base}/plugin/elastic`);
+link($("jobs"), `${base}/plugin/elastic-jobs`);
+$("question").addEventListener("submit", (event) => {
+  event.preventDefault();
+  ask();
+});
+$("question").addEventListener("reset", () => {
+  for (const input of $("rows").querySelectorAll("input")) input.value = "";
+  setTimeout(ask); // once the form is empty
+});
+$("rows").addEventListener("keydown", (event) => event.key === "Enter" && ask());
+offer();
+ask();

@@ -1,0 +1,71 @@
+"""The what-if page in a browser: what is asked is simulated, nothing is changed, and what is wrong is said."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from elastic_core.control.plane import LedgerControl
+from tests.builders import FACTS, Life, a_spec
+
+LATER_THAN_NOW = "in "
+
+
+@pytest.fixture
+def asked(page: Page, address: str, shown: LedgerControl) -> Page:
+    """job-a holds all slots, job-b waits for them."""
+    shown.submit("job-a", a_spec(slots=(4, 4)), FACTS)
+    Life(shown, shown.trainer, "job-a").start()
+    shown.submit("job-b", a_spec(slots=(2, 2)), FACTS)
+    shown.acquire("job-b__seg_0")
+    page.goto(f"{address}what_if/what_if.html")
+    expect(page.get_by_role("status")).to_contain_text("2 jobs")
+    return page
+
+
+def cell(page: Page, job_id: str, column: int):  # type: ignore[no-untyped-def]
+    return page.locator(f"tr[data-id={job_id}] td:nth-child({column})")
+
+
+STARTS, STARTS_THEN, ENDS_THEN, SOONER = 5, 7, 8, 9
+
+
+def test_with_more_nodes_who_waits_starts_now(asked: Page, shown: LedgerControl) -> None:
+    before = shown.snapshot()
+    expect(cell(asked, "job-b", STARTS)).to_contain_text(LATER_THAN_NOW)
+    expect(cell(asked, "job-b", SOONER)).to_have_text("=")
+    asked.get_by_label("Number").fill("1")
+    asked.get_by_label("of type").fill("cpu")
+    asked.get_by_label("with slots").fill("2")
+    asked.get_by_role("button", name="Simulate").click()
+    expect(cell(asked, "job-b", STARTS_THEN)).to_have_text("now")
+    expect(cell(asked, "job-b", STARTS)).to_contain_text(LATER_THAN_NOW)
+    expect(cell(asked, "job-b", SOONER)).to_have_class("number sooner")
+    asked.get_by_role("button", name="As it is").click()
+    expect(cell(asked, "job-b", SOONER)).to_have_text("=")
+    assert shown.snapshot() == before
+
+
+def test_limits_are_set_in_a_jobs_row_and_stay_there(asked: Page) -> None:
+    for name in ("Min slots", "Max slots"):
+        asked.get_by_label(f"{name} of job-a", exact=True).fill("2")
+    asked.get_by_label("Max slots of job-a", exact=True).press("Enter")
+    expect(cell(asked, "job-a", SOONER)).to_have_class("number later")
+    expect(asked.get_by_label("Max slots of job-a", exact=True)).to_have_value("2")
+
+
+def test_who_could_not_run_at_all_never_starts_again(asked: Page) -> None:
+    asked.get_by_label("Names").fill("node-b")
+    asked.get_by_role("button", name="Simulate").click()
+    expect(cell(asked, "job-a", ENDS_THEN)).to_have_text("never")
+
+
+def test_what_is_wrong_is_said_and_the_last_answer_stays(asked: Page) -> None:
+    asked.get_by_label("Decided by").fill("fixd")
+    asked.get_by_role("button", name="Simulate").click()
+    expect(asked.locator(".banner")).to_contain_text("Did you mean 'fixed'?")
+    expect(asked.locator("#rows tr")).to_have_count(2)
+    asked.get_by_label("Decided by").fill("fixed")
+    asked.get_by_role("button", name="Simulate").click()
+    expect(asked.get_by_role("status")).to_contain_text("under fair_share, then under fixed")
+    expect(asked.locator(".banner")).to_have_count(0)

@@ -1,0 +1,104 @@
+"""`POST /api/v1/what-if`: whoever may look may ask, one at a time, within bounds; and the client's word for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Header, HTTPException
+
+from elastic_core.client import RestClient
+from elastic_core.control.plane import LedgerControl
+from elastic_core.control.rpc import what_if_api
+from elastic_core.control.rpc.http_api import create_app
+from elastic_core.protocol.rest.what_if import AddedNodes, WhatIf
+from elastic_core.spec.job_changes import JobChanges
+from tests.builders import CONTROL_SECRET, FACTS, a_spec
+from tests.control.serving import served
+
+READER = {"authorization": "Bearer reader", "content-type": "application/json"}
+
+
+@pytest.fixture
+def address(control: LedgerControl) -> Iterator[str]:
+    """Who reads may not write."""
+
+    def reads(authorization: str = Header(default="")) -> None:
+        if authorization != "Bearer reader":
+            raise HTTPException(401)
+
+    def writes() -> None:
+        raise HTTPException(403)
+
+    app = FastAPI()
+    app.mount(
+        "/elastic", create_app(control, service_secret=CONTROL_SECRET, user_reads=reads, user_writes=writes)
+    )  # fmt: skip
+    for job_id in ("job-a", "job-b"):
+        control.submit(job_id, a_spec(slots=(4, 4)), FACTS)
+        control.acquire(f"{job_id}__seg_0")
+    with served(app) as url:
+        yield url
+
+
+def ask(address: str, body: Any, headers: dict[str, str] = READER) -> httpx.Response:
+    return httpx.post(f"{address}/elastic/api/v1/what-if", json=body, headers=headers, timeout=60)
+
+
+def test_who_may_look_may_ask_and_a_stranger_may_not(address: str, control: LedgerControl) -> None:
+    before = control.snapshot()
+    assert ask(address, {}, {"content-type": "application/json"}).status_code == 401
+    answer = ask(address, {"add": [{"type": "cpu", "num_slots": 4}]})
+    assert answer.status_code == 200, answer.text
+    a, b = answer.json()["jobs"]
+    assert a["as_it_is"]["ends_at"] < b["as_it_is"]["ends_at"]
+    assert b["changed"]["ends_at"] < b["as_it_is"]["ends_at"]
+    assert control.snapshot() == before
+
+
+def test_it_is_refused_to_a_page_of_another_site(address: str) -> None:
+    assert ask(address, {}, {**READER, "origin": "https://elsewhere.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({"nodes": 3}, "nodes: Extra inputs are not permitted"),
+        ({"add": [{"type": "cpu", "num_slots": 0}]}, "add.0.num_slots"),
+        ({"add": [{"type": "cpu", "num_slots": 10**9}]}, "add.0.num_slots"),
+        ({"without": ["x"] * 501}, "without"),
+        ({"policy": "fixd"}, "Did you mean 'fixed'?"),
+        ({"jobs": {"job-a": {"min_slots": 9, "max_slots": 3}}}, "slots"),
+        ([], "body"),
+    ],
+)
+def test_a_wrong_question_is_refused_with_words(address: str, body: Any, problem: str) -> None:
+    answer = ask(address, body)
+    assert answer.status_code == 422
+    assert problem in answer.json()["message"]
+
+
+def test_one_question_at_a_time(address: str) -> None:
+    with what_if_api._answering:
+        busy = ask(address, {})
+    assert (busy.status_code, busy.json()["message"]) == (
+        409, "another what-if is being answered; ask again in a moment",
+    )  # fmt: skip
+    assert ask(address, {}).status_code == 200
+
+
+def test_the_client_asks_and_is_answered_in_records(address: str) -> None:
+    asked = WhatIf(
+        policy="fixed", add=(AddedNodes(type="cpu", num_slots=2, count=2),), without=("node-a",),
+        jobs={"job-b": JobChanges(priority=5)},
+    )  # fmt: skip
+    with RestClient(address, token="reader") as client:
+        answer = client.what_if(asked)
+    assert (answer.policy, answer.changed_policy, answer.complete) == ("fair_share", "fixed", True)
+    a, b = answer.jobs
+    assert a.as_it_is.starts_at == answer.at
+    assert b.changed.starts_at == answer.at
+    assert a.changed.ends_at is not None
+    assert any("never measured" in note for note in answer.notes)

@@ -1,0 +1,132 @@
+"""From the state that a pool is in: what its jobs hold, have done and have measured is where the simulation begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from elastic_core.domain import (
+    Allocation,
+    JobView,
+    Layout,
+    Limits,
+    Node,
+    ProfilePoint,
+    SegmentState,
+    Snapshot,
+    WorkForecast,
+)
+from elastic_core.predict.speed.fit import job_models
+from elastic_core.sim.projection import course, work_of, workload_of
+
+NOW = 1_700_000_000.0
+LIMITS = Limits(
+    slot_counts=(1, 2, 4), types=("cpu",), min_batch=16, max_batch=16, requested_slots=2, requested_batch=16
+)
+POOL = (Node(name="node-a", type="cpu", num_slots=2), Node(name="node-b", type="cpu", num_slots=2))
+MEASURED = tuple(
+    ProfilePoint(
+        num_slots=slots, num_nodes=1, type="cpu", global_batch=16, local_batch=16 // slots, accumulation=1,
+        step_seconds=0.4 / slots, sync_seconds=0.0, count=500,
+    )
+    for slots in (1, 2)
+)  # fmt: skip
+ON_A = Allocation(slots=POOL[0].slots(), global_batch=16, layout=Layout(data=2))
+ON_B = Allocation(slots=POOL[1].slots(), global_batch=16, layout=Layout(data=2))
+
+
+def view(job_id: str, at: float = 0.0, held: Allocation | None = None, **more: Any) -> JobView:
+    """16,000 samples, at 80 a second on two slots: 200 s."""
+    values: dict[str, Any] = {
+        "name": job_id, "queue": "default", "priority": 0, "submitted_at": NOW - 100.0 + at, "deadline": None,
+        "limits": LIMITS, "total_samples": 16_000, "done_samples": 0, "segment_id": f"{job_id}__seg_0",
+        "segment_state": SegmentState.WAITING if held is None else SegmentState.RUNNING, "allocation": held,
+        "last_batch": None if held is None else 16, "profile": MEASURED, "throughput": job_models(MEASURED, LIMITS),
+        "resize_seconds": 3.0,
+    }  # fmt: skip
+    return JobView(job_id=job_id, **{**values, **more})
+
+
+def picture(*jobs: JobView, nodes: tuple[Node, ...] = POOL) -> Snapshot:
+    return Snapshot(version=1, now=NOW, nodes=nodes, jobs=jobs)
+
+
+def ends(snapshot: Snapshot, policy: str = "fixed") -> dict[str, float]:
+    """Seconds from now."""
+    result = course(snapshot, policy)
+    assert result.complete
+    return {job.job_id: job.finished_at - NOW for job in result.jobs if job.finished_at is not None}
+
+
+def test_a_job_that_runs_goes_on_where_it_is_without_a_start() -> None:
+    assert ends(picture(view("a", held=ON_A, done_samples=8_000))) == {"a": pytest.approx(100.0, rel=0.05)}
+
+
+def test_a_job_that_waits_starts_where_room_is_and_pays_for_its_start() -> None:
+    assert ends(picture(view("a"))) == {"a": pytest.approx(203.0, rel=0.05)}
+
+
+def test_who_waits_for_slots_that_are_held_starts_when_their_holder_ends() -> None:
+    pool = POOL[:1]
+    found = ends(picture(view("a", held=ON_A, done_samples=8_000), view("b", at=1.0), nodes=pool))
+    assert found == {"a": pytest.approx(100.0, rel=0.05), "b": pytest.approx(303.0, rel=0.05)}
+
+
+def test_slots_on_a_node_that_is_left_out_are_lost_and_the_job_starts_elsewhere() -> None:
+    job = view("a", held=ON_A, done_samples=8_000)
+    assert ends(picture(job, nodes=POOL[1:])) == {"a": pytest.approx(103.0, rel=0.05)}
+
+
+def test_another_node_is_room_for_who_waits() -> None:
+    jobs = view("a", held=ON_A), view("b", at=1.0, held=ON_B), view("c", at=2.0)
+    more = Node(name="added-cpu-0", type="cpu", num_slots=2)
+    assert ends(picture(*jobs))["c"] == pytest.approx(403.0, rel=0.05)
+    assert ends(picture(*jobs, nodes=(*POOL, more)))["c"] == pytest.approx(203.0, rel=0.05)
+
+
+@pytest.mark.parametrize("policy", ["horizon", "elastic_batch", "fair_share", "sia"])
+def test_any_policy_begins_with_what_is_held(policy: str) -> None:
+    found = course(picture(view("a", held=ON_A), view("b", at=1.0)), policy)
+    assert found.complete
+    assert [job.started_at for job in found.jobs] == [NOW, pytest.approx(NOW, abs=60.0)]
+
+
+def test_a_job_that_is_paused_is_left_out() -> None:
+    assert [job.job_id for job in workload_of(picture(view("a", paused="later"), view("b"))).jobs] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("more", "work"),
+    [
+        ({}, 16_000.0),
+        ({"total_samples": 100, "done_samples": 500}, 501.0),
+        ({"total_samples": None, "expected_samples": 9_000.0}, 9_000.0),
+        ({"total_samples": None, "done_samples": 700}, 1_400.0),
+        ({"total_samples": None}, 1.0),
+    ],
+)
+def test_the_work_of_a_job_is_declared_or_expected_or_as_long_again(more: dict[str, Any], work: float) -> None:
+    assert work_of(view("a", **more)) == work
+
+
+def test_of_a_forecast_the_median_counts() -> None:
+    forecast = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(1_000.0, 3_000.0, 9_000.0), source="loss curve")
+    assert work_of(view("a", total_samples=None, work_forecast=forecast, expected_samples=5.0)) == 3_000.0
+
+
+def test_work_in_scale_invariant_samples_is_done_at_the_rate_of_the_goodput() -> None:
+    """At noise 0 a step of any batch is worth one at the reference batch: four times as many samples for the same."""
+    limits = replace(LIMITS, min_batch=64, max_batch=64, requested_batch=64, base_batch=16)
+    measured = tuple(replace(point, global_batch=64, local_batch=64 // point.num_slots) for point in MEASURED)
+    more = {"limits": limits, "profile": measured, "throughput": job_models(measured, limits)}
+    held = replace(ON_A, global_batch=64)
+    raw = view("a", held=held, **more)
+    assert ends(picture(raw))["a"] == pytest.approx(50.0, rel=0.05)
+    assert ends(picture(replace(raw, scale_invariant=True)))["a"] == pytest.approx(200.0, rel=0.05)
+
+
+def test_a_job_that_can_never_run_is_no_error_and_keeps_nobody_from_its_end() -> None:
+    wide = replace(LIMITS, slot_counts=(8,), requested_slots=8)
+    assert ends(picture(view("a", held=ON_A), view("b", at=1.0, limits=wide))) == {"a": pytest.approx(200.0, rel=0.05)}
