@@ -45,7 +45,9 @@ def what_if(
 
 def _print(answer: WhatIfAnswer) -> None:
     changed = answer.changed_policy if answer.changed_policy != answer.policy else "the same policy"
-    typer.echo(f"Simulated from now on, under {answer.policy}; changed: under {changed}.")
+    typer.echo(
+        f"Simulated from now on, in {span(answer.took_seconds)}: under {answer.policy}; changed: under {changed}."
+    )
     rows = [
         (job.job_id, *_shown(answer, job.as_it_is), *_shown(answer, job.changed), _gain(job)) for job in answer.jobs
     ]

@@ -38,7 +38,7 @@ def test_two_more_slots_let_a_job_start_now_that_would_wait_for_an_end(busy: Led
     row = next(line for line in said.splitlines() if line.startswith("job-b"))
     assert row.split()[1] == "in"
     assert "now" in row
-    assert "Simulated from now on, under fair_share; changed: under the same policy." in said
+    assert ": under fair_share; changed: under the same policy." in said
     told = json.loads(elastic("--add", "cpu:2", "--json"))
     (a, b) = told["jobs"]
     assert (a["job_id"], a["as_it_is"]["starts_at"], a["as_it_is"]["most_slots"]) == ("job-a", told["at"], 4)
