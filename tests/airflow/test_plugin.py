@@ -83,8 +83,9 @@ def test_the_page_is_in_the_navigation_and_asks_for_nothing_elsewhere() -> None:
     views = ElasticPlugin().external_views
     assert [view["href"] for view in views] == [
         "/elastic/page/", "/elastic/page/table.html", "/elastic/page/what_if/what_if.html",
+        "/elastic/page/decisions/decisions.html",
     ]  # fmt: skip
-    assert len({view["url_route"] for view in views}) == 3
+    assert len({view["url_route"] for view in views}) == 4
     for view in views:
         assert view["destination"] == "nav"
         assert all(view[key].startswith("/elastic/page/") for key in ("href", "icon"))

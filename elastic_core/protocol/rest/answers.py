@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from elastic_core.domain import Plan
 from elastic_core.protocol.records import JobStatus, NodeStatus
 
 MOST_JOBS = 500  # of a page
@@ -54,6 +55,15 @@ class ClusterShown:
     nodes: tuple[NodeStatus, ...]
     slots: tuple[SlotShown, ...]
     waiting: tuple[JobWaiting, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionReplayed:
+    """A recorded decision made again from its inputs. `same`: the policy decides today as it did."""
+
+    decision_id: int
+    same: bool
+    again: Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

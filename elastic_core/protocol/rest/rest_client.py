@@ -32,7 +32,7 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
-from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, JobLog, JobPage, SortBy
+from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, DecisionReplayed, JobLog, JobPage, SortBy
 from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.waiting import growing
@@ -192,6 +192,10 @@ class RestClient:
 
     def decision(self, decision_id: int) -> DecisionRecord:
         return self._get(DecisionRecord, f"/decisions/{decision_id}")
+
+    def replay(self, decision_id: int) -> DecisionReplayed:
+        """What its policy decides today from the inputs of a recorded decision."""
+        return self._get(DecisionReplayed, f"/decisions/{decision_id}/replay")
 
     def forecast_report(self, jobs: int = 1000) -> ForecastReport:
         return self._get(ForecastReport, "/forecasts", {"jobs": jobs})

@@ -102,6 +102,7 @@ async function offer() {
 followTheme();
 link($("cluster"), `${base}/plugin/elastic`);
 link($("jobs"), `${base}/plugin/elastic-jobs`);
+link($("decisions"), `${base}/plugin/elastic-decisions`);
 $("question").addEventListener("submit", (event) => {
   event.preventDefault();
   ask();

@@ -1,10 +1,11 @@
-"""`POST /api/v1/what-if`: how the active jobs would fare with other nodes, another policy, other limits.
+"""Questions that a policy has to work for: `POST /api/v1/what-if`, and `GET /api/v1/decisions/{id}/replay`.
 
-It changes nothing, so whoever may look may ask. One question at a time, because it runs beside what matters more.
+They change nothing, so whoever may look may ask. One at a time, because they run beside what matters more.
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.errors import Conflict
 from elastic_core.protocol.encoding import dumps
+from elastic_core.protocol.rest.answers import DecisionReplayed
 from elastic_core.protocol.rest.what_if import AddedNodes, WhatIf, WhatIfAnswer
 from elastic_core.spec.job_changes import JobChanges
 
@@ -48,20 +50,40 @@ class WhatIfWanted(Asked):
         )
 
 
-def what_if_router(control: LedgerControl, reads: Dependency, body: Dependency) -> APIRouter:
-    router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads), Depends(refuse_other_sites)], tags=["pool"])
+def questions_router(control: LedgerControl, reads: Dependency, body: Dependency) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)], tags=["pool"])
+    same_site = [Depends(refuse_other_sites)]
 
-    @router.post("/what-if", responses=gives(WhatIfAnswer), openapi_extra=takes(WhatIfWanted))
+    @router.post(
+        "/what-if", responses=gives(WhatIfAnswer), openapi_extra=takes(WhatIfWanted), dependencies=same_site
+    )  # fmt: skip
     def ask(content: Annotated[bytes, Depends(body)]) -> Response:
         """How the active jobs would fare: simulated, twice, within half a minute. Nothing is changed."""
         from elastic_core.sim.projection import what_if  # nothing else of this API needs the simulator
 
         asked = parsed(content, WhatIfWanted).question()
-        if not _answering.acquire(blocking=False):
-            raise Conflict("another what-if is being answered; ask again in a moment")
-        try:
-            return Response(dumps(to_json(what_if(control, asked))), media_type="application/json")
-        finally:
-            _answering.release()
+        with _one_at_a_time():
+            return _json(what_if(control, asked))
+
+    @router.get("/decisions/{decision_id}/replay", responses=gives(DecisionReplayed))
+    def replay(decision_id: int) -> Response:
+        """What its policy decides today from the inputs of a recorded decision."""
+        with _one_at_a_time():
+            again = control.replay(decision_id)
+        return _json(DecisionReplayed(decision_id=decision_id, same=again.same, again=again.again))
 
     return router
+
+
+def _json(value: Any) -> Response:
+    return Response(dumps(to_json(value)), media_type="application/json")
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    if not _answering.acquire(blocking=False):
+        raise Conflict("another what-if or replay is being answered; ask again in a moment")
+    try:
+        yield
+    finally:
+        _answering.release()

@@ -1,4 +1,4 @@
-"""`POST /api/v1/what-if`: whoever may look may ask, one at a time, within bounds; and the client's word for it."""
+"""What-if and replay over REST: whoever may look may ask, one at a time, within bounds; and what the client gets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from fastapi import FastAPI, Header, HTTPException
 
 from elastic_core.client import RestClient
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc import what_if_api
+from elastic_core.control.rpc import questions_api
 from elastic_core.control.rpc.http_api import create_app
+from elastic_core.errors import NotFound
 from elastic_core.protocol.rest.what_if import AddedNodes, WhatIf
 from elastic_core.spec.job_changes import JobChanges
 from tests.builders import CONTROL_SECRET, FACTS, a_spec
@@ -81,10 +82,10 @@ def test_a_wrong_question_is_refused_with_words(address: str, body: Any, problem
 
 
 def test_one_question_at_a_time(address: str) -> None:
-    with what_if_api._answering:
+    with questions_api._answering:
         busy = ask(address, {})
     assert (busy.status_code, busy.json()["message"]) == (
-        409, "another what-if is being answered; ask again in a moment",
+        409, "another what-if or replay is being answered; ask again in a moment",
     )  # fmt: skip
     assert ask(address, {}).status_code == 200
 
@@ -102,3 +103,14 @@ def test_the_client_asks_and_is_answered_in_records(address: str) -> None:
     assert b.changed.starts_at == answer.at
     assert a.changed.ends_at is not None
     assert any("never measured" in note for note in answer.notes)
+
+
+def test_a_decision_is_made_again_from_its_inputs(address: str, control: LedgerControl) -> None:
+    with RestClient(address, token="reader") as client:
+        newest = client.decisions(limit=1)[0]
+        again = client.replay(newest.decision_id)
+        recorded = client.decision(newest.decision_id)
+        assert (again.decision_id, again.same, again.again) == (newest.decision_id, True, recorded.plan)
+        with pytest.raises(NotFound, match="there is no decision 999999"):
+            client.replay(999_999)
+    assert httpx.get(f"{address}/elastic/api/v1/decisions/{newest.decision_id}/replay").status_code == 401

@@ -1,0 +1,69 @@
+"""The page of decisions in a browser: what a policy saw, what it gave, and whether it would do so again."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from elastic_core.control.plane import LedgerControl
+from tests.builders import FACTS, Life, a_spec
+
+
+@pytest.fixture
+def decided(page: Page, address: str, shown: LedgerControl) -> Page:
+    """job-a has all four slots, then job-b asks for two of them."""
+    shown.submit("job-a", a_spec(), FACTS)
+    Life(shown, shown.trainer, "job-a").start()
+    shown.submit("job-b", a_spec(slots=(2, 2)), FACTS)
+    shown.acquire("job-b__seg_0")
+    page.goto(f"{address}decisions/decisions.html")
+    expect(page.get_by_role("heading", level=3)).to_contain_text("Decision")
+    return page
+
+
+def test_the_newest_is_shown_with_what_was_seen_and_given_and_why(decided: Page, shown: LedgerControl) -> None:
+    newest = shown.decisions(1)[0]
+    expect(decided.get_by_role("heading", level=3)).to_have_text(f"Decision {newest.decision_id}")
+    row = decided.locator("#shown tr[data-id=job-b]")
+    expect(row.locator("td").nth(3)).to_have_text("none")
+    expect(row.locator("td").nth(4)).to_have_text("2 cpu")
+    reason = shown.decision(newest.decision_id).plan.targets["job-b"].reason
+    expect(decided.locator("#shown")).to_contain_text(reason)
+    expect(decided.locator("#shown")).to_contain_text("4 cpu on 2")
+
+
+def test_an_older_one_is_chosen_and_stays_while_newer_ones_come(
+    decided: Page, shown: LedgerControl, address: str
+) -> None:
+    first = shown.decisions(500)[-1].decision_id
+    decided.locator(f"#list button[data-id='{first}']").click()
+    expect(decided.get_by_role("heading", level=3)).to_have_text(f"Decision {first}")
+    shown.cancel("job-b", "enough")
+    shown.decide("a test")
+    newest = shown.decisions(1)[0].decision_id
+    expect(decided.locator(f"#list button[data-id='{newest}']")).to_be_visible()
+    expect(decided.get_by_role("heading", level=3)).to_have_text(f"Decision {first}")
+
+
+def test_it_is_decided_again_and_the_same(decided: Page) -> None:
+    decided.get_by_role("button", name="Decide again from these inputs").click()
+    expect(decided.get_by_role("status")).to_have_text("Decided the same today.")
+
+
+def test_there_are_pages_of_older_ones(page: Page, address: str, shown: LedgerControl) -> None:
+    shown.submit("job-a", a_spec(), FACTS)
+    for number in range(31):
+        shown.set_policy("fair_share" if number % 2 else "fixed")
+    page.goto(f"{address}decisions/decisions.html")
+    oldest = shown.decisions(500)[-1].decision_id
+    expect(page.locator("#list button")).to_have_count(30)
+    page.get_by_role("button", name="Older").click()
+    expect(page.locator(f"#list button[data-id='{oldest}']")).to_be_visible()
+    expect(page.get_by_role("button", name="Older")).to_be_disabled()
+    page.get_by_role("button", name="Newest").click()
+    expect(page.locator("#list button")).to_have_count(30)
+
+
+def test_one_that_is_gone_is_told(page: Page, address: str) -> None:
+    page.goto(f"{address}decisions/decisions.html?decision=77")
+    expect(page.locator(".banner")).to_contain_text("no decision 77")
