@@ -48,7 +48,7 @@ class OnBehalf:
     host_user: str | None = None  # the person at the host, who is the operator
     user: str | None = None  # this user of Airflow, with no more rights than theirs
     run: tuple[str, str] | None = None  # (dag id, run id): who started that run
-    marked: bool = False  # of that run: not who started it, but who marked, cleared or deleted something of it last
+    marked: bool = False  # of that run: not who started it, but who marked or cleared something of it last
 
     def header(self) -> str:
         return json.dumps({name: value for name, value in to_json(self).items() if value})
@@ -84,7 +84,7 @@ class Users(Protocol):
         """Who started a run: a user, the operator at Airflow's command line, or the DAG itself by its schedule."""
 
     def marked(self, dag_id: str, run_id: str) -> Caller:
-        """Who has marked, cleared or deleted something of a run last, by Airflow's audit log."""
+        """Who has marked or cleared something of a run last, by Airflow's log. `Forbidden` where it was deleted."""
 
 
 class NoDirectory:

@@ -19,7 +19,7 @@ from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
 
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import Forbidden, InfrastructureError
 from elastic_core.protocol.callers import UNKNOWN_USER, Caller, Way
 from elastic_core.spec.user_groups import GroupsFile
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 GROUP_FIELDS = ("role", "roles", "groups", "teams")  # what auth managers call them
 RECENT = timedelta(minutes=10)  # that an act of a user in Airflow may be old when its trigger tells of it
+DELETION = "delete_dag_run"
 ACTS = ("patch_task_instance", "patch_task_group_instances", "post_clear_task_instances", "patch_dag_run",
-        "clear_dag_run", "delete_dag_run", "bulk_dag_runs", "bulk_clear_dag_runs")  # fmt: skip
+        "clear_dag_run", DELETION, "bulk_dag_runs", "bulk_clear_dag_runs")  # fmt: skip
 
 
 class AirflowUsers:
@@ -56,12 +57,17 @@ class AirflowUsers:
         return self.named(name or f"dag:{dag_id}", way)
 
     def marked(self, dag_id: str, run_id: str) -> Caller:
-        """Nobody's rights where Airflow's log does not tell (acts on many tasks at once do not name the run)."""
-        query = select(Log.owner).where(
+        """Nobody's rights where Airflow's log does not tell (acts on many tasks at once do not name the run).
+
+        A trigger whose run was deleted may look when the run is there again, and take its new tasks for cleared ones.
+        """
+        query = select(Log.owner, Log.event).where(
             Log.dag_id == dag_id, Log.run_id == run_id, Log.event.in_(ACTS), Log.dttm > datetime.now(UTC) - RECENT
         )
         with create_session() as session:
-            name = session.scalar(query.order_by(Log.id.desc()).limit(1))
+            name, event = session.execute(query.order_by(Log.id.desc()).limit(1)).one_or_none() or (None, None)
+        if event == DELETION:
+            raise Forbidden(f"run {run_id!r} of {dag_id!r} was deleted: no task of it was marked or cleared since")
         return self.named(name, Way.AIRFLOW) if name else Caller(name=UNKNOWN_USER, way=Way.AIRFLOW)
 
     def _caller(self, name: str, way: Way, groups: frozenset[str]) -> Caller:

@@ -26,7 +26,7 @@ from sqlalchemy import insert
 from elastic_airflow.airflow_runs import AirflowJobRuns
 from elastic_airflow.airflow_users import AirflowUsers, groups_of
 from elastic_airflow.api_server import acting_user
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import Forbidden, InfrastructureError
 from elastic_core.protocol.callers import UNKNOWN_USER, Caller, Way
 from elastic_core.settings import Settings
 
@@ -136,6 +136,16 @@ def test_who_marked_a_run_is_the_last_who_acted_on_it_of_late(users: AirflowUser
     logged("root", "get_task_instance")
     marked = users.marked("elastic_job", "job-a")
     assert (marked.name, marked.way, marked.groups) == ("ann", Way.AIRFLOW, {"user", "vision"})
+
+
+def test_in_a_run_that_was_deleted_and_is_there_again_nobody_has_marked_anything(users: AirflowUsers) -> None:
+    """Its trigger may look for what a user did when the run that was started in its place is there already."""
+    logged("ann", "patch_dag_run")
+    logged("ann", "delete_dag_run")
+    with pytest.raises(Forbidden, match="run 'job-a' of 'elastic_job' was deleted: no task of it was marked"):
+        users.marked("elastic_job", "job-a")
+    logged("ann", "post_clear_task_instances")
+    assert users.marked("elastic_job", "job-a").name == "ann"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ def who_started(ti: Any, way: Way) -> OnBehalf:
 
 
 def who_marked(dag_id: str, run_id: str) -> OnBehalf:
-    """Whoever has just marked, cleared or deleted something of this run."""
+    """Whoever has just marked or cleared something of this run."""
     return OnBehalf(way=Way.AIRFLOW, run=(dag_id, run_id), marked=True)
 
 
