@@ -61,7 +61,7 @@ def address(shown: LedgerControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         yield f"{url}/elastic/page/"
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.nightly)])  # they behave the same
 def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     """Fails with what the page's scripts complain of."""
     context = browser.new_context(color_scheme=request.param, viewport={"width": 1280, "height": 900})
