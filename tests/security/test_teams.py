@@ -142,6 +142,9 @@ ROLES = {
 }
 
 
+QUESTIONS = {"/api/v1/what-if"}  # they have a body and change nothing: whoever may look may ask
+
+
 def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
     acting = {
         route.path
@@ -152,7 +155,7 @@ def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
     named = set(ROUTES)
     for example, part in parts.items():
         named = {path.replace(example, part) for path in named}
-    assert acting == named
+    assert acting - QUESTIONS == named
 
 
 @pytest.mark.parametrize("path", ROUTES)

@@ -153,12 +153,13 @@ class LeaseHeartbeat:
     def _obey(self, order: LaunchOrder, directive: Directive, reason: str, slots: Sequence[Slot]) -> None:
         if self._standby is not None and directive is Directive.GO_ON:
             self._standby.dismiss_unneeded()
-        self._awaits_workers = False
-        if directive is Directive.BOUNDARY:
-            additional = [slot for slot in slots if slot not in order.allocation.slots]
-            if self._standby is not None and not self._standby.request_workers(additional):
-                self._awaits_workers = True
-                return  # the next answer asks again
+        additional = [slot for slot in slots if slot not in order.allocation.slots]
+        asked = directive is Directive.BOUNDARY
+        awaits = asked and self._standby is not None and not self._standby.request_workers(additional)
+        self._awaits_workers = awaits  # set once: training's thread reads it while the run dir is looked through
+        if awaits:
+            return  # the next answer asks again
+        if asked:
             self._stop_requests.request(StopRequest.BOUNDARY, reason or "asked to reach a boundary")
         elif directive is Directive.STOP:
             self._stop_requests.request(StopRequest.STOP, reason or "asked to stop")

@@ -14,6 +14,13 @@ def ledger(tmp_path):
 
 
 @pytest.fixture
+def run_dir(tmp_path):
+    run_dir = Job(tmp_path).run_dir(1)
+    run_dir.create()
+    return run_dir
+
+
+@pytest.fixture
 def start_link(ledger, tmp_path):
     """Rank 0's link to that ledger, started; its stop requests, and what `on_lost` and `on_order` were called with."""
     links = []

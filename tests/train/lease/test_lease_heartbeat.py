@@ -10,6 +10,7 @@ import pytest
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.trainer import HeartbeatAnswer
+from elastic_core.train.lease.standby_workers import StandbyWorkers
 from elastic_core.train.lease.stop_requests import StopRequest
 from tests.train.lease.waiting import until
 from tests.train.ledger import FolderLedger
@@ -111,3 +112,21 @@ def test_the_last_answer_says_whether_the_allocation_is_to_stay(ledger, start):
     assert heartbeat.steady
     ledger.set(away=False, steady=False)
     until(lambda: not heartbeat.steady)
+
+
+def test_that_workers_are_awaited_holds_while_it_is_looked_whether_they_have_come(ledger, start_link, run_dir):
+    """Training reads it at every step: a moment without it would end a segment whose time is up, without its growth."""
+
+    class Watched(StandbyWorkers):
+        def request_workers(self, slots):
+            found.extend(link.heartbeat.awaits_workers for link in links)
+            return super().request_workers(slots)
+
+    found, links = [], []
+    ledger.set(directive="boundary", to_come=[0, 1])
+    link, stop_requests, *_ = start_link(standby=Watched(run_dir))
+    until(lambda: link.heartbeat.awaits_workers)
+    links.append(link)
+    until(lambda: len(found) > 3)
+    assert all(found)
+    assert stop_requests.current[0] is StopRequest.NONE

@@ -5,20 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-import pytest
-
 from elastic_core.errors import Conflict
 from elastic_core.train.lease.standby_workers import StandbyWorkers
-from tests.train.job import Job
 from tests.train.lease.waiting import until
 from tests.train.ledger import FolderLedger
-
-
-@pytest.fixture
-def run_dir(tmp_path):
-    run_dir = Job(tmp_path).run_dir(1)
-    run_dir.create()
-    return run_dir
 
 
 def shrink(link) -> None:
