@@ -45,14 +45,16 @@ def what_if(control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS
     otherwise = replace(snapshot, nodes=_nodes(snapshot.nodes, asked), jobs=_changed_jobs(control, snapshot, asked))
     if len(snapshot.jobs) > MOST_JOBS:
         raise UserError(f"{len(snapshot.jobs)} jobs are active; at most {MOST_JOBS} can be simulated at once")
-    courses = [course(of, name, max_seconds) for of, name in ((snapshot, policy), (otherwise, changed_policy))]
-    fares = [_fares(result) for result in courses]
+    as_it_is = course(snapshot, policy, max_seconds)
+    same = (otherwise, changed_policy) == (snapshot, policy)
+    changed = as_it_is if same else course(otherwise, changed_policy, max_seconds)
+    before, after = _fares(as_it_is), _fares(changed)
     return WhatIfAnswer(
         at=snapshot.now,
         policy=policy,
         changed_policy=changed_policy,
-        jobs=tuple(JobAhead(job_id=job, as_it_is=fares[0][job], changed=fares[1][job]) for job in fares[0]),
-        complete=all(result.complete for result in courses),
+        jobs=tuple(JobAhead(job_id=job, as_it_is=before[job], changed=after[job]) for job in before),
+        complete=as_it_is.complete and changed.complete,
         notes=tuple(_notes(snapshot)),
         took_seconds=time.perf_counter() - began,
     )

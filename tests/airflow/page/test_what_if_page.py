@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from elastic_core.control.plane import LedgerControl
 from tests.builders import FACTS, Life, a_spec
@@ -23,7 +23,7 @@ def asked(page: Page, address: str, shown: LedgerControl) -> Page:
     return page
 
 
-def cell(page: Page, job_id: str, column: int):  # type: ignore[no-untyped-def]
+def cell(page: Page, job_id: str, column: int) -> Locator:
     return page.locator(f"tr[data-id={job_id}] td:nth-child({column})")
 
 

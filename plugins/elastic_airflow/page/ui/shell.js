@@ -30,6 +30,13 @@ export async function problem(answer) {
   return body.message ?? `The control API answered ${answer.status}.`;
 }
 
+// What the REST API answers. Throws its words where that is no answer.
+export async function api(path, options = {}) {
+  const answer = await fetch(`${base}/elastic/api/v1/${path}`, { credentials: "same-origin", ...options });
+  if (!answer.ok) throw new Error(await problem(answer));
+  return answer.json();
+}
+
 export function link(node, href, outside = false) {
   node.setAttribute("href", href);
   if (!framed) {

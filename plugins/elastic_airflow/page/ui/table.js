@@ -1,7 +1,7 @@
 // All jobs, a page at a time: the server searches, filters and sorts. Asked for anew every few seconds while somebody looks.
 
 import { count, duration, el, measure } from "./format.js";
-import { base, followTheme, link, problem } from "./shell.js";
+import { api, base, followTheme, link } from "./shell.js";
 import { Steering } from "./steering.js";
 
 const PERIOD = 5000, TYPING = 250;
@@ -49,10 +49,9 @@ async function refresh() {
   for (const name of ["search", "state", "queue", "user"]) if ($(name).value.trim()) query.set(name, $(name).value.trim());
   let failure = null;
   try {
-    const answer = await fetch(`../api/v1/jobs?${query}`, { credentials: "same-origin" });
+    const data = await api(`jobs?${query}`);
     if (number !== view.asked) return; // a later question has been put
-    if (!answer.ok) throw new Error(await problem(answer));
-    view.data = await answer.json();
+    view.data = data;
   } catch (error) {
     if (number !== view.asked) return;
     failure = error.message;

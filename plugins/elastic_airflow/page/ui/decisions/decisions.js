@@ -1,17 +1,11 @@
 // What was decided, from what, and whether it would be decided so again. A decision that is shown stays while newer ones come.
 
 import { clock, count, duration, el, measure, plural } from "../format.js";
-import { asked, base, followTheme, link, problem } from "../shell.js";
+import { api, asked, base, followTheme, link } from "../shell.js";
 
 const PERIOD = 5000, PAGE = 30;
 const $ = (id) => document.getElementById(id);
 const view = { before: null, chosen: null, turn: 0, errors: {} };
-
-async function fetched(path) {
-  const answer = await fetch(`../../api/v1/${path}`, { credentials: "same-origin" });
-  if (!answer.ok) throw new Error(await problem(answer));
-  return answer.json();
-}
 
 // Of the list and of the decision that is shown, each its own.
 function complain(about, error) {
@@ -25,7 +19,7 @@ async function refresh() {
   try {
     const query = new URLSearchParams({ limit: PAGE });
     if (view.before !== null) query.set("before", view.before);
-    const decisions = await fetched(`decisions?${query}`);
+    const decisions = await api(`decisions?${query}`);
     if (turn !== view.turn) return; // another page was asked for
     drawList(decisions);
     complain("list", null);
@@ -62,7 +56,7 @@ async function choose(number) {
     else button.removeAttribute("aria-current");
   }
   try {
-    const record = await fetched(`decisions/${number}`);
+    const record = await api(`decisions/${number}`);
     if (view.chosen !== number) return;
     $("shown").replaceChildren(...drawn(record));
     complain("shown", null);
@@ -87,7 +81,7 @@ function drawn({ decision, snapshot, plan }) {
 }
 
 function list(name, lines) {
-  return lines.length ? el("div", {}, el("dt", {}, name), el("ul", {}, ...lines.map((line) => el("li", {}, line)))) : "";
+  return lines.length ? el("dl", {}, el("dt", {}, name), el("dd", {}, el("ul", {}, ...lines.map((line) => el("li", {}, line))))) : "";
 }
 
 function pool(snapshot) {
@@ -122,13 +116,17 @@ function ofSlots(slots) {
 }
 
 const counts = (byType) => Object.entries(byType).filter(([, n]) => n).sort().map(([type, n]) => `${n} ${type}`).join(", ") || "none";
-const layout = (sizes) => Object.entries(sizes).filter(([, n]) => Number(n) > 1).map(([name, n]) => `${name} ${n}`).join(", ") || "one replica";
+
+function layout({ sharded, servers, ...sizes }) {
+  const axes = Object.entries(sizes).filter(([, n]) => n > 1).map(([name, n]) => `${name} ${n}`);
+  return [...axes, sharded ? "sharded" : "", servers ? plural(servers, "server") : ""].filter(Boolean).join(", ") || "one replica";
+}
 
 async function again(number, plan, told, button) {
   button.disabled = true;
   told.textContent = "Being decided…";
   try {
-    const replayed = await fetched(`decisions/${number}/replay`);
+    const replayed = await api(`decisions/${number}/replay`);
     const others = Object.keys(plan.targets).filter((job) => JSON.stringify(plan.targets[job]) !== JSON.stringify(replayed.again.targets[job]));
     told.textContent = replayed.same ? "Decided the same today." : `Decided otherwise today: ${others.map((job) => `${job} ${counts(replayed.again.targets[job]?.counts ?? {})}`).join("; ") || "targets are the same, the policy's own state is not"}.`;
   } catch (error) {

@@ -1,7 +1,7 @@
 // How the active jobs would fare with other nodes, another policy, other limits: asked of the server, which simulates both.
 
 import { clock, duration, el, plural } from "../format.js";
-import { base, followTheme, link, problem } from "../shell.js";
+import { api, base, followTheme, link } from "../shell.js";
 
 const $ = (id) => document.getElementById(id);
 const LIMITS = ["priority", "min_slots", "max_slots"];
@@ -32,13 +32,9 @@ async function ask() {
   $("summary").textContent = "Being simulated…";
   let failure = null;
   try {
-    const answer = await fetch("../../api/v1/what-if", {
-      method: "POST", credentials: "same-origin", headers: { "content-type": "application/json" }, body: JSON.stringify(question()),
-    });
-    const told = answer.ok ? await answer.json() : null;
-    if (!answer.ok) failure = await problem(answer);
+    const told = await api("what-if", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question()) });
     if (turn !== asked) return; // a later question has been put
-    if (told) draw(told);
+    draw(told);
   } catch (error) {
     if (turn !== asked) return;
     failure = error.message;
@@ -92,9 +88,7 @@ function sooner(before, after) {
 
 // Names to choose from. That there are none to offer keeps nobody from asking.
 async function offer() {
-  const answer = await fetch("../../api/v1/nodes", { credentials: "same-origin" }).catch(() => null);
-  if (!answer?.ok) return;
-  const nodes = (await answer.json()).filter((node) => node.present);
+  const nodes = (await api("nodes").catch(() => [])).filter((node) => node.present);
   $("types").replaceChildren(...[...new Set(nodes.map((node) => node.type))].sort().map((value) => el("option", { value })));
   $("nodes").replaceChildren(...nodes.map((node) => el("option", { value: node.name })));
 }
