@@ -146,7 +146,8 @@ class Session:
     def model(self, make: Callable[[], nn.Module]) -> nn.Module:
         """What `make` gives. After a resize in place it is not filled with random numbers, since `prepare` restores it.
 
-        `prepare` must be given this very model then, with all of its parameters in its state.
+        `prepare` must be given this very model then, with all of its parameters in its state. They move to where this
+        process kept their values: nothing else may lie in their memory (`weight.detach()`).
         """
         kept = self._context.kept
         model, self._drawn = make_model(make, kept.drawn if kept is not None else None)
@@ -356,7 +357,8 @@ class Session:
             kept.loaded(slots)
         started = time.perf_counter()
         if restored.record is not None:
-            state.load(restored.tensors, restored.scalars)
+            undrawn = kept is not None and kept.drawn is not None and self._drawn is not None
+            state.load(restored.tensors, restored.scalars, unheld=undrawn)
             self._progress.start_at(restored.record.step, restored.record.samples, restored.scalars)
         elif order.warm_start is not None:
             sha256 = order.warm_start_sha256

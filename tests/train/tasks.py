@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
+from elastic_core.state.layout.placements import local_of
 from elastic_core.train.entry import session_task
 from elastic_core.train.layouts import Declared
 from elastic_core.train.session import Session
@@ -207,6 +208,26 @@ class UnmeasuredBytes(BytesIn64):
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         return {}
+
+
+class Located(BytesLM):
+    """The example transformer, small, as it is: its weights need not be drawn again. Each rank logs at each step where
+    in memory its weights and the optimizer's state lie: `lies in <process> <address and size of each>`."""
+
+    evaluate = Task.evaluate
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        self._optimizer = super().optimizer(model)
+        return self._optimizer
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        print("lies in", os.getpid(), json.dumps(self._places()), flush=True)
+        return super().loss(model, batch)
+
+    def _places(self) -> list[tuple[int, int]]:
+        weights = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        states = [value for weight in weights for value in self._optimizer.state[weight].values()]
+        return [(local_of(tensor).data_ptr(), local_of(tensor).nbytes) for tensor in (*weights, *states)]
 
 
 @session_task(dataset_samples=lambda params: len(BytesLM(_bytes(params)).dataset()), shardable=True)

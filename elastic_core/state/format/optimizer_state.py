@@ -67,12 +67,14 @@ def load_optimizer(
     named_parameters: NamedParameters,
     tensors: Mapping[str, Tensor],
     scalars: Mapping[str, Any],
+    take: bool = False,
 ) -> None:
     """Put flattened state into an optimizer of the same class whose groups hold the same parameters, in any order.
 
     State goes to its parameter's device and keeps its element type (torch's own loading would cast it to the
-    parameter's). `tensors` may hold more than is needed. Raises `UserError` when class or groups differ,
-    `CorruptCheckpoint` when a tensor is missing.
+    parameter's). `tensors` may hold more than is needed. `take`: they become the optimizer's own, uncopied; else it
+    shares no memory with them. Raises `UserError` when class or groups differ, `CorruptCheckpoint` when a tensor is
+    missing.
     """
     if scalars["class"] != type(optimizer).__name__:
         raise UserError(
@@ -98,7 +100,7 @@ def load_optimizer(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, values in state.items():
         owner = parameters[key] if isinstance(key, int) else key
-        optimizer.state[owner] = _exact(optimizer.state[owner], values)
+        optimizer.state[owner] = _exact(optimizer.state[owner], values, take)
 
 
 def _group_names(optimizer: torch.optim.Optimizer, named_parameters: NamedParameters) -> list[list[str]]:
@@ -170,13 +172,13 @@ def _to_device_of(current: Any, value: Any) -> Any:
     return value.to(current.device) if both else value
 
 
-def _exact(loaded: Any, saved: Any) -> Any:
-    """`loaded` with the element types of `saved`, sharing no memory with it."""
+def _exact(loaded: Any, saved: Any, take: bool) -> Any:
+    """`loaded` with the element types of `saved`, sharing no memory with it unless it may `take` it."""
     if isinstance(loaded, Tensor):
         moved: Tensor = saved.to(loaded.device) if loaded.dtype != saved.dtype else loaded
-        return moved.clone() if moved.data_ptr() == saved.data_ptr() else moved
+        return moved.clone() if not take and moved.data_ptr() == saved.data_ptr() else moved
     if isinstance(loaded, dict):
-        return {key: _exact(loaded[key], saved[key]) for key in loaded}
+        return {key: _exact(loaded[key], saved[key], take) for key in loaded}
     if isinstance(loaded, (list, tuple)):
-        return type(loaded)(_exact(a, b) for a, b in zip(loaded, saved, strict=True))
+        return type(loaded)(_exact(a, b, take) for a, b in zip(loaded, saved, strict=True))
     return loaded

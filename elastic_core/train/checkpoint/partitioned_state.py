@@ -31,6 +31,8 @@ from elastic_core.train.checkpoint.training_state import (
     TrainingState,
     another_model,
     load_scheduler_and_noise,
+    move_to,
+    of_optimizer,
 )
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.partitioning import filled, plain_kernels
@@ -100,20 +102,20 @@ class PartitionedState(TrainingState):
             group["options"].update(kernels)
         return scalars
 
-    def load(self, tensors: Mapping[str, Tensor], scalars: Scalars) -> None:
+    def load(self, tensors: Mapping[str, Tensor], scalars: Scalars, unheld: bool = False) -> None:
         """`tensors` are the parts that `boxes` asked for."""
         self.check_order(scalars)
-        self.load_weights(tensors)
+        self.load_weights(tensors, unheld)
         parameters = dict(self.model.named_parameters())
         load_optimizer(
             self.optimizer,
             parameters.items(),
             {
                 name: _partitioned_like(parameters.get(owner_of(name)), part)
-                for name, part in tensors.items()
-                if name.startswith(OPTIM)
+                for name, part in of_optimizer(tensors).items()
             },
             of_parameters(scalars["optimizer"], parameters),
+            take=True,
         )
         plain_kernels(self.optimizer)
         load_scheduler_and_noise(self, scalars)
@@ -121,7 +123,13 @@ class PartitionedState(TrainingState):
     def memory(self) -> dict[str, Tensor]:
         return {MODEL + name: local_of(live) for name, live in self.model.state_dict().items()}
 
-    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+    def parameters(self) -> dict[str, Tensor]:
+        named = self.model.named_parameters(remove_duplicate=False)
+        return {name: p._local_tensor if isinstance(p, DTensor) else p for name, p in named}  # not a view of it
+
+    def load_weights(self, tensors: Mapping[str, Tensor], unheld: bool = False) -> None:
+        if unheld:
+            move_to(self.parameters(), tensors)
         for name, live in self.model.state_dict().items():
             local_of(live).copy_(tensors[MODEL + name])
 

@@ -41,9 +41,9 @@ class WorkerState(TrainingState):
         """All of the model, nothing of the optimizer. Raises nothing: `load` finds another model's tensors."""
         return {name: Box.whole(entry.shape) for name, entry in manifest.tensors.items() if name.startswith(MODEL)}
 
-    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
+    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any], unheld: bool = False) -> None:
         self.check_order(scalars)
-        self.load_weights(tensors)
+        self.load_weights(tensors, unheld)
         load_optimizer(self.optimizer, (), {}, _without_tensors(of_parameters(scalars["optimizer"], ())))
         load_scheduler_and_noise(self, scalars)
 

@@ -60,11 +60,15 @@ class TrainingState:
             "world": world,
         }
 
-    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
-        """Raises `UserError` when the checkpoint is of another model, optimizer, scheduler or data order."""
+    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any], unheld: bool = False) -> None:
+        """`tensors` become this state's: nobody else may write to them. `unheld`: nobody holds the memory of the
+        model's parameters, so that they may move to where tensors lie.
+
+        Raises `UserError` when the checkpoint is of another model, optimizer, scheduler or data order."""
         self.check_order(scalars)
-        self.load_weights(tensors)
-        load_optimizer(self.optimizer, self.model.named_parameters(), tensors, scalars["optimizer"])
+        self.load_weights(tensors, unheld)
+        state = of_optimizer(tensors)
+        load_optimizer(self.optimizer, self.model.named_parameters(), state, scalars["optimizer"], take=True)
         load_scheduler_and_noise(self, scalars)
 
     def collect(
@@ -85,8 +89,15 @@ class TrainingState:
         """Where this rank's parts of a checkpoint may be put straight away, before `load` is given them."""
         return {MODEL + name: value for name, value in self.model.state_dict().items()}
 
-    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_weights(self, tensors: Mapping[str, Tensor], unheld: bool = False) -> None:
+        """As in `load`."""
+        if unheld:
+            move_to(self.parameters(), tensors)
         load_weights(self.model, tensors)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """By name, what this rank holds of each."""
+        return dict(self.model.named_parameters(remove_duplicate=False))
 
     def check_order(self, scalars: Mapping[str, Any]) -> None:
         """Raises `UserError` for a checkpoint of another data order."""
@@ -113,6 +124,30 @@ def another_model(why: str) -> UserError:
         f"The checkpoint is of another model: {why} If the model has changed, start a new job; a warm start takes the "
         f"weights of an equal model."
     )
+
+
+def move_to(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Have each parameter lie where a tensor has its value, if it can."""
+    for name, parameter in parameters.items():
+        value = tensors.get(MODEL + name)
+        if value is not None and _takeable(value) and _kind(value) == _kind(parameter):
+            parameter.data = value
+
+
+def of_optimizer(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The optimizer's of a state's tensors, for it to keep; uncopied where it can keep them."""
+    return {
+        name: value if _takeable(value) else value.clone() for name, value in tensors.items() if name.startswith(OPTIM)
+    }
+
+
+def _takeable(tensor: Tensor) -> bool:
+    """Whether its memory may become another's: nothing else lies in its storage, and autograd may write to it."""
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size() and not tensor.is_inference()
+
+
+def _kind(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -3,6 +3,7 @@ more, and all goes on as from a restart, bit for bit."""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Sequence
 
@@ -83,6 +84,38 @@ def test_ranks_exchange_what_they_lack_and_read_nothing(new_job, before, slots, 
     assert (moved_of_one > 0) == bool(of_one)
     assert moved_of_one <= of_one
     assert taken["own_memory"] + taken["same_host"] == needed + of_one
+
+
+STAYING = [
+    (Layout(data=2), [0], Layout()),
+    (Layout(), [0, 1], Layout(data=2)),
+    (Layout(data=2, sharded=True), [0, 2], Layout(data=2, sharded=True)),
+    (Layout(tensor=2), [0, 2], Layout(tensor=2)),
+    (Layout(data=2, tensor=2), [0, 1], Layout(tensor=2)),
+    (Layout(data=2), [0, 1], Layout(pipeline=2)),
+]
+
+
+@pytest.mark.parametrize(("before", "slots", "after"), sample(STAYING, *STAYING[:3], STAYING[5]), ids=str)
+def test_what_a_rank_holds_just_as_it_needs_it_stays_where_it_is(new_job, before, slots, after) -> None:
+    job = new_job("job", **{**BYTES, "entry": "Located"})
+    codes = run_in_place(job, before, slots, after)
+    assert set(codes) == {0}, job.logs()
+    assert job.ledger.commits()[-1].finished
+    places = [steps for steps in places_by_process(job).values() if len(steps) > 2]  # of those who stayed
+    assert places
+    for _, before_resize, *_, last in places:
+        assert last <= before_resize
+
+
+def places_by_process(job: Job) -> dict[int, list[set[tuple[int, int]]]]:
+    """Where the state of each process lay, step by step."""
+    found: dict[int, list[set[tuple[int, int]]]] = {}
+    for line in job.logs().splitlines():
+        if line.startswith("lies in "):
+            _, _, process, places = line.split(" ", 3)
+            found.setdefault(int(process), []).append({(start, size) for start, size in json.loads(places)})
+    return found
 
 
 RECORDED = {"rows": 96, "total": 300, "params": {"sleep": 0.05}}
