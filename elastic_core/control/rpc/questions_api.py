@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.api_v1 import PREFIX, Asked, ChangesWanted, gives, parsed, takes
+from elastic_core.control.rpc.api_v1 import PREFIX, Asked, ChangesWanted, answers, parsed, takes
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.errors import Conflict
@@ -54,9 +54,8 @@ def questions_router(control: LedgerControl, reads: Dependency, body: Dependency
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)], tags=["pool"])
     same_site = [Depends(refuse_other_sites)]
 
-    @router.post(
-        "/what-if", responses=gives(WhatIfAnswer), openapi_extra=takes(WhatIfWanted), dependencies=same_site
-    )  # fmt: skip
+    @router.post("/what-if", openapi_extra=takes(WhatIfWanted), dependencies=same_site)
+    @answers(WhatIfAnswer)
     def ask(content: Annotated[bytes, Depends(body)]) -> Response:
         """How the active jobs would fare: simulated, twice, within half a minute. Nothing is changed."""
         from elastic_core.sim.projection import what_if  # nothing else of this API needs the simulator
@@ -65,7 +64,8 @@ def questions_router(control: LedgerControl, reads: Dependency, body: Dependency
         with _one_at_a_time():
             return _json(what_if(control, asked))
 
-    @router.get("/decisions/{decision_id}/replay", responses=gives(DecisionReplayed))
+    @router.get("/decisions/{decision_id}/replay")
+    @answers(DecisionReplayed)
     def replay(decision_id: int) -> Response:
         """What its policy decides today from the inputs of a recorded decision."""
         with _one_at_a_time():

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.overview import Overview, jobs_to_show, overview
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.api_v1 import gives
+from elastic_core.control.rpc.api_v1 import answers
 from elastic_core.domain import JobState, to_json
 from elastic_core.launch.job_logs import MOST_BYTES, read_job_log
 from elastic_core.launch.launchers import chosen
@@ -75,7 +75,8 @@ def log_router(control: LedgerControl, settings: Settings) -> APIRouter:
     router = APIRouter(tags=["jobs"])
     launcher = cache(lambda: chosen(settings))  # not before it is asked for: settings may not do for it
 
-    @router.get("/jobs/{job_id}/log", responses=gives(JobLog))
+    @router.get("/jobs/{job_id}/log")
+    @answers(JobLog)
     def read_log(
         job_id: str,
         attempt: int | None = None,
