@@ -203,18 +203,16 @@ class BytesIn64(BytesLM):
         return super().model().double()
 
 
-class UnmeasuredBytes(BytesIn64):
-    """The same without a look at held-out data, which would take longer than its steps."""
-
-    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        return {}
-
-
-class Located(BytesLM):
-    """The example transformer, small, as it is: its weights need not be drawn again. Each rank logs at each step where
-    in memory its weights and the optimizer's state lie: `lies in <process> <address and size of each>`."""
+class UnmeasuredBytes(BytesLM):
+    """The example without a look at held-out data, which would take longer than its steps. Its weights need not be
+    drawn again."""
 
     evaluate = Task.evaluate
+
+
+class Located(UnmeasuredBytes):
+    """Each rank logs at each step where in memory its weights and the optimizer's state lie: `lies in <process>
+    <address and size of each>`."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         self._optimizer = super().optimizer(model)

@@ -8,10 +8,14 @@ import signal
 from collections.abc import Sequence
 
 import pytest
+import torch
+from torch import Tensor
 
 from elastic_core.domain import Layout, Slot, to_json
 from elastic_core.host.exits import ExitCode
+from elastic_core.state.format.checkpoint_format import read_tensors
 from elastic_core.state.format.manifest import read_manifest
+from elastic_core.state.layout.layout import of_one_rank
 from elastic_core.state.reshard.change_plan import holdings, plan_change
 from elastic_core.state.stores.local_store import LocalStore
 from tests.effort import sample
@@ -98,14 +102,27 @@ STAYING = [
 
 @pytest.mark.parametrize(("before", "slots", "after"), sample(STAYING, *STAYING[:3], STAYING[5]), ids=str)
 def test_what_a_rank_holds_just_as_it_needs_it_stays_where_it_is(new_job, before, slots, after) -> None:
-    job = new_job("job", **{**BYTES, "entry": "Located"})
-    codes = run_in_place(job, before, slots, after)
-    assert set(codes) == {0}, job.logs()
-    assert job.ledger.commits()[-1].finished
-    places = [steps for steps in places_by_process(job).values() if len(steps) > 2]  # of those who stayed
+    renewed, kept = (new_job(name, **{**BYTES, "entry": "Located"}) for name in ("renewed", "kept"))
+    codes = renewed.run(before.world_size, BATCH, layout=before, segment_steps=2)
+    codes += renewed.run(after.world_size, BATCH, layout=after)
+    codes += run_in_place(kept, before, slots, after)
+    assert set(codes) == {0}, kept.logs()
+    places = [steps for steps in places_by_process(kept).values() if len(steps) > 2]  # of those who stayed
     assert places
     for _, before_resize, *_, last in places:
         assert last <= before_resize
+    expected, found = state_at_the_end(renewed), state_at_the_end(kept)
+    assert found.keys() == expected.keys()
+    assert [name for name, tensor in expected.items() if not torch.equal(found[name], tensor)] == []
+
+
+def state_at_the_end(job: Job) -> dict[str, Tensor]:
+    """Of its last checkpoint, without what belongs to single ranks."""
+    store = LocalStore(job.store)
+    last = job.ledger.commits()[-1]
+    assert last.finished
+    tensors = read_tensors(store, read_manifest(store, last.uri))
+    return {name: tensor for name, tensor in tensors.items() if not of_one_rank(name)}
 
 
 def places_by_process(job: Job) -> dict[int, list[set[tuple[int, int]]]]:
