@@ -65,6 +65,7 @@ class AutoExchange:
         self._computing = 0.0  # seconds of a step
         self._sizes_to_try: list[int] | None = None  # None: the algorithm is not chosen yet
         self._seconds_of: dict[int, float] = {}  # by size of buckets, of the algorithm that was chosen
+        self._model: DistributedDataParallel | None = None
         self.chosen = len(candidates) == 1
         self.in_force = EXACT
 
@@ -132,6 +133,7 @@ class AutoExchange:
     def close(self) -> None:
         for algorithm in self._made.values():
             algorithm.close()
+        self._model = None  # its reducer holds this
 
     @property
     def _current(self) -> HookedAlgorithm:
@@ -139,6 +141,7 @@ class AutoExchange:
 
     def _use(self, name: str) -> None:
         if name not in self._made:
+            assert self._model is not None, "attached"
             self._made[name] = self._classes[name](self._group)
             self._made[name].bucket_bytes = BUCKET_BYTES
             self._made[name].start(self._model, self._probe, self._weight)

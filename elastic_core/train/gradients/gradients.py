@@ -159,6 +159,8 @@ class Gradients:
     def close(self) -> None:
         if self.comm is not None:
             self.comm.close()
+        if self._ddp is not None:  # whose reducer holds the exchange, which holds this, unseen by Python's collector
+            self.wrapped, self._ddp = self._ddp.module, None
 
     def _local(self) -> bool:
         return self._hooked is not None and self._hooked.gradients_are_local()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from elastic_core.comm.algorithm import Exchange
+from elastic_core.comm.algorithms import NAMES, averages
+from elastic_core.domain import AUTO
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.order.sample_order import batch_indices
 from elastic_core.train.data.batches import DataPlan, Reader, plan_step
@@ -19,6 +25,7 @@ from tests.train.tasks import data, network
 
 ROWS = 64
 COUNTS = (1, 2, 3, 4)  # of workers
+EXCHANGES = (AUTO, *(name for name in NAMES if not averages(name)))  # of gradients
 
 
 def one_step(folder: str, rank: int, world: int, batch: int, max_local: int | None, total: int) -> int:
@@ -199,3 +206,42 @@ def test_where_the_step_exchanges_each_rank_clips_its_own_gradient_as_if_all_had
         forked.start(a_step_of_momenta, str(tmp_path), rank, 2, log=tmp_path / f"log{rank}") for rank in range(2)
     ]
     assert forked.join(processes) == [0, 0], [path.read_text() for path in tmp_path.glob("log*")]
+
+
+def closed_one_after_another(folder: str, rank: int, world: int) -> int:
+    group = Group.form(RunDir(Path(folder)), rank, world, torch.device("cpu"))
+    left = [name for name in EXCHANGES if of_closed_gradients(name, group) is not None]
+    (Path(folder) / f"left{rank}").write_text(json.dumps(left))
+    group.close()
+    return 0
+
+
+def of_closed_gradients(name: str, group: Group) -> Exchange | None:
+    """What an exchange has left of itself after two steps: DDP's buckets live as long as it does."""
+    model = network(dropout=0.0)
+    optimizer = torch.optim.Adam(model.parameters())
+    gradients = Gradients(model, group, name, optimizer=optimizer)
+    reader = Reader(data(ROWS), None, group.device)
+    for step in range(2):
+        for micro in plan_step(DataPlan(5, ROWS, 999, None), step * 30, 30, group.rank, group.world).micro:
+            gradients.expect(micro)
+            x, y = reader.read(micro.indices)
+            gradients.backward(nn.functional.mse_loss(gradients.wrapped(x), y), micro)
+        gradients.finish()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert gradients.comm is not None
+    gradients.close()
+    exchange = weakref.ref(gradients.comm)
+    del gradients, model, optimizer
+    gc.collect()
+    return exchange()
+
+
+def test_of_closed_gradients_nothing_is_left(tmp_path):
+    """DDP's reducer holds what exchanges its buckets where Python's collector does not look."""
+    processes = [
+        forked.start(closed_one_after_another, str(tmp_path), rank, 2, log=tmp_path / f"log{rank}") for rank in (0, 1)
+    ]
+    assert forked.join(processes) == [0, 0], [path.read_text() for path in tmp_path.glob("log*")]
+    assert [json.loads((tmp_path / f"left{rank}").read_text()) for rank in (0, 1)] == [[], []]
