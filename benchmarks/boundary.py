@@ -256,8 +256,7 @@ def measure(platform: Platform, wanted: int) -> tuple[list[Boundary], float]:
     return measured, step
 
 
-def report(measured: Sequence[Boundary], step: float, wanted: int, *, quick: bool) -> int:
-    result = Report("boundary", quick=quick)
+def report(result: Report, measured: Sequence[Boundary], step: float, wanted: int) -> int:
     kinds = (IN_PLACE, ASKED, *RESIZES, RESTART)
     by_kind = {kind: [b for b in measured if b.kind == kind] for kind in kinds}
     in_place = [
@@ -331,6 +330,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="2 boundaries of each kind instead of 10")
     quick = parser.parse_args().quick
     wanted = 2 if quick else 10
+    result = Report("boundary", quick=quick)  # before what it times
     home = Path(tempfile.mkdtemp(prefix="elastic-boundary-"))
     platform = Platform(home)
     try:
@@ -339,7 +339,7 @@ def main() -> int:
     finally:
         platform.elastic("down", check=False)
         shutil.rmtree(home, ignore_errors=True)
-    return report(measured, step, wanted, quick=quick)
+    return report(result, measured, step, wanted)
 
 
 if __name__ == "__main__":
