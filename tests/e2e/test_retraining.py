@@ -31,7 +31,7 @@ def update_rows(platform: Platform, mean: float) -> str:
 
 
 def answer(platform: Platform, run: str, word: str) -> None:
-    eventually(lambda: states_of(platform, DAG, run).get("approve") == "deferred", 300, "somebody is asked")
+    eventually(lambda: states_of(platform, DAG, run).get("approve") == "awaiting_input", 300, "somebody is asked")
     path = f"/dags/{DAG}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
     asked = platform.airflow.get(path).raise_for_status().json()
     assert "of model gated become champion?" in asked["subject"]
