@@ -1,11 +1,14 @@
 """Retrain where the data has drifted: the sample of now against the one that the champion's training left.
 
-`sample` is the team's: it gives rows of the features that count, e.g. of the last day. What it gives when a model is
-trained is kept beside the installation's state, under the job's id, as Parquet.
+`sample` is the team's: it gives rows of the features that count, e.g. of the last day. It is asked once a run, before
+the training. What it gives is kept beside the installation's state as Parquet, under the job's id once one was trained.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 FOLDER = "data_samples"
 MOST_ROWS = 10_000
+UNTRAINED_SECONDS = 30 * 86400.0  # that the sample of a run which trained nothing is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +52,12 @@ class DriftOperator(ElasticOperator):
         self.drift, self.spec = drift, spec
 
     def execute(self, context: Any) -> list[str]:
+        now = sample_of(self.drift, context)
+        _forget_untrained()
+        keep(now, sample_of_run(context))
         then = self._then(context)
         if then is None:
             return []
-        now = sample_of(self.drift, context)
         try:
             found = drifted(then, now, self.drift.alpha)
         except ValueError as error:
@@ -81,22 +87,26 @@ class DriftOperator(ElasticOperator):
 
 
 class RememberDataOperator(ElasticOperator):
-    """Keeps the sample of what a job was trained on. `job_id` is templated."""
+    """Keeps what `DriftOperator` saw at the beginning of the run as the sample of what a job was trained on.
+
+    `job_id` is templated.
+    """
 
     template_fields: Sequence[str] = ("job_id",)
 
-    def __init__(self, *, drift: Drift, job_id: str, **kwargs: Any) -> None:
+    def __init__(self, *, job_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.drift, self.job_id = drift, job_id
+        self.job_id = job_id
 
-    def execute(self, context: Any) -> int:
-        table = sample_of(self.drift, context)
-        path = kept_sample(self.job_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        making = path.with_suffix(".making")
-        table.to_parquet(making)
-        making.replace(path)
-        return len(table)
+    def execute(self, context: Any) -> None:
+        seen, kept = sample_of_run(context), kept_sample(self.job_id)
+        if seen.exists():
+            seen.replace(kept)
+        elif not kept.exists():  # else this task did so before it was cut off
+            raise AirflowFailException(
+                f"the sample that this run took before its training is gone ({seen}): the next run could not tell "
+                f"whether the data has drifted from it. Clear the run's first task, `drift`."
+            )
 
 
 def sample_of(drift: Drift, context: Any) -> DataFrame:
@@ -105,5 +115,29 @@ def sample_of(drift: Drift, context: Any) -> DataFrame:
     return table.sample(MOST_ROWS, random_state=0) if len(table) > MOST_ROWS else table
 
 
+def keep(table: DataFrame, path: Path) -> None:
+    """Whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    making = path.with_suffix(f".{os.getpid()}.making")
+    table.to_parquet(making)
+    making.replace(path)
+
+
 def kept_sample(job_id: str) -> Path:
-    return Settings().home.absolute() / FOLDER / f"{job_id}.parquet"
+    return _folder() / f"{job_id}.parquet"
+
+
+def sample_of_run(context: Any) -> Path:
+    """Of one that has trained nothing yet."""
+    run = f"{context['dag'].dag_id}/{context['run_id']}"
+    return _folder() / "of-runs" / f"{hashlib.sha256(run.encode()).hexdigest()[:32]}.parquet"
+
+
+def _forget_untrained() -> None:
+    for path in (_folder() / "of-runs").glob("*"):
+        if path.stat().st_mtime < time.time() - UNTRAINED_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+def _folder() -> Path:
+    return Settings().home.absolute() / FOLDER

@@ -112,7 +112,7 @@ def _tasks(
     register = RegisterOperator(task_id="register", job_id=job_id, compare=True, margin=margin, hold=approval)
     plan >> train >> evaluate >> register
     if drift is not None:
-        train >> RememberDataOperator(task_id="remember_data", drift=drift, job_id=job_id) >> register
+        train >> RememberDataOperator(task_id="remember_data", job_id=job_id) >> register
     if approval:
         better = BetterOperator(task_id="better", registration="{{ ti.xcom_pull('register') }}")
         approve = ApprovalOperator(
