@@ -135,10 +135,14 @@ def move_to(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> 
 
 
 def of_optimizer(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The optimizer's of a state's tensors, for it to keep; uncopied where it can keep them."""
-    return {
-        name: value if _takeable(value) else value.clone() for name, value in tensors.items() if name.startswith(OPTIM)
-    }
+    """The optimizer's of a state's tensors, for it to keep, each in memory of its own; uncopied where it can be."""
+    taken: set[int] = set()
+    kept = {}
+    for name, value in tensors.items():
+        if name.startswith(OPTIM):
+            kept[name] = value if _takeable(value) and value.data_ptr() not in taken else value.clone()
+            taken.add(kept[name].data_ptr())
+    return kept
 
 
 def _takeable(tensor: Tensor) -> bool:

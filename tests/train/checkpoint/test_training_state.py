@@ -27,6 +27,23 @@ def test_what_was_saved_comes_back_bit_for_bit() -> None:
     assert all(torch.equal(value, fresh.tensors()[name]) for name, value in saved.tensors().items())
 
 
+def test_what_is_loaded_becomes_the_optimizers_own_and_nothing_of_it_is_shared() -> None:
+    """As it would be from a file: an optimizer may keep one tensor for two parameters, or parts of a larger one."""
+    saved, fresh = a_state(0), a_state(1)
+    tensors = saved.tensors()
+    steps = [name for name in tensors if name.endswith("/step")]
+    moment = "optim/weight/exp_avg"
+    tensors[steps[1]] = tensors[steps[0]]
+    tensors[moment] = torch.cat([tensors[moment], torch.ones(1, 3)])[:2]
+    fresh.load(tensors, saved.scalars(world=1))
+    loaded = fresh.tensors()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+    places = [tensor.data_ptr() for name, tensor in loaded.items() if name.startswith("optim/")]
+    assert len(set(places)) == len(places)
+    assert loaded[steps[0]].data_ptr() == tensors[steps[0]].data_ptr()
+    assert loaded[moment].untyped_storage().nbytes() == loaded[moment].nbytes
+
+
 def test_a_checkpoint_of_another_data_order_is_refused_and_changes_nothing() -> None:
     """Its cursor would point into another permutation: samples would be read twice, others not at all."""
     saved, fresh = a_state(0), a_state(1)
