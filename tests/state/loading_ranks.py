@@ -78,9 +78,10 @@ def carried_out(
 ) -> tuple[list[Mapping[str, Tensor]], Received, list[list[str]]]:
     """What each rank of the plan's target has then, all that was received, and what each said.
 
-    `old`: the memories that the plan counts on; `given`: those that are there, where these are others.
+    `old`: the memories that the plan counts on; `given`: those that are there, where these are others. Memories let go
+    for good of what nobody reads from there any more, and nothing but what others read is left in them.
     """
-    there = old if given is None else given
+    there = {slot: dict(memory) for slot, memory in (old if given is None else given).items()}
     slots, wanted = plan.target.slots, partition(plan.target, metas)
     threads, said = Threads(len(slots)), [list[str]() for _ in slots]
     with ExitStack() as stack, ThreadPoolExecutor(len(slots)) as pool:
@@ -92,13 +93,17 @@ def carried_out(
             held = OldMemories(
                 boxes={slot: boxes_of(memory) for slot, memory in old.items()},
                 addresses=served, own=there.get(slots[rank], {}), secret=SECRET,
+                let_go=lambda name: there[slots[rank]].pop(name),
             )  # fmt: skip
             return carry_out(plan.pieces, metas, wanted, group, held, checkpoint, said[rank].append)
 
         results = [future.result(60) for future in [pool.submit(load, rank) for rank in range(len(slots))]]
     total = Received()
-    for loaded in results:
+    for rank, loaded in enumerate(results):
         total.add(loaded.received)
+        read = {piece.tensor for piece in plan.pieces if piece.source == slots[rank] and not piece.relay
+                and piece.fetcher != rank}  # fmt: skip
+        assert given is not None or set(there.get(slots[rank], {})) == read & set(old.get(slots[rank], {}))
     return [loaded.tensors for loaded in results], total, said
 
 

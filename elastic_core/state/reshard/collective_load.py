@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -71,11 +72,13 @@ class LoadGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldMemories:
-    """Memories that hold parts of the state, by slot. They do not change, and outlive the load on every rank.
+    """Memories that hold parts of the state, by slot. They do not change, and outlive the load on every rank, but for
+    what they are told to `let_go`.
 
     `boxes` is the same on every rank. `own` is what this process holds itself, on its own slot; the others are served
     (`state.reshard.peers`) at `addresses`, to those who know the `secret`. `host`: where this rank serves what it
-    passes on.
+    passes on. `let_go` is told each tensor of `own` as soon as no rank will read it from there any more, this one
+    included; from any thread.
     """
 
     boxes: Mapping[Slot, HeldBoxes] = field(default_factory=dict)
@@ -83,6 +86,7 @@ class OldMemories:
     own: Memory = field(default_factory=dict)
     secret: bytes = b""
     host: str = LOOPBACK
+    let_go: Callable[[str], object] = lambda _name: None
 
 
 NOTHING_HELD = OldMemories()
@@ -149,7 +153,7 @@ def load_collectively(
     apart = OldMemories(
         boxes={alone.get(slot, slot): boxes for slot, boxes in old.boxes.items()},
         addresses={alone.get(slot, slot): address for slot, address in old.addresses.items()},
-        own=old.own, secret=old.secret, host=old.host,
+        own=old.own, secret=old.secret, host=old.host, let_go=old.let_go,
     )  # fmt: skip
     hosts_of_one = LoadGroup(
         rank=group.rank, slots=list(alone.values()), exchange=group.exchange, room=group.room, folder=group.folder
@@ -186,7 +190,8 @@ def carry_out(
         for slot, address in old.addresses.items():
             sources.setdefault(slot, _peer(address, old.secret, stack))
         pool = stack.enter_context(ThreadPoolExecutor(PULLS, thread_name_prefix="pull"))
-        load = _Load(group, wanted[group.rank], metas, old.own, checkpoint, staging_buffers, pool, say, into)
+        load = _Load(group, wanted[group.rank], metas, old, checkpoint, staging_buffers, pool, say, into)
+        load.expect(pieces, [part for phase in phases for planned in phase[group.rank] for part in planned.tile_parts])
         if mapped is not None:
             load.take_with_first_round(mapped, pieces)
         for phase in phases:
@@ -242,7 +247,7 @@ class _Load:
         group: LoadGroup,
         wanted: WantedBoxes,
         metas: Mapping[str, TensorMeta],
-        own: Memory,
+        old: OldMemories,
         checkpoint: Checkpoint | None,
         staging_buffers: Mapping[int, Tensor],
         pool: ThreadPoolExecutor,
@@ -253,6 +258,9 @@ class _Load:
         self._staging_buffers, self._metas = staging_buffers, metas
         self._lock = threading.Lock()
         self._gone: set[Slot] = set()  # memories that have failed to give something are not asked again
+        self._let_go = old.let_go
+        self._local: Counter[str] = Counter()  # parts still to come from this rank's own memory, of those let go then
+        own, self._old_names = old.own, tuple(old.own)
         kept = {name: _as_wanted(own.get(name, ()), box) for name, box in wanted.items()}
         self._kept = {name for name, part in kept.items() if part is not None}
         served = {part.tensor.untyped_storage().data_ptr() for parts in own.values() for part in parts}
@@ -261,6 +269,15 @@ class _Load:
         }
         self.received = Received()
         self._mapped: MappedFiles | None = None
+
+    def expect(self, pieces: Iterable[Piece], tile_parts: Iterable[TilePart]) -> None:
+        """What all ranks fetch, and this one's parts of it: what nobody reads of its old memory is let go here."""
+        slot, rank = self._group.slots[self._group.rank], self._group.rank
+        own = set(self._old_names)
+        own -= {piece.tensor for piece in pieces if piece.source == slot and piece.fetcher != rank and not piece.relay}
+        self._local.update(part.tensor for part in tile_parts if part.link is Link.LOCAL and part.tensor in own)
+        for name in own - self._local.keys():
+            self._let_go(name)
 
     def take_with_first_round(self, mapped: MappedFiles, pieces: Iterable[Piece]) -> None:
         """The store's pieces come from these files."""
@@ -318,6 +335,10 @@ class _Load:
             crash_here("transfer.piece-fetched")
         with self._lock:
             self.received.count(pull.link, self._num_bytes(pull), len(pull.targets))
+            last = pull.link is Link.LOCAL and self._local[pull.tensor] == 1
+            self._local[pull.tensor] -= pull.link is Link.LOCAL
+        if last:
+            self._let_go(pull.tensor)
         return None
 
     def _give_up(self, source: Slot, error: InfrastructureError) -> None:

@@ -64,8 +64,8 @@ class KeptState:
         `host`: this node's address, where it is served."""
         self.uri, self.manifest, self._slots, self._secret = uri, manifest, slots, secret
         self.drawn = drawn
-        self._own_slot, self._memory = slots[rank], memory
-        self._server = _serve(memory, secret, host) if memory else None
+        self._own_slot, self._memory = slots[rank], dict(memory)
+        self._server = _serve(self._memory, secret, host) if memory else None
         self._versions = _versions(memory)
         self._boxes: dict[Slot, HeldBoxes] = {}
         self._addresses: dict[Slot, Address] = {}
@@ -112,6 +112,10 @@ class KeptState:
     @property
     def memory(self) -> Memory:
         return self._memory
+
+    def let_go(self, name: str) -> None:
+        """No rank will read this tensor from here any more."""
+        self._memory.pop(name, None)
 
     @property
     def unchanged(self) -> bool:
@@ -164,7 +168,7 @@ class KeptState:
 
 
 def old_memories(
-    messages: Sequence[dict[str, Any] | None], without: Sequence[Slot], own: Memory, host: str
+    messages: Sequence[dict[str, Any] | None], without: Sequence[Slot], kept: KeptState | None, host: str
 ) -> OldMemories:
     """What the new group was told by those of the old one (`KeptState.message`), the same on every rank but `own`.
 
@@ -179,9 +183,10 @@ def old_memories(
     return OldMemories(
         boxes={slot: boxes for slot, _, boxes in told},
         addresses={slot: address for slot, address, _ in told},
-        own=own,
+        own=kept.memory if kept is not None else {},
         host=host,
         secret=bytes.fromhex(message["secret"]),
+        let_go=kept.let_go if kept is not None else lambda _name: None,
     )
 
 

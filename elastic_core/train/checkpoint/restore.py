@@ -209,7 +209,7 @@ def _read(
     old = old_memories(
         [answer["kept"] for answer in answers],
         [slot for slot, answer in zip(slots, answers, strict=True) if not answer["sound"]],
-        kept.memory if kept is not None else {},
+        kept,
         group.address,
     )
     agreed = time.perf_counter()
