@@ -64,7 +64,7 @@ check: setup
 	$(BIN)/mypy -p elastic_core
 	PYTHONPATH=.:plugins $(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/vulture
-	$(BIN)/pytest tests/docs
+	$(BIN)/pytest tests/docs tests/house
 
 # The documentation as a site, in build/site; any warning of MkDocs is an error.
 docs: setup $(DOCS)/mkdocs

@@ -54,7 +54,8 @@ from elastic_core.state.format.checkpoint_format import (
 from elastic_core.state.format.manifest import CheckpointHeader, checkpoint_uri
 from elastic_core.state.layout.layout import TENSOR, Mesh, Placement, Split, StateLayout, TensorMeta, partition
 from elastic_core.state.reshard import shared
-from elastic_core.state.reshard.collective_load import LoadGroup, load_collectively
+from elastic_core.state.reshard.collective_load import load_collectively
+from elastic_core.state.reshard.rank_load import LoadGroup
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.train.parallel.group import Group
 

@@ -25,10 +25,10 @@ from elastic_core.domain import Slot
 from elastic_core.state.layout.layout import StateLayout, TensorMeta, partition
 from elastic_core.state.reshard import collective_load, shared
 from elastic_core.state.reshard.change_plan import Plan
-from elastic_core.state.reshard.collective_load import LoadGroup, OldMemories
 from elastic_core.state.reshard.memories import Memory, Part, Received
 from elastic_core.state.reshard.peers import Address, RangeServer
 from elastic_core.state.reshard.pieces import Link
+from elastic_core.state.reshard.rank_load import LoadGroup, OldMemories
 
 EVERYONE, NEW = "everyone", "new"
 SECRET = b"benchmark"

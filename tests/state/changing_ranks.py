@@ -27,8 +27,9 @@ from elastic_core.state.layout.layout import (
 )
 from elastic_core.state.reshard import shared
 from elastic_core.state.reshard.change_plan import holdings
-from elastic_core.state.reshard.collective_load import LoadGroup, OldMemories, load_collectively
+from elastic_core.state.reshard.collective_load import load_collectively
 from elastic_core.state.reshard.peers import Address
+from elastic_core.state.reshard.rank_load import LoadGroup, OldMemories
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.train.parallel.group import Group
 from tests.armed import arm_here

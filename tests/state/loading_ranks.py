@@ -21,9 +21,10 @@ from elastic_core.state.format.checkpoint_format import (
 from elastic_core.state.layout.layout import StateLayout, TensorMeta, partition
 from elastic_core.state.reshard import shared
 from elastic_core.state.reshard.change_plan import Plan
-from elastic_core.state.reshard.collective_load import Checkpoint, Loaded, LoadGroup, OldMemories, carry_out
+from elastic_core.state.reshard.collective_load import Loaded, carry_out
 from elastic_core.state.reshard.memories import Memory, Part, Received, boxes_of
 from elastic_core.state.reshard.peers import RangeServer
+from elastic_core.state.reshard.rank_load import Checkpoint, LoadGroup, OldMemories
 from elastic_core.state.stores.store import CheckpointStore
 from tests.state.builders import HEADER, URI, same_bits
 from tests.state.changing_ranks import SECRET

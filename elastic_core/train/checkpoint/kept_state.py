@@ -25,9 +25,9 @@ from elastic_core.state.format.writing import StagingBuffer
 from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.layout import TensorMeta, of_one_rank
 from elastic_core.state.layout.overlap import HeldBoxes, cells_of
-from elastic_core.state.reshard.collective_load import OldMemories
 from elastic_core.state.reshard.memories import Memory, boxes_of
 from elastic_core.state.reshard.peers import Address, PeerSource, RangeServer
+from elastic_core.state.reshard.rank_load import OldMemories
 from elastic_core.train.checkpoint.undrawn_weights import Drawn
 from elastic_core.train.parallel.group import Group
 

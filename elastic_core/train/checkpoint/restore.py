@@ -25,10 +25,11 @@ from elastic_core.state.format.manifest import parse_manifest
 from elastic_core.state.layout.layout import of_one_rank
 from elastic_core.state.memory_tier.cached_store import MemoryTier
 from elastic_core.state.reshard import shared
-from elastic_core.state.reshard.collective_load import NO_MEMORY, READING, LoadGroup, load_collectively
+from elastic_core.state.reshard.collective_load import NO_MEMORY, load_collectively
 from elastic_core.state.reshard.exchange import run_on_all_ranks
 from elastic_core.state.reshard.memories import Received
 from elastic_core.state.reshard.pieces import Link
+from elastic_core.state.reshard.rank_load import READING, LoadGroup
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train.checkpoint.kept_state import KeptState, old_memories
 from elastic_core.train.checkpoint.training_state import MODEL

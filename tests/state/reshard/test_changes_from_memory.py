@@ -33,10 +33,11 @@ from elastic_core.state.layout.layout import (
 from elastic_core.state.reshard import peers as peers_module
 from elastic_core.state.reshard import rounds, shared
 from elastic_core.state.reshard.change_plan import Plan, holdings, plan_change
-from elastic_core.state.reshard.collective_load import Checkpoint, LoadGroup, OldMemories, carry_out
+from elastic_core.state.reshard.collective_load import carry_out
 from elastic_core.state.reshard.memories import Memory, Part, find
 from elastic_core.state.reshard.peers import RangeServer
 from elastic_core.state.reshard.pieces import Link
+from elastic_core.state.reshard.rank_load import Checkpoint, LoadGroup, OldMemories
 from elastic_core.state.reshard.tenplex_central import tenplex_central_plans
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store import CheckpointStore

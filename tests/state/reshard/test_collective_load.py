@@ -36,8 +36,9 @@ from elastic_core.state.layout.layout import (
 )
 from elastic_core.state.layout.overlap import WantedBoxes
 from elastic_core.state.reshard import rounds, shared
-from elastic_core.state.reshard.collective_load import LoadGroup, OldMemories, load_collectively
+from elastic_core.state.reshard.collective_load import load_collectively
 from elastic_core.state.reshard.memories import Part, boxes_of
+from elastic_core.state.reshard.rank_load import LoadGroup, OldMemories
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store import CheckpointStore, HostFile, host_file
 from tests.state.builders import same_bits

@@ -18,9 +18,10 @@ from elastic_core.state.layout.boxes import Box
 from elastic_core.state.layout.layout import DATA, REPLICATED, Mesh, StateLayout, TensorMeta
 from elastic_core.state.layout.overlap import WantedBoxes
 from elastic_core.state.reshard import mapped_files
-from elastic_core.state.reshard.collective_load import LoadGroup, load_collectively
+from elastic_core.state.reshard.collective_load import load_collectively
 from elastic_core.state.reshard.mapped_files import MappedFiles, Stretch, map_files, stretches_of
 from elastic_core.state.reshard.pieces import Link, Piece
+from elastic_core.state.reshard.rank_load import LoadGroup
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store import HostFile
 from tests.state.builders import same_bits
