@@ -27,7 +27,7 @@ WORK = round(4_000 * PATIENCE)  # a busy machine slows the test down, not a task
 REPLICAS, SERVED = "data 4 x tensor 1 x pipeline 1", "2 workers and 2 parameter servers"  # on four slots
 
 
-@pytest.fixture(params=["aiturbo", "horizon", pytest.param("optimus", marks=pytest.mark.nightly)])
+@pytest.fixture(params=["horizon", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("aiturbo", "optimus"))])
 def policy(platform: Platform, request: pytest.FixtureRequest) -> Iterator[str]:
     """Decides on the whole pool."""
     eventually(lambda: not platform.control.jobs(active_only=True), 120, "no job is left of other tests")
