@@ -21,6 +21,7 @@ DATASET = 40 * BATCH
 LARGE_ROWS = 20_000  # too many for the accelerator's memory
 NODE_SLOTS = 4
 MOST_SLOTS = 8  # of a job: so many processes has this machine to run at once
+MOST_DISTURBED_SLOTS = 5  # as many as the cheapest plan has
 RECORDED = "benchmarks.placement_real.task:recorded"
 
 
@@ -64,8 +65,9 @@ def spec(name: str, steps: int, types: tuple[str, ...] = (), **params: Any) -> d
 
 
 def recorded(name: str, steps: int, curve: Path) -> dict[str, Any]:
-    """The same, which writes its losses into a file."""
-    return {**spec(name, steps, curve=str(curve)), "entry_point": RECORDED}
+    """The same, which writes its losses into a file, and rather goes on on dearer slots than on few."""
+    placed = {**spec(name, steps, curve=str(curve)), "entry_point": RECORDED, "prefer": "time"}
+    return {**placed, "slots": {"min": 1, "max": MOST_DISTURBED_SLOTS}}
 
 
 def undisturbed(name: str, steps: int, curve: Path) -> dict[str, Any]:
@@ -73,6 +75,12 @@ def undisturbed(name: str, steps: int, curve: Path) -> dict[str, Any]:
     cpu, _ = names()
     whole = {**spec(name, steps, curve=str(curve), size=0.0), "entry_point": RECORDED, "placement": "none"}
     return {**whole, "slots": {"min": 1, "max": 1, "types": [cpu]}}
+
+
+def leaving(processors: int) -> int:
+    """How many processors to take for so many to be left, at least one."""
+    cpu, _ = names()
+    return next(kind.units for kind in profile().types if kind.name == cpu) - max(1, processors)
 
 
 def rival(name: str, steps: int, slots: int) -> dict[str, Any]:

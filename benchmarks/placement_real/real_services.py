@@ -97,9 +97,8 @@ class RealServices:
         first = self._trains("disturbed", STEPS_BEFORE)
         cpu, _ = real_jobs.names()
         assert first.allocation is not None
-        left = max(1, first.allocation.counts()[cpu] // 2)
-        units = next(kind.units for kind in real_jobs.profile().types if kind.name == cpu)
-        self._submit(real_jobs.rival("rival", RIVAL_STEPS, units - left))
+        taken = real_jobs.leaving(first.allocation.counts()[cpu] // 2)
+        self._submit(real_jobs.rival("rival", RIVAL_STEPS, taken))
         fewer = eventually(lambda: self._on_fewer(first), STARTED_SECONDS, "the placed job goes on on fewer slots")
         self._say(f"disturbed makes room: {stages_words(fewer)}")
         self._trains("disturbed", fewer.step + STEPS_BEFORE)

@@ -11,13 +11,14 @@ import torch
 from benchmarks.placement_real import real_jobs
 from benchmarks.placement_real.task import RecordedParams, read_curve
 from elastic_core.commands.jobs.estimating import with_profile
-from elastic_core.domain import Node, Target
+from elastic_core.domain import JobView, Node, Target
 from elastic_core.placement.placed_models import limits_of
 from elastic_core.policy import registry
 from elastic_core.spec import entry_points, parse_job_spec
 from elastic_core.train.entry import job_facts, model_and_evaluate
 from examples.paced_ctr import PacedCTR
 from tests.policy.builders import decide, job, snapshot
+from tests.policy.placed import in_force
 
 CPU, ACCELERATOR = real_jobs.names()
 POOL = tuple(
@@ -26,14 +27,19 @@ POOL = tuple(
 )
 
 
-def target_of(written: dict[str, Any], folder: Path) -> Target:
-    """Of the job alone on the pool, before anything of it is measured."""
+def view_of(written: dict[str, Any], folder: Path, **more: Any) -> JobView:
+    """The job as it waits, before anything of it is measured."""
     spec = parse_job_spec(with_profile(written, real_jobs.profile_file(written, folder)))
     facts = job_facts(entry_points.load(spec.entry_point, "examples.*,benchmarks.*"), spec)
-    view = job(
-        spec.name, lim=limits_of(spec, facts), total_samples=spec.work.samples, prefers_cost=spec.prefer == "cost"
-    )
-    return decide(registry.get("horizon"), snapshot(POOL, view)).targets[spec.name]
+    return job(
+        spec.name, lim=limits_of(spec, facts), total_samples=spec.work.samples, prefers_cost=spec.prefer == "cost",
+        priority=spec.priority, **more,
+    )  # fmt: skip
+
+
+def target_of(written: dict[str, Any], folder: Path) -> Target:
+    """Of the job alone on the pool."""
+    return decide(registry.get("horizon"), snapshot(POOL, view_of(written, folder))).targets[written["name"]]
 
 
 def test_the_pool_has_the_units_and_the_prices_of_the_profile():
@@ -76,6 +82,18 @@ def test_a_recorded_job_is_the_example_with_a_file_for_its_losses(tmp_path: Path
     params = RecordedParams.model_validate(recorded["params"])
     assert PacedCTR(params).params.samples == real_jobs.DATASET
     assert target_of(recorded, tmp_path).stages == target_of(real_jobs.spec("mixed", 9), tmp_path).stages
+
+
+def test_it_makes_room_for_its_rival_and_goes_on_on_both_types(tmp_path: Path):
+    disturbed = view_of(real_jobs.recorded("disturbed", 48, tmp_path / "curve"), tmp_path)
+    target = decide(registry.get("horizon"), snapshot(POOL, disturbed)).targets["disturbed"]
+    held = in_force(disturbed, target, snapshot(POOL, disturbed))
+    taken = real_jobs.leaving(target.counts[CPU] // 2)
+    rival = view_of(real_jobs.rival("rival", 3, taken), tmp_path, arrived=20.0)
+    targets = decide(registry.get("horizon"), snapshot(POOL, held, rival)).targets
+    assert targets["rival"].counts == {CPU: taken}
+    assert 1 <= targets["disturbed"].counts[CPU] < target.counts[CPU]
+    assert targets["disturbed"].counts[ACCELERATOR] >= 1
 
 
 def test_it_trains_in_double_precision(tmp_path: Path):
