@@ -41,6 +41,7 @@ from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.engine.result import Result
 from elastic_core.sim.ground_truth.servers import ServerPhysics
 from elastic_core.sim.ground_truth.workload import Workload
+from elastic_core.sim.testbed.aiturbo_with_servers import AITurboWithServers
 from elastic_core.sim.testbed.horizon_with_servers import HorizonWithServers
 from elastic_core.sim.testbed.with_servers import ServerKnowledge, WithServers
 from elastic_core.sim.traces.published_traces import data_folder
@@ -209,7 +210,7 @@ def servers() -> Ground:
         return lambda: WithServers(Tiresias(threshold), "requested")
 
     policies: dict[str, Callable[[], Policy]] = {
-        "aiturbo": lambda: registry.get("aiturbo"),
+        "aiturbo": AITurboWithServers,
         **{name: tiresias(threshold) for name, threshold in zip(TIRESIAS, THRESHOLDS, strict=True)},
         "optimus": lambda: WithServers(Optimus(ServerKnowledge(MAX_SERVERS, _SERVER_CORES)), "best"),
         "horizon": lambda: HorizonWithServers(registry.get("horizon")),

@@ -14,6 +14,7 @@ exchange takes longer than its computing: a third forward, the rest backward.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,6 +40,18 @@ class PacedCTRParams(CTRParams):
     rows: int = Field(default=10_000, ge=16, le=1 << 31)
     profile: str = Field(default="paced-ctr", pattern=r"^[\w-]+$", description="a file of examples/placement")
     size: float = Field(default=1.0, ge=0, description="every time of it is so many times as long; 0: none is made")
+
+
+def profile_of_size(size: float, name: str = "paced-ctr") -> dict[str, Any]:
+    """The content of a profile file, for jobs with this `size`."""
+    content: dict[str, Any] = json.loads((PROFILES / f"{name}.json").read_text())
+    for layer in content["layers"]:
+        for times in layer["on"].values():
+            times["compute_seconds"] *= size
+            times["exchange_seconds"] = times.get("exchange_seconds", 0.0) * size
+    for kind in content["types"]:
+        kind["link_bytes_per_second"] /= size
+    return content
 
 
 class Pace:

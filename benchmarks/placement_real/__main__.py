@@ -1,179 +1,86 @@
-"""The click model under the cheapest plan of several types beside all of it on one type: what plans promise, what real
-processes reach, what a sample costs. `python -m benchmarks.placement_real [--quick]`
+"""The click model under the plan that the platform chooses, beside all of it on one type: jobs on the real services.
 
-Plans are of `examples/placement/paced-ctr.json`: prices and times as there, the accelerator is one that is not here
-(`examples.paced_ctr` says what is made and what is real). Real worker processes train under the small ledger of the
-tests. Throughput: what the job's own observations say of its steps, the first left out.
+    .venv/bin/python -m benchmarks.placement_real             # about 12 minutes on two free cores
+    .venv/bin/python -m benchmarks.placement_real --quick     # fewer steps
 
-- Each plan for itself: predicted is what the planner says, which leaves out that a pipeline is filled and drained.
-- With the throughputs that were measured, the range of the accelerator's price (the processor's stays) in which this
-  plan makes a sample cheaper than the two of one type.
-- On the way: a run is resized to half as many keepers of rows, and one of its processes is killed; losses beside those
-  of one process that nobody disturbs, relative. Times are made a tenth as long for that.
+PostgreSQL, Airflow, MLflow, agents and trainer processes are real, in a home of their own, under the default policy;
+jobs come by `elastic jobs submit`, one after the other on an empty pool. Prices and times are those of
+`examples/placement/paced-ctr.json`; the accelerator is one that is not here (`examples.paced_ctr` says what is made and
+what is real).
+
+- Three jobs of `placement: exact`, `prefer: cost`: one may use all types, two are kept to one type each. Predicted
+  (without filling and draining the pipeline), the slots and their price are what the platform shows of the job;
+  measured is the median over the steps that its ledger holds, the first of each start left out.
+- With the throughputs that were measured, the range of the accelerator's price (the processor's stays) in which the
+  slots of the first make a sample cheaper than those of the other two.
+- On the way: a job placed on both types makes room for another that takes processors, and then one of its processes is
+  killed. Losses of all its steps are compared with those of a job in one process that nobody disturbs, both in double
+  precision (`task.py` says why), and both without late updates.
 - A table that is larger than the accelerator's memory is refused there.
 
-Bars: predicted and measured within 20 %; more samples for the same money than on each type alone; losses to 1e-6.
+Bars: predicted and measured within 20 %; more samples for the same money than on each type alone; losses to 1e-6, each
+sample read once; the jobs' runs in Airflow succeed.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import signal
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.report import Report
-from benchmarks.placement_real.task import CURVE
-from elastic_core.domain import PlacedStage
-from elastic_core.host.environment import ALLOCATION
-from elastic_core.placement import planner_names
-from elastic_core.placement.placement_problem import PlacementProblem
-from elastic_core.placement.planners.planner import Planned
-from elastic_core.placement.profile_files import read_profile
-from examples.paced_ctr import PROFILES
-from tests.train import forked
-from tests.train.job import Job
+from benchmarks.placement_real import real_jobs
+from benchmarks.placement_real.price_range import Measured, price_range
+from benchmarks.placement_real.real_services import Disturbed, RealServices
+from tests.e2e.platform import Platform
 
-PROFILE = "paced-ctr"
-MIXED, RIVALS = "exact", ("cpu_only", "gpu_only")
-HOUR = 3600.0
-SAMPLES = 20_000
-LARGE_ROWS = 20_000  # too many for the accelerator's memory
+MIXED = "mixed"
+STEPS = {MIXED: 16, "processors": 4, "accelerators": 7}
+QUICK_STEPS = {MIXED: 8, "processors": 3, "accelerators": 4}
+DISTURBED_STEPS = 48
 WITHIN, SAME_LOSS = 0.20, 1e-6
-SECONDS, QUICK_SECONDS = 40.0, 12.0  # that each plan is run, as predicted
-DISTURBED_SIZE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    plan: Planned
-    throughput: float  # samples a second
-    rate: float  # money an hour
-
-    @property
-    def samples_per_unit(self) -> float:
-        """Samples for one unit of money."""
-        return self.throughput * HOUR / self.rate
-
-
-def stages_of(plan: Planned, problem: PlacementProblem) -> tuple[PlacedStage, ...]:
-    return tuple(
-        PlacedStage(
-            layers=(stage.layers[0], stage.layers[-1] + 1), type=problem.types[stage.type].name, num_slots=stage.units
-        )
-        for stage in plan.placement.stages
-    )
-
-
-def a_job(folder: Path, name: str, steps: int, batch: int, **params: object) -> Job:
-    shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / name).mkdir(parents=True)
-    given = {"samples": SAMPLES, "profile": PROFILE, "folder": str(folder / name), **params}
-    spec = {"entry_point": "benchmarks.placement_real.task:recorded", "batch": {"min": batch, "max": batch}}
-    return Job(
-        folder / name, entry="", rows=SAMPLES, total=batch * steps, params=given, spec=spec, tasks="benchmarks.*"
-    )  # fmt: skip
-
-
-def run(job: Job, stages: Sequence[PlacedStage], batch: int, **order: object) -> list[int]:
-    slots = sum(stage.num_slots for stage in stages)
-    return forked.join(
-        job.start(slots, batch, stages=tuple(stages), heartbeat_seconds=1.0, **order), seconds=600
-    )  # fmt: skip
-
-
-def done(codes: Sequence[int], job: Job) -> None:
-    if any(codes):
-        raise RuntimeError(f"workers ended with the exit codes {codes}:\n{job.logs()}")
-
-
-def curve(job: Job) -> dict[int, float]:
-    lines = (job.folder / CURVE).read_text().split("\n")
-    return {int(step): float.fromhex(loss) for step, loss in (line.split() for line in lines if line)}
-
-
-def measure(folder: Path, name: str, plan: Planned, problem: PlacementProblem, seconds: float) -> Measured:
-    batch = int(problem.batch)
-    steps = max(3, round(seconds * plan.placement.throughput / batch))
-    job = a_job(folder, name, steps, batch)
-    stages = stages_of(plan, problem)
-    done(run(job, stages, batch), job)
-    step_seconds = statistics.median(observation.step_seconds for observation in job.ledger.observations())
-    rate = sum(problem.types[stage.type].price * stage.units for stage in plan.placement.stages)
-    return Measured(plan, batch / step_seconds, rate)
-
-
-def disturbed(folder: Path, stages: Sequence[PlacedStage], batch: int, steps: int) -> float:
-    """How much losses differ from those of one process, relative, at the worst step."""
-    alone = a_job(folder, "alone", steps, batch, size=0.0)
-    job = a_job(folder, "disturbed", steps, batch, size=DISTURBED_SIZE)
-    done(alone.run(1, batch), alone)
-    done(run(job, stages, batch, segment_steps=steps // 3), job)
-    first, *rest = stages
-    fewer = (PlacedStage(layers=first.layers, type=first.type, num_slots=max(1, first.num_slots // 2)), *rest)
-    workers = job.start(sum(stage.num_slots for stage in fewer), batch, stages=fewer)
-    begun = max(curve(job))
-    while max(curve(job)) < begun + 2:
-        time.sleep(0.05)
-    assert workers[0].pid is not None
-    os.kill(workers[0].pid, signal.SIGKILL)  # a keeper of rows
-    codes = forked.join(workers, seconds=60)
-    assert codes[0] == -signal.SIGKILL, codes
-    done(run(job, fewer, batch), job)
-    wanted, found = curve(alone), curve(job)
-    assert wanted.keys() == found.keys(), (sorted(wanted), sorted(found))
-    return max(abs(found[step] - loss) / abs(loss) for step, loss in wanted.items())
-
-
-def refusal(folder: Path, plan: Planned, problem: PlacementProblem) -> str:
-    """What a job is told whose table does not fit where it is put."""
-    job = a_job(folder, "refused", 4, int(problem.batch), rows=LARGE_ROWS)
-    codes = run(job, stages_of(plan, problem), int(problem.batch))
-    if not all(codes):
-        raise RuntimeError(f"a table of {LARGE_ROWS} rows was not refused: exit codes {codes}")
-    return job.error()["error"]
-
-
-def price_range(by_name: Mapping[str, Measured], problem: PlacementProblem) -> tuple[float, float]:
-    """The accelerator's prices, in processors', between which the mixed plan makes a sample cheapest."""
-    cpu = next(index for index, kind in enumerate(problem.types) if kind.is_cpu)
-
-    def units(name: str) -> tuple[int, int]:
-        stages = by_name[name].plan.placement.stages
-        return sum(s.units for s in stages if s.type == cpu), sum(s.units for s in stages if s.type != cpu)
-
-    mixed_cpu, mixed_gpu = units(MIXED)
-    mixed, on_cpu, on_gpu = (by_name[name].throughput for name in (MIXED, *RIVALS))
-    # (mixed_cpu + mixed_gpu r) / mixed < cpus / on_cpu, and the same beside gpus r / on_gpu
-    high = (mixed / on_cpu * units("cpu_only")[0] - mixed_cpu) / mixed_gpu
-    left = mixed / on_gpu * units("gpu_only")[1] - mixed_gpu
-    return (mixed_cpu / left if left > 0 else float("inf")), high
+REGISTERED_SECONDS = 240.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer steps")
+    parser.add_argument("--keep-home", action="store_true", help="leave the services' folder, to look into")
     arguments = parser.parse_args()
-    os.environ.update(ALLOCATION)
     report = Report("placement_real", quick=arguments.quick)
-    problem = read_profile(PROFILES / f"{PROFILE}.json").problem()
-    plans = {name: planner_names.get(name).plan(problem) for name in (MIXED, *RIVALS)}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        seconds = QUICK_SECONDS if arguments.quick else SECONDS
-        by_name = {name: measure(folder, name, plan, problem, seconds) for name, plan in plans.items()}
-        worst = disturbed(folder, stages_of(plans[MIXED], problem), int(problem.batch), 9 if arguments.quick else 18)
-        refused = refusal(folder, plans["gpu_only"], problem)
-    rows = [_row(name, measured, problem) for name, measured in by_name.items()]
+    steps = QUICK_STEPS if arguments.quick else STEPS
+    home = Path(tempfile.mkdtemp(prefix="elastic-placement-"))
+    platform = Platform(home, tasks="examples.*,benchmarks.placement_real.*")
+    try:
+        platform.up()
+        services = RealServices(platform)
+        cpu, accelerator = real_jobs.names()
+        types = {MIXED: (), "processors": (cpu,), "accelerators": (accelerator,)}
+        measured = [
+            services.measure(real_jobs.spec(name, steps[name], types[name], size=real_jobs.SIZE)) for name in types
+        ]
+        disturbed = services.disturb(DISTURBED_STEPS)
+        refused = services.refusal()
+        states = services.airflow_states((*types, "rival", "disturbed", "undisturbed"), REGISTERED_SECONDS)
+    finally:
+        platform.elastic("down", check=False)
+        if not arguments.keep_home:
+            shutil.rmtree(home, ignore_errors=True)
+    tell_speeds(report, measured)
+    tell_disturbed(report, disturbed)
+    report.table(f"A table of {real_jobs.LARGE_ROWS} rows on accelerators", ("what the job is told",), [(refused,)])
+    failed = {name: state for name, state in states.items() if state != "success"}
+    report.bar("runs in Airflow", want="success", got=failed or "success", ok=not failed)
+    return report.finish()
+
+
+def tell_speeds(report: Report, measured: Sequence[Measured]) -> None:
+    mixed, *rivals = measured
     columns = (
-        "plan",
+        "job",
         "stages",
         "money / h",
         "predicted samples/s",
@@ -181,31 +88,42 @@ def main() -> int:
         "measured / predicted",
         "samples / money",
     )
-    report.table(f"{problem.name}: batches of {problem.batch:g}", columns, rows)
-    report.figure("plans", {row[0]: dict(zip(columns[1:], row[1:], strict=True)) for row in rows})
-    low, high = price_range(by_name, problem)
-    report.figure("accelerator's price in processors' prices", {"low": low, "high": high, "listed": _listed(problem)})
-    report.figure("refused", refused)
-    for name, measured in by_name.items():
-        part = measured.throughput / measured.plan.placement.throughput
-        report.bar(f"{name}: measured / predicted", want="0.8 to 1.2", got=round(part, 3), ok=abs(part - 1) <= WITHIN)
-    for name in RIVALS:
-        ratio = by_name[MIXED].samples_per_unit / by_name[name].samples_per_unit
-        report.bar(f"samples for the same money, beside {name}", want="> 1", got=round(ratio, 2), ok=ratio > 1)
-    report.bar("losses, resized and killed", want=f"<= {SAME_LOSS:g}", got=worst, ok=worst <= SAME_LOSS)
-    return report.finish()
+    rows = [
+        (one.name, one.stages, one.rate, one.predicted, one.throughput, one.ratio, one.samples_per_unit)
+        for one in measured
+    ]
+    report.table(f"Batches of {real_jobs.BATCH}", columns, rows)
+    report.figure("jobs", {row[0]: dict(zip(columns[1:], row[1:], strict=True)) for row in rows})
+    low, high = price_range(mixed, rivals)
+    prices = {kind.is_cpu: kind.price for kind in real_jobs.profile().types}
+    listed = prices[False] / prices[True]
+    report.table("The accelerator's price, in the processor's", ("mixing wins from", "to", "listed"),
+                 [(low, high, listed)])  # fmt: skip
+    report.figure("accelerator's price in processors' prices", {"low": low, "high": high, "listed": listed})
+    for one in measured:
+        ok = abs(one.ratio - 1) <= WITHIN
+        report.bar(f"{one.name}: measured / predicted", want="0.8 to 1.2", got=round(one.ratio, 3), ok=ok)
+    report.bar(
+        "the plan holds slots of both types", want="yes", got=mixed.stages, ok=bool(mixed.cpus and mixed.accelerators)
+    )
+    for rival in rivals:
+        ratio = mixed.samples_per_unit / rival.samples_per_unit
+        report.bar(f"samples for the same money, beside {rival.name}", want="> 1", got=round(ratio, 2), ok=ratio > 1)
 
 
-def _row(name: str, measured: Measured, problem: PlacementProblem) -> tuple[object, ...]:
-    predicted = measured.plan.placement.throughput
-    stages = "; ".join(map(str, stages_of(measured.plan, problem)))
-    part = measured.throughput / predicted
-    return name, stages, measured.rate, predicted, measured.throughput, part, measured.samples_per_unit
-
-
-def _listed(problem: PlacementProblem) -> float:
-    prices = {kind.is_cpu: kind.price for kind in problem.types}
-    return prices[False] / prices[True]
+def tell_disturbed(report: Report, one: Disturbed) -> None:
+    rows = [("stages, one after the other", " -> ".join(one.stages)), ("killed", one.killed),
+            ("further attempts", one.attempts), ("steps taken, with those taken again", one.steps),
+            ("losses beside the undisturbed job's, at worst", one.worst)]  # fmt: skip
+    report.table("Resized and killed", ("", "seen"), rows)
+    report.figure("disturbed", one)
+    unproven = [read for read in one.reads if read.proven is False or read.problem]
+    proven = sum(read.proven is True for read in one.reads)
+    report.bar("resized, and a process killed", want=">= 1 each", got=f"{len(one.stages) - 1}, {one.attempts}",
+               ok=len(one.stages) > 1 and one.attempts >= 1)  # fmt: skip
+    report.bar("every sample of an epoch read exactly once", want=">= 1 epoch, no other", got=f"{proven} epochs",
+               ok=proven >= 1 and not unproven)  # fmt: skip
+    report.bar("losses, resized and killed", want=f"<= {SAME_LOSS:g}", got=one.worst, ok=one.worst <= SAME_LOSS)
 
 
 if __name__ == "__main__":

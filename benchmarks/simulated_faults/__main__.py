@@ -20,7 +20,6 @@ import hashlib
 import json
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -72,7 +71,7 @@ def _arguments() -> argparse.Namespace:
 
 @contextmanager
 def _databases(count: int) -> Iterator[list[str]]:
-    server = TestServer(Path(tempfile.mkdtemp(prefix="elastic-pg-")))
+    server = TestServer(TestServer.new_folder())
     try:
         yield [server.create_ledger(f"simulated_{n}").render_as_string(hide_password=False) for n in range(count)]
     finally:

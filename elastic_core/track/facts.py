@@ -22,6 +22,8 @@ from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 
+_MILLION = "cost_per_million_samples"
+
 
 def milliseconds(at: float) -> int:
     """MLflow's timestamps; a pure function of the ledger's, so that a repeated point is the same point."""
@@ -33,8 +35,8 @@ def key(name: str) -> str:
     return re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)[:250]
 
 
-def curve_points(observation: Observation) -> Iterator[Metric]:
-    """The points of one observation, at the job's global step."""
+def curve_points(observation: Observation, placed: Mapping[str, float | None] | None = None) -> Iterator[Metric]:
+    """The points of one observation, at the job's global step. `placed`: what its grant predicted of its stages."""
     values = {
         **observation.metrics,
         "loss": observation.loss,
@@ -54,7 +56,14 @@ def curve_points(observation: Observation) -> Iterator[Metric]:
         values["noise_scale"] = observation.grad_var / observation.grad_sqr
     if observation.choice is not None:
         values |= figures_by_name(observation.choice)
+    if placed is not None and observation.samples_per_second > 0:
+        values[_MILLION] = _of_a_million(placed["price_per_hour"], observation.samples_per_second)
     return points(values, observation.at, observation.step)
+
+
+def _of_a_million(price_per_hour: float | None, samples_per_second: float | None) -> float:
+    """Money for a million samples."""
+    return (price_per_hour or 0.0) / 3600.0 * 1e6 / samples_per_second if samples_per_second else 0.0
 
 
 def points(values: Mapping[str, float], at: float, step: int, model_id: str | None = None) -> Iterator[Metric]:
@@ -115,7 +124,10 @@ def allocation_params(allocation: Allocation) -> dict[str, Any]:
 
 def placed_params(figures: Mapping[str, float | None] | None) -> dict[str, Any]:
     """What was predicted of a placed segment's stages, as its grant has it."""
-    return {f"predicted.{name}": value for name, value in (figures or {}).items() if value is not None}
+    if figures is None:
+        return {}
+    cost = {_MILLION: _of_a_million(figures["price_per_hour"], figures["samples_per_second"])}
+    return {f"predicted.{name}": value for name, value in {**figures, **cost}.items() if value is not None}
 
 
 def checkpoint_params(checkpoint: CheckpointRecord) -> dict[str, str]:

@@ -119,20 +119,21 @@ class MlflowTracker:
     def _observed(self, event: Event) -> None:
         reported = observations(event)
         run = self._attempt(event)
-        self._add(run.run_id, (p for o in reported for p in facts.curve_points(o)))
+        placed = self._grant(event).payload.get("placed")
+        self._add(run.run_id, (p for o in reported for p in facts.curve_points(o, placed)))
         for choice in [o.choice for o in reported if o.choice is not None]:
             for told in (run, self._parent(event)):
                 self._runs.tag(told, {"elastic.exchange": choice_words(choice)})
         segment = self._segment(event)
         late = [o for o in reported if segment.committed(event.epoch, o.step)]
         if late:
-            self._add(self._parent(event).run_id, (p for o in late for p in facts.curve_points(o)))
+            self._add(self._parent(event).run_id, (p for o in late for p in facts.curve_points(o, placed)))
 
     def _committed(self, event: Event) -> None:
         checkpoint, parent = checkpoint_of(event), self._parent(event)
-        after = self._grant(event).position
-        for observation in committed_observations(self._feed, event, after):
-            self._add(parent.run_id, facts.curve_points(observation))
+        grant = self._grant(event)
+        for observation in committed_observations(self._feed, event, grant.position):
+            self._add(parent.run_id, facts.curve_points(observation, grant.payload.get("placed")))
         timings = event.payload["timings"]
         spans = {name: value for name, value in timings.items() if not name.endswith(("_at", "_bytes"))}
         sizes = {name.removesuffix("_bytes"): value for name, value in timings.items() if name.endswith("_bytes")}

@@ -44,7 +44,7 @@ class Platform:
         airflow_port, mlflow_port = free_ports(2)
         self.settings = Settings(
             home=home, cluster=cluster, airflow_port=airflow_port, mlflow_port=mlflow_port,
-            tasks="examples.*,tests.*", **{"project": ROOT, **changes},
+            **{"project": ROOT, "tasks": "examples.*,tests.*", **changes},
         )  # fmt: skip
         self.home = home
         self.supervisor = Supervisor(home)

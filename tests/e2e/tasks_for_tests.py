@@ -91,6 +91,24 @@ class WideLine(LineTask):
         return torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
+class UnevenLineParams(WideLineParams):
+    slow_rank: int = Field(ge=0, description="the rank whose samples take `slow_milliseconds` instead, by sleeping")
+    slow_milliseconds: float = Field(ge=0)
+
+
+class UnevenLine(WideLine):
+    """One rank is on a slot that computes slowly, padded by sleeping. Replicas wait for it at every step; a server need
+    not compute, and of fewer workers each computes more."""
+
+    Params = UnevenLineParams
+    params: UnevenLineParams
+
+    def loss(self, model: nn.Module, batch: list[Tensor]) -> Tensor:
+        if int(os.environ["RANK"]) == self.params.slow_rank:
+            time.sleep((self.params.slow_milliseconds - self.params.milliseconds) * len(batch[0]) / 1000)
+        return super().loss(model, batch)
+
+
 class SlowBytesParams(BytesParams):
     milliseconds: float = Field(default=5.0, ge=0, description="time that one sample takes on the slots of a replica")
 

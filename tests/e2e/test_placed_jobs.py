@@ -14,11 +14,11 @@ from elastic_core.protocol.records import JobStatus
 from elastic_core.spec import parse_cluster_spec
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.train.data.audit import prove
-from tests.e2e.platform import CLUSTER, ROOT, Platform, eventually
+from examples.paced_ctr import profile_of_size
+from tests.e2e.platform import CLUSTER, Platform, eventually
 from tests.e2e.test_main_line import a_job, finished, job_of, start, trains
 from tests.e2e.test_user_actions import page
 
-PROFILE = ROOT / "examples" / "placement" / "paced-ctr.json"
 SIZE = 0.1  # of the profile's times
 DATASET = 20_480
 WORK = 6 * DATASET
@@ -37,15 +37,8 @@ def priced_pool(platform: Platform) -> Iterator[None]:
 
 def scaled_profile(folder: Path) -> Path:
     """The example's, as fast as the job is told to be."""
-    content = json.loads(PROFILE.read_text())
-    for layer in content["layers"]:
-        for times in layer["on"].values():
-            times["compute_seconds"] *= SIZE
-            times["exchange_seconds"] = times.get("exchange_seconds", 0.0) * SIZE
-    for kind in content["types"]:
-        kind["link_bytes_per_second"] /= SIZE
     path = folder / "profile.json"
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(profile_of_size(SIZE)))
     return path
 
 

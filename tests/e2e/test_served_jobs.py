@@ -1,12 +1,15 @@
 """Jobs with parameter servers on the real services, under policies that decide workers and servers: trained, measured,
-shown, resized, killed, and done with every sample read once."""
+shown, resized, killed, and done with every sample read once. A job that may have either form changes it by what it has
+measured."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -15,14 +18,16 @@ from elastic_core.host.messages import WorkerProcesses
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.records import JobStatus
 from elastic_core.spec import parse_cluster_spec
-from tests.e2e.platform import CLUSTER, Platform, eventually
+from tests.e2e.platform import CLUSTER, PATIENCE, Platform, eventually
 from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, job_of, start, trains
+from tests.e2e.test_resizes import end
 from tests.e2e.test_user_actions import page
 
-WORK = 4_000
+WORK = round(4_000 * PATIENCE)  # a busy machine slows the test down, not a task that sleeps
+REPLICAS, SERVED = "data 4 x tensor 1 x pipeline 1", "2 workers and 2 parameter servers"  # on four slots
 
 
-@pytest.fixture(params=["aiturbo", "horizon"])
+@pytest.fixture(params=["horizon", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("aiturbo", "optimus"))])
 def policy(platform: Platform, request: pytest.FixtureRequest) -> Iterator[str]:
     """Decides on the whole pool."""
     eventually(lambda: not platform.control.jobs(active_only=True), 120, "no job is left of other tests")
@@ -88,4 +93,69 @@ def test_workers_and_servers_are_decided_measured_shown_resized_and_survive_a_ki
     platform.control.set_cluster(parse_cluster_spec(CLUSTER))
     done = finished(platform, job_id, seconds=400)
     assert done.done_samples == job.total_samples == WORK
+    assert_read_exactly_once(platform, job_id)
+
+
+def either(name: str, slow_rank: int) -> dict[str, Any]:
+    """On four slots, of which one takes ten times as long for a sample. As replicas all compute a quarter of the batch;
+    with two servers, the last two ranks, the first two compute half of it each."""
+    return a_job(name, samples=WORK, slots=(4, 4), seconds=8.0) | {
+        "entry_point": "tests.e2e.tasks_for_tests:UnevenLine", "batch": {"min": 16, "max": 16},
+        "params": {"samples": 400, "milliseconds": 20, "width": 32, "slow_rank": slow_rank, "slow_milliseconds": 200},
+        "sync": "either", "servers": {"min": 2, "max": 2},
+    }  # fmt: skip
+
+
+def forms(platform: Platform, job_id: str) -> list[int]:
+    """Parameter servers that it was granted, once each time that they changed; 0: replicas."""
+    granted = [segment.allocation for segment in platform.control.segments(job_id) if segment.allocation]
+    return [count for count, _ in groupby(allocation.layout.servers for allocation in granted)]
+
+
+def compared(platform: Platform, job_id: str, form: str) -> JobStatus | None:
+    """The job once a decision has left it in this form, having measured a step in both."""
+    job = job_of(platform, job_id)
+    reason = (job.target_reason or "") if job is not None else ""
+    return job if f"; as {form}: " in reason and "never tried" not in reason else None
+
+
+def assert_told(platform: Platform, job_id: str, form: str, other: str) -> None:
+    """The page and the command line say which form, and how long a step takes in it and in the other."""
+    words = re.compile(rf"; as {form}: [\d.]+ s a step; [\d.]+ s as {other}")
+    shown = next(row for row in page(platform)["jobs"] if row["job_id"] == job_id)
+    assert words.search(shown["reason"]), shown
+    told = platform.elastic("jobs", "show", job_id).stdout
+    assert words.search(" ".join(told.split())), told
+
+
+def test_a_job_of_either_tries_servers_in_place_and_stays_with_them_where_a_step_is_measured_to_be_quicker(
+    platform: Platform,
+) -> None:
+    """The slow slot's rank becomes a server. The policy is the default one."""
+    eventually(lambda: not platform.control.jobs(active_only=True), 120, "no job is left of other tests")
+    job_id = "either-served"
+    start(platform, either(job_id, slow_rank=3))
+    eventually(lambda: compared(platform, job_id, SERVED), 240, "both forms were measured, and it has servers")
+    assert platform.control.explain(job_id).policy == "horizon"
+    assert_told(platform, job_id, SERVED, REPLICAS)
+    assert finished(platform, job_id, seconds=400).done_samples == WORK
+    assert forms(platform, job_id) == [0, 2]
+    changed = next(one for one in platform.control.segments(job_id) if one.allocation and one.allocation.layout.servers)
+    assert changed.handed_over, "in place"
+    assert_read_exactly_once(platform, job_id)
+
+
+@pytest.mark.nightly
+def test_a_job_of_either_goes_back_to_replicas_where_servers_were_measured_to_be_slower(platform: Platform) -> None:
+    """The slow slot's rank stays a worker, and has twice as much to compute."""
+    eventually(lambda: not platform.control.jobs(active_only=True), 120, "no job is left of other tests")
+    job_id = "either-replicas"
+    start(platform, either(job_id, slow_rank=1))
+    eventually(lambda: compared(platform, job_id, REPLICAS), 300, "both forms were measured, and it has replicas")
+    assert_told(platform, job_id, REPLICAS, SERVED)
+    tried = len(platform.control.segments(job_id))
+    eventually(lambda: len(platform.control.segments(job_id)) > tried + 2, 120, "it is decided about twice more")
+    assert forms(platform, job_id) == [0, 2, 0]
+    end(platform, job_id)
+    eventually(lambda: not platform.control.jobs(active_only=True), 120, "it has ended")
     assert_read_exactly_once(platform, job_id)

@@ -97,6 +97,15 @@ def test_what_the_cluster_can_never_give_is_refused(changes: Any, said: str) -> 
     assert said in str(caught.value)
 
 
+def test_workers_and_servers_may_fit_two_types_where_they_fit_none_alone() -> None:
+    served = {"sync": "parameter_server", "batch": {"min": 64, "max": 64}, "servers": {"min": 1, "max": 2}}
+    check(slots={"min": 10, "max": 10}, **served)
+    with pytest.raises(UserError, match="at least 11 slots of one type"):
+        check(slots={"min": 11, "max": 11}, **served)
+    with pytest.raises(UserError, match="at least 9 slots of one type"):
+        check(slots={"min": 9, "max": 9, "types": ["h200"]}, **served)
+
+
 def test_both_reasons_are_told() -> None:
     with pytest.raises(UserError, match="the job spec has 2 problems"):
         check(slots={"min": 9}, deadline="2020-01-01T00:00:00")

@@ -36,7 +36,7 @@ class Story:
     def submit(self) -> Story:
         return self.tell(EventKind.JOB_SUBMITTED, segment=False, spec={}, facts={}, total_samples=1000)
 
-    def grant(self, slots: int = 1, attempt: int = 0, handed_over: bool = False) -> Story:
+    def grant(self, slots: int = 1, attempt: int = 0, handed_over: bool = False, **more: Any) -> Story:
         """A new attempt; the first one of a segment opens the segment."""
         self.epoch += 1
         self.segment += attempt == 0
@@ -51,6 +51,7 @@ class Story:
             reason=f"{slots} slots are free",
             handed_over=handed_over,
             start_step=self.committed_step,
+            **more,
         )
 
     def observe(self, *steps: int, loss: float | None = None) -> Story:

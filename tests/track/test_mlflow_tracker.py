@@ -109,6 +109,19 @@ def test_an_attempt_says_what_it_was_given_and_why(client):
     assert {"params.width": "32", "batch.max": "64", "work.samples": "1000"}.items() <= job.data.params.items()
 
 
+def test_of_a_placed_attempt_what_a_sample_costs_is_shown_as_predicted_and_as_measured(client):
+    predicted = {"samples_per_second": 500.0, "price_per_hour": 3.6, "gap": 0.01}
+    story = Story().submit().grant(placed=predicted).observe(1).commit(1).grant(attempt=1).observe(2)
+    follow(story, client)
+    first, second = runs(client, story, "attempt")
+    assert first.data.params["predicted.cost_per_million_samples"] == "2.0"
+    assert first.data.params["predicted.gap"] == "0.01"
+    (observed,) = story.observed[0][1:]
+    assert first.data.metrics["cost_per_million_samples"] == pytest.approx(1000.0 / observed.samples_per_second)
+    assert "cost_per_million_samples" in job_run(client, story).data.metrics
+    assert not [name for name in second.data.metrics if "cost" in name], "that one was not placed"
+
+
 def test_run_ids_are_written_back_to_the_ledger_once(client):
     story = Story().submit().grant(1).observe(1)
     follow(story, client)

@@ -26,7 +26,6 @@ from elastic_core.policy.base.pool import Pool
 from elastic_core.policy.base.queue import queue_of, usual_batch, why_waiting
 from elastic_core.policy.base.remaining_work import declaration_is_trusted, known_remaining
 from elastic_core.policy.parameter_servers.served_sizes import ServedSizes, may_have_servers
-from elastic_core.policy.parameter_servers.server_sizes import ServerSizes, service_rate_of_cores
 from elastic_core.policy.parameter_servers.sizes import Size, Sizes, SlotSizes, service_rate
 from elastic_core.policy.task_memory.task_profiles import TaskProfiles
 
@@ -42,7 +41,7 @@ class AITurbo:
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:  # noqa: ARG002 - nothing is drawn
         profiles = TaskProfiles.of(snapshot.policy_state, snapshot.jobs)
         jobs = [profiles.fill_in(job) for job in queue_of(snapshot)]
-        attained = {job.job_id: attained_service(job, snapshot) for job in jobs}
+        attained = {job.job_id: self.attained_service(job, snapshot) for job in jobs}
         occasion = _occasion(jobs, snapshot)
         last = _last_decision(snapshot.policy_state, occasion, snapshot.now)
         if last is not None:
@@ -64,7 +63,13 @@ class AITurbo:
         self, jobs: Sequence[JobView], attained: Mapping[str, float], snapshot: Snapshot
     ) -> tuple[dict[str, Any], float]:
         capacity, pool = snapshot.capacity(), Pool.of(snapshot)
-        claims = {job.job_id: _claim(job, attained[job.job_id], capacity, pool) for job in jobs}
+        claims = {
+            job.job_id: Claim.of(
+                self.sizes_of(job, capacity, pool), capacity,
+                predictable=is_predictable(job), attained=attained[job.job_id],
+            )
+            for job in jobs
+        }  # fmt: skip
         standings = [
             Standing(
                 job_id=job_id,
@@ -88,36 +93,24 @@ class AITurbo:
                 targets[standing.job_id] = _stored_target(claim, size, standing_text)
         return targets, _again_at(standings, grants, snapshot.now)
 
+    def attained_service(self, job: JobView, snapshot: Snapshot) -> float:
+        """Units of service so far: what the last decision knew, and since then the rate of what the job holds."""
+        rate = self.held_rate(job)
+        try:
+            service, at = (float(value) for value in snapshot.policy_state["service"][job.job_id])
+        except (KeyError, TypeError, ValueError):  # first seen: as if it had held slots of this kind always
+            slots = max(1, job.allocation.num_slots if job.allocation is not None else 1)
+            return job.attained_slot_seconds * (rate / slots if rate else service_rate({"": 1}))
+        since = at if job.allocated_since is None else max(at, job.allocated_since)
+        return service + rate * max(0.0, snapshot.now - since)
 
-def attained_service(job: JobView, snapshot: Snapshot) -> float:
-    """Units of service so far: what the last decision knew, and since then the rate of what the job holds."""
-    rate = held_rate(job)
-    try:
-        service, at = (float(value) for value in snapshot.policy_state["service"][job.job_id])
-    except (KeyError, TypeError, ValueError):  # first seen by this policy: as if it had held slots of this kind always
-        slots = max(1, job.allocation.num_slots if job.allocation is not None else 1)
-        return job.attained_slot_seconds * (rate / slots if rate else service_rate({"": 1}))
-    since = at if job.allocated_since is None else max(at, job.allocated_since)
-    return service + rate * max(0.0, snapshot.now - since)
+    def held_rate(self, job: JobView) -> float:
+        """Units of service a second of what it holds now."""
+        return 0.0 if job.allocation is None else service_rate(job.allocation.counts())
 
-
-def held_rate(job: JobView) -> float:
-    """Units of service a second of what it holds now."""
-    if job.allocation is None:
-        return 0.0
-    counts = job.allocation.counts()
-    return service_rate_of_cores(counts) if job.allocation.roles else service_rate(counts)
-
-
-def _claim(job: JobView, attained: float, capacity: Mapping[str, int], pool: Pool) -> Claim:
-    sizes: Sizes
-    if job.limits.servers is not None:
-        sizes = ServerSizes(job)
-    elif may_have_servers(job):
-        sizes = ServedSizes(job, capacity, pool)
-    else:
-        sizes = SlotSizes(job, capacity, pool)
-    return Claim.of(sizes, capacity, predictable=is_predictable(job), attained=attained)
+    def sizes_of(self, job: JobView, capacity: Mapping[str, int], pool: Pool) -> Sizes:
+        """What the job can hold, and what leads from there to more."""
+        return ServedSizes(job, capacity, pool) if may_have_servers(job) else SlotSizes(job, capacity, pool)
 
 
 def is_predictable(job: JobView) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from elastic_core.domain import JobView, Snapshot, Stages
+from elastic_core.domain import JobView, ProfilePoint, Snapshot, Stages
 from elastic_core.policy.base.placed_jobs import choices_of, pool_types
 from elastic_core.policy.horizon.horizon import problem
+from elastic_core.policy.horizon.served_outlook import ServersApart
 from elastic_core.policy.task_memory import measurements
 
 HOUR = 3600.0
@@ -67,18 +68,22 @@ def _of_ordinary(job: JobView, pool: Snapshot) -> list[Estimate]:
     known = _known(job, pool)
     prices = {kind.name: kind.price for kind in pool_types(pool.nodes)}
     made = []
-    for option in range(shared.options.num_single):
+    for option in range(len(shared.options.counts)):
         kind, count = shared.options.kinds[shared.options.kind_index[option]], int(shared.options.counts[option])
-        if count not in job.limits.slot_counts or (job.limits.types and kind not in job.limits.types):
+        slots, apart = shared.options.slots_of(option), shared.served.apart(row, option)
+        if apart is None and option >= shared.options.num_single:
             continue
-        rate, seconds = count * prices[kind], float(shared.remaining_seconds[row, option])
-        basis = _basis(known, kind, count)
+        if count not in job.limits.slot_counts or (job.limits.types and not slots.keys() <= set(job.limits.types)):
+            continue
+        rate = sum(number * prices[of_kind] for of_kind, number in slots.items())
+        seconds = float(shared.remaining_seconds[row, option])
+        basis = _basis(known, kind, count) if apart is None else _basis_apart(job, pool, known, apart)
         if basis == UNKNOWN or not isfinite(seconds) or seconds <= 0:
-            made.append(Estimate(slots={kind: count}, price_per_hour=rate, basis=UNKNOWN))
+            made.append(Estimate(slots=slots, price_per_hour=rate, basis=UNKNOWN))
             continue
         made.append(
             Estimate(
-                slots={kind: count}, price_per_hour=rate, basis=basis, batch=int(shared.batches[row, option]),
+                slots=slots, price_per_hour=rate, basis=basis, batch=int(shared.batches[row, option]),
                 samples_per_second=job.remaining_samples / seconds if isfinite(job.remaining_samples) else None,
                 seconds=seconds, money=rate * seconds / HOUR,
             )
@@ -88,10 +93,22 @@ def _of_ordinary(job: JobView, pool: Snapshot) -> list[Estimate]:
 
 def _known(job: JobView, pool: Snapshot) -> set[tuple[str, int]]:
     """Types and numbers of slots that jobs of its task measured."""
+    return {(point.type, point.num_slots) for point in _points(job, pool)}
+
+
+def _points(job: JobView, pool: Snapshot) -> list[ProfilePoint]:
+    """Measured by jobs of its task."""
     remembered = measurements.recall(pool.policy_state).get(job.task)
     points = [*(remembered.points() if remembered is not None else ()),
               *(point for other in pool.jobs if other.task == job.task for point in other.profile)]  # fmt: skip
-    return {(point.type, point.num_slots) for point in points if point.step_seconds > 0}
+    return [point for point in points if point.step_seconds > 0]
+
+
+def _basis_apart(job: JobView, pool: Snapshot, known: set[tuple[str, int]], apart: ServersApart) -> str:
+    """Of workers on one type and servers on CPUs."""
+    if any((point.layout, point.type) == (apart.layout, apart.kind) for point in _points(job, pool)):
+        return MEASURED
+    return _basis(known, apart.kind, 0)
 
 
 def _basis(known: set[tuple[str, int]], kind: str, count: int) -> str:

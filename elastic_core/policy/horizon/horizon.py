@@ -43,6 +43,7 @@ from elastic_core.policy.horizon.restarts import (
     seconds_until_back,
     values_less_restarts,
 )
+from elastic_core.policy.horizon.served_outlook import ServedOptions, with_served, with_servers_apart
 from elastic_core.policy.horizon.type_prior import CrossTaskPrior
 from elastic_core.policy.plans.layout_choice import with_layouts
 from elastic_core.policy.plans.packing import Room
@@ -134,9 +135,9 @@ def _options(snapshot: Snapshot, choices: Choices) -> Options | None:
     if not sizes:
         return None
     options = Options.of(sizes, sorted(listed_counts), allowed_counts)
-    if choices and not len(options.counts):
+    if not len(options.counts) and (choices or any(cut.servers for job in jobs for cut in job.limits.cuts)):
         options = Options.of(sizes, ())  # what is learnt of tasks is learnt on slots of one type
-    return with_bundles(options, choices)
+    return with_servers_apart(with_bundles(options, choices), snapshot.jobs)
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ class Problem:
     times: tuple[StepTime, ...]  # model of each job's task
     values_at: Callable[[Ints], Floats]  # the values as if other options were held
     placed: PlacedOptions
+    served: ServedOptions
     notes: Mapping[int, str] = field(default_factory=dict)  # about the options of some jobs, for their reasons
 
     @property
@@ -175,12 +177,14 @@ def _problem(snapshot: Snapshot, memory: _Memory, choices: Choices, tail: float 
     if options is None or not options.num_single:
         return None
     placed = PlacedOptions.among(snapshot.jobs, options, choices)
+    served = ServedOptions.among(snapshot.jobs, options)
     left = remaining_work(snapshot.jobs, memory.history, _rates(snapshot.jobs, memory, options.alone))
     outlook = outlooks(snapshot.jobs, memory.tasks, options.alone, memory.prior.experience, left.mean, LOOK_AHEAD)
     outlook = with_placed(outlook, options, snapshot.jobs, placed, left.mean)
+    outlook = with_served(outlook, options, snapshot.jobs, served, left.mean)
     work_rate, remaining_seconds = outlook.work_rate, outlook.remaining_seconds
     measurements.set_rates(memory.tasks, snapshot.jobs, _standard_rates(work_rate, options).tolist())
-    held = np.asarray([_held(row, job, options, placed) for row, job in enumerate(snapshot.jobs)])
+    held = np.asarray([_held(row, job, options, placed, served) for row, job in enumerate(snapshot.jobs)])
     restart_seconds = memory.resizes.of_restarts(snapshot.jobs)
     resize_seconds = memory.resizes.of_options(snapshot.jobs, options)
     age = np.asarray([snapshot.now - job.submitted_at for job in snapshot.jobs])
@@ -195,7 +199,7 @@ def _problem(snapshot: Snapshot, memory: _Memory, choices: Choices, tail: float 
     )  # fmt: skip
     shared = Problem(
         snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, outlook.noise,
-        job_values.num_longer, held, restart_seconds, resize_seconds, left, outlook.times, values_at, placed,
+        job_values.num_longer, held, restart_seconds, resize_seconds, left, outlook.times, values_at, placed, served,
     )  # fmt: skip
     safety_margin = partial(_safety_margin, problem=shared)
     return _minding_money(shared, snapshot, work_rate, safety_margin)
@@ -255,7 +259,10 @@ def _safety_margin(row: int, problem: Problem) -> Floats:
     if row in problem.placed.of:
         slower = problem.placed.errors(row, len(problem.options.counts))
     else:
-        slower = relative_uncertainty(problem.jobs[row], problem.times[row], problem.batches[row], problem.options)
+        job, times = problem.jobs[row], problem.times[row]
+        slower = relative_uncertainty(job, times, problem.batches[row], problem.options)
+        for option in problem.served.of.get(row, ()):
+            slower[option] = problem.served.error(row, option, job, times)
     return (1.0 + slower) * float(problem.left.upper_ratio[row]) - 1.0
 
 
@@ -272,6 +279,8 @@ def _finishes(problem: Problem, chosen: Ints) -> dict[int, Quantiles | None]:
     for row, seconds, error in zip(rows.tolist(), seconds_of_mean.tolist(), slower.tolist(), strict=True):
         if row in problem.placed.of:
             error = float(problem.placed.errors(row, len(problem.options.counts))[chosen[row]])
+        apart = problem.served.error(row, int(chosen[row]), problem.jobs[row], problem.times[row])
+        error = error if apart is None else apart
         work = problem.left.interval(row)
         pause = 0.0 if chosen[row] == problem.held[row] else float(problem.resize_seconds[row, chosen[row]])
         finishes[row] = finish_seconds(seconds * work[1] / float(mean[row]), work, error, pause)
@@ -287,11 +296,12 @@ def _targets(problem: Problem, resolution: Resolution, finishes: Mapping[int, Qu
     return targets
 
 
-def _held(row: int, job: JobView, options: Options, placed: PlacedOptions) -> int:
+def _held(row: int, job: JobView, options: Options, placed: PlacedOptions, served: ServedOptions) -> int:
     counts = job.allocation.counts() if job.allocation is not None else {}
-    if row in placed.of:
+    if row in placed.of or len(counts) > 1:
         option = options.at(counts) if counts else None
-        return NOTHING if option is None or option not in placed.of[row] else option
+        known = placed.of.get(row) or served.of.get(row, {})
+        return NOTHING if option is None or option not in known else option
     if len(counts) != 1:
         return NOTHING
     ((kind, count),) = counts.items()
@@ -313,9 +323,12 @@ def _target(problem: Problem, row: int, job: JobView, resolution: Resolution, fi
             counts=choice.bundle.counts, global_batch=batch, layout=Layout(data=count), reason=reason,
             stages=choice.bundle.stages, placed=choice.bundle.figures, finish_seconds=finish,
         )  # fmt: skip
-    reason = wording.why_this(job, options, option, batch, problem.noise[row], finish, num_longer)
-    layout = Layout(data=count)
-    return Target(counts={kind: count}, global_batch=batch, layout=layout, reason=reason, finish_seconds=finish)
+    apart = problem.served.apart(row, option)
+    what, counts, layout = f"{count} of {kind}", {kind: count}, Layout(data=count)
+    if apart is not None:
+        what, counts, layout = str(apart), apart.counts, apart.layout
+    reason = wording.why_this(job, what, batch, problem.noise[row], finish, num_longer)
+    return Target(counts=counts, global_batch=batch, layout=layout, reason=reason, finish_seconds=finish)
 
 
 def _place(snapshot: Snapshot, targets: Mapping[str, Target]) -> dict[str, Target]:

@@ -40,6 +40,7 @@ class Outlooks:
     batches: Ints  # best now
     noise: tuple[float | None, ...]  # gradient noise scale of each job, its own or its task's; None: never measured
     times: tuple[StepTime, ...]  # the model of each job's task
+    slowness: Floats  # of each job, relative to that model
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ def outlooks(
         slowness = np.where(possible, 1.0 / (scale[:, None] * layout_factor), 0.0)
         rate = rates * slowness
         remaining_seconds = np.where(rate > 0, remaining_work[:, None] / rate, np.inf)
-    outlook = Outlooks(rate, remaining_seconds, batches, tuple(noise), tuple(model.corrected.times for model in models))
+    times = tuple(model.corrected.times for model in models)
+    outlook = Outlooks(rate, remaining_seconds, batches, tuple(noise), times, scale)
     _look_at_later_noise(outlook, groups, jobs, options, rates, slowness, bounds, remaining_work, window)
     return outlook
 

@@ -21,13 +21,12 @@ from elastic_core.text import plural, span
 
 
 def why_this(
-    job: JobView, options: Options, option: int, batch: int, noise: float | None, finish: Quantiles | None,
-    num_longer: int,
-) -> str:  # fmt: skip
-    """`finish`: seconds until the job is done there, None where unknown; `num_longer`: jobs that need longer."""
-    kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
+    job: JobView, what: str, batch: int, noise: float | None, finish: Quantiles | None, num_longer: int
+) -> str:
+    """`what`: it gets; `finish`: seconds until the job is done there, None where unknown; `num_longer`: jobs that need
+    longer."""
     efficiency_words = efficiency_in_words(job, batch, noise)
-    return f"{count} of {kind} at batch {batch}{efficiency_words}: {_ending(finish, num_longer)}"
+    return f"{what} at batch {batch}{efficiency_words}: {_ending(finish, num_longer)}"
 
 
 def why_placed(choice: Choice, batch: int, finish: Quantiles | None, num_longer: int) -> str:
@@ -67,7 +66,9 @@ def why_nothing(
     fits = runs & (options.use <= free).all(axis=1)
     if fits.any():
         return _why_idle(job, int(options.counts[fits].min()), bool((values[fits] > 0).any()))
-    missing = _missing(options, runs, free) if job.limits.placed is None else _missing_bundle(options, runs, free)
+    of_one_type = np.logical_and(runs, np.arange(len(runs)) < options.num_single)
+    bundles_only = job.limits.placed is not None or not of_one_type.any()
+    missing = _missing_bundle(options, runs, free) if bundles_only else _missing(options, of_one_type, free)
     return f"waits: {missing}; {_where_they_are(options, runs, chosen, ruled)}"
 
 

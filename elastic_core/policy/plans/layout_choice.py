@@ -7,7 +7,7 @@ place; a job that runs changes for a clear gain only, that pays for the resize w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from elastic_core.domain import JobView, Layout, Snapshot, Target
@@ -16,6 +16,7 @@ from elastic_core.predict.speed.throughput import StepTime
 
 MIN_GAIN = 0.05  # of a step's time: what predictions err by where both layouts were measured
 MIN_RESIZES_SAVED = 2.0  # resizes that a change has to save
+MOST_OTHERS = 3  # layouts that a reason compares with the chosen one, the quickest first
 
 
 def with_layouts(targets: Mapping[str, Target], snapshot: Snapshot) -> dict[str, Target]:
@@ -26,21 +27,41 @@ def with_layouts(targets: Mapping[str, Target], snapshot: Snapshot) -> dict[str,
 
 def choose(job: JobView, kind: str, num_slots: int, num_nodes: int, batch: int) -> Layout:
     """The layout for a target of the job; the simplest where the job admits none of that size."""
+    return _choice(job, kind, num_slots, num_nodes, batch)[0]
+
+
+def _choice(job: JobView, kind: str, num_slots: int, num_nodes: int, batch: int) -> tuple[Layout, str]:
+    """With the reason in words: how long a step takes in it and in others, and which of them the job never tried."""
     admitted = job.limits.layouts(num_slots)
     if len(admitted) <= 1:
-        return admitted[0] if admitted else Layout(data=num_slots)
+        return (admitted[0], "") if admitted else (Layout(data=num_slots), "")
     times = StepTime.of(job.throughput, job.limits)
     seconds = {layout: times.seconds_in(layout, num_nodes, kind, batch, job.limits) for layout in admitted}
     best = min(admitted, key=lambda layout: seconds[layout])  # the simplest of equals
+    if not job.profile:
+        return best, ": nothing is measured yet"
     held = job.allocation.layout if job.allocation is not None else None
-    if held not in seconds or held == best:
-        return best
+    chosen = best if held not in seconds or _pays(job, seconds[held], seconds[best], batch) else held
+    return chosen, _in_words(chosen, seconds, {point.layout or Layout(data=point.num_slots) for point in job.profile})
+
+
+def _pays(job: JobView, held: float, best: float, batch: int) -> bool:
+    """Whether a running job should leave a layout whose step takes `held` seconds for one whose takes `best`."""
     work = work_per_sample(batch, job.limits.reference_batch, job.noise_scale, scale_invariant=job.scale_invariant)
     steps = job.remaining_samples / (batch * work)
-    gain = seconds[held] - seconds[best]
+    gain = held - best
     pause = job.resize_seconds if job.in_place_seconds is None else job.in_place_seconds
-    pays = gain > MIN_GAIN * seconds[held] and gain * steps > MIN_RESIZES_SAVED * pause
-    return best if pays else held
+    return gain > MIN_GAIN * held and gain * steps > MIN_RESIZES_SAVED * pause
+
+
+def _in_words(chosen: Layout, seconds: Mapping[Layout, float], tried: Collection[Layout]) -> str:
+    def guess(layout: Layout) -> str:
+        return "" if layout in tried else " (never tried)"
+
+    others = sorted((layout for layout in seconds if layout != chosen), key=lambda layout: seconds[layout])
+    beside = ", ".join(f"{seconds[layout]:.3g} s as {layout}{guess(layout)}" for layout in others[:MOST_OTHERS])
+    kept = "" if seconds[chosen] <= seconds[others[0]] else "; the quicker would not pay for the change"
+    return f": {seconds[chosen]:.3g} s a step{guess(chosen)}; {beside}{kept}"
 
 
 def _in_layout(target: Target, job: JobView, snapshot: Snapshot) -> Target:
@@ -49,6 +70,6 @@ def _in_layout(target: Target, job: JobView, snapshot: Snapshot) -> Target:
         return target
     largest = max((node.num_slots for node in snapshot.nodes if node.present and node.type == kinds[0]), default=1)
     num_nodes = sum(1 for count in target.nodes.values() if count) if target.nodes else -(-target.num_slots // largest)
-    layout = choose(job, kinds[0], target.num_slots, num_nodes, target.global_batch)
-    suffix = "" if layout == Layout(data=target.num_slots) else f"; as {layout}"
+    layout, why = _choice(job, kinds[0], target.num_slots, num_nodes, target.global_batch)
+    suffix = "" if layout == Layout(data=target.num_slots) and not why else f"; as {layout}{why}"
     return replace(target, layout=layout, reason=target.reason + suffix)

@@ -2,7 +2,7 @@
 
 Of a number of GPUs only those forms are kept that no form with as few cores is as fast as (and the one that the job
 holds, so that it can stay what it is): a few dozen instead of many hundreds. Speeds are
-`policy.parameter_servers.server_sizes`'s.
+`sim.testbed.server_sizes`'s.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 
 from elastic_core.domain import JobView, ProfilePoint, ServerLimits
 from elastic_core.policy.base.queue import usual_batch
-from elastic_core.policy.parameter_servers.server_sizes import (
+from elastic_core.predict.speed.throughput import Floats, Ints
+from elastic_core.sim.testbed.server_sizes import (
     Shape,
     server_speed,
     shape_of,
     shared_step_time,
     worker_speed,
 )
-from elastic_core.predict.speed.throughput import Floats, Ints
 
 LEAST_FASTER = 1.01  # what more cores have to bring to be a form of their own
 

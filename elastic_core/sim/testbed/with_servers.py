@@ -19,7 +19,7 @@ from elastic_core.policy.base.policy import Law, Policy
 from elastic_core.policy.base.pool import Pool
 from elastic_core.policy.base.queue import usual_batch
 from elastic_core.policy.baselines.optimus import Predicted
-from elastic_core.policy.parameter_servers.server_sizes import ServerSizes, Shape, server_speed, step_time
+from elastic_core.sim.testbed.server_sizes import ServerSizes, Shape, server_speed, step_time
 
 LEAST_GAIN = 0.02  # relative: of the speed of a job, that a further server must bring
 

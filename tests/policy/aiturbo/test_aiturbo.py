@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from elastic_core.domain import JobView, Node, Plan, Snapshot
-from elastic_core.policy.aiturbo.aiturbo import INTERVAL, AITurbo, attained_service, is_predictable
+from elastic_core.policy.aiturbo.aiturbo import INTERVAL, AITurbo, is_predictable
 from elastic_core.policy.aiturbo.borda import FIRST_QUEUE
 from elastic_core.policy.aiturbo.marginal import Claim, allot, cheapest
 from elastic_core.policy.base.pool import Pool
@@ -187,12 +187,12 @@ def test_undeclared_work_is_known_from_the_loss_curve_where_the_classifier_says_
 def test_attained_service_follows_what_is_held() -> None:
     view = holding(a_job("a", attained_slot_seconds=100.0), *FOUR[0].slots()[:2])
     picture = snapshot(FOUR, view, now=0.0)
-    assert attained_service(view, picture) == 100.0 * SLOT
+    assert AITurbo().attained_service(view, picture) == 100.0 * SLOT
     plan = decide(AITurbo(), picture)
     after = replace(picture, now=NOW + 20.0, policy_state=plan.state)
-    assert attained_service(view, after) == pytest.approx(100.0 * SLOT + 20.0 * 2 * SLOT)
+    assert AITurbo().attained_service(view, after) == pytest.approx(100.0 * SLOT + 20.0 * 2 * SLOT)
     since = replace(view, allocated_since=NOW + 15.0)
-    assert attained_service(since, after) == pytest.approx(100.0 * SLOT + 5.0 * 2 * SLOT)
+    assert AITurbo().attained_service(since, after) == pytest.approx(100.0 * SLOT + 5.0 * 2 * SLOT)
 
 
 def test_a_running_job_is_demoted_when_it_has_used_up_its_queue_and_the_policy_wakes_for_it() -> None:

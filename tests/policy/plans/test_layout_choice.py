@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -67,3 +68,25 @@ def test_horizon_gives_a_job_the_layout_that_its_measurements_say() -> None:
     plan = builders.decide(Horizon(), builders.snapshot(builders.nodes(4), job))
     assert plan.targets["a"].layout == SLICED
     assert "; as data 2 x tensor 2 x pipeline 1" in plan.targets["a"].reason
+
+
+def test_the_reason_says_what_a_step_takes_in_each_layout_and_which_were_never_tried() -> None:
+    job = a_view({PLAIN: 1.0, SLICED: 0.5})
+    job = replace(job, limits=replace(job.limits, slot_counts=(4,)))
+    picture = builders.snapshot(builders.nodes(4), job)
+    reason = builders.decide(Horizon(), picture).targets["a"].reason
+    words = r"; as data 2 x tensor 2 x pipeline 1: 0\.\d+ s a step; "
+    assert re.search(words + r".* s as data 2 x tensor 1 x pipeline 2 \(never tried\)", reason)
+    assert re.search(words + r".*\d s as data 4 x tensor 1 x pipeline 1", reason)
+
+
+def test_the_reason_says_that_nothing_is_measured_and_that_a_change_would_not_pay() -> None:
+    unseen = replace(a_view({}), limits=replace(a_view({}).limits, slot_counts=(4,)))
+    plan = builders.decide(Horizon(), builders.snapshot(builders.nodes(4), unseen))
+    assert plan.targets["a"].reason.endswith("; as data 4 x tensor 1 x pipeline 1: nothing is measured yet")
+    job = a_view({PLAIN: 1.0, SLICED: 0.5}, done_samples=64 * 970, total_samples=64 * 1000)
+    job = replace(job, limits=replace(job.limits, slot_counts=(4,)))
+    running = builders.holding(job, *(Slot("cpu-0", i, "cpu") for i in range(4)))
+    plan = builders.decide(Horizon(), builders.snapshot(builders.nodes(4), running))
+    assert plan.targets["a"].layout == PLAIN
+    assert "; the quicker would not pay for the change" in plan.targets["a"].reason

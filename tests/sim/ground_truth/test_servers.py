@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import Layout, Plan, Roles, Snapshot, Target
 from elastic_core.errors import UserError
-from elastic_core.policy.aiturbo.aiturbo import AITurbo
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.baselines.fixed import Fixed
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.ground_truth.servers import CpuEfficiency, GpuShare, ServerPhysics, server_cores
 from elastic_core.sim.ground_truth.workload import SimJob, nodes, workload
+from elastic_core.sim.testbed.aiturbo_with_servers import AITurboWithServers
 from elastic_core.sim.traces.vgpu import server_limits
 from elastic_core.sim.workloads.server_jobs import KINDS, TESTBED, generated
 
@@ -164,7 +164,7 @@ def test_a_policy_that_knows_no_roles_is_told_so() -> None:
 
 
 def test_aiturbo_runs_a_made_up_workload_to_its_end_within_the_pool() -> None:
-    result = simulate(generated(1, num_jobs=8), TESTBED, AITurbo())
+    result = simulate(generated(1, num_jobs=8), TESTBED, AITurboWithServers())
     assert result.complete
     assert all(job.finished_at is not None for job in result.jobs)
     assert generated(1) == generated(1)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from elastic_core.domain import JobView, Plan, Snapshot
 from elastic_core.policy import registry
 from elastic_core.policy.base.knapsack import NOTHING
-from elastic_core.policy.parameter_servers.server_sizes import ServerSizes, Shape
 from elastic_core.policy.plans.plan_check import violations
 from elastic_core.sim.testbed.horizon_with_servers import HorizonWithServers, best_forms
 from elastic_core.sim.testbed.server_forms import forms_of
+from elastic_core.sim.testbed.server_sizes import ServerSizes, Shape
 from tests.policy.builders import job, nodes, snapshot
 from tests.sim.testbed.test_with_servers import POOL, SERVERS, a_job, holding
 

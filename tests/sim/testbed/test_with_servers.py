@@ -9,12 +9,12 @@ import pytest
 
 from elastic_core.domain import Allocation, JobView, Layout, ProfilePoint, Roles, SegmentState, ServerLimits, Snapshot
 from elastic_core.policy import registry
-from elastic_core.policy.aiturbo.aiturbo import AITurbo, attained_service, held_rate
 from elastic_core.policy.aiturbo.marginal import Claim, allot, cheapest
 from elastic_core.policy.baselines.optimus import Optimus
-from elastic_core.policy.parameter_servers.server_sizes import ServerSizes, Shape, server_speed
 from elastic_core.policy.plans.plan_check import violations
 from elastic_core.policy.task_memory.task_profiles import TaskProfiles
+from elastic_core.sim.testbed.aiturbo_with_servers import AITurboWithServers
+from elastic_core.sim.testbed.server_sizes import ServerSizes, Shape, server_speed
 from elastic_core.sim.testbed.with_servers import ServerKnowledge, WithServers
 from tests.policy.builders import NOW, decide, job, limits, nodes, snapshot
 
@@ -67,7 +67,7 @@ def shapes(view: JobView, sizes: list[Any]) -> dict[str, Shape]:
 def test_service_is_ten_a_gpu_and_five_for_a_process_with_five_cores() -> None:
     assert Shape(2, 1, 2, 5).size(SERVERS).service_rate == 2 * 10 + 3 * 5
     assert Shape(2, 1, 2, 1).size(SERVERS).service_rate == 2 * 10 + 2 * 5 + 1
-    assert held_rate(holding(a_job("a"), Shape(2, 1, 2, 5))) == 35
+    assert AITurboWithServers().held_rate(holding(a_job("a"), Shape(2, 1, 2, 5))) == 35
 
 
 def test_five_units_can_be_added_and_taken() -> None:
@@ -158,20 +158,20 @@ def test_where_cores_are_scarce_a_claim_goes_without_the_units_that_it_misses_le
 
 def test_aiturbo_gives_valid_plans_and_repeats_the_one_in_force() -> None:
     picture = snapshot(POOL, *(a_job(f"job-{i}", i, total_samples=10_000 * (i + 1)) for i in range(8)))
-    plan = decide(AITurbo(), picture)
+    plan = decide(AITurboWithServers(), picture)
     assert violations(plan, picture) == ()
     running = [target for target in plan.targets.values() if target.num_slots]
     assert len(running) == 4
     assert all(target.counts["gpu"] == 1 and dict(target.roles)["worker"] == 1 for target in running)
     assert "server" in running[0].reason
     assert "worker" in running[0].reason
-    assert decide(AITurbo(), replace(picture, policy_state=plan.state)).targets == plan.targets
+    assert decide(AITurboWithServers(), replace(picture, policy_state=plan.state)).targets == plan.targets
 
 
 def test_service_attained_over_servers_is_counted_by_what_is_held() -> None:
     view = holding(a_job("a"), Shape(2, 1, 2, 5))
     picture = replace(snapshot(POOL, view, now=20.0), policy_state={"service": {"a": [100.0, NOW + 10.0]}})
-    assert attained_service(view, picture) == pytest.approx(100.0 + 10.0 * 35)
+    assert AITurboWithServers().attained_service(view, picture) == pytest.approx(100.0 + 10.0 * 35)
 
 
 # Policies that know only slots
