@@ -38,11 +38,10 @@ def _choice(job: JobView, kind: str, num_slots: int, num_nodes: int, batch: int)
     times = StepTime.of(job.throughput, job.limits)
     seconds = {layout: times.seconds_in(layout, num_nodes, kind, batch, job.limits) for layout in admitted}
     best = min(admitted, key=lambda layout: seconds[layout])  # the simplest of equals
-    if not job.profile:
-        return best, ": nothing is measured yet"
     held = job.allocation.layout if job.allocation is not None else None
     chosen = best if held not in seconds or _pays(job, seconds[held], seconds[best], batch) else held
-    return chosen, _in_words(chosen, seconds, {point.layout or Layout(data=point.num_slots) for point in job.profile})
+    tried = {point.layout or Layout(data=point.num_slots) for point in job.profile}
+    return chosen, _in_words(chosen, seconds, tried) if tried else ": nothing is measured yet"
 
 
 def _pays(job: JobView, held: float, best: float, batch: int) -> bool:

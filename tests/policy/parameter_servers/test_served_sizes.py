@@ -83,6 +83,15 @@ def test_a_job_of_either_goes_to_the_form_that_was_measured_to_be_faster(policy)
     assert layout_under(policy, holds(slow_servers, 2, 2)).servers == 0
 
 
+def test_servers_that_a_job_never_had_are_tried_where_its_replicas_wait_much_and_not_where_they_compute():
+    cuts = (Layout(), Layout(servers=2))
+    either = job("either", lim=limits((4,), batch=(64, 64), cuts=cuts))
+    waits, computes = (measured(either, seen(4, 0, 0.83, wait)) for wait in (0.72, 0.02))
+    assert layout_under(Horizon(), either) == Layout(data=4)
+    assert layout_under(Horizon(), holds(waits, 4, 0)) == Layout(data=2, servers=2)
+    assert layout_under(Horizon(), holds(computes, 4, 0)) == Layout(data=4)
+
+
 def test_every_policy_gives_a_job_with_servers_a_layout_that_it_admits():
     for name in names():
         for cuts in (SERVED, EITHER):

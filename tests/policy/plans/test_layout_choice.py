@@ -59,6 +59,7 @@ def test_a_running_job_changes_only_where_it_pays() -> None:
     assert choose(almost_done, "cpu", 4, 1, 64) == PLAIN
     assert choose(replace(almost_done, in_place_seconds=1.0), "cpu", 4, 1, 64) == SLICED
     as_good = replace(running, throughput=a_view({PLAIN: 1.0, SLICED: 0.97}).throughput)
+    assert choose(replace(running, profile=(), done_samples=64 * 970), "cpu", 4, 1, 64) == PLAIN
     assert choose(as_good, "cpu", 4, 1, 64) == PLAIN
 
 
