@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +18,9 @@ from rich.console import Console
 
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.errors import UserError
-from elastic_core.placement import planner_names
+from elastic_core.placement import planner_names, problem_families
 from elastic_core.placement.placement_problem import PlacementProblem
-from elastic_core.placement.planners.planner import Planned
+from elastic_core.placement.planners.planner import Planned, Planner
 from elastic_core.placement.profile_files import read_profile
 from elastic_core.settings import Settings
 from elastic_core.spec import entry_points
@@ -42,6 +44,9 @@ def plan(
         float | None, typer.Option(help="samples a second wanted at least, instead of the file's; 0: none")
     ] = None,
     seed: Annotated[int, typer.Option(help="of what a planner draws")] = 0,
+    policy: Annotated[
+        Path | None, typer.Option(help="a policy of `elastic placement train`, for rl_lstm; left out: the package's")
+    ] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """The cheapest placement that a planner finds, with its stages, cost, throughput and bound."""
@@ -49,13 +54,64 @@ def plan(
     if floor is not None:
         profile = profile.model_copy(update={"floor": floor})
     problem = profile.problem()
-    planned = planner_names.get(planner).plan(problem, seed)
+    planned = _planner(planner, policy).plan(problem, seed)
     if as_json:
         print_json(_content(problem, planned))
         return
     print_table(("stage", "layers", "type", "units", "price an hour"), _rows(problem, planned))
     for name, text in _lines(problem, planned):
         _out.print(f"{name}: {text}", markup=False)
+
+
+def _planner(name: str, policy: Path | None) -> Planner:
+    if policy is None:
+        return planner_names.get(name)
+    from elastic_core.placement.learnt import policy_files, rl_lstm
+
+    learnt = {kind.name: kind for kind in (rl_lstm.RlLstm, rl_lstm.RlLstmSearch)}
+    if name not in learnt:
+        raise UserError(f"--policy is for the planners {', '.join(learnt)}, and --planner is {name!r}: leave one out")
+    return learnt[name](policy=policy_files.load(policy).policy)
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Argument(help="file to write, such as policy.safetensors")],
+    like: Annotated[
+        list[Path] | None,
+        typer.Option(help="a placement profile whose variants are trained on; may be given more than once; left out: "
+                     "models and types that are drawn")
+    ] = None,
+    updates: Annotated[int, typer.Option(min=1, help="of the policy")] = 1600,
+    seed: Annotated[int, typer.Option(min=0, help="of all that is drawn")] = 0,
+) -> None:  # fmt: skip
+    """Train a policy for `rl_lstm` once, so that it answers problems of that family at once."""
+    from elastic_core.placement.learnt import family_training as training
+    from elastic_core.placement.learnt import policy_files
+
+    families, of = training.drawn_families(), "drawn models and types"
+    if like:
+        models = [read_profile(path).problem() for path in like]
+        families = [partial(problem_families.like, problem=model) for model in models]
+        of = "variants of " + ", ".join(model.name for model in models)
+    if not out.parent.is_dir():
+        raise UserError(f"{out.parent} is no folder: the policy is written to {out}; make it, or give another file")
+    policy = training.train(families, training.FamilyTraining(updates=updates), seed, _told(updates))
+    policy_files.save(policy, out, f"{of}; {updates} updates, seed {seed}")
+    _out.print(
+        f"{out}: a policy trained on {of}; elastic placement plan FILE --planner rl_lstm --policy {out}", markup=False
+    )
+
+
+def _told(updates: int) -> Callable[[int, float], None]:
+    """Says a dozen times how it goes."""
+
+    def told(update: int, log_ratio: float) -> None:
+        if update % max(1, updates // 12) == 0:
+            _out.print(f"update {update} of {updates}: a drawn choice costs {exp(log_ratio):.3f} times the cheapest "
+                       "single type", markup=False)  # fmt: skip
+
+    return told
 
 
 @app.command()

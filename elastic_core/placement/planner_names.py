@@ -1,6 +1,6 @@
 """The planners by name, as the command line takes them.
 
-The learnt one is imported when it is asked for: it loads torch.
+The learnt ones are imported when they are asked for: they load torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _PLANNERS: tuple[type[Planner], ...] = (
 )
 
 
-_LEARNT = {"rl_lstm": "a policy over the layers, trained by REINFORCE on the problem's costs"}
+_LEARNT = {
+    "rl_lstm": "a policy over the layers, trained beforehand by REINFORCE over a family of problems",
+    "rl_lstm_search": "a policy over the layers, trained by REINFORCE on the problem's costs",
+}
 
 
 def get(name: str) -> Planner:
@@ -37,9 +40,10 @@ def get(name: str) -> Planner:
         if kind.name == name:
             return kind()
     if name in _LEARNT:
-        from elastic_core.placement.learnt.rl_lstm import RlLstm
+        from elastic_core.placement.learnt import rl_lstm
 
-        return RlLstm()
+        learnt: dict[str, type[Planner]] = {kind.name: kind for kind in (rl_lstm.RlLstm, rl_lstm.RlLstmSearch)}
+        return learnt[name]()
     raise UserError(f"no planner is called {name!r}.{did_you_mean(name, names())} There are: {', '.join(names())}")
 
 

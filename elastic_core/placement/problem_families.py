@@ -39,6 +39,32 @@ def mixed(rng: np.random.Generator, layers: int, types: int, floor: float = 0.8)
     return drawn(rng, [str(kind) for kind in rng.choice(list(KINDS), size=layers)], types, floor)
 
 
+def any_floor(rng: np.random.Generator, layers: int, types: int) -> PlacementProblem:
+    """Of either family, its floor drawn too: what policies are trained on."""
+    family = (ctr, mixed)[int(rng.integers(2))]
+    return family(rng, layers, types, float(rng.uniform(0.3, 0.95)))
+
+
+def like(rng: np.random.Generator, problem: PlacementProblem) -> PlacementProblem:
+    """The same model and types with times, prices, units and floor drawn around theirs: a family of one's own."""
+    types = tuple(
+        replace(kind, price=kind.price * _about(rng), units=max(1, round(kind.units * _about(rng))))
+        for kind in problem.types
+    )
+    layers = tuple(
+        replace(layer, on={name: replace(times, compute_seconds=times.compute_seconds * _about(rng),
+                                         exchange_seconds=times.exchange_seconds * _about(rng))
+                           for name, times in layer.on.items()})
+        for layer in problem.layers
+    )  # fmt: skip
+    return replace(problem, types=types, layers=layers, floor=problem.floor * float(rng.uniform(0.4, 1.0)))
+
+
+def _about(rng: np.random.Generator) -> float:
+    """A factor around 1, mostly within a third."""
+    return float(np.exp(0.2 * rng.standard_normal()))
+
+
 def drawn(rng: np.random.Generator, kinds: Sequence[str], types: int, floor: float) -> PlacementProblem:
     """`floor`: of throughput, in parts of the highest that one type alone reaches; 0 for none, above 1 perhaps out of
     reach."""

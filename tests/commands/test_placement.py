@@ -78,5 +78,30 @@ def test_a_task_is_profiled_into_what_plan_reads(tmp_path: Path, monkeypatch: py
     assert "--threads is 'one'; it takes numbers above 0" in str(wrong)
 
 
+def test_a_policy_is_trained_on_variants_of_a_profile_and_plans_it(tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    said = elastic("train", str(file), "--like", PROFILE, "--updates", "3").stdout
+    assert "update 3 of 3: a drawn choice costs " in said
+    assert "a policy trained on variants of ctr" in said
+    optimum = json.loads(elastic("plan", PROFILE, "--json").stdout)["cost"]
+    planned = json.loads(elastic("plan", PROFILE, "--planner", "rl_lstm", "--policy", str(file), "--json").stdout)
+    assert optimum * (1 - 1e-8) <= planned["cost"] <= 1.1 * optimum
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plan", PROFILE, "--policy", PROFILE), "--policy is for the planners rl_lstm, rl_lstm_search, and --planner"),
+        (("plan", PROFILE, "--planner", "rl_lstm", "--policy", PROFILE), "ctr.json cannot be read as a policy"),
+        (("train", "/nowhere/policy.safetensors"), "/nowhere is no folder: the policy is written to"),
+        (("train", "policy.safetensors", "--like", "none.json"), "none.json cannot be read"),
+    ],
+)
+def test_a_policy_that_cannot_be_used_or_made_is_refused_in_words(arguments: tuple[str, ...], words: str) -> None:
+    refused = elastic(*arguments).exception
+    assert isinstance(refused, UserError)
+    assert words in str(refused)
+
+
 def test_the_planners_are_listed() -> None:
     assert "brute_force" in json.loads(elastic("planners", "--json").stdout)

@@ -1,3 +1,3 @@
-"""The learnt planner: a policy over layers, trained by REINFORCE on costs that it is told, and shown no form of.
-Loads torch; `planner_names` imports it when it is asked for.
+"""The learnt planners: a policy over layers, trained by REINFORCE over a family of problems or on one, on costs that
+it is told; `families.safetensors` is one, made by `elastic placement train`. Loads torch; imported when asked for.
 """
