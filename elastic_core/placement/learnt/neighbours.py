@@ -1,4 +1,4 @@
-"""Choices of types near one: another type for a layer or a stage, a border or a stage moved, two stages as one."""
+"""Choices of types near one: another type for a few layers or a stage, a border or a stage moved, two stages as one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Choice = NDArray[np.intp]
 MOVES = (1, 2)  # layers that a border moves by
+WINDOWS = (1, 3)  # layers side by side that get another type
 
 Change = tuple[int, int, int]  # layers from, to, and their type
 
@@ -21,7 +22,8 @@ def neighbours(choice: Choice, types: int) -> Choice:
     found: list[tuple[Change, ...]] = [
         ((start, end, kind),) for start, end in pairwise((0, *borders, n)) for kind in every
     ]
-    found += [((layer, layer + 1, kind),) for layer in range(n) for kind in every]
+    for width in WINDOWS:
+        found += [((first, first + width, kind),) for first in range(n - width + 1) for kind in every]
     for border in borders:
         for by in MOVES:
             found += [((border, border + by, choice[border - 1]),), ((border - by, border, choice[border]),)]

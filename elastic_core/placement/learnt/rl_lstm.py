@@ -31,8 +31,8 @@ from elastic_core.placement.stretches import Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    draws: int = 15
-    starts: int = 2  # choices that are improved
+    draws: int = 60
+    starts: int = 3  # choices that are improved
     rounds: int = 6  # of changes at most; it ends where none is cheaper
     exact: int = 4  # choices whose units are found exactly
 
