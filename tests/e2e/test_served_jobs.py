@@ -131,6 +131,7 @@ def assert_told(platform: Platform, job_id: str, form: str, other: str) -> None:
     assert comparison(form, other).search(" ".join(told.split())), told
 
 
+@pytest.mark.nightly
 def test_a_job_of_either_tries_servers_in_place_and_stays_with_them_where_a_step_is_measured_to_be_quicker(
     platform: Platform,
 ) -> None:
