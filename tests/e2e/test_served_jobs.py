@@ -9,7 +9,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import pytest
@@ -145,8 +145,13 @@ def test_a_job_of_either_tries_servers_in_place_and_stays_with_them_where_a_step
     assert platform.control.explain(job_id).policy == "horizon"
     assert_told(platform, job_id, SERVED, REPLICAS)
     assert finished(platform, job_id, seconds=400).done_samples == WORK
-    assert forms(platform, job_id) == [0, 2]
-    changed = next(one for one in platform.control.segments(job_id) if one.allocation and one.allocation.layout.servers)
+    assert forms(platform, job_id)[-2:] == [0, 2], "it may have begun with servers, by what other jobs had shown"
+    granted = [segment for segment in platform.control.segments(job_id) if segment.allocation]
+    (changed,) = [
+        after
+        for before, after in pairwise(granted)
+        if before.allocation.layout.servers < after.allocation.layout.servers
+    ]
     assert changed.handed_over, "in place"
     assert_read_exactly_once(platform, job_id)
 
@@ -163,7 +168,7 @@ def test_a_job_of_either_goes_back_to_replicas_where_servers_were_measured_to_be
     assert_told(platform, job_id, REPLICAS, SERVED)
     tried = len(platform.control.segments(job_id))
     eventually(lambda: len(platform.control.segments(job_id)) > tried + 2, 120, "it is decided about twice more")
-    assert forms(platform, job_id) == [0, 2, 0]
+    assert forms(platform, job_id)[-2:] == [2, 0]
     end(platform, job_id)
     eventually(lambda: not platform.control.jobs(active_only=True), 120, "it has ended")
     assert_read_exactly_once(platform, job_id)
