@@ -66,12 +66,12 @@ def plan(
 def _planner(name: str, policy: Path | None) -> Planner:
     if policy is None:
         return planner_names.get(name)
-    from elastic_core.placement.learnt import policy_files, rl_lstm
+    from elastic_core.placement.learnt import policy_files
+    from elastic_core.placement.learnt.rl_lstm import LEARNT
 
-    learnt = {kind.name: kind for kind in (rl_lstm.RlLstm, rl_lstm.RlLstmSearch)}
-    if name not in learnt:
-        raise UserError(f"--policy is for the planners {', '.join(learnt)}, and --planner is {name!r}: leave one out")
-    return learnt[name](policy=policy_files.load(policy).policy)
+    if name not in LEARNT:
+        raise UserError(f"--policy is for the planners {', '.join(LEARNT)}, and --planner is {name!r}: leave one out")
+    return LEARNT[name](policy=policy_files.load(policy).policy)
 
 
 @app.command()

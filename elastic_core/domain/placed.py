@@ -48,6 +48,11 @@ class PlacedFigures:
     gap: float | None = None
 
 
+def cost_of_a_million(price_per_hour: float, samples_per_second: float) -> float:
+    """Money for a million samples."""
+    return price_per_hour / 3600.0 * 1e6 / samples_per_second
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
     """Of a layer on one unit of a type, seconds a batch of B0 samples, forward and backward; alpha and beta are the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
@@ -202,6 +202,18 @@ class Limits:
     @property
     def max_slots(self) -> int:
         return self.slot_counts[-1]
+
+    def servers_apart(self, capacity: Mapping[str, int]) -> Iterator[tuple[str, Layout]]:
+        """(type of the workers, layout) of all that the job may have with its workers on another type than CPU and its
+        servers on CPU slots, on so many slots of each type."""
+        if self.types and CPU not in self.types:
+            return
+        layouts = [layout for count in self.slot_counts for layout in self.layouts(count) if layout.servers]
+        for kind, slots in capacity.items():
+            if kind != CPU and (not self.types or kind in self.types):
+                for layout in layouts:
+                    if layout.data <= slots and layout.servers <= capacity.get(CPU, 0):
+                        yield kind, layout
 
     def max_local(self, kind: str) -> int | None:
         """Samples that fit one slot of this type at once; None where no limit is known."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from elastic_core.domain.placed import cost_of_a_million
 from elastic_core.protocol.records import JobStatus
-
-HOUR = 3600.0
-MILLION = 1e6
 
 
 def stages_words(job: JobStatus) -> str:
@@ -22,10 +20,10 @@ def figures_words(job: JobStatus) -> str:
     held = job.allocation is not None and job.allocation.stages
     rate = job.price_per_hour if held and job.price_per_hour else placed.price_per_hour
     words = f"{placed.samples_per_second:.4g} samples/s predicted"
-    cost = f"{_million(placed.price_per_hour, placed.samples_per_second):.3g} a million samples predicted"
+    cost = f"{cost_of_a_million(placed.price_per_hour, placed.samples_per_second):.3g} a million samples predicted"
     if speed and held:
         words += f", {speed:.4g} measured ({100 * (speed / placed.samples_per_second - 1):+.0f} %)"
-        cost += f", {_million(rate, speed):.3g} measured"
+        cost += f", {cost_of_a_million(rate, speed):.3g} measured"
     gap = "" if placed.gap is None else f"; {100 * placed.gap:.1f} % dearer than the cheapest placement as fast"
     return f"{words}; {cost}{gap}"
 
@@ -39,7 +37,3 @@ def cost_words(job: JobStatus) -> str:
     expected = f"{job.expected_cost:.2f} expected in all" if job.expected_cost is not None else ""
     more = ", ".join(part for part in (expected, rate) if part)
     return f"{job.spent:.2f}{of}" + (f"; {more}" if more else "")
-
-
-def _million(price_per_hour: float, samples_per_second: float) -> float:
-    return price_per_hour / HOUR * MILLION / samples_per_second

@@ -40,10 +40,9 @@ def get(name: str) -> Planner:
         if kind.name == name:
             return kind()
     if name in _LEARNT:
-        from elastic_core.placement.learnt import rl_lstm
+        from elastic_core.placement.learnt.rl_lstm import LEARNT
 
-        learnt: dict[str, type[Planner]] = {kind.name: kind for kind in (rl_lstm.RlLstm, rl_lstm.RlLstmSearch)}
-        return learnt[name]()
+        return LEARNT[name]()
     raise UserError(f"no planner is called {name!r}.{did_you_mean(name, names())} There are: {', '.join(names())}")
 
 

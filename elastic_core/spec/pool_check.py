@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from elastic_core.domain import AUTO, CPU, EXACT, Limits
+from elastic_core.domain import AUTO, CPU, EXACT
 from elastic_core.spec.cluster import ClusterSpec
 from elastic_core.spec.job import JobSpec
 from elastic_core.spec.problems import refuse
@@ -38,20 +38,11 @@ def _types(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
     fewest = limits.slot_counts[0]
     if spec.places_layers:  # of all types together, which the planner looks at
         return
-    if allowed and fewest > largest and not _servers_apart(limits, allowed, capacity):
+    if allowed and fewest > largest and not any(limits.servers_apart(capacity)):
         yield (
             f"slots.min: the job needs at least {fewest} slots of one type, and the cluster has {have}; "
             f"possible are at most {largest}"
         )
-
-
-def _servers_apart(limits: Limits, allowed: Sequence[str], capacity: Mapping[str, int]) -> bool:
-    """Its workers fit a type, and its servers the processors beside them."""
-    layouts = [layout for count in limits.slot_counts for layout in limits.layouts(count) if layout.servers]
-    return CPU in allowed and any(
-        layout.data <= capacity[kind] and layout.servers <= capacity[CPU]
-        for layout in layouts for kind in allowed if kind != CPU
-    )  # fmt: skip
 
 
 def _comm(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:

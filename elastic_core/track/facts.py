@@ -16,7 +16,8 @@ from urllib.parse import quote
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_TAG_VAL_LENGTH
 
-from elastic_core.domain import Allocation, Layout, Observation
+from elastic_core.domain import Allocation, Layout, Observation, PlacedFigures, from_json, to_json
+from elastic_core.domain.placed import cost_of_a_million
 from elastic_core.protocol.exchange_words import figures_by_name
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.settings import Settings
@@ -35,7 +36,7 @@ def key(name: str) -> str:
     return re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)[:250]
 
 
-def curve_points(observation: Observation, placed: Mapping[str, float | None] | None = None) -> Iterator[Metric]:
+def curve_points(observation: Observation, placed: PlacedFigures | None = None) -> Iterator[Metric]:
     """The points of one observation, at the job's global step. `placed`: what its grant predicted of its stages."""
     values = {
         **observation.metrics,
@@ -57,13 +58,8 @@ def curve_points(observation: Observation, placed: Mapping[str, float | None] | 
     if observation.choice is not None:
         values |= figures_by_name(observation.choice)
     if placed is not None and observation.samples_per_second > 0:
-        values[_MILLION] = _of_a_million(placed["price_per_hour"], observation.samples_per_second)
+        values[_MILLION] = cost_of_a_million(placed.price_per_hour, observation.samples_per_second)
     return points(values, observation.at, observation.step)
-
-
-def _of_a_million(price_per_hour: float | None, samples_per_second: float | None) -> float:
-    """Money for a million samples."""
-    return (price_per_hour or 0.0) / 3600.0 * 1e6 / samples_per_second if samples_per_second else 0.0
 
 
 def points(values: Mapping[str, float], at: float, step: int, model_id: str | None = None) -> Iterator[Metric]:
@@ -122,12 +118,18 @@ def allocation_params(allocation: Allocation) -> dict[str, Any]:
     }
 
 
-def placed_params(figures: Mapping[str, float | None] | None) -> dict[str, Any]:
+def placed_figures(grant: Mapping[str, Any]) -> PlacedFigures | None:
+    """What a grant predicted of its stages; None where it has none."""
+    figures = grant.get("placed")
+    return None if figures is None else from_json(PlacedFigures, figures)
+
+
+def placed_params(figures: PlacedFigures | None) -> dict[str, Any]:
     """What was predicted of a placed segment's stages, as its grant has it."""
     if figures is None:
         return {}
-    cost = {_MILLION: _of_a_million(figures["price_per_hour"], figures["samples_per_second"])}
-    return {f"predicted.{name}": value for name, value in {**figures, **cost}.items() if value is not None}
+    cost = cost_of_a_million(figures.price_per_hour, figures.samples_per_second)
+    return flat("predicted", {**to_json(figures), _MILLION: cost})
 
 
 def checkpoint_params(checkpoint: CheckpointRecord) -> dict[str, str]:

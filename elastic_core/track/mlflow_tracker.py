@@ -119,7 +119,7 @@ class MlflowTracker:
     def _observed(self, event: Event) -> None:
         reported = observations(event)
         run = self._attempt(event)
-        placed = self._grant(event).payload.get("placed")
+        placed = facts.placed_figures(self._grant(event).payload)
         self._add(run.run_id, (p for o in reported for p in facts.curve_points(o, placed)))
         for choice in [o.choice for o in reported if o.choice is not None]:
             for told in (run, self._parent(event)):
@@ -133,7 +133,7 @@ class MlflowTracker:
         checkpoint, parent = checkpoint_of(event), self._parent(event)
         grant = self._grant(event)
         for observation in committed_observations(self._feed, event, grant.position):
-            self._add(parent.run_id, facts.curve_points(observation, grant.payload.get("placed")))
+            self._add(parent.run_id, facts.curve_points(observation, facts.placed_figures(grant.payload)))
         timings = event.payload["timings"]
         spans = {name: value for name, value in timings.items() if not name.endswith(("_at", "_bytes"))}
         sizes = {name.removesuffix("_bytes"): value for name, value in timings.items() if name.endswith("_bytes")}
@@ -238,7 +238,7 @@ class MlflowTracker:
             started_at=grant.at,
             params={
                 **facts.allocation_params(allocation),
-                **facts.placed_params(payload.get("placed")),
+                **facts.placed_params(facts.placed_figures(payload)),
                 "segment": payload["index"],
                 "attempt": payload["attempt"],
                 "epoch": grant.epoch,

@@ -72,6 +72,9 @@ class RlLstmSearch(Planner):
         return best.found(self.name)
 
 
+LEARNT: dict[str, type[RlLstm] | type[RlLstmSearch]] = {kind.name: kind for kind in (RlLstm, RlLstmSearch)}
+
+
 def answer(policy: LayerPolicy, tables: Tables, best: BestOf, rng: np.random.Generator, how: Answering) -> int:
     """Tells `best` the few cheapest choices that it found; how many it looked at."""
     with _one_thread(), torch.no_grad():

@@ -6,6 +6,7 @@ rests on, and to give none where it rests on nothing. Waiting and restarts are n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -65,7 +66,8 @@ def _of_ordinary(job: JobView, pool: Snapshot) -> list[Estimate]:
     if shared is None:
         return []
     row = shared.job_ids.index(job.job_id)
-    known = _known(job, pool)
+    points = _points(job, pool)
+    known = {(point.type, point.num_slots) for point in points}
     prices = {kind.name: kind.price for kind in pool_types(pool.nodes)}
     made = []
     for option in range(len(shared.options.counts)):
@@ -77,7 +79,7 @@ def _of_ordinary(job: JobView, pool: Snapshot) -> list[Estimate]:
             continue
         rate = sum(number * prices[of_kind] for of_kind, number in slots.items())
         seconds = float(shared.remaining_seconds[row, option])
-        basis = _basis(known, kind, count) if apart is None else _basis_apart(job, pool, known, apart)
+        basis = _basis(known, kind, count) if apart is None else _basis_apart(points, known, apart)
         if basis == UNKNOWN or not isfinite(seconds) or seconds <= 0:
             made.append(Estimate(slots=slots, price_per_hour=rate, basis=UNKNOWN))
             continue
@@ -91,11 +93,6 @@ def _of_ordinary(job: JobView, pool: Snapshot) -> list[Estimate]:
     return made
 
 
-def _known(job: JobView, pool: Snapshot) -> set[tuple[str, int]]:
-    """Types and numbers of slots that jobs of its task measured."""
-    return {(point.type, point.num_slots) for point in _points(job, pool)}
-
-
 def _points(job: JobView, pool: Snapshot) -> list[ProfilePoint]:
     """Measured by jobs of its task."""
     remembered = measurements.recall(pool.policy_state).get(job.task)
@@ -104,9 +101,9 @@ def _points(job: JobView, pool: Snapshot) -> list[ProfilePoint]:
     return [point for point in points if point.step_seconds > 0]
 
 
-def _basis_apart(job: JobView, pool: Snapshot, known: set[tuple[str, int]], apart: ServersApart) -> str:
+def _basis_apart(points: Sequence[ProfilePoint], known: set[tuple[str, int]], apart: ServersApart) -> str:
     """Of workers on one type and servers on CPUs."""
-    if any((point.layout, point.type) == (apart.layout, apart.kind) for point in _points(job, pool)):
+    if any((point.layout, point.type) == (apart.layout, apart.kind) for point in points):
         return MEASURED
     return _basis(known, apart.kind, 0)
 

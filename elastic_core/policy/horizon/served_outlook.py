@@ -104,19 +104,12 @@ def _of_job(job: JobView, options: Options) -> Iterator[ServersApart]:
     limits = job.limits
     if limits.placed is not None or not any(cut.servers for cut in limits.cuts):
         return
-    if limits.types and CPU not in limits.types:
-        return
     capacity = dict(zip(options.kinds, options.capacity.tolist(), strict=True))
     usual = set(options.counts[: options.num_single].tolist())
     held = job.allocation.layout if job.allocation is not None else None
-    layouts = [layout for count in limits.slot_counts for layout in limits.layouts(count) if layout.servers]
-    for kind in options.kinds:
-        if kind == CPU or (limits.types and kind not in limits.types):
-            continue
-        for layout in layouts:
-            fits = layout.data <= capacity[kind] and layout.servers <= capacity.get(CPU, 0)
-            if fits and (layout.data <= FEW_WORKERS or layout.data in usual or layout == held):
-                yield ServersApart(layout, kind)
+    for kind, layout in limits.servers_apart(capacity):
+        if layout.data <= FEW_WORKERS or layout.data in usual or layout == held:
+            yield ServersApart(layout, kind)
 
 
 def _nearest(rates: Floats, options: Options, apart: ServersApart) -> int | None:
