@@ -11,7 +11,7 @@ DOCS := .venv-docs/bin
 COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	--index-url https://pypi.org/simple --generate-hashes --no-annotate --no-header --quiet
 
-.PHONY: setup ray demo up down test e2e check docs docker-test nightly lock licences sbom audit
+.PHONY: setup ray adapters demo up down test e2e check docs docker-test nightly lock licences sbom audit
 
 setup: $(STAMP)
 
@@ -29,6 +29,10 @@ $(STAMP):
 # Ray, for ELASTIC_LAUNCHER=ray: beside the lock, which stays as it is.
 ray: setup
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps -r requirements-ray.lock
+
+# Hugging Face's Trainer and Lightning, for entry points by elastic_core.train.adapters: beside the lock as well.
+adapters: setup
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps -r requirements-adapters.lock
 
 demo: setup
 	$(BIN)/python -m examples.demo
@@ -95,4 +99,4 @@ sbom: setup
 # where the database cannot be reached.
 audit: $(TOOLS)/uv
 	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements.lock -r requirements-cuda.lock \
-		-r requirements-ray.lock
+		-r requirements-ray.lock -r requirements-adapters.lock

@@ -6,26 +6,19 @@ any step and go on at another number of slots and another batch size, each image
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import nn
 
-from elastic_core.train.entry import session_task
 from elastic_core.train.session import Session
 from examples.digits import split_digits
 
 
-def autoencoder(_params: Mapping[str, Any]) -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8), nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 64))
-
-
-@session_task(dataset_samples=1497, model=autoencoder)
 def train(session: Session) -> None:
     images, _ = split_digits()[0].tensors
     dataset = torch.utils.data.TensorDataset(images.flatten(1))
-    model = autoencoder({})
+    model = nn.Sequential(
+        nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8), nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 64)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     model, optimizer = session.prepare(model, optimizer, dataset)
     for (pixels,) in session.batches():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
-from supply_chain.lock_files import CUDA_LOCK, LOCK, RAY_LOCK, ROOT, pinned
+from supply_chain.lock_files import ADAPTERS_LOCK, CUDA_LOCK, LOCK, RAY_LOCK, ROOT, pinned
 
 PAGE = ROOT / "docs" / "licences.md"
 LONGEST = 60  # characters of a line of text that names a licence, and is not the licence itself
@@ -21,6 +21,16 @@ RAY = {
     **dict.fromkeys(("colorful", "py-spy", "python-discovery", "smart-open", "virtualenv"), "MIT"),
     "distlib": "PSF-2.0",
     "opentelemetry-exporter-prometheus": "Apache-2.0",
+}
+ADAPTERS = {  # likewise, of requirements-adapters.lock
+    **dict.fromkeys(("accelerate", "tokenizers", "transformers"), "Apache 2.0"),
+    **dict.fromkeys(
+        ("hf-xet", "huggingface-hub", "lightning", "lightning-utilities", "pytorch-lightning", "torchmetrics"),
+        "Apache-2.0",
+    ),
+    **dict.fromkeys(("httpcore2", "httpx2"), "BSD-3-Clause"),
+    "tqdm": "MPL-2.0 AND MIT",
+    "truststore": "MIT",
 }
 NVIDIA = "NVIDIA's own terms, but for triton (MIT): see each package's page on PyPI"
 
@@ -50,6 +60,7 @@ def licence(name: str) -> str:
 def page() -> str:
     rows = [f"| {p.name} | {p.version} | {licence(p.name)} |" for p in pinned(LOCK)]
     ray = ", ".join(f"{p.name} {p.version} ({RAY[p.normal_name]})" for p in pinned(RAY_LOCK))
+    adapters = ", ".join(f"{p.name} {p.version} ({ADAPTERS[p.normal_name]})" for p in pinned(ADAPTERS_LOCK))
     cuda = ", ".join(f"{p.name} {p.version}" for p in pinned(CUDA_LOCK))
     return "\n".join(
         [
@@ -69,6 +80,10 @@ def page() -> str:
             "## With Ray (`make ray`)",
             "",
             f"{ray}.",
+            "",
+            "## With Hugging Face's Trainer and Lightning (`make adapters`)",
+            "",
+            f"{adapters}.",
             "",
         ]
     )

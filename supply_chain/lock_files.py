@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCK, CUDA_LOCK = ROOT / "requirements.lock", ROOT / "requirements-cuda.lock"
-RAY_LOCK = ROOT / "requirements-ray.lock"
+RAY_LOCK, ADAPTERS_LOCK = ROOT / "requirements-ray.lock", ROOT / "requirements-adapters.lock"
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s\\]+)\s*\\?$")
 _HASH = re.compile(r"^    --hash=sha256:(?P<digest>[0-9a-f]{64})\s*\\?$")
 

@@ -1,8 +1,8 @@
 """`python -m supply_chain.write_lock COMPILE...`: hashes of all files that PyPI has of what is pinned, into the locks.
 
 `COMPILE` is the command of `make lock` (uv's compiler), to which files are added. Versions stay as they are; what torch
-needs beside them for CUDA goes into requirements-cuda.lock, what Ray needs into requirements-ray.lock, and the locks of
-the tools are written as well.
+needs beside them for CUDA goes into requirements-cuda.lock, what Ray needs into requirements-ray.lock, what Hugging
+Face's Trainer and Lightning need into requirements-adapters.lock, and the locks of the tools are written as well.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from supply_chain.lock_files import CUDA_LOCK, LOCK, RAY_LOCK, ROOT, normal
+from supply_chain.lock_files import ADAPTERS_LOCK, CUDA_LOCK, LOCK, RAY_LOCK, ROOT, normal
 
 # Files that PyPI has not got: PyTorch's own CPU build for Linux, of https://download.pytorch.org/whl/cpu.
 BESIDE_PYPI = {("torch", "2.13.0"): ("6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",)}
 RAY = "ray[default]==2.60.0"
+ADAPTERS = "transformers==5.24.0\naccelerate==1.15.0\nlightning==2.6.6"
 TOOLS = ("tools", "docs")  # .in and .lock beside this file
 
 
@@ -28,8 +29,10 @@ def main(command: Sequence[str]) -> None:
     torch = next(f"{name}=={version}\n" for name, version in _pins(LOCK) if name == "torch")
     with_cuda = _compiled([*command, "--constraint", str(LOCK)], torch)
     _write(CUDA_LOCK, [block for block in with_cuda if _name(block) not in names], {})
-    with_ray = _compiled([*command, "--constraint", str(LOCK)], RAY + "\n")
-    _write(RAY_LOCK, [block for block in with_ray if _name(block) not in names], {})
+    for path, wanted in ((RAY_LOCK, RAY), (ADAPTERS_LOCK, ADAPTERS)):
+        with_these = _compiled([*command, "--constraint", str(LOCK)], wanted + "\n")
+        others = names.keys() | {normal(name) for name, _ in _pins(CUDA_LOCK)}
+        _write(path, [block for block in with_these if _name(block) not in others], {})
     for name in TOOLS:
         folder = ROOT / "supply_chain"
         _write(folder / f"{name}.lock", _compiled(command, (folder / f"{name}.in").read_text()), {})

@@ -13,13 +13,12 @@ from mlflow.models import Model, ModelSignature, infer_signature
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from elastic_core.errors import UserError
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.spec import JobSpec, entry_points
 from elastic_core.state.stores.store import CheckpointStore
+from elastic_core.train import entry
 from elastic_core.train.checkpoint.restore import read_weights
 from elastic_core.train.checkpoint.training_state import MODEL, load_weights
-from elastic_core.train.entry import function_facts, is_task, make_task
 
 _REQUIRED = ("elastic-airflow", "torch", "safetensors", "numpy", "pydantic")
 
@@ -27,19 +26,9 @@ _REQUIRED = ("elastic-airflow", "torch", "safetensors", "numpy", "pydantic")
 def new_model(spec: JobSpec, patterns: str) -> tuple[nn.Module, Any | None]:
     """The spec's model, untrained, and an example of its input if the task gives one.
 
-    Raises `UserError` for a training loop that does not say how its model is made.
+    Every registered version calls it by these arguments (`served_model`).
     """
-    entry = entry_points.load(spec.entry_point, patterns)
-    if is_task(entry):
-        task = make_task(entry, spec)
-        return task.model(), task.example_input()
-    make = function_facts(entry, spec).model
-    if make is None:
-        raise UserError(
-            f"The model of {spec.entry_point} cannot be served: how it is made is known only inside the loop. Give "
-            "@session_task(model=...), or write it as a Task (elastic_core/train/task.py)."
-        )
-    return make(spec.params), None
+    return entry.new_model(entry_points.load(spec.entry_point, patterns), spec)
 
 
 def read_model(store: CheckpointStore, checkpoint: CheckpointRecord) -> dict[str, Tensor]:

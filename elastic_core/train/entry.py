@@ -1,13 +1,16 @@
 """Running an entry point on a session: a `Task` class, or a function `train(session)`.
 
-A function says what a class says by its attributes with a decorator:
+A function says what a class says by its attributes with a decorator, where there is something to say:
 
-    @session_task(dataset_samples=lambda params: params["rows"], metric="accuracy", metric_mode="max")
+    @session_task(metric="accuracy", metric_mode="max")
     def train(session): ...
+
+What is known only inside of it, the size of its data set and its model, is found by running it up to `session.prepare`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -21,6 +24,7 @@ from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.train.layouts import Declared, resolve
 from elastic_core.train.parallel.stages import check_units, names_of_layers
+from elastic_core.train.probe import seen
 from elastic_core.train.session import Session
 from elastic_core.train.steps.evaluating import Evaluate
 from elastic_core.train.task import Task
@@ -34,19 +38,19 @@ _ATTRIBUTE = "__session_task__"
 class FunctionFacts:
     """What must be known of a training function before it runs."""
 
-    dataset_samples: int | Callable[[Mapping[str, Any]], int]
-    metric: str
-    metric_mode: Literal["min", "max"]
-    params: type[BaseModel] | None
-    model: Callable[[Mapping[str, Any]], nn.Module] | None
-    evaluate: Callable[[nn.Module, Mapping[str, Any]], Mapping[str, float]] | None
-    shardable: bool
-    layers: Callable[[Mapping[str, Any], nn.Module], Sequence[nn.Module]] | None
+    dataset_samples: int | Callable[[Mapping[str, Any]], int] | None = None
+    metric: str = "loss"
+    metric_mode: Literal["min", "max"] = "min"
+    params: type[BaseModel] | None = None
+    model: Callable[[Mapping[str, Any]], nn.Module] | None = None
+    evaluate: Callable[[nn.Module, Mapping[str, Any]], Mapping[str, float]] | None = None
+    shardable: bool = False
+    layers: Callable[[Mapping[str, Any], nn.Module], Sequence[nn.Module]] | None = None
 
 
 def session_task(
     *,
-    dataset_samples: int | Callable[[Mapping[str, Any]], int],
+    dataset_samples: int | Callable[[Mapping[str, Any]], int] | None = None,
     metric: str = "loss",
     metric_mode: Literal["min", "max"] = "min",
     params: type[BaseModel] | None = None,
@@ -55,12 +59,15 @@ def session_task(
     shardable: bool = False,
     layers: Callable[[Mapping[str, Any], nn.Module], Sequence[nn.Module]] | None = None,
 ) -> Callable[[F], F]:
-    """Make `train(session)` an entry point. All but `dataset_samples` (samples of one epoch) may be left out.
+    """Make `train(session)` an entry point; one whose only parameter is called `session` is one without it.
 
-    `params` validates the spec's parameters. `model` and `evaluate` (given the parameters) let the platform load a
-    checkpoint and measure it on held-out data after training. `shardable`: data-parallel ranks may hold shards of the
-    state (FSDP2); the loop must then call the model that `prepare` gives, and reach into no parameter of it. `layers`
-    (given the parameters and the model): as `Task.layers`, for a placed job, whose loss goes to `session.train`.
+    `params` validates the spec's parameters. `dataset_samples`: samples of one epoch, or a function of the parameters
+    that gives them; `model` and `evaluate` (given the parameters) are how the platform loads a checkpoint and measures
+    it on held-out data. Each that is left out is what `session.prepare` is given, up to which the function is run for
+    it: a model that is served somewhere else then needs the data as well. `shardable`: data-parallel ranks may hold
+    shards of the state (FSDP2); the loop must then call the model that `prepare` gives, and reach into no parameter of
+    it. `layers` (given the parameters and the model): as `Task.layers`, for a placed job, whose loss goes to
+    `session.train`.
     """
 
     def mark(function: F) -> F:
@@ -109,15 +116,18 @@ def job_facts(entry: Any, spec: JobSpec) -> JobFacts:
         )
     facts = function_facts(entry, spec)
     samples = facts.dataset_samples
-    function_model = facts.model(spec.params) if facts.model is not None else None
+    made = facts.model(spec.params) if facts.model is not None else None
+    if samples is None:
+        found = seen(entry, spec)
+        samples, made = found.dataset_samples, found.model if made is None else made
     layers: tuple[str, ...] = ()
-    if function_model is not None and facts.layers is not None:
-        layers = _layer_names(function_model, facts.layers(spec.params, function_model))
+    if made is not None and facts.layers is not None:
+        layers = _layer_names(made, facts.layers(spec.params, made))
     return JobFacts(
         dataset_samples=samples(spec.params) if callable(samples) else samples,
         metric=facts.metric,
         metric_mode=facts.metric_mode,
-        num_parameters=_count(function_model) if function_model is not None else 0,
+        num_parameters=_count(made) if made is not None else 0,
         layouts=Admitted(sharded=facts.shardable),
         layers=layers,
     )
@@ -141,14 +151,25 @@ def _layer_names(model: nn.Module, layers: Sequence[nn.Module]) -> tuple[str, ..
     return names_of_layers(model, layers) if layers else ()
 
 
-def model_and_evaluate(entry: Any, spec: JobSpec) -> tuple[nn.Module | None, Evaluate | None]:
-    """A new model and how to measure it; None for what the entry point does not say."""
+def model_and_evaluate(entry: Any, spec: JobSpec) -> tuple[nn.Module, Evaluate | None]:
+    """A new model and how to measure it; None for an entry point that does not say."""
     if is_task(entry):
         task = make_task(entry, spec)
         return task.model(), _own_evaluate(task)
     facts = function_facts(entry, spec)
-    model = facts.model(spec.params) if facts.model is not None else None
-    return model, _bound_evaluate(facts, spec)
+    evaluate = _bound_evaluate(facts, spec)
+    if facts.model is not None:
+        return facts.model(spec.params), evaluate
+    found = seen(entry, spec)
+    return found.model, evaluate or found.evaluate
+
+
+def new_model(entry: Any, spec: JobSpec) -> tuple[nn.Module, Any | None]:
+    """A new model, and an example of its input if the task gives one."""
+    if is_task(entry):
+        task = make_task(entry, spec)
+        return task.model(), task.example_input()
+    return model_and_evaluate(entry, spec)[0], None
 
 
 def is_task(entry: Any) -> bool:
@@ -163,19 +184,25 @@ def make_task(entry: type[Task], spec: JobSpec) -> Task:
 def function_facts(entry: Any, spec: JobSpec) -> FunctionFacts:
     """Raises `UserError` for what is neither a Task class nor a marked function, saying what is missing."""
     facts = getattr(entry, _ATTRIBUTE, None)
+    if facts is None and _takes_a_session(entry):
+        facts = FunctionFacts()
     if not isinstance(facts, FunctionFacts):
         what = (
             f"class {entry.__name__} is no subclass of Task"
             if isinstance(entry, type)
-            else "the function is not marked"
+            else "it is no function train(session)"
         )
         raise UserError(
-            f"Entry point {spec.entry_point!r}: {what}. Derive the class from elastic_core.train.task.Task, or put "
-            f"@session_task(dataset_samples=...) from elastic_core.train.entry on a function train(session)."
+            f"Entry point {spec.entry_point!r}: {what}. Derive the class from elastic_core.train.task.Task, or name a "
+            f"function whose only parameter is called session."
         )
     if facts.params is not None:
         _validated(facts.params, spec)
     return facts
+
+
+def _takes_a_session(entry: Any) -> bool:
+    return inspect.isfunction(entry) and list(inspect.signature(entry).parameters) == ["session"]
 
 
 def _run_task(task: Task, session: Session) -> None:

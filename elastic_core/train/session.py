@@ -13,6 +13,7 @@ should, or is to restart training with other ranks.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -118,6 +119,12 @@ class Session:
     def progress(self) -> float:
         """Part of the job's work that is done, in [0, 1], by the measure of its spec."""
         return self._progress.fraction
+
+    @property
+    def base_steps(self) -> int:
+        """Optimizer steps that the job's work is at the base batch: what a schedule by steps is made for."""
+        batch = self._spec.batch
+        return math.ceil(self._progress.most_samples / (batch.base or batch.min))
 
     @property
     def last_loss(self) -> float:

@@ -50,7 +50,7 @@ def test_wrong_parameters_and_wrong_entry_points_are_the_users_error(new_job, mo
     with pytest.raises(UserError, match=r"tests\.train\.\*"):
         inspect_job(off_list, settings(job))
     unmarked = job.job_spec().model_copy(update={"entry_point": "tests.train.tasks:network"})
-    with pytest.raises(UserError, match="put @session_task"):
+    with pytest.raises(UserError, match="only parameter is called session"):
         inspected(unmarked, monkeypatch)
 
 

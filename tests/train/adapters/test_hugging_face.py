@@ -1,0 +1,125 @@
+"""A Hugging Face script trains as its own Trainer does, and where it is resized as where it is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic_core.errors import UserError
+from elastic_core.spec import JobSpec
+from elastic_core.train import entry
+from elastic_core.train.adapters.hugging_face import schedule, trainer_task
+from elastic_core.train.data.audit import prove
+from tests.train.adapters.trained import digits_job, final_weights
+
+transformers = pytest.importorskip("transformers", reason="needs the packages of requirements-adapters.lock")
+
+VIT = "examples.hugging_face_vit:train"
+STEPS, BATCH = 12, 30
+
+
+def a_trainer(**arguments: Any) -> Any:
+    from examples import hugging_face_vit as example
+    from examples.digits import split_digits
+
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4,
+        num_channels=1, num_labels=10,
+    )  # fmt: skip
+    model = transformers.ViTForImageClassification(config)
+    given = transformers.TrainingArguments(output_dir="/nonexistent", report_to="none", **arguments)
+    trained, held_out = (example.Images(part) for part in split_digits())
+    return transformers.Trainer(model, given, train_dataset=trained, eval_dataset=held_out)
+
+
+@pytest.mark.parametrize("resized", [(2, 1), (1, 3)])
+def test_a_resized_job_ends_with_the_weights_of_an_undisturbed_one(new_job, resized):
+    whole = digits_job(new_job, "whole", VIT, samples=STEPS * BATCH)
+    assert whole.run(2, BATCH) == [0, 0], whole.logs()
+    cut = digits_job(new_job, "cut", VIT, samples=STEPS * BATCH)
+    for ranks, steps in zip((2, *resized), (4, 4, None), strict=True):
+        assert cut.run(ranks, BATCH, segment_steps=steps) == [0] * ranks, cut.logs()
+    assert cut.ledger.commits()[-1].finished
+    want, got = final_weights(whole), final_weights(cut)
+    assert want.keys() == got.keys()
+    for name, tensor in want.items():
+        torch.testing.assert_close(got[name], tensor, rtol=1e-3, atol=1e-4)
+    (verdict,) = prove([commit.fingerprints for commit in cut.ledger.commits()], whole.rows)
+    assert (verdict.count, verdict.problem) == (STEPS * BATCH, "")
+
+
+def test_it_learns_and_is_measured_by_the_trainers_own_evaluation(new_job):
+    job = digits_job(new_job, "long", VIT, samples=1497 * 4)
+    assert job.run(1, 64) == [0], job.logs()
+    (last,) = [commit for commit in job.ledger.commits() if commit.finished]
+    assert last.metrics["eval_accuracy"] > 0.6, "of ten classes, after four passes"
+    assert not [name for name in last.metrics if name.endswith(("_runtime", "_per_second"))]
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant_with_warmup"])
+def test_the_schedule_is_the_trainers_own_at_every_step(tmp_path: Path, kind: str) -> None:
+    steps = 40
+    trainer = a_trainer(lr_scheduler_type=kind, warmup_steps=10, learning_rate=1.0)
+    factor = schedule(trainer, steps)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    own = trainer.create_scheduler(steps, optimizer)
+    for step in range(steps):
+        assert factor(step / steps) == pytest.approx(own.get_last_lr()[0], abs=1e-9)
+        optimizer.step()
+        own.step()
+
+
+def test_a_schedule_by_a_metric_is_refused_in_words() -> None:
+    with pytest.raises(UserError, match=r"reduce_lr_on_plateau.* no function of the step"):
+        schedule(a_trainer(lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="steps", eval_steps=5), 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"bf16": True, "use_cpu": True}, r'bf16=.*"precision": "bf16"'),
+        ({"neftune_noise_alpha": 5.0}, "noise in the model"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(arguments: Mapping[str, Any], words: str) -> None:
+    train = trainer_task(metric="loss")(lambda _params: a_trainer(**arguments))
+    with pytest.raises(UserError, match=words):
+        entry.job_facts(train, a_spec())
+
+
+def test_what_is_no_trainer_is_refused() -> None:
+    train = trainer_task(metric="loss")(lambda _params: torch.nn.Linear(1, 1))
+    with pytest.raises(UserError, match=r"gives Linear, which is no Trainer.*leave trainer.train\(\) out"):
+        entry.job_facts(train, a_spec())
+
+
+def test_transformers_sees_one_process_whatever_the_environment_says() -> None:
+    code = (
+        "from examples import hugging_face_vit as example\n"
+        "from elastic_core.train.adapters.hugging_face import _made\n"
+        "import torch, os\n"
+        "trainer = _made(example.train.__wrapped__, {})\n"
+        "print(trainer.args.world_size, torch.distributed.is_initialized(), os.environ['RANK'])\n"
+    )
+    environment = {**os.environ, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["1", "False", "1"], done.stderr
+
+
+def a_spec() -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "name": "a",
+            "entry_point": VIT,
+            "work": {"epochs": 1},
+            "batch": {"min": 8, "max": 8},
+            "slots": {"min": 1, "max": 1},
+        }
+    )

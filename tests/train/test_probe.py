@@ -1,0 +1,89 @@
+"""What a training function trains is known before the job runs, without a word about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from elastic_core.errors import UserError
+from elastic_core.spec import JobSpec
+from elastic_core.train import entry
+from elastic_core.train.entry import session_task
+from elastic_core.train.steps.evaluating import measured
+from examples import plain_loop
+from tests.train.adapters.trained import digits_job, final_weights
+
+SPEC = JobSpec.model_validate(
+    {"name": "a", "entry_point": "my:train", "params": {"width": 3}, "work": {"epochs": 1},
+     "batch": {"min": 8, "max": 8}, "slots": {"min": 1, "max": 1}}
+)  # fmt: skip
+
+
+def train(session: Any) -> None:
+    model = session.model(lambda: nn.Linear(2, session.params["width"]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    session.prepare(model, optimizer, TensorDataset(torch.ones(7, 2)), evaluate=lambda model: {"two": 2.0})
+    raise AssertionError("a probe goes no further")
+
+
+def guarded(session: Any) -> None:
+    try:
+        train(session)
+    except Exception:  # noqa: BLE001 - as users write it
+        raise AssertionError("the function caught what is none of its business") from None
+
+
+@pytest.mark.parametrize("function", [train, guarded, session_task()(lambda session: train(session))])
+def test_size_and_model_are_those_that_prepare_is_given(function: Any) -> None:
+    facts = entry.job_facts(function, SPEC)
+    assert (facts.dataset_samples, facts.num_parameters, facts.metric) == (7, 3 * 2 + 3, "loss")
+    model, evaluate = entry.model_and_evaluate(function, SPEC)
+    assert model.weight.shape == (3, 2)
+    assert measured(evaluate, model) == {"two": 2.0}
+
+
+def test_what_the_decorator_says_holds() -> None:
+    said = session_task(dataset_samples=9, model=lambda _: nn.Linear(1, 1), evaluate=lambda *_: {"one": 1.0})(train)
+    assert entry.job_facts(said, SPEC).dataset_samples == 9
+    model, evaluate = entry.model_and_evaluate(said, SPEC)
+    assert model.weight.shape == (1, 1)
+    assert measured(evaluate, model) == {"one": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda session: None, r"my:train returned without calling session.prepare"),
+        (lambda session: session.prepare(None, None, iter(())), "no length"),
+        (lambda session: print(session.allocation), r"session.allocation is not known before session.prepare"),
+        (lambda session, more: None, "only parameter is called session"),
+        (lambda model: None, "only parameter is called session"),
+        (7, "it is no function"),
+    ],
+)
+def test_what_tells_nothing_is_refused_in_words(function: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        entry.job_facts(function, SPEC)
+
+
+def test_the_functions_own_errors_go_through() -> None:
+    def fails(session: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        entry.job_facts(fails, SPEC)
+
+
+def test_the_example_loop_is_resized_and_ends_as_if_it_had_not_been(new_job) -> None:
+    assert entry.job_facts(plain_loop.train, SPEC).dataset_samples == 1497
+    whole, cut = (digits_job(new_job, name, "examples.plain_loop:train", samples=360) for name in ("whole", "cut"))
+    assert whole.run(2, 30) == [0, 0], whole.logs()
+    for ranks, steps in ((2, 4), (1, 4), (3, None)):
+        assert cut.run(ranks, 30, segment_steps=steps) == [0] * ranks, cut.logs()
+    got = final_weights(cut)
+    for name, tensor in final_weights(whole).items():
+        torch.testing.assert_close(got[name], tensor, rtol=1e-3, atol=1e-5)
