@@ -2,9 +2,9 @@
 
 A ring sums an element in an order that depends on its position in the bucket, and DDP rebuilds its buckets
 after the first step after every start. `OrderedAllReduce` therefore sums every element in the order of ranks,
-wherever it lies: ranks swap chunks (all-to-all), each sums its chunk, and the sums are gathered. Three facts
-keep that cheap: for two ranks any order gives the same bits (a + b == b + a), so the backend's own all-reduce
-does; small buckets are gathered whole, one round trip instead of two; both give the same bits as the chunks.
+wherever it lies: ranks swap chunks, each sums its chunk, and sends the sum to all (`piecewise`). Two facts keep that
+cheap: for two ranks any order gives the same bits (a + b == b + a), so the backend's own all-reduce does; small buckets
+are gathered whole, one round trip instead of two. Both give the same bits as the chunks.
 """
 
 from __future__ import annotations
@@ -33,51 +33,30 @@ class OrderedAllReduce(HookedAlgorithm):
 
     name: ClassVar[str] = "allreduce"
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        super().__init__(group)
-        self._scratch: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
-
     @classmethod
     def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
         return traffic_of_sum(sum(shape.numel() for shape in shapes), world)
 
     def reduce(self, buffer: Tensor) -> Tensor:
         """buffer: flat, any floating dtype; the sum is written into it."""
-        if self._among is not None:
-            return sum_flat(buffer, self._group, self._among)
-        if self._world == 2:
+        if self._among is None and self._world == 2:
             dist.all_reduce(buffer, group=self._group)
             return buffer
-        if buffer.numel() < _GATHER_BELOW:
+        if self._among is None and buffer.numel() < _GATHER_BELOW:
             return self._gather_whole(buffer)
-        return self._swap_chunks(buffer)
+        return sum_flat(buffer, self._group, self._among)
 
     def _gather_whole(self, buffer: Tensor) -> Tensor:
         parts = buffer.new_empty(self._world, buffer.numel())
         dist.all_gather_single(parts.view(-1), buffer, group=self._group)
         return buffer.copy_(sum_in_order(parts))
 
-    def _swap_chunks(self, buffer: Tensor) -> Tensor:
-        chunk = -(-buffer.numel() // self._world)
-        padded, received = self._buffers(chunk, buffer)
-        padded[: buffer.numel()].copy_(buffer)
-        dist.all_to_all_single(received, padded, group=self._group)
-        dist.all_gather_single(padded, sum_in_order(received.view(self._world, chunk)), group=self._group)
-        return buffer.copy_(padded[: buffer.numel()])
-
-    def _buffers(self, chunk: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        key = (chunk, like.dtype)
-        if key not in self._scratch:
-            size = chunk * self._world
-            self._scratch[key] = (like.new_zeros(size), like.new_empty(size))
-        return self._scratch[key]
-
 
 def traffic_of_sum(values: int, world: int) -> Traffic:
     """Of so many float32 values that `OrderedAllReduce` sums at once."""
     if world > 2 and values < _GATHER_BELOW:
         return Traffic(4 * values * (world - 1), world - 1)
-    return Traffic(8 * values * (world - 1) / world, 2 if world == 2 else world)
+    return Traffic(8 * values * (world - 1) / world, 2)
 
 
 class NcclAllReduce:

@@ -73,7 +73,8 @@ class LineTask(Task):
 
 
 class WideLineParams(LineParams):
-    width: int = Field(default=1600, ge=1, description="of two layers in between, whose gradients are exchanged")
+    width: int = Field(default=1600, ge=1, description="of the layers in between, whose gradients are exchanged")
+    layers: int = Field(default=2, ge=2, description="in between")
 
 
 class WideLine(LineTask):
@@ -83,7 +84,7 @@ class WideLine(LineTask):
     params: WideLineParams
 
     def model(self) -> nn.Module:
-        sizes = (FEATURES, self.params.width, self.params.width)
+        sizes = (FEATURES, *[self.params.width] * self.params.layers)
         layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
         return nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
 

@@ -78,9 +78,9 @@ def log_of(platform: Platform, dag_id: str, run_id: str, task_id: str, attempt: 
     return platform.airflow.get(path, params={"full_content": True}).text
 
 
-def assert_read_exactly_once(platform: Platform, job_id: str) -> None:
+def assert_read_exactly_once(platform: Platform, job_id: str, samples: int = DATASET) -> None:
     """Every completed epoch read every sample of the data set exactly once, compared index by index."""
-    verdicts = prove(platform.control.reads(job_id), DATASET, open_store(platform.settings.store_url()))
+    verdicts = prove(platform.control.reads(job_id), samples, open_store(platform.settings.store_url()))
     complete = [verdict for verdict in verdicts if verdict.proven is not None]
     assert len(complete) >= len(verdicts) - 1
     assert [verdict for verdict in complete if not (verdict.proven and verdict.every_index)] == []

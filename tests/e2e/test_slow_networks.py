@@ -1,5 +1,6 @@
 """Two nodes joined by 100 Mbit, on the real services: a job that may choose its exchange is worth both of them, the
-same job with the exact sum is not, and everybody who looks is told why."""
+same job with the exact sum is not, and everybody who looks is told why. Jobs that may leave layers or small activations
+out send less and are as complete as others."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from elastic_core.host import mlflow_access
 from elastic_core.protocol.records import JobStatus
 from elastic_core.spec import parse_cluster_spec
 from tests.e2e.platform import CLUSTER, Platform, eventually
-from tests.e2e.test_main_line import job_of, start, trains
-from tests.e2e.test_resizes import a_long_job, end, hold
+from tests.e2e.test_main_line import assert_read_exactly_once, finished, job_of, start, trains
+from tests.e2e.test_resizes import SHARED_BYTES, a_long_job, end, hold
 from tests.e2e.test_user_actions import page
 from tests.node_networks import NodeNamespaces, skip_without_namespaces
 
@@ -25,10 +26,12 @@ pytestmark = pytest.mark.nightly  # tests/policy/horizon and tests/launch have i
 WIDE = "tests.e2e.tasks_for_tests:WideLine"  # 17 MB of gradients, 0.96 s of computing for 32 samples on one slot
 LINK = 100e6  # bits a second: 1.3 s for the exact sum of two nodes
 BOTH_NODES = {"node-a", "node-b"}
+LINES, WINDOWS = 400, 1249  # samples of a data set
+SMALL = {"width": 64, "depth": 2, "heads": 4, "context": 16, "train_bytes": 20_000, "milliseconds": 1}
 
 
 @pytest.fixture
-def apart(platform: Platform) -> Iterator[None]:
+def apart(platform: Platform) -> Iterator[NodeNamespaces]:
     """The platform's pool is two nodes of one slot, each in a network namespace of its own."""
     skip_without_namespaces()
     eventually(lambda: not platform.control.jobs(active_only=True), 120, "no job is left of other tests")
@@ -38,7 +41,7 @@ def apart(platform: Platform) -> Iterator[None]:
         file.write_text(json.dumps(nodes.cluster(slots=1)))
         platform.control.set_cluster(parse_cluster_spec(nodes.cluster(slots=1)))
         try:
-            yield
+            yield nodes
         finally:
             for job in platform.control.jobs(active_only=True):
                 end(platform, job.job_id)
@@ -47,9 +50,20 @@ def apart(platform: Platform) -> Iterator[None]:
             platform.control.set_cluster(parse_cluster_spec(CLUSTER))
 
 
-def a_wide_job(name: str, comm: dict[str, Any]) -> dict[str, Any]:
-    params = {"samples": 400, "milliseconds": 30, "width": 2048}
-    return a_long_job(name, {"min": 1, "max": 2}, entry_point=WIDE, params=params, comm=comm)
+def a_wide_job(name: str, comm: dict[str, Any], **more: Any) -> dict[str, Any]:
+    params = {"samples": LINES, "milliseconds": 30, "width": 2048}
+    return a_long_job(name, {"min": 1, "max": 2}, **{"entry_point": WIDE, "params": params, "comm": comm, **more})
+
+
+def sent_by_job_on_both_nodes(platform: Platform, nodes: NodeNamespaces, samples: int, spec: dict[str, Any]) -> int:
+    """Bytes over the link, of a job that trains on all of the pool to its end and read each sample once."""
+    before = nodes.sent_bytes()
+    start(platform, {**spec, "audit": "full"})
+    finished(platform, spec["name"], 400)
+    ran = [segment.allocation for segment in platform.control.segments(spec["name"]) if segment.allocation]
+    assert {slot.node for allocation in ran for slot in allocation.slots} == BOTH_NODES
+    assert_read_exactly_once(platform, spec["name"], samples)
+    return nodes.sent_bytes() - before
 
 
 def settled(platform: Platform, job_id: str) -> JobStatus | None:
@@ -61,7 +75,7 @@ def settled(platform: Platform, job_id: str) -> JobStatus | None:
 
 
 def test_a_cheaper_exchange_earns_a_job_the_second_node_that_the_exact_sum_does_not(
-    platform: Platform, apart: None
+    platform: Platform, apart: NodeNamespaces
 ) -> None:
     start(platform, a_wide_job("by-sum", {"algorithm": EXACT}))
     eventually(lambda: trains(platform, "by-sum", 1), 400, "the exact sum over both nodes is found not to pay")
@@ -100,6 +114,60 @@ def test_a_cheaper_exchange_earns_a_job_the_second_node_that_the_exact_sum_does_
     assert f"exchanging by {chosen} there" in shown["reason"]
     tag = eventually(lambda: tag_of(platform, "by-choice"), 60, "MLflow is told")
     assert tag.startswith(f"{chosen} on 2 slots")
+
+
+def test_sizes_of_buckets_are_tried_where_layers_can_be_sent_one_by_one(
+    platform: Platform, apart: NodeNamespaces
+) -> None:
+    params = {"samples": LINES, "milliseconds": 10, "width": 1024, "layers": 5}  # four matrices of 4 MB
+    spec = a_wide_job("by-size", {"algorithm": AUTO, "allow": "lossy"}, slots={"min": 2, "max": 2}, params=params)
+    start(platform, spec)
+    job: JobStatus = eventually(lambda: with_exchange(platform, "by-size"), 400, "it has chosen")
+    assert job.exchange is not None
+    (chosen,) = [tried for tried in job.exchange.figures if tried.algorithm == job.exchange.algorithm]
+    assert chosen.size_trials >= 1
+    assert chosen.bucket_bytes is not None
+    size = f"in buckets of {chosen.bucket_bytes / (1 << 20):g} MiB, the best of {chosen.size_trials + 1} sizes"
+    assert size in platform.elastic("jobs", "show", "by-size").stdout
+    (shown,) = [known for known in page(platform)["jobs"] if known["job_id"] == "by-size"]
+    assert size in shown["comm"]
+
+
+def with_exchange(platform: Platform, job_id: str) -> JobStatus | None:
+    job = job_of(platform, job_id)
+    return job if job is not None and job.exchange is not None else None
+
+
+def test_ranks_that_go_back_through_a_part_of_the_layers_each_send_three_quarters(
+    platform: Platform, apart: NodeNamespaces
+) -> None:
+    more = {
+        "slots": {"min": 2, "max": 2},
+        "params": {"samples": LINES, "milliseconds": 5, "width": 512, "layers": 5},  # four matrices of 1 MB
+        "work": {"samples": 3_200},
+    }
+    exact = a_wide_job("all-layers", {"algorithm": EXACT}, **more)
+    part = a_wide_job("part-of-layers", {"algorithm": "partial_backward", "allow": "partial"}, **more)
+    sent = {spec["name"]: sent_by_job_on_both_nodes(platform, apart, LINES, spec) for spec in (exact, part)}
+    assert 0.6 < sent["part-of-layers"] / sent["all-layers"] < 0.85, sent
+    show = platform.elastic("jobs", "show", "part-of-layers").stdout
+    assert "partial_backward (partial)" in show
+
+
+def test_stages_on_a_slow_link_send_their_greatest_activations(platform: Platform, apart: NodeNamespaces) -> None:
+    more = {
+        "slots": {"min": 2, "max": 2},
+        "entry_point": SHARED_BYTES,
+        "params": SMALL,
+        "layouts": {"pipeline": [2]},
+        "work": {"samples": 6_400},
+    }
+    whole = a_wide_job("whole-activations", {"algorithm": EXACT}, **more)
+    greatest = a_wide_job("greatest-activations", {"stage_ratio": 8}, **more)
+    sent = {spec["name"]: sent_by_job_on_both_nodes(platform, apart, WINDOWS, spec) for spec in (whole, greatest)}
+    assert sent["greatest-activations"] < 0.6 * sent["whole-activations"], sent
+    show = platform.elastic("jobs", "show", "greatest-activations").stdout
+    assert "activations between stages up to 8 times smaller" in show
 
 
 def tag_of(platform: Platform, job_id: str) -> str | None:
