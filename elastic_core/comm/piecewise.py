@@ -8,7 +8,8 @@ both directions are busy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -18,31 +19,85 @@ PIECE_BYTES = 512 * 1024
 _TAG = 16  # pieces between two ranks are matched in order, so all may have one
 
 
+class Messages:
+    """Messages that may be sent while they are still being written, and read while they still arrive.
+
+    `receives` by rank in `group`, or by place in `among`, ranks of it: contiguous, of any dtype, of equal bytes at both
+    ends; empty ones are not sent. Those of another object begin after these have been sent. Raises torch's
+    `RuntimeError` where a peer is gone or silent.
+    """
+
+    def __init__(
+        self,
+        receives: Mapping[int, Tensor],
+        group: dist.ProcessGroup | None,
+        among: Sequence[int] | None = None,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        self._group, self._piece_bytes = group, piece_bytes
+        self._ranks = range(dist.get_world_size(group)) if among is None else among
+        self._incoming: dict[int, deque[tuple[int, dist.Work]]] = {}  # by rank: first byte of a piece, and the piece
+        self._sent: dict[int, int] = {}  # bytes, by rank
+        self._outgoing: list[dist.Work] = []
+        for place in reversed(self._in_turn(receives)):
+            rank = self._ranks[place]
+            self._incoming[rank] = deque(
+                (first, _begun(dist.irecv(piece, group=group, group_src=rank, tag=_TAG)))
+                for first, piece in self._pieces(receives[place], 0)
+            )
+
+    def send(self, sends: Mapping[int, Tensor], end: int | None = None) -> None:
+        """What has been written of these messages, the first `end` bytes, or all: as many whole pieces as that is."""
+        for place in self._in_turn(sends):
+            rank, whole = self._ranks[place], sends[place].view(torch.uint8)
+            for first, piece in self._pieces(whole, self._sent.get(rank, 0)):
+                if end is not None and first + len(piece) > end:
+                    break
+                self._outgoing.append(_begun(dist.isend(piece, group=self._group, group_dst=rank, tag=_TAG)))
+                self._sent[rank] = first + len(piece)
+
+    def wait_for(self, place: int, end: int) -> None:
+        """Until the first `end` bytes from there have arrived."""
+        pieces = self._incoming[self._ranks[place]]
+        while pieces and pieces[0][0] < end:
+            pieces.popleft()[1].wait()
+
+    def finish(self) -> None:
+        """Until all have arrived, and what was sent may be written anew."""
+        for pieces in self._incoming.values():
+            while pieces:
+                pieces.popleft()[1].wait()
+        for work in self._outgoing:
+            work.wait()
+        self._outgoing.clear()
+
+    def _in_turn(self, messages: Mapping[int, Tensor]) -> list[int]:
+        """Their places, the next after this rank first: so that not all talk to the same one first."""
+        rank = dist.get_rank(self._group)
+        own = self._ranks.index(rank)
+        return sorted(messages, key=lambda place: (place - own) % len(self._ranks))
+
+    def _pieces(self, message: Tensor, first: int) -> Iterator[tuple[int, Tensor]]:
+        flat = message.view(torch.uint8)
+        for at in range(first, len(flat), self._piece_bytes):
+            yield at, flat[at : at + self._piece_bytes]
+
+
 def swap(
     sends: Mapping[int, Tensor],
     receives: Mapping[int, Tensor],
     group: dist.ProcessGroup | None,
     among: Sequence[int] | None = None,
 ) -> None:
-    """Returns when all have arrived. Both by rank in `group`, or by place in `among`, ranks of it: contiguous, of any
-    dtype, of equal bytes at both ends; empty ones are not sent. Raises torch's `RuntimeError` where a peer is gone or
-    silent."""
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
-    if among is not None:
-        sends = {among[place]: message for place, message in sends.items()}
-        receives = {among[place]: message for place, message in receives.items()}
-    order = [(rank + step) % world for step in range(1, world)]  # so that not all talk to the same one first
-    incoming = [(peer, piece) for peer in reversed(order) if peer in receives for piece in _pieces(receives[peer])]
-    works = [dist.irecv(piece, group=group, group_src=peer, tag=_TAG) for peer, piece in incoming]
-    outgoing = [(peer, piece) for peer in order if peer in sends for piece in _pieces(sends[peer])]
-    works += [dist.isend(piece, group=group, group_dst=peer, tag=_TAG) for peer, piece in outgoing]
-    for work in works:
-        assert work is not None, "a rank outside of the group does not exchange"
-        work.wait()
+    """Returns when all have arrived. Both as in `Messages`."""
+    messages = Messages(receives, group, among)
+    messages.send(sends)
+    messages.finish()
 
 
-def _pieces(message: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(message.view(torch.uint8), PIECE_BYTES) if message.numel() else ()
+def _begun(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "a rank outside of the group does not exchange"
+    return work
 
 
 def sum_flat(

@@ -29,11 +29,12 @@ from elastic_core.comm.algorithm import GradBucket
 from elastic_core.comm.allreduce import OrderedAllReduce
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.optimizers.frozen_adam import BLOCK, FrozenAdam
-from elastic_core.comm.piecewise import chunk_bounds, swap
+from elastic_core.comm.piecewise import Messages, chunk_bounds
 from elastic_core.comm.silence import in_time
 from elastic_core.errors import UserError
 
 WARMUP_STEPS = 100
+_PIECE_BYTES = 128 * 1024  # of messages that are sent while they are written
 _ERROR, _PLACE = "error/", "place"
 _Blocks = list[tuple[slice, slice]]  # of the vector of all momenta, and its message within that of its chunk
 _log = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ class MomentumExchange(HookedAlgorithm):
         self._adam: FrozenAdam | None = None
         self._momenta: Tensor | None = None  # of all parameters; before a step, the errors
         self._blocks: list[_Blocks] = []  # by the rank whose chunk they are; so are messages
-        self._messages: list[Tensor] = []
+        self._messages: list[Tensor] = []  # the sums
+        self._parts: list[Tensor] = []  # this rank's, of others' chunks
         self._received: list[Tensor] = []  # of the own chunk, by who sent it
         self._sums = torch.empty(BLOCK)
         self._gradients: list[Tensor | None] = []  # while the optimizer's own step is to find none
@@ -100,6 +102,7 @@ class MomentumExchange(HookedAlgorithm):
         self._blocks = [self._layout(adam.size, range(*chunk)) for chunk in chunk_bounds(number, self._world)]
         lengths = [blocks[-1][1].stop if blocks else 0 for blocks in self._blocks]
         self._messages = [torch.empty(length, dtype=torch.uint8) for length in lengths]
+        self._parts = [torch.empty_like(message) for message in self._messages]
         self._received = [torch.empty_like(self._messages[self._rank]) for _ in lengths]
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -181,20 +184,26 @@ class MomentumExchange(HookedAlgorithm):
         adam.end_step()
 
     def _sum(self, adam: FrozenAdam, momenta: Tensor) -> bool:
-        """Leaves the sum over ranks in the messages of all chunks; whether it is finite."""
-        peers = [peer for peer in range(self._world) if peer != self._rank]
+        """Leaves the sum over ranks in the messages of all chunks; whether it is finite. Bytes are on their way while
+        the next ones are computed."""
+        peers = [(self._rank + step) % self._world for step in range(1, self._world)]
+        parts = Messages({p: self._received[p] for p in peers}, self._group, piece_bytes=_PIECE_BYTES)
+        sums = Messages({p: self._messages[p] for p in peers}, self._group, piece_bytes=_PIECE_BYTES)
         for peer in peers:
             for block, place in self._blocks[peer]:
                 adam.add_momentum(block.start, momenta[block])
-                self._codec.encode(momenta[block], self._messages[peer][place])
-        swap({p: self._messages[p] for p in peers}, {p: self._received[p] for p in peers}, self._group)
+                self._codec.encode(momenta[block], self._parts[peer][place])
+                parts.send({peer: self._parts[peer]}, place.stop)
         own = self._messages[self._rank]
         for block, place in self._blocks[self._rank]:
             adam.add_momentum(block.start, momenta[block])
-            for peer in peers:
+            for peer in sorted(peers):
+                parts.wait_for(peer, place.stop)
                 self._codec.add(self._received[peer][place], momenta[block])
             self._codec.encode(momenta[block], own[place])
-        swap(dict.fromkeys(peers, own), {p: self._messages[p] for p in peers}, self._group)
+            sums.send(dict.fromkeys(peers, own), place.stop)
+        parts.finish()
+        sums.finish()
         chunks = zip(self._blocks, self._messages, strict=True)
         return all(self._is_finite(message[at], block) for blocks, message in chunks for block, at in blocks)
 
