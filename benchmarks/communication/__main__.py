@@ -19,8 +19,9 @@ Losses do not depend on the network: they are compared on links without a limit,
 
 Bars: `bytegrad`, `onebit_adam` and `local_sgd` at an interval of 8 are as many times faster than DDP as was measured
 for their arithmetic on such a machine, on links of 100 Mbit as it is, on the others within 20 %; bytes are those that
-docs/design/communication.md names, and 5 %; `auto` is within 10 % of the best, and 1.95 times as fast as DDP wherever
-any is.
+docs/design/communication.md names, and 5 %; `auto` is within 10 % of the best, and of the best that it may choose:
+exchanges of whole gradients, for what averages of weights cost in loss no trial of seconds tells. It is 1.95 times as
+fast as DDP wherever any is.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from pathlib import Path
 from benchmarks.common.report import OUT, Report
 from benchmarks.communication.measured_rank import COMPUTE, DDP, DDP_BF16, INTERVAL, WIDTHS, Measured, Part
 from benchmarks.communication.namespaces import INTERFACE, Namespaces, Network, missing, unwinding
-from elastic_core.comm.algorithms import NAMES
+from elastic_core.comm.algorithms import NAMES, WHOLE_GRADIENTS
 from elastic_core.domain import AUTO
 
 SLOW, FAST, FAR, FREE = (
@@ -159,10 +160,10 @@ def hold(report: Report, cell: Cell, by_method: Mapping[str, Measured]) -> None:
         ratio = by_method[method].sent_bytes / _expected_bytes(a_value, world)
         report.bar(f"{where}: bytes of {method}, of those named", want="0.98 to 1.05", got=round(ratio, 3),
                    ok=0.98 <= ratio <= 1.05)  # fmt: skip
-    best = min(by_method[name].step_seconds for name in NAMES)
-    over = by_method[AUTO].step_seconds / best
-    report.bar(f"{where}: auto over the best, seconds", want="<= 1.1", got=round(over, 2), ok=over <= 1.1)
-    if ddp / best >= WORTH_DDP:
+    for which, among in (("best", NAMES), ("best that it may choose", WHOLE_GRADIENTS)):
+        over = by_method[AUTO].step_seconds / min(by_method[name].step_seconds for name in among)
+        report.bar(f"{where}: auto over the {which}, seconds", want="<= 1.1", got=round(over, 2), ok=over <= 1.1)
+    if ddp / min(by_method[name].step_seconds for name in NAMES) >= WORTH_DDP:
         times = ddp / by_method[AUTO].step_seconds
         report.bar(f"{where}: auto over DDP", want=f">= {WORTH_DDP}", got=round(times, 2), ok=times >= WORTH_DDP)
     slower = by_method["allreduce"].step_seconds / ddp

@@ -37,7 +37,8 @@ _AVERAGING: dict[str, type[WeightAveraging]] = {
     for algorithm in (LocalSgd, DiLoCo, Decentralized, DecentralizedAll, LowPrecisionDecentralized, AsyncAverage)
 }
 NAMES = (*_GLOO, *_STEPPING, *_AVERAGING)
-_ASKED_FOR = (PartialBackward.name,)  # which `auto` tries only where it is told to
+# What `auto` chooses from where it is told nothing.
+WHOLE_GRADIENTS = tuple(name for name in _GLOO if name != PartialBackward.name)
 
 
 def create(
@@ -56,7 +57,7 @@ def create(
     if name == AUTO:
         if device.type == "cuda":
             return NcclAllReduce(group)
-        admitted = among or [known for known in _GLOO if known not in _ASKED_FOR]
+        admitted = among or WHOLE_GRADIENTS
         return AutoExchange({known: _GLOO[known] for known in _GLOO if known in admitted or known == EXACT}, group)
     _check(name, device)
     if name in _STEPPING:
