@@ -76,6 +76,11 @@ class Settings(BaseSettings):
     mlflow_ca: Path | None = Field(
         default=None, description="certificates that MLflow's own is checked against (PEM); absent: the system's"
     )
+    otlp_traces: str = Field(
+        default="",
+        description="URL at which an OpenTelemetry collector takes traces (http://.../v1/traces), to be told of jobs' "
+        "lives; empty: nobody is",
+    )
     control_url: str = Field(default="", description="base URL of the control API; empty for Airflow's API server here")
 
     # the checkpoint store: a folder or s3://bucket/prefix

@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 
 from elastic_core.errors import Conflict, InfrastructureError
+from elastic_core.protocol.events import MLFLOW_READER
 from elastic_core.settings import Settings
-from elastic_core.track.follow import READER, Lag
+from elastic_core.track.follow import Lag
 
 app = typer.Typer(help="MLflow as the ledger's follower.", no_args_is_help=True)
 _out = Console(highlight=False)
@@ -23,7 +24,12 @@ def status(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """How many of the ledger's events MLflow does not show yet, and how old the oldest of them is."""
     settings = Settings()
     lag = _read_lag(settings)
-    facts = {"reader": READER, "mlflow": settings.tracking_uri(), **asdict(lag), "seconds": lag.seconds(time.time())}
+    facts = {
+        "reader": MLFLOW_READER,
+        "mlflow": settings.tracking_uri(),
+        **asdict(lag),
+        "seconds": lag.seconds(time.time()),
+    }
     if as_json:
         typer.echo(json.dumps(facts))
     else:

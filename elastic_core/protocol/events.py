@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+MLFLOW_READER, TRACES_READER = "mlflow", "traces"
+
 
 class EventKind(StrEnum):
     """In parentheses: the keys of the payload, besides `segment_id` and `epoch` where there is a segment."""

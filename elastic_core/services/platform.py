@@ -82,7 +82,7 @@ def platform_stack(settings: Settings, environment: Mapping[str, str]) -> Stack:
         stages=(
             *database,
             Stage(
-                programs=(*api, *_mlflow(settings), *_tracker(settings), *_ray_pool(settings)),
+                programs=(*api, *_mlflow(settings), *_tracker(settings), *_traces(settings), *_ray_pool(settings)),
                 prepare=lambda: prepare_databases(settings, environment, embedded),
             ),
             Stage(
@@ -203,6 +203,12 @@ def _tracker(settings: Settings) -> tuple[Program, ...]:
             environment=environment,
         ),
     )
+
+
+def _traces(settings: Settings) -> tuple[Program, ...]:
+    if not settings.otlp_traces:
+        return ()
+    return (Program(name="traces", command=(sys.executable, "-m", "elastic_core.track.traces.trace_service")),)
 
 
 def _ray_pool(settings: Settings) -> tuple[Program, ...]:

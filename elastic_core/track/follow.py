@@ -6,13 +6,20 @@ every event reaches the tracker, and at most one page of events is in memory how
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from threading import Event
 
+from elastic_core.control.plane import LedgerControl, open_control
 from elastic_core.crashing import crash_here
-from elastic_core.protocol.events import Feed
+from elastic_core.errors import InfrastructureError
+from elastic_core.protocol.events import MLFLOW_READER, Feed
+from elastic_core.settings import Settings
 from elastic_core.track.tracker import Tracker
 
-READER = "mlflow"
+POLL_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 20.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +38,7 @@ class Lag:
 class Follower:
     feed: Feed
     tracker: Tracker
-    reader: str = READER
+    reader: str = MLFLOW_READER
     page: int = 500
 
     def step(self) -> int:
@@ -54,7 +61,7 @@ class Follower:
         return total
 
 
-def lag(feed: Feed, reader: str = READER, limit: int = 10_000) -> Lag:
+def lag(feed: Feed, reader: str = MLFLOW_READER, limit: int = 10_000) -> Lag:
     """How far `reader` is behind, counting at most about `limit` events."""
     position = after = feed.position(reader)
     oldest_at, count = None, 0
@@ -62,3 +69,30 @@ def lag(feed: Feed, reader: str = READER, limit: int = 10_000) -> Lag:
         oldest_at = events[0].at if oldest_at is None else oldest_at
         count, after = count + len(events), events[-1].position
     return Lag(position=position, events=count, oldest_at=oldest_at)
+
+
+def serve(follower: Follower, stop: Event, poll_seconds: float = POLL_SECONDS) -> None:
+    """Follow until `stop` is set. Faults of what takes the events and of the ledger are waited out."""
+    wait = poll_seconds
+    while not stop.is_set():
+        try:
+            count = follower.step()
+        except InfrastructureError as error:
+            log.warning("nothing is lost; next try in %.0f s: %s", wait, error)
+            stop.wait(wait)
+            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+        else:
+            wait = poll_seconds
+            if not count:
+                stop.wait(poll_seconds)
+
+
+def open_when_there(settings: Settings, stop: Event) -> LedgerControl | None:
+    """The ledger, once it can be opened; None when `stop` came first."""
+    while not stop.is_set():
+        try:
+            return open_control(settings)
+        except InfrastructureError as error:
+            log.warning("waiting for the ledger: %s", error)
+            stop.wait(POLL_SECONDS)
+    return None

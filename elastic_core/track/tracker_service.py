@@ -16,19 +16,15 @@ from contextlib import contextmanager
 from threading import Event
 
 from elastic_core import logs
-from elastic_core.control.plane import LedgerControl, open_control
-from elastic_core.errors import Conflict, InfrastructureError
+from elastic_core.errors import Conflict
 from elastic_core.protocol.events import Feed
 from elastic_core.settings import Settings
-from elastic_core.track.follow import Follower
+from elastic_core.track.follow import Follower, open_when_there, serve
 from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_tracker import MlflowTracker
 from elastic_core.track.tracker import Jobs, NoTracker, Tracker
 
 log = logging.getLogger("elastic_core.track.tracker_service")  # by name: the module runs as __main__
-
-POLL_SECONDS = 1.0
-LONGEST_WAIT_SECONDS = 20.0
 
 
 def open_tracker(settings: Settings, jobs: Jobs, feed: Feed) -> Tracker:
@@ -61,22 +57,6 @@ def only_follower(settings: Settings) -> Iterator[None]:
         yield
 
 
-def serve(follower: Follower, stop: Event, poll_seconds: float = POLL_SECONDS) -> None:
-    """Follow until `stop` is set. Faults of MLflow and of the ledger are waited out."""
-    wait = poll_seconds
-    while not stop.is_set():
-        try:
-            count = follower.step()
-        except InfrastructureError as error:
-            log.warning("nothing is lost; next try in %.0f s: %s", wait, error)
-            stop.wait(wait)
-            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
-        else:
-            wait = poll_seconds
-            if not count:
-                stop.wait(poll_seconds)
-
-
 def main() -> int:
     logs.configure("tracker")
     settings, stop = Settings(), Event()
@@ -86,22 +66,11 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with only_follower(settings):
-        control = _open_when_there(settings, stop)
+        control = open_when_there(settings, stop)
         if control is not None:
             serve(Follower(control.feed, open_tracker(settings, control, control.feed)), stop)
             control.close()
     return 0
-
-
-def _open_when_there(settings: Settings, stop: Event) -> LedgerControl | None:
-    """The ledger, once it can be opened; None when `stop` came first."""
-    while not stop.is_set():
-        try:
-            return open_control(settings)
-        except InfrastructureError as error:
-            log.warning("waiting for the ledger: %s", error)
-            stop.wait(POLL_SECONDS)
-    return None
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +16,7 @@ from elastic_core.services.secrets import read_secret
 from elastic_core.services.supervision.marks import of_program
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, start, trains
+from tests.track.traces.collector import Collector, attributes, collecting
 from tests.train import forked
 
 NOBODY = 65534
@@ -158,7 +160,8 @@ def test_a_killed_supervisor_is_cleared_by_the_next_up(platform: Platform) -> No
 
 
 def test_down_leaves_no_process_and_up_finds_everything_again(platform: Platform) -> None:
-    """The services come up under another policy, and a job that ran goes on under it. The last test: it stays so."""
+    """The services come up under another policy and with a collector of traces, and a job that ran goes on under them.
+    The last test: it stays so."""
     start(platform, a_job("two-policies", samples=9_000, slots=(1, 2), checkpoints={"interval_seconds": 2}))
     eventually(lambda: trains(platform, "two-policies"), 120, "the job trains")
     eventually(lambda: platform.control.checkpoints("two-policies"), 60, "a checkpoint is there")
@@ -171,12 +174,23 @@ def test_down_leaves_no_process_and_up_finds_everything_again(platform: Platform
     assert not supervisor.alive()
     postgres = [process for process in psutil.process_iter() if process.name() == "postgres"]
     assert [process for process in postgres if Path(process.cwd()).is_relative_to(platform.home)] == []
-    platform.settings = platform.settings.model_copy(update={"policy": "fair_share"})
-    platform.up()
-    assert platform.airflow.get("/dags/elastic_reconcile/dagRuns").json()["total_entries"] >= runs
-    assert finished(platform, "two-policies").done_samples == 9_000
-    assert decided_by(platform) == "fair_share"
-    assert_read_exactly_once(platform, "two-policies")
+    with collecting() as collector:
+        changed = {"policy": "fair_share", "otlp_traces": collector.url}
+        platform.settings = platform.settings.model_copy(update=changed)
+        platform.up()
+        assert platform.airflow.get("/dags/elastic_reconcile/dagRuns").json()["total_entries"] >= runs
+        assert finished(platform, "two-policies").done_samples == 9_000
+        assert decided_by(platform) == "fair_share"
+        assert_read_exactly_once(platform, "two-policies")
+        eventually(lambda: life_of(collector, "two-policies"), 60, "the collector is told of the job's whole life")
+        names = {span.name for span in life_of(collector, "two-policies")}
+        assert names == {"job", "wait", "attempt", "start", "checkpoint"}
+
+
+def life_of(collector: Collector, job_id: str) -> list[Any]:
+    """The spans of its trace, once it is over."""
+    over = [span for span in collector.named("job") if attributes(span)["elastic.job.id"] == job_id]
+    return [span for span in collector.spans if over and span.trace_id == over[0].trace_id]
 
 
 def decided_by(platform: Platform) -> str | None:

@@ -17,11 +17,11 @@ from mlflow.exceptions import MlflowException
 
 from elastic_core.domain import SegmentState
 from elastic_core.errors import InfrastructureError
+from elastic_core.protocol.events import MLFLOW_READER as READER
 from elastic_core.settings import Settings
-from elastic_core.track.follow import READER, Follower, lag
+from elastic_core.track.follow import Follower, lag, serve
 from elastic_core.track.mlflow_tracker import MlflowTracker
 from elastic_core.track.tracker import NoTracker
-from elastic_core.track.tracker_service import serve
 from tests.track.conftest import MlflowServer
 from tests.track.story import Story
 from tests.track.test_mlflow_tracker import job_run, models, points, runs

@@ -19,6 +19,7 @@ from sqlalchemy import CursorResult, TextClause, func, select, text
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import KEPT, AuditRow, DecisionRow, ReaderRow
 from elastic_core.domain import JobState
+from elastic_core.protocol.events import MLFLOW_READER, TRACES_READER
 
 EVERY_SECONDS = 900.0
 BATCH = 1000  # rows of a transaction
@@ -143,10 +144,13 @@ def _remove_events(tx: Tx) -> int:
 
 
 def _seen_by_all(tx: Tx) -> int:
-    """The position up to which every reader has come; without tracking there is none to wait for."""
-    if tx.settings.mlflow_uri == "none":
+    """The position up to which every reader has come that the settings name; without any there is none to wait for."""
+    readers = [MLFLOW_READER] if tx.settings.mlflow_uri != "none" else []
+    readers += [TRACES_READER] if tx.settings.otlp_traces else []
+    if not readers:
         return 2**62
-    return tx.session.scalar(select(func.min(ReaderRow.position))) or 0
+    positions = tx.session.scalars(select(ReaderRow.position).where(ReaderRow.name.in_(readers))).all()
+    return min(positions) if len(positions) == len(readers) else 0
 
 
 def _crowded(tx: Tx) -> list[tuple[str, int]]:
