@@ -62,12 +62,12 @@ def session_task(
     """Make `train(session)` an entry point; one whose only parameter is called `session` is one without it.
 
     `params` validates the spec's parameters. `dataset_samples`: samples of one epoch, or a function of the parameters
-    that gives them; `model` and `evaluate` (given the parameters) are how the platform loads a checkpoint and measures
-    it on held-out data. Each that is left out is what `session.prepare` is given, up to which the function is run for
-    it: a model that is served somewhere else then needs the data as well. `shardable`: data-parallel ranks may hold
-    shards of the state (FSDP2); the loop must then call the model that `prepare` gives, and reach into no parameter of
-    it. `layers` (given the parameters and the model): as `Task.layers`, for a placed job, whose loss goes to
-    `session.train`.
+    that gives them. Without it the function is run up to `session.prepare` where a job is submitted, evaluated,
+    registered or served, which tells them, and what of `model` and `evaluate` is left out: a served model then needs
+    the data as well. `model` and `evaluate` (given the parameters) are how the platform loads a checkpoint and measures
+    it on held-out data. `shardable`: data-parallel ranks may hold shards of the state (FSDP2); the loop must then call
+    the model that `prepare` gives, and reach into no parameter of it. `layers` (given the parameters and the model): as
+    `Task.layers`, for a placed job, whose loss goes to `session.train`.
     """
 
     def mark(function: F) -> F:
@@ -151,8 +151,8 @@ def _layer_names(model: nn.Module, layers: Sequence[nn.Module]) -> tuple[str, ..
     return names_of_layers(model, layers) if layers else ()
 
 
-def model_and_evaluate(entry: Any, spec: JobSpec) -> tuple[nn.Module, Evaluate | None]:
-    """A new model and how to measure it; None for an entry point that does not say."""
+def model_and_evaluate(entry: Any, spec: JobSpec) -> tuple[nn.Module | None, Evaluate | None]:
+    """A new model and how to measure it; None for what the entry point does not say."""
     if is_task(entry):
         task = make_task(entry, spec)
         return task.model(), _own_evaluate(task)
@@ -160,16 +160,27 @@ def model_and_evaluate(entry: Any, spec: JobSpec) -> tuple[nn.Module, Evaluate |
     evaluate = _bound_evaluate(facts, spec)
     if facts.model is not None:
         return facts.model(spec.params), evaluate
+    if facts.dataset_samples is not None:
+        return None, evaluate
     found = seen(entry, spec)
     return found.model, evaluate or found.evaluate
 
 
 def new_model(entry: Any, spec: JobSpec) -> tuple[nn.Module, Any | None]:
-    """A new model, and an example of its input if the task gives one."""
+    """A new model, and an example of its input if the task gives one.
+
+    Raises `UserError` for a training function that does not say how its model is made.
+    """
     if is_task(entry):
         task = make_task(entry, spec)
         return task.model(), task.example_input()
-    return model_and_evaluate(entry, spec)[0], None
+    model, _ = model_and_evaluate(entry, spec)
+    if model is None:
+        raise UserError(
+            f"The model of {spec.entry_point} cannot be served: how it is made is known only inside the loop. Give "
+            "@session_task(model=...), or leave dataset_samples out, so that the loop is run up to session.prepare."
+        )
+    return model, None
 
 
 def is_task(entry: Any) -> bool:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "library", "metric", "epochs"),
     [("plain_loop", "torch", "loss", 200), ("hugging_face_vit", "transformers", "eval_accuracy", 40),
-     ("lightning_digits", "lightning", "val_accuracy", 100)],
+     ("lightning_digits", "lightning", "val_accuracy", 100), ("fabric_digits", "torch", "loss", 100)],
 )  # fmt: skip
 def test_a_script_is_resized_while_it_lives_and_ends_as_a_registered_model(
     platform: Platform, name: str, library: str, metric: str, epochs: int

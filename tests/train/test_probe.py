@@ -54,6 +54,14 @@ def test_what_the_decorator_says_holds() -> None:
     assert measured(evaluate, model) == {"one": 1.0}
 
 
+def test_a_function_that_says_its_size_and_not_its_model_is_never_run_for_it() -> None:
+    said = session_task(dataset_samples=9)(lambda session: session.never())
+    assert entry.job_facts(said, SPEC).num_parameters == 0
+    assert entry.model_and_evaluate(said, SPEC) == (None, None)
+    with pytest.raises(UserError, match="known only inside the loop"):
+        entry.new_model(said, SPEC)
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
