@@ -71,7 +71,7 @@ class ElasticFabric:
 
     @property
     def is_global_zero(self) -> bool:
-        return self._session.rank == 0
+        return self.global_rank == 0
 
     def launch(self) -> None:
         """The processes are there already."""

@@ -79,3 +79,11 @@ def test_a_pass_over_the_loader_is_one_over_the_data_set_and_the_last_ones_are_e
 def test_what_fabric_does_besides_is_refused_in_words(use: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         use(ElasticFabric(object()))  # type: ignore[arg-type]
+
+
+def test_a_script_sees_its_rank_and_only_the_first_one_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(2):
+        fabric = ElasticFabric(type("Session", (), {"rank": rank, "world_size": 2})())
+        assert (fabric.global_rank, fabric.world_size, fabric.is_global_zero) == (rank, 2, rank == 0)
+        fabric.print(f"rank {rank}")
+    assert capsys.readouterr().out == "rank 0\n"
