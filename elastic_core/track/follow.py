@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from threading import Event
+from typing import TYPE_CHECKING
 
-from elastic_core.control.plane import LedgerControl, open_control
 from elastic_core.crashing import crash_here
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.events import MLFLOW_READER, Feed
 from elastic_core.settings import Settings
 from elastic_core.track.tracker import Tracker
+
+if TYPE_CHECKING:
+    from elastic_core.control.plane import LedgerControl
 
 POLL_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 20.0
@@ -89,6 +92,8 @@ def serve(follower: Follower, stop: Event, poll_seconds: float = POLL_SECONDS) -
 
 def open_when_there(settings: Settings, stop: Event) -> LedgerControl | None:
     """The ledger, once it can be opened; None when `stop` came first."""
+    from elastic_core.control.plane import open_control  # loads the policies, which commands that ask do not need
+
     while not stop.is_set():
         try:
             return open_control(settings)
