@@ -52,7 +52,7 @@ def apart(platform: Platform) -> Iterator[NodeNamespaces]:
 
 def a_wide_job(name: str, comm: dict[str, Any], **more: Any) -> dict[str, Any]:
     params = {"samples": LINES, "milliseconds": 30, "width": 2048}
-    return a_long_job(name, {"min": 1, "max": 2}, **{"entry_point": WIDE, "params": params, "comm": comm, **more})
+    return {**a_long_job(name, {"min": 1, "max": 2}, entry_point=WIDE, params=params, comm=comm), **more}
 
 
 def sent_by_job_on_both_nodes(platform: Platform, nodes: NodeNamespaces, samples: int, spec: dict[str, Any]) -> int:
