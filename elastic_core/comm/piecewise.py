@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
 import torch
 import torch.distributed as dist
@@ -23,8 +24,8 @@ class Messages:
     """Messages that may be sent while they are still being written, and read while they still arrive.
 
     `receives` by rank in `group`, or by place in `among`, ranks of it: contiguous, of any dtype, of equal bytes at both
-    ends; empty ones are not sent. Those of another object begin after these have been sent. Raises torch's
-    `RuntimeError` where a peer is gone or silent.
+    ends; empty ones are not sent. Between two ranks those of one object are sent whole before those of another that
+    was made after it. Raises torch's `RuntimeError` where a peer is gone or silent.
     """
 
     def __init__(
@@ -36,46 +37,43 @@ class Messages:
     ) -> None:
         self._group, self._piece_bytes = group, piece_bytes
         self._ranks = range(dist.get_world_size(group)) if among is None else among
-        self._incoming: dict[int, deque[tuple[int, dist.Work]]] = {}  # by rank: first byte of a piece, and the piece
-        self._sent: dict[int, int] = {}  # bytes, by rank
+        self._own = self._ranks.index(dist.get_rank(group))
+        self._incoming: dict[int, deque[tuple[int, dist.Work]]] = {}  # by place: first byte of a piece, and the piece
+        self._sent: dict[int, int] = {}  # bytes, by place
         self._outgoing: list[dist.Work] = []
         for place in reversed(self._in_turn(receives)):
-            rank = self._ranks[place]
-            self._incoming[rank] = deque(
-                (first, _begun(dist.irecv(piece, group=group, group_src=rank, tag=_TAG)))
+            self._incoming[place] = deque(
+                (first, _begun(dist.irecv(piece, group=group, group_src=self._ranks[place], tag=_TAG)))
                 for first, piece in self._pieces(receives[place], 0)
             )
 
     def send(self, sends: Mapping[int, Tensor], end: int | None = None) -> None:
         """What has been written of these messages, the first `end` bytes, or all: as many whole pieces as that is."""
         for place in self._in_turn(sends):
-            rank, whole = self._ranks[place], sends[place].view(torch.uint8)
-            for first, piece in self._pieces(whole, self._sent.get(rank, 0)):
+            rank = self._ranks[place]
+            for first, piece in self._pieces(sends[place], self._sent.get(place, 0)):
                 if end is not None and first + len(piece) > end:
                     break
                 self._outgoing.append(_begun(dist.isend(piece, group=self._group, group_dst=rank, tag=_TAG)))
-                self._sent[rank] = first + len(piece)
+                self._sent[place] = first + len(piece)
 
-    def wait_for(self, place: int, end: int) -> None:
+    def wait_for(self, place: int, end: float) -> None:
         """Until the first `end` bytes from there have arrived."""
-        pieces = self._incoming[self._ranks[place]]
+        pieces = self._incoming[place]
         while pieces and pieces[0][0] < end:
             pieces.popleft()[1].wait()
 
     def finish(self) -> None:
         """Until all have arrived, and what was sent may be written anew."""
-        for pieces in self._incoming.values():
-            while pieces:
-                pieces.popleft()[1].wait()
+        for place in self._incoming:
+            self.wait_for(place, inf)
         for work in self._outgoing:
             work.wait()
         self._outgoing.clear()
 
     def _in_turn(self, messages: Mapping[int, Tensor]) -> list[int]:
         """Their places, the next after this rank first: so that not all talk to the same one first."""
-        rank = dist.get_rank(self._group)
-        own = self._ranks.index(rank)
-        return sorted(messages, key=lambda place: (place - own) % len(self._ranks))
+        return sorted(messages, key=lambda place: (place - self._own) % len(self._ranks))
 
     def _pieces(self, message: Tensor, first: int) -> Iterator[tuple[int, Tensor]]:
         flat = message.view(torch.uint8)

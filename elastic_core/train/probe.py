@@ -62,13 +62,10 @@ class Probe:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise UserError(
-            f"session.{name} is not known before session.prepare(model, optimizer, dataset), up to which {self._where} "
-            "is run when a job is submitted. Ask after it, or say @session_task(dataset_samples=..., model=...)."
+            f"session.{name} is not known before session.prepare(model, optimizer, dataset), up to which "
+            f"{self._spec.entry_point} is run when a job is submitted. Ask after it, or say "
+            "@session_task(dataset_samples=..., model=...)."
         )
-
-    @property
-    def _where(self) -> str:
-        return self._spec.entry_point
 
 
 def seen(train: Callable[[Any], None], spec: JobSpec) -> Seen:

@@ -96,12 +96,14 @@ def _committed(event: Event, feed: Feed) -> Iterator[Span]:
     assert event.segment_id is not None, "a commit is of a segment"
     checkpoint, timings = checkpoint_of(event), event.payload["timings"]
     attempt = _id(event.job_id, _ATTEMPT, checkpoint.epoch)
-    grant = read_segment(feed, event.segment_id, event.position).grants.get(checkpoint.epoch)
-    if grant is not None and (first_step := timings.get("first_step_at", 0.0)) > grant.at:
-        yield Span(
-            name=_START, job_id=event.job_id, span_id=_id(event.job_id, _START, checkpoint.epoch), parent_id=attempt,
-            start=grant.at, end=first_step, attributes=_measured(timings, "start", "restore"),
-        )  # fmt: skip
+    if "first_step_at" in timings:  # the attempt's first commit: the others need not read the segment again
+        grant = read_segment(feed, event.segment_id, event.position).grants.get(checkpoint.epoch)
+        if grant is not None and timings["first_step_at"] > grant.at:
+            yield Span(
+                name=_START, job_id=event.job_id, span_id=_id(event.job_id, _START, checkpoint.epoch),
+                parent_id=attempt, start=grant.at, end=timings["first_step_at"],
+                attributes=_measured(timings, "start", "restore"),
+            )  # fmt: skip
     yield Span(
         name=_CHECKPOINT, job_id=event.job_id,
         span_id=_id(event.job_id, _CHECKPOINT, checkpoint.epoch, checkpoint.step), parent_id=attempt,

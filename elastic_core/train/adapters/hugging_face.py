@@ -16,7 +16,6 @@ different numbers of tokens, a batch that is cut in another way has another mean
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -35,8 +34,8 @@ TrainFunction = Callable[[Session], None]
 _NOT_OURS = {  # of TrainingArguments: what to do instead
     "fp16": 'give the job\'s spec "precision": "bf16", or leave it in float32',
     "bf16": 'give the job\'s spec "precision": "bf16"',
-    "fsdp": 'give the job\'s spec "layouts": {"sharded": "auto"} and @trainer_task(shardable=True)',
-    "deepspeed": 'give the job\'s spec "layouts": {"sharded": "auto"} and @trainer_task(shardable=True)',
+    "fsdp": 'give the job\'s spec "layouts": {"sharded": "either"} and @trainer_task(shardable=True)',
+    "deepspeed": 'give the job\'s spec "layouts": {"sharded": "either"} and @trainer_task(shardable=True)',
     "neftune_noise_alpha": "add the noise in the model",
 }
 _OF_THE_CLOCK = ("_runtime", "_per_second", "_preparation_time")
@@ -125,9 +124,7 @@ def evaluated(trainer: Any, model: nn.Module) -> dict[str, float]:
     finally:
         trainer.model, trainer.model_wrapped = own
     return {
-        name: float(value)
-        for name, value in metrics.items()
-        if name != "epoch" and not name.endswith(_OF_THE_CLOCK) and math.isfinite(value)
+        name: float(value) for name, value in metrics.items() if name != "epoch" and not name.endswith(_OF_THE_CLOCK)
     }
 
 

@@ -156,10 +156,9 @@ def _stepped(scheduler: Any, session: Session, dataset_samples: int) -> Any:
             "steps or epochs."
         )
     every, unit = int(settings.get("frequency", 1)), settings.get("interval", "epoch")
-    samples = 1 if unit == "step" else dataset_samples
     if every == 1 and unit == "step":
         return inner
-    return EveryFew(inner, session, every, None if unit == "step" else samples)
+    return EveryFew(inner, session, every, None if unit == "step" else dataset_samples)
 
 
 class EveryFew:

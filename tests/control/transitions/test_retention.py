@@ -152,6 +152,26 @@ def test_without_tracking_events_wait_for_no_reader(ledger_url: str, tmp_path: P
     control.close()
 
 
+def test_events_wait_for_the_reader_of_traces_where_there_is_a_collector_and_not_for_one_of_before(
+    ledger_url: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    control = a_control(ledger_url, tmp_path, clock, otlp_traces="http://127.0.0.1:4318/v1/traces")
+    control.set_cluster(a_cluster())
+    control.feed.acknowledge("traces", 1)
+    a_finished_job(control, "job-a")
+    show_everything(control)
+    clock.advance(2 * KEEP_DAYS * DAY)
+    kept = len(rows(ledger_url, "SELECT id FROM events WHERE position > 1"))
+    retention.remove_old(control._ledger)
+    assert len(rows(ledger_url, "SELECT id FROM events WHERE position > 1")) == kept > 0, (
+        "the collector has not seen them"
+    )
+    control.close()
+    without = a_control(ledger_url, tmp_path, clock)
+    assert retention.remove_old(without._ledger).events == kept
+    without.close()
+
+
 def test_of_a_job_that_is_long_over_reports_spread_over_its_work_stay(control: LedgerControl, clock: FakeClock) -> None:
     reports = 3 * KEPT_REPORTS
     a_finished_job(control, "job-a", reports)

@@ -14,7 +14,7 @@ from elastic_core.spec import JobSpec
 from elastic_core.train import entry
 from elastic_core.train.adapters.fabric import ElasticFabric, _Loader
 from examples import fabric_digits
-from tests.train.adapters.trained import DIGITS, digits_job, final_weights
+from tests.train.adapters.trained import DIGITS, assert_resizes_change_no_weight, digits_job
 
 ENTRY = "examples.fabric_digits:train"
 SPEC = {"name": "a", "entry_point": ENTRY, "work": {"epochs": 1}, "batch": {"min": 8, "max": 8}, "slots": {"max": 1}}
@@ -40,14 +40,7 @@ def test_what_it_trains_is_known_before_it_runs() -> None:
 
 @pytest.mark.parametrize("resized", [(2, 1), (1, 3)])
 def test_a_resized_job_ends_with_the_weights_of_an_undisturbed_one(new_job, resized):
-    whole, cut = (digits_job(new_job, name, ENTRY, samples=360) for name in ("whole", "cut"))
-    assert whole.run(2, 30) == [0, 0], whole.logs()
-    for ranks, steps in zip((2, *resized), (4, 4, None), strict=True):
-        assert cut.run(ranks, 30, segment_steps=steps) == [0] * ranks, cut.logs()
-    assert cut.ledger.commits()[-1].finished
-    got = final_weights(cut)
-    for name, tensor in final_weights(whole).items():
-        torch.testing.assert_close(got[name], tensor, rtol=1e-3, atol=1e-5)
+    assert_resizes_change_no_weight(new_job, ENTRY, resized, atol=1e-5)
 
 
 def test_it_learns_and_what_it_logs_is_kept(new_job):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,14 +17,13 @@ import torch
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec
 from elastic_core.train import entry
-from elastic_core.train.adapters.hugging_face import schedule, trainer_task
+from elastic_core.train.adapters.hugging_face import _NOT_OURS, schedule, trainer_task
 from elastic_core.train.data.audit import prove
-from tests.train.adapters.trained import digits_job, final_weights
+from tests.train.adapters.trained import assert_resizes_change_no_weight, digits_job
 
 transformers = pytest.importorskip("transformers", reason="needs the packages of requirements-adapters.lock")
 
 VIT = "examples.hugging_face_vit:train"
-STEPS, BATCH = 12, 30
 
 
 def a_trainer(**arguments: Any) -> Any:
@@ -41,18 +42,9 @@ def a_trainer(**arguments: Any) -> Any:
 
 @pytest.mark.parametrize("resized", [(2, 1), (1, 3)])
 def test_a_resized_job_ends_with_the_weights_of_an_undisturbed_one(new_job, resized):
-    whole = digits_job(new_job, "whole", VIT, samples=STEPS * BATCH)
-    assert whole.run(2, BATCH) == [0, 0], whole.logs()
-    cut = digits_job(new_job, "cut", VIT, samples=STEPS * BATCH)
-    for ranks, steps in zip((2, *resized), (4, 4, None), strict=True):
-        assert cut.run(ranks, BATCH, segment_steps=steps) == [0] * ranks, cut.logs()
-    assert cut.ledger.commits()[-1].finished
-    want, got = final_weights(whole), final_weights(cut)
-    assert want.keys() == got.keys()
-    for name, tensor in want.items():
-        torch.testing.assert_close(got[name], tensor, rtol=1e-3, atol=1e-4)
-    (verdict,) = prove([commit.fingerprints for commit in cut.ledger.commits()], whole.rows)
-    assert (verdict.count, verdict.problem) == (STEPS * BATCH, "")
+    job = assert_resizes_change_no_weight(new_job, VIT, resized, atol=1e-4)
+    (verdict,) = prove([commit.fingerprints for commit in job.ledger.commits()], job.rows)
+    assert (verdict.count, verdict.problem) == (job.total, "")
 
 
 def test_it_learns_and_is_measured_by_the_trainers_own_evaluation(new_job):
@@ -92,6 +84,17 @@ def test_what_would_be_ignored_is_refused(arguments: Mapping[str, Any], words: s
     train = trainer_task(metric="loss")(lambda _params: a_trainer(**arguments))
     with pytest.raises(UserError, match=words):
         entry.job_facts(train, a_spec())
+
+
+def test_what_it_says_to_do_instead_is_what_a_spec_takes() -> None:
+    told = " ".join(_NOT_OURS.values())
+    for layouts in re.findall(r'"layouts": (\{[^}]*\})', told):
+        one = {"min": 1, "max": 1}
+        JobSpec.model_validate(
+            {"name": "a", "entry_point": VIT, "work": {"epochs": 1}, "batch": {"min": 8, "max": 8}, "slots": one,
+             "layouts": json.loads(layouts)}
+        )  # fmt: skip
+    assert told.count('"layouts"') == 2
 
 
 def test_what_is_no_trainer_is_refused() -> None:

@@ -20,12 +20,11 @@ from elastic_core.train.adapters.lightning import (
     redirected,
 )
 from elastic_core.train.checkpoint.training_state import seed_everything
-from tests.train.adapters.trained import DIGITS, digits_job, final_weights
+from tests.train.adapters.trained import DIGITS, assert_resizes_change_no_weight, digits_job, final_weights
 
 lightning = pytest.importorskip("lightning", reason="needs the packages of requirements-adapters.lock")
 
 DIGITS_TASK = "examples.lightning_digits:train"
-STEPS, BATCH = 12, 30
 
 
 class Line(lightning.LightningModule):
@@ -75,16 +74,7 @@ class StepsOfASession:
 
 @pytest.mark.parametrize("resized", [(2, 1), (1, 3)])
 def test_a_resized_job_ends_with_the_weights_of_an_undisturbed_one(new_job, resized):
-    whole = digits_job(new_job, "whole", DIGITS_TASK, samples=STEPS * BATCH)
-    assert whole.run(2, BATCH) == [0, 0], whole.logs()
-    cut = digits_job(new_job, "cut", DIGITS_TASK, samples=STEPS * BATCH)
-    for ranks, steps in zip((2, *resized), (4, 4, None), strict=True):
-        assert cut.run(ranks, BATCH, segment_steps=steps) == [0] * ranks, cut.logs()
-    assert cut.ledger.commits()[-1].finished
-    want, got = final_weights(whole), final_weights(cut)
-    assert want.keys() == got.keys()
-    for name, tensor in want.items():
-        torch.testing.assert_close(got[name], tensor, rtol=1e-3, atol=1e-5)
+    assert_resizes_change_no_weight(new_job, DIGITS_TASK, resized, atol=1e-5)
 
 
 def test_it_ends_where_lightnings_own_trainer_ends(new_job):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from elastic_core.state.format.checkpoint_format import read_manifest, read_tensors
@@ -19,6 +20,23 @@ def digits_job(new_job: Callable[..., Job], name: str, entry_point: str, samples
         name, rows=DIGITS, total=samples, entry="", tasks="examples.*",
         spec={"entry_point": entry_point, "audit": "full", "seed": 3, **spec},
     )  # fmt: skip
+
+
+def assert_resizes_change_no_weight(
+    new_job: Callable[..., Job], entry_point: str, resized: Sequence[int], atol: float
+) -> Job:
+    """Twelve steps by two ranks, and four by each of two, then `resized`: the same weights, up to the order of sums.
+    Gives the job that was resized."""
+    whole, cut = (digits_job(new_job, name, entry_point, samples=12 * 30) for name in ("whole", "cut"))
+    assert whole.run(2, 30) == [0, 0], whole.logs()
+    for ranks, steps in zip((2, *resized), (4, 4, None), strict=True):
+        assert cut.run(ranks, 30, segment_steps=steps) == [0] * ranks, cut.logs()
+    assert cut.ledger.commits()[-1].finished
+    want, got = final_weights(whole), final_weights(cut)
+    assert want.keys() == got.keys()
+    for name, tensor in want.items():
+        torch.testing.assert_close(got[name], tensor, rtol=1e-3, atol=atol)
+    return cut
 
 
 def final_weights(job: Job) -> Mapping[str, Tensor]:
