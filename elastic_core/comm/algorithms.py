@@ -52,17 +52,16 @@ def create(
 ) -> CommAlgorithm:
     """A new exchange of gradients or momenta on `device`. `warmup_steps`: of the optimizer by the exact sum, where the
     algorithm has such. `among`: what `auto` may choose from, the exact sum whatever it says, and without a word all
-    that exchange whole gradients; on CUDA devices it is the exact sum. `nodes`: of every rank, to exchange within nodes
-    first, where the algorithm can. Raises `UserError` for a name that does not exist, or not there."""
+    that exchange whole gradients. `nodes`: of every rank, to exchange within nodes first, where the algorithm can. On a
+    CUDA device all but the exact sum exchange their messages through memory of the host, over gloo, which `group` must
+    have for it. Raises `UserError` for a name that does not exist."""
     if name == AUTO:
-        if device.type == "cuda":
-            return NcclAllReduce(group)
         admitted = among or WHOLE_GRADIENTS
         return AutoExchange({known: _GLOO[known] for known in _GLOO if known in admitted or known == EXACT}, group)
-    _check(name, device)
+    _check(name)
     if name in _STEPPING:
         return _STEPPING[name](group, warmup_steps)
-    if device.type == "cuda":
+    if device.type == "cuda" and name == EXACT:
         return NcclAllReduce(group)
     made = _GLOO[name](group)
     hierarchy = hierarchy_of(nodes, group)
@@ -92,17 +91,12 @@ def averages(name: str) -> bool:
     return name in _AVERAGING
 
 
-def averaging_class(name: str, device: torch.device) -> type[WeightAveraging]:
-    """Of an algorithm that `averages`. Raises `UserError` where it cannot work on `device`."""
-    _check(name, device)
+def averaging_class(name: str) -> type[WeightAveraging]:
+    """Of an algorithm that `averages`. Raises `UserError` for a name that does not exist."""
+    _check(name)
     return _AVERAGING[name]
 
 
-def _check(name: str, device: torch.device) -> None:
+def _check(name: str) -> None:
     if name not in NAMES:
         raise UserError(f"There is no communication algorithm {name!r}; allowed: {', '.join((*NAMES, AUTO))}.")
-    if device.type == "cuda" and name != EXACT:
-        raise UserError(
-            f"The communication algorithm {name!r} is for CPU slots, and this rank is on {device}; give slots.types: "
-            f"[cpu], or comm.algorithm: {EXACT}."
-        )

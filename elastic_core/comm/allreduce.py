@@ -29,7 +29,8 @@ _GATHER_BELOW = 16_384  # elements of a bucket that are gathered whole
 
 
 class OrderedAllReduce(HookedAlgorithm):
-    """gloo. The same bits for any bucket layout at an equal number of ranks."""
+    """gloo. The same bits for any bucket layout at an equal number of ranks. On CUDA devices the backend's own
+    all-reduce, as `NcclAllReduce`: it is what other algorithms sum exactly by."""
 
     name: ClassVar[str] = "allreduce"
 
@@ -39,7 +40,7 @@ class OrderedAllReduce(HookedAlgorithm):
 
     def reduce(self, buffer: Tensor) -> Tensor:
         """buffer: flat, any floating dtype; the sum is written into it."""
-        if self._among is None and self._world == 2:
+        if self._among is None and (self._world == 2 or buffer.device.type == "cuda"):
             dist.all_reduce(buffer, group=self._group)
             return buffer
         if self._among is None and buffer.numel() < _GATHER_BELOW:

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.minmax_uint8 import MinMaxUInt8, message_bytes
-from elastic_core.comm.piecewise import chunk_bounds
+from elastic_core.comm.piecewise import chunk_bounds, host_memory
 from elastic_core.comm.traffic import Traffic, swapped_chunks
 
 
 class ByteGrad(HookedAlgorithm):
-    """gloo."""
+    """gloo; gradients may be on a CUDA device."""
 
     name: ClassVar[str] = "bytegrad"
 
@@ -40,14 +40,15 @@ class ByteGrad(HookedAlgorithm):
 
     @classmethod
     def rehearse(cls, values: Tensor) -> None:
-        codec, message = MinMaxUInt8(), torch.empty(message_bytes(values.numel()), dtype=torch.uint8)
+        codec = MinMaxUInt8()
+        message = host_memory((message_bytes(values.numel()),), torch.uint8, values.device)
         codec.encode(values, message)
         codec.decode(message, values)
 
     def reduce(self, buffer: Tensor) -> Tensor:
         size = buffer.numel()
         if size not in self._scratch:
-            self._scratch[size] = _Scratch(size, self._rank, self._world)
+            self._scratch[size] = _Scratch(size, self._rank, self._world, buffer.device)
         scratch = self._scratch[size]
         values = buffer if buffer.dtype == torch.float32 else buffer.float()
         chunks = [values[first:end] for first, end in chunk_bounds(size, self._world)]
@@ -79,8 +80,8 @@ class ByteGrad(HookedAlgorithm):
 class _Scratch:
     """Messages of a bucket's chunks: `messages` by the rank whose chunk it is, `received` by who sent it of ours."""
 
-    def __init__(self, size: int, rank: int, world: int) -> None:
+    def __init__(self, size: int, rank: int, world: int, device: torch.device) -> None:
         sizes = [end - first for first, end in chunk_bounds(size, world)]
-        self.messages = [torch.empty(message_bytes(values), dtype=torch.uint8) for values in sizes]
-        self.received = [torch.empty_like(self.messages[rank]) for _ in sizes]
-        self.total = torch.empty(sizes[rank])
+        self.messages = [host_memory((message_bytes(values),), torch.uint8, device) for values in sizes]
+        self.received = [host_memory(self.messages[rank].shape, torch.uint8, device) for _ in sizes]
+        self.total = torch.empty(sizes[rank], device=device)

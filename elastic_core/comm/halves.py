@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from elastic_core.comm.hooked import HookedAlgorithm
-from elastic_core.comm.piecewise import sum_in_order
+from elastic_core.comm.piecewise import host_memory, sum_in_order
 from elastic_core.comm.traffic import Traffic, swapped_chunks
 
 
 class _HalfSum(HookedAlgorithm):
-    """gloo. Subclasses name the dtype."""
+    """gloo; gradients may be on a CUDA device. Subclasses name the dtype."""
 
     dtype: ClassVar[torch.dtype]
 
@@ -41,7 +41,7 @@ class _HalfSum(HookedAlgorithm):
 
     def reduce(self, buffer: Tensor) -> Tensor:
         chunk = -(-buffer.numel() // self._world)
-        halves, received = self._buffers(chunk)
+        halves, received = self._buffers(chunk, buffer.device)
         halves.view(-1)[: buffer.numel()].copy_(buffer)
         peers = [peer for peer in range(self._world) if peer != self._rank]
         self.swap({peer: halves[peer] for peer in peers}, {peer: received[peer] for peer in peers})
@@ -50,10 +50,10 @@ class _HalfSum(HookedAlgorithm):
         self.swap(dict.fromkeys(peers, own), {peer: halves[peer] for peer in peers})
         return buffer.copy_(halves.view(-1)[: buffer.numel()])
 
-    def _buffers(self, chunk: int) -> tuple[Tensor, Tensor]:
+    def _buffers(self, chunk: int, device: torch.device) -> tuple[Tensor, Tensor]:
         if chunk not in self._scratch:
-            halves = torch.zeros(self._world, chunk, dtype=self.dtype)
-            self._scratch[chunk] = (halves, torch.empty_like(halves))
+            halves, received = (host_memory((self._world, chunk), self.dtype, device) for _ in range(2))
+            self._scratch[chunk] = (halves.zero_(), received)
         return self._scratch[chunk]
 
 

@@ -3,6 +3,9 @@
 DDP hands buckets over while backward still runs, in the same order on every rank. An algorithm may need several
 collectives per bucket; started from callbacks they would interleave differently on each rank and deadlock, so
 one thread works the buckets off one after another. It also knows how long the last bucket kept backward waiting.
+
+Gradients on a CUDA device are computed on a stream of the device after `submit` has returned: the thread waits for a
+bucket's, works on a stream of its own, and the future that DDP waits for carries that stream's work.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import ClassVar
@@ -40,12 +44,21 @@ class Bucket:
     last: bool
 
 
-_Item = tuple[Bucket, "Future[Tensor]"]
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """`computed`: on a CUDA device, when the gradients are."""
+
+    bucket: Bucket
+    future: Future[Tensor]
+    computed: torch.cuda.Event | None
+
+
 FIRST_BUCKET_BYTES = 1024 * 1024  # of a step, at most: the exchange begins early
 
 
 class HookedAlgorithm(ABC):
-    """Subclasses give `reduce`; CPU tensors over a backend that blocks (gloo)."""
+    """Subclasses give `reduce`. Messages are in memory of the host and go over a backend that blocks (gloo); gradients
+    are there, or on a CUDA device."""
 
     name: ClassVar[str]
 
@@ -58,6 +71,7 @@ class HookedAlgorithm(ABC):
         self._hierarchy: Hierarchy | None = None
         self._probe: BucketProbe | None = None
         self._weight = 1.0
+        self._device = torch.device("cpu")
         self._names: dict[int, str] = {}  # of parameters that want gradients, by their ids
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -121,7 +135,7 @@ class HookedAlgorithm(ABC):
     def start(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
         """Be ready for `submit`: the part of `attach` that a model bears more than once."""
         assert self._thread is None, "one algorithm object serves one model"
-        self._probe, self._weight = probe, weight
+        self._probe, self._weight, self._device = probe, weight, next(model.parameters()).device
         learnt = [(name, parameter) for name, parameter in model.module.named_parameters() if parameter.requires_grad]
         self._names = {id(parameter): name for name, parameter in learnt}
         self._thread = threading.Thread(target=self._work, name=f"comm-{self.name}", daemon=True)
@@ -161,53 +175,78 @@ class HookedAlgorithm(ABC):
     def submit(self, bucket: GradBucket) -> Future[Tensor]:
         if self._probe is not None:
             self._probe(bucket)
-        future: Future[Tensor] = Future()
+        device = bucket.buffer().device
+        future: Future[Tensor] = Future(devices=[device] if device.type == "cuda" else None)
         if bucket.is_last():
             self._last_ready = time.perf_counter()
         views = zip(bucket.parameters(), bucket.gradients(), strict=True)
         gradients = {self._names[id(parameter)]: view for parameter, view in views}
-        self._queue.put((Bucket(bucket.buffer(), gradients, bucket.is_last()), future))
+        self._queue.put(_Item(Bucket(bucket.buffer(), gradients, bucket.is_last()), future, _end_of_work(device)))
         return future
 
     def _work(self) -> None:
         torch.set_num_threads(1)
         waiting: list[_Item] = []
         first = True  # of the step's exchanges
-        while (item := self._queue.get()) is not None:
-            if waiting and waiting[0][0].buffer.dtype != item[0].buffer.dtype:
-                self._exchange(waiting)
-                waiting, first = [], False
-            waiting.append(item)
-            if self._are_enough(waiting, first):
-                self._exchange(waiting)
-                waiting, first = [], item[0].last
+        with _own_stream(self._device):
+            while (item := self._queue.get()) is not None:
+                if waiting and waiting[0].bucket.buffer.dtype != item.bucket.buffer.dtype:
+                    self._exchange(waiting)
+                    waiting, first = [], False
+                waiting.append(item)
+                if self._are_enough(waiting, first):
+                    self._exchange(waiting)
+                    waiting, first = [], item.bucket.last
 
     def _are_enough(self, waiting: Sequence[_Item], first: bool) -> bool:
-        if self.bucket_bytes is None or waiting[-1][0].last:
+        if self.bucket_bytes is None or waiting[-1].bucket.last:
             return True
         limit = min(FIRST_BUCKET_BYTES, self.bucket_bytes) if first else self.bucket_bytes
-        return sum(bucket.buffer.nbytes for bucket, _ in waiting) >= limit
+        return sum(item.bucket.buffer.nbytes for item in waiting) >= limit
 
     def _exchange(self, items: Sequence[_Item]) -> None:
         """Buckets of one dtype, at once."""
-        bucket = items[0][0] if len(items) == 1 else _together([bucket for bucket, _ in items])
         try:
+            self._await(items[-1])
+            bucket = items[0].bucket if len(items) == 1 else _together([item.bucket for item in items])
             if self._weight != 1.0:
                 bucket.buffer.mul_(self._weight)
             reduced = self.reduce_bucket(bucket)
         except Exception as error:  # noqa: BLE001 - handed to backward, which raises it on the main thread
             self._failure = explained(error, f"the exchange of gradients by {self.name}")
-            for _, future in items:
-                future.set_exception(self._failure)  # type: ignore[arg-type]  # torch's annotation is wrong
+            for item in items:
+                item.future.set_exception(self._failure)  # type: ignore[arg-type]  # torch's annotation is wrong
             return
         if bucket.last:
             self._wait_seconds += time.perf_counter() - self._last_ready
         if len(items) == 1:
-            items[0][1].set_result(reduced)
+            items[0].future.set_result(reduced)
             return
-        parts = torch.split(reduced, [own.buffer.numel() for own, _ in items])
-        for (own, future), part in zip(items, parts, strict=True):
-            future.set_result(own.buffer.copy_(part))
+        parts = torch.split(reduced, [item.bucket.buffer.numel() for item in items])
+        for item, part in zip(items, parts, strict=True):
+            item.future.set_result(item.bucket.buffer.copy_(part))
+
+    def _await(self, item: _Item) -> None:
+        """Until its gradients are computed, and those of all before it."""
+        if item.computed is not None:
+            item.computed.synchronize()
+            if item.bucket.last:
+                self._last_ready = time.perf_counter()
+
+
+def _end_of_work(device: torch.device) -> torch.cuda.Event | None:
+    """Of what the device has been given so far, on this thread's stream; the host's is done."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _own_stream(device: torch.device) -> AbstractContextManager[object]:
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
 def _together(buckets: Sequence[Bucket]) -> Bucket:

@@ -8,7 +8,8 @@ value. Codes are held to their range because rint(max scale) - 255 is rounded wh
 their size. One value that is not finite leaves no decoded one finite.
 
 Without a compiler at hand it is torch's own kernels: one operation after the other over blocks that stay in the cache,
-so that memory is passed over twice (for the range, and for the codes) instead of once an operation.
+so that memory is passed over twice (for the range, and for the codes) instead of once an operation. Values may be on a
+CUDA device, and messages in memory of the host all the same: codes are the same bits.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 HEADER_BYTES = 8  # scale and lower
 BLOCK = 65_536  # values: 256 KiB of scratch
+DEVICE_BLOCK = 64 * BLOCK  # on a CUDA device, which has many threads
 _LEVELS = 255
 _LEAST_RANGE = 1e-7
 
@@ -32,7 +34,7 @@ class MinMaxUInt8:
     """Writes and reads messages: a header, then a byte for each value. For one thread."""
 
     def __init__(self) -> None:
-        self._scratch = torch.empty(BLOCK)
+        self._scratch = torch.empty(0)
 
     def encode(self, values: Tensor, message: Tensor) -> None:
         """values: float32 (n), contiguous, n >= 1; message: uint8 (8 + n), written."""
@@ -40,7 +42,7 @@ class MinMaxUInt8:
         scale = _LEVELS / (greatest - least + _LEAST_RANGE)
         lower = (greatest * scale).round_() - _LEVELS
         message[:HEADER_BYTES].copy_(torch.stack([scale, lower]).view(torch.uint8))
-        for block, codes in zip(torch.split(values, BLOCK), torch.split(message[HEADER_BYTES:], BLOCK), strict=True):
+        for block, codes in self._in_blocks(values, message):
             scaled = torch.mul(block, scale, out=self._scratch[: block.numel()])
             codes.copy_(scaled.round_().sub_(lower).clamp_(0, _LEVELS))
 
@@ -55,6 +57,13 @@ class MinMaxUInt8:
             block.add_(values)
 
     def _blocks(self, message: Tensor, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        scale, lower = message[:HEADER_BYTES].clone().view(torch.float32)
-        for codes, block in zip(torch.split(message[HEADER_BYTES:], BLOCK), torch.split(like, BLOCK), strict=True):
+        scale, lower = message[:HEADER_BYTES].to(like.device, copy=True).view(torch.float32)
+        for block, codes in self._in_blocks(like, message):
             yield self._scratch[: codes.numel()].copy_(codes).add_(lower).div_(scale), block
+
+    def _in_blocks(self, values: Tensor, message: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of values and of their codes; scratch is where the values are."""
+        size = BLOCK if values.device.type == "cpu" else DEVICE_BLOCK
+        if self._scratch.device != values.device or self._scratch.numel() < size:
+            self._scratch = torch.empty(size, device=values.device)
+        return zip(torch.split(values, size), torch.split(message[HEADER_BYTES:], size), strict=True)

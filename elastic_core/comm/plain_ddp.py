@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -16,10 +15,10 @@ from torch.optim import Optimizer
 from elastic_core.comm.algorithm import CommAlgorithm
 from elastic_core.comm.algorithms import averages, averaging_class, create
 from elastic_core.comm.optimizers.momentum_exchange import WARMUP_STEPS
+from elastic_core.domain import EXACT
 from elastic_core.errors import UserError
 
 PATIENCE_SECONDS = 600.0
-_CPU = torch.device("cpu")
 
 
 def attach(
@@ -44,7 +43,7 @@ def attach(
             "it first."
         )
     if averages(algorithm):
-        named = averaging_class(algorithm, _CPU).__name__
+        named = averaging_class(algorithm).__name__
         raise UserError(
             f"{algorithm!r} averages weights, and so is for a model that is not wrapped: attach {named} of "
             "elastic_core.comm.averaging to it and its optimizer."
@@ -52,10 +51,11 @@ def attach(
     if warmup_steps < 1:
         raise UserError(f"warmup_steps is {warmup_steps}; allowed is 1 and more, since Adam needs a variance.")
     group, device = model.process_group, next(model.parameters()).device
-    if device.type != "cuda":
+    if device.type != "cuda" or algorithm != EXACT:
         ranks = dist.get_process_group_ranks(group)
         timeout = timedelta(seconds=patience_seconds)
-        group = dist.new_group(ranks, timeout, backend="gloo", use_local_synchronization=True)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        group = dist.new_group(ranks, timeout, backend=backend, use_local_synchronization=True)
     made = create(algorithm, device, group, warmup_steps=warmup_steps)
     made.attach(model, weight=1 / dist.get_world_size(group))
     made.follow(optimizer)

@@ -93,14 +93,14 @@ class PowerSgd(HookedAlgorithm):
     def _with_error(self, name: str, grad: Tensor) -> Tensor:
         """M of one parameter, in single precision at least; no view of the gradient."""
         matrix = grad.reshape(grad.shape[0], -1).to(torch.promote_types(grad.dtype, torch.float32), copy=True)
-        return matrix.add_(self._errors[name]) if name in self._errors else matrix
+        return matrix.add_(self._errors[name].to(matrix.device)) if name in self._errors else matrix
 
     def _factor(self, name: str, matrix: Tensor) -> Tensor:
         """Q of the step before; at first random numbers, the same on every rank."""
         if name not in self._factors:
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
             self._factors[name] = torch.randn(matrix.shape[1], RANK, generator=generator).to(matrix.dtype)
-        return self._factors[name]
+        return self._factors[name].to(matrix.device)
 
     def _sum(self, tensors: list[Tensor]) -> None:
         """Over ranks, in place, in one exchange a dtype."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from elastic_core.domain import AUTO, CPU, EXACT
+from elastic_core.domain import CPU
 from elastic_core.spec.cluster import ClusterSpec
 from elastic_core.spec.job import JobSpec
 from elastic_core.spec.problems import refuse
@@ -49,11 +49,6 @@ def _comm(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:
     others = sorted(
         kind for kind in cluster.capacity() if kind != CPU and (not spec.slots.types or kind in spec.slots.types)
     )
-    if spec.comm.algorithm not in (EXACT, AUTO) and others:
-        yield (
-            f"comm.algorithm: {spec.comm.algorithm!r} runs on slots of type {CPU!r} only, and the job may get "
-            f"{', '.join(others)}; possible are slots.types: [{CPU}], or comm.algorithm: {EXACT}"
-        )
     if spec.comm.stage_ratio is not None and others:
         yield (
             f"comm.stage_ratio: stages shrink what they send on slots of type {CPU!r} only, and the job may get "

@@ -2,7 +2,8 @@
 out. Single precision at least; half-precision tensors travel as single. 8 N (W - 1) / W bytes from each of W ranks.
 
 Messages are whole chunks of up to 128 MiB of tensors, in pieces (`comm.piecewise`): on slow links few long messages
-cost less than many short ones, and it bounds the memory that is taken besides the tensors: twice that.
+cost less than many short ones, and it bounds the memory that is taken besides the tensors: twice that. Copies are in
+memory of the host, from where gloo sends them; the tensors may be on a CUDA device.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from elastic_core.comm.hierarchy import Hierarchy
-from elastic_core.comm.piecewise import sum_flat
+from elastic_core.comm.piecewise import host_memory, sum_flat
 
 _RUN_BYTES = 128 << 20
 
 
 def average(tensors: Sequence[Tensor], group: dist.ProcessGroup | None, hierarchy: Hierarchy | None = None) -> None:
-    """Floating tensors on the CPU, alike in number, order, shape and dtype on every rank of `group`. Collective."""
+    """Floating tensors, alike in number, order, shape and dtype on every rank of `group`. Collective."""
     for run in _runs(tensors):
         flat = flattened(run)
         average_flat(flat, group, hierarchy)
@@ -38,9 +39,10 @@ def average_flat(flat: Tensor, group: dist.ProcessGroup | None, hierarchy: Hiera
 
 
 def flattened(tensors: Sequence[Tensor]) -> Tensor:
-    """A copy of tensors, one after another, in single precision or the widest of their dtypes."""
+    """A copy of tensors in memory of the host, one after another, in single precision or the widest of their dtypes."""
     widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors], torch.float32)
-    return torch.cat([tensor.detach().reshape(-1).to(widest) for tensor in tensors])
+    flat = torch.cat([tensor.detach().reshape(-1).to(widest) for tensor in tensors])
+    return host_memory(flat.shape, flat.dtype, flat.device).copy_(flat) if flat.device.type == "cuda" else flat
 
 
 def put_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
@@ -50,7 +52,7 @@ def put_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
 
 def add_to(tensors: Sequence[Tensor], flat: Tensor) -> None:
     for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
-        tensor.detach().add_(part.view_as(tensor))
+        tensor.detach().add_(part.to(tensor.device).view_as(tensor))
 
 
 def _runs(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -35,7 +35,8 @@ INTERVAL = 8  # optimizer steps
 
 
 class WeightAveraging(ABC):
-    """CPU tensors over gloo. Without any process group it is a group of one. Every rank steps equally often."""
+    """Over gloo, of tensors on the CPU or a CUDA device. Without any process group it is a group of one. Every rank
+    steps equally often."""
 
     name: ClassVar[str]
     overlaps: ClassVar[bool] = False  # it exchanges while training computes, and needs a process group of its own

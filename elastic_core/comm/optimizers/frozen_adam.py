@@ -9,7 +9,8 @@ exchange is u and not m = u d: momenta in the size of the steps that they make, 
 same on every rank. All moments stay where Adam keeps them; that the variance is frozen, the option `frozen_at` of the
 parameter groups says: the step after which it was.
 
-The model is one vector here, in the order of the optimizer's parameters. Nothing here talks to other ranks.
+The model is one vector here, in the order of the optimizer's parameters, where the parameters are. Nothing here talks
+to other ranks.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class FrozenAdam:
         self.size = self._first_of_each[-1]
         self._pieces: list[list[tuple[int, slice, slice]]] | None = None
         self._live: list[_Live] = []
-        self._scratch, self._roots = torch.empty(BLOCK), torch.empty(BLOCK)
+        self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        self._scratch, self._roots = (torch.empty(BLOCK, device=self.device) for _ in range(2))
 
     @property
     def frozen(self) -> bool:

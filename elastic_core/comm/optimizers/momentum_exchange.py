@@ -29,7 +29,7 @@ from elastic_core.comm.algorithm import GradBucket
 from elastic_core.comm.allreduce import OrderedAllReduce
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.optimizers.frozen_adam import BLOCK, FrozenAdam
-from elastic_core.comm.piecewise import Messages, chunk_bounds
+from elastic_core.comm.piecewise import Messages, chunk_bounds, host_memory
 from elastic_core.comm.silence import in_time
 from elastic_core.errors import UserError
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Codec(Protocol):
-    """Of float32 values, contiguous, at most BLOCK of them."""
+    """Of float32 values, contiguous, at most BLOCK of them; messages are in memory of the host."""
 
     def message_bytes(self, values: int) -> int: ...
 
@@ -57,8 +57,9 @@ class Codec(Protocol):
 
 
 class MomentumExchange(HookedAlgorithm):
-    """gloo; torch's Adam and AdamW. Its state is of this rank, by names of parameters: with error feedback, what the
-    last messages left out, of the own chunk in the sum, of others' chunks in this rank's part."""
+    """gloo; torch's Adam and AdamW, of parameters on the CPU or a CUDA device. Its state is of this rank, by names of
+    parameters: with error feedback, what the last messages left out, of the own chunk in the sum, of others' chunks in
+    this rank's part."""
 
     codec: ClassVar[type[Codec]]
     error_feedback: ClassVar[bool]
@@ -76,7 +77,7 @@ class MomentumExchange(HookedAlgorithm):
         self._messages: list[Tensor] = []  # the sums
         self._parts: list[Tensor] = []  # this rank's, of others' chunks
         self._received: list[Tensor] = []  # of the own chunk, by who sent it
-        self._sums = torch.empty(BLOCK)
+        self._sums = torch.empty(0)  # of a block
         self._gradients: list[Tensor | None] = []  # while the optimizer's own step is to find none
         self._handles: list[RemovableHandle] = []
 
@@ -99,11 +100,13 @@ class MomentumExchange(HookedAlgorithm):
         self._check_parameters(adam)
         self._adam = adam
         number = -(-adam.size // BLOCK)
+        self._sums = torch.empty(BLOCK, device=adam.device)
         self._blocks = [self._layout(adam.size, range(*chunk)) for chunk in chunk_bounds(number, self._world)]
         lengths = [blocks[-1][1].stop if blocks else 0 for blocks in self._blocks]
-        self._messages = [torch.empty(length, dtype=torch.uint8) for length in lengths]
-        self._parts = [torch.empty_like(message) for message in self._messages]
-        self._received = [torch.empty_like(self._messages[self._rank]) for _ in lengths]
+        own = [lengths[self._rank]] * self._world
+        self._messages, self._parts, self._received = (
+            [host_memory((length,), torch.uint8, adam.device) for length in of] for of in (lengths, lengths, own)
+        )
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -126,7 +129,7 @@ class MomentumExchange(HookedAlgorithm):
                 f"The state holds {sorted(state)} of [rank, ranks] {place}; {self.name} takes, as rank {self._rank} of "
                 f"{self._world}, its own errors of {sorted(spans)}, or an empty state to begin anew."
             )
-        self._momenta = torch.zeros(self._followed().size)
+        self._momenta = torch.zeros(self._followed().size, device=self._followed().device)
         for name, span in spans.items():
             self._momenta[span] = state[_ERROR + name]
 
@@ -164,7 +167,7 @@ class MomentumExchange(HookedAlgorithm):
     def _step(self, adam: FrozenAdam) -> None:
         started = time.perf_counter()
         if self._momenta is None:
-            self._momenta = torch.zeros(adam.size)
+            self._momenta = torch.zeros(adam.size, device=adam.device)
         elif not self._keeps_errors:
             self._momenta.zero_()
         adam.begin_step(self._world, self._weight)

@@ -66,6 +66,7 @@ class AutoExchange:
         self._sizes_to_try: list[int] | None = None  # None: the algorithm is not chosen yet
         self._seconds_of: dict[int, float] = {}  # by size of buckets, of the algorithm that was chosen
         self._model: DistributedDataParallel | None = None
+        self._device = torch.device("cpu")
         self.chosen = len(candidates) == 1
         self.in_force = EXACT
 
@@ -77,6 +78,7 @@ class AutoExchange:
     def attach(self, model: DistributedDataParallel, probe: BucketProbe | None = None, weight: float = 1.0) -> None:
         self._model, self._probe, self._weight = model, probe, weight
         self._shapes = [p.shape for p in model.module.parameters() if p.requires_grad]
+        self._device = next(model.parameters()).device
         self._use(EXACT)
         model.register_comm_hook(self, exchange)
 
@@ -168,7 +170,7 @@ class AutoExchange:
         """Predicts every candidate; the names of those that promise the most, the best first."""
         link = self._link = probe_links(self._group)
         for name, algorithm in self._classes.items():
-            cost = predict(algorithm, self._shapes, self._world, link, computing)
+            cost = predict(algorithm, self._shapes, self._world, link, computing, device=self._device)
             if cost is None:
                 continue
             seconds, sent = self._of_first([cost.seconds, cost.sent_bytes])
@@ -194,7 +196,8 @@ class AutoExchange:
         layouts = {tuple(map(len, in_buckets(self._shapes, size))): size for size in BUCKET_SIZES}
         layouts[tuple(map(len, in_buckets(self._shapes, BUCKET_BYTES)))] = BUCKET_BYTES
         others = sorted(size for size in layouts.values() if size != BUCKET_BYTES)
-        costs = [predict(self._classes[self.in_force], self._shapes, self._world, link, self._computing, size)
+        algorithm = self._classes[self.in_force]
+        costs = [predict(algorithm, self._shapes, self._world, link, self._computing, size, self._device)
                  for size in others]  # fmt: skip
         told = self._of_first([float("inf") if cost is None else cost.seconds for cost in costs])
         return [size for _, size in sorted(zip(told, others, strict=True))][:SIZES_BESIDE]

@@ -24,6 +24,7 @@ from elastic_core.comm.tuning.link_probe import Link
 BUCKET_BYTES = 25 * 1024 * 1024  # DDP's, but for the first
 _BACKWARD = 2 / 3
 _REHEARSED = 1 << 18  # values; a square of 512
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ def predict(
     link: Link,
     compute_seconds: float,
     bucket_bytes: int = BUCKET_BYTES,
+    device: torch.device = _CPU,
 ) -> Cost | None:
     """Of single precision gradients in these shapes, the model's order; None where the algorithm declares no traffic.
 
@@ -49,7 +51,7 @@ def predict(
     if traffics is None:
         return None
     whole = sum(_values(bucket) for bucket in buckets)
-    own = seconds_per_value(algorithm)
+    own = seconds_per_value(algorithm, device)
     ready = compute_seconds * (1 - _BACKWARD)
     done, sent = ready, 0.0
     backward_seconds = compute_seconds * _BACKWARD * algorithm.backward_share(shapes, world)
@@ -74,13 +76,15 @@ def in_buckets(shapes: Sequence[torch.Size], bucket_bytes: int) -> list[list[tor
 
 
 @cache
-def seconds_per_value(algorithm: type[HookedAlgorithm]) -> float:
+def seconds_per_value(algorithm: type[HookedAlgorithm], device: torch.device = _CPU) -> float:
     """Of what a rank computes for the exchange beside the sum; measured once a process, in a few milliseconds."""
-    values = torch.randn(_REHEARSED, generator=torch.Generator().manual_seed(0))
+    values = torch.randn(_REHEARSED, generator=torch.Generator().manual_seed(0)).to(device)
     took = []
     for _ in range(3):
         started = time.perf_counter()
         algorithm.rehearse(values)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         took.append(time.perf_counter() - started)
     return min(took) / _REHEARSED
 

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from elastic_core.comm.algorithm import CommAlgorithm, Exchange, GradBucket
 from elastic_core.comm.algorithms import bucket_mib, create, leaves_layers_out, steps_weights
 from elastic_core.comm.silence import RankSilent
+from elastic_core.domain import EXACT
 from elastic_core.host.exits import ExchangeBroken
 from elastic_core.train.data.batches import MicroBatch
 from elastic_core.train.gradients.noise import Part
@@ -79,7 +80,7 @@ class Gradients:
                 bucket_cap_mb=bucket_mib(comm),
             )
             # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
-            own = find_unused_parameters and group.device.type == "cpu"
+            own = find_unused_parameters and (group.device.type == "cpu" or comm != EXACT)
             beside = group.beside("the exchange of gradients") if own else None
             self._hooked = create(comm, group.device, beside, warmup_steps=warmup_steps, among=among, nodes=nodes)
             self._hooked.attach(self._ddp, self._probe)

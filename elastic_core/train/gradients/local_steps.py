@@ -34,7 +34,7 @@ class LocalSteps(Gradients):
         """Collective. `nodes`: of every rank, to average within nodes first."""
         super().__init__(model, Group(device=group.device), comm)
         self._world = group.world
-        algorithm = averaging_class(comm, group.device)
+        algorithm = averaging_class(comm)
         own = algorithm.overlaps and group.world > 1
         beside = group.beside("the averaging of weights") if own else None
         self.comm = self._averaging = algorithm(beside, interval)
