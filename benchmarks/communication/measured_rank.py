@@ -80,7 +80,7 @@ class Training:
         self._ddp: nn.Module = self.model
         self.algorithm: Exchange | None = None
         if averages(method):
-            average = averaging_class(method, _CPU)
+            average = averaging_class(method)
             averaging = average(dist.new_group() if average.overlaps else None, INTERVAL)
             averaging.attach(self.model, self.optimizer)
             self.algorithm = averaging

@@ -81,7 +81,7 @@ def train(part: Part) -> Iterator[tuple[int, float, float]]:
 def exchanging(model: nn.Module, optimizer: torch.optim.Optimizer, part: Part) -> tuple[nn.Module, Exchange]:
     """What is called for the loss, and the exchange."""
     if averages(part.algorithm):
-        algorithm = averaging_class(part.algorithm, torch.device("cpu"))
+        algorithm = averaging_class(part.algorithm)
         averaging = algorithm(dist.new_group() if algorithm.overlaps else None, INTERVAL)
         averaging.attach(model, optimizer)
         return model, averaging

@@ -96,7 +96,7 @@ def averages(rank: int, world: int, name: str) -> None:
     model = nn.Linear(300, 400)
     start = model.weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    averaging = averaging_class(name, CPU)(dist.new_group(), 1)
+    averaging = averaging_class(name)(dist.new_group(), 1)
     hierarchy = hierarchy_of(nodes, averaging._group)
     assert isinstance(hierarchy, Hierarchy)
     averaging.within(hierarchy)

@@ -35,7 +35,7 @@ def waits_in_vain(rank: int, world: int, name: str) -> None:
     trained: nn.Module = model
     if averages(name):
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        averaging = averaging_class(name, torch.device("cpu"))(group, 1)
+        averaging = averaging_class(name)(group, 1)
         averaging.attach(model, optimizer)
     else:
         trained = DistributedDataParallel(model)

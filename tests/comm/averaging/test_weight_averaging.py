@@ -161,7 +161,7 @@ def alone(rank: int, world: int, name: str) -> None:
     groups = [dist.new_group([other]) for other in range(world)]
     model, plain_model = net(), net()
     optimizer, plain_optimizer = optimizer_of(model), optimizer_of(plain_model)
-    averaging = averaging_class(name, torch.device("cpu"))(groups[rank], 2)
+    averaging = averaging_class(name)(groups[rank], 2)
     averaging.attach(model, optimizer)
     for step in range(1, 6):
         for trained_model, steps in ((model, optimizer), (plain_model, plain_optimizer)):

@@ -34,7 +34,7 @@ def gradients(model: nn.Module, step: int, rank: int) -> None:
 
 
 def algorithm(name: str, interval: int = 8) -> WeightAveraging:
-    kind = averaging_class(name, CPU)
+    kind = averaging_class(name)
     return kind(dist.new_group() if kind.overlaps else None, interval)
 
 
