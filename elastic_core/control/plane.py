@@ -11,6 +11,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
+from elastic_core.control.heartbeat_pace import HeartbeatPace
 from elastic_core.control.job_actions import JobActions
 from elastic_core.control.ledger import finished, forecast_rows, history, reads
 from elastic_core.control.ledger.database import Ledger, Tx
@@ -80,6 +81,7 @@ class LedgerControl(JobActions):
         self.aside = aside
         self._runs = runs
         self._tokens = TrainerTokens(trainer_secret)
+        self._pace = HeartbeatPace(settings)
         self._started_at = self._upkept_at = ledger.clock()
         self._caller: Caller | None = None
         self.settings = settings
@@ -107,7 +109,7 @@ class LedgerControl(JobActions):
     def trainer(self, token: str) -> LedgerTrainer:
         """Raises `Unauthorized` for a token that is not ours."""
         claims = self._tokens.read(token)
-        return LedgerTrainer(self._ledger, self.allocator, self.decide, self.aside, self._tokens, claims)
+        return LedgerTrainer(self._ledger, self.allocator, self.decide, self.aside, self._pace, self._tokens, claims)
 
     # jobs
 

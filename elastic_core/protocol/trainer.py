@@ -45,6 +45,7 @@ class HeartbeatAnswer:
     lease_seconds: float = 0.0  # the lease is renewed for this long from the moment the request was sent
     token: str | None = None  # replaces the caller's token, when it nears its end
     slots: tuple[Slot, ...] = ()  # with BOUNDARY: on which the same processes could go on after it, by rank
+    heartbeat_seconds: float | None = None  # until the next, and between reports; None: as the launch order has it
     steady: bool = False  # as the targets and the workers are now, the lease will pass on to the next segment as it is
 
 

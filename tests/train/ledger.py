@@ -35,9 +35,8 @@ class FolderLedger:
     def set(self, **values: Any) -> None:
         """directive, reason, away, lease_seconds, epoch, token; next_batches (hand the lease over with them),
         next_slots (hand it over to these slots, by index), next_layouts (in these layouts, as JSON), next_stages (the
-        same of stages), to_come (slots in
-        a heartbeat's answer, by index), steady (says a heartbeat's answer), held_from (commits of this step and later
-        ones are not answered)."""
+        same of stages), to_come (slots in a heartbeat's answer, by index), steady and heartbeat_seconds (say its
+        answers), held_from (commits of this step and later ones are not answered)."""
         with self._state() as state:
             state.update(values)
 
@@ -70,6 +69,7 @@ class FolderLedger:
                 token=state["token"],
                 slots=tuple(_slot(index) for index in state["to_come"]),
                 steady=state["steady"],
+                heartbeat_seconds=state["heartbeat_seconds"],
             )
 
     def observe(self, observations: Sequence[Observation]) -> None:
@@ -151,7 +151,7 @@ def new_state() -> dict[str, Any]:
         "directive": "go_on", "reason": "", "away": False, "lease_seconds": 60.0, "next_batches": [], "epoch": None,
         "token": None, "commits": [], "observations": [], "beats": [], "bad": [], "lose_answers": 0, "order": None,
         "next_slots": [], "next_layouts": [], "next_stages": [], "to_come": [], "released": [], "steady": False,
-        "held_from": None,
+        "heartbeat_seconds": None, "held_from": None,
     }  # fmt: skip
 
 

@@ -57,8 +57,9 @@ def _why_over(tx: Tx, claims: Claims) -> str:
     return f"is over ({lease.release_reason or lease.fence_reason})"
 
 
-def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat) -> HeartbeatAnswer:
-    """Renews the lease of the chain, also for an older epoch of it: the beat may cross a commit's answer."""
+def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat, next_in: float) -> HeartbeatAnswer:
+    """Renews the lease of the chain, also for an older epoch of it: the beat may cross a commit's answer. `next_in`:
+    seconds, as the answer says."""
     lease = leases.live_of_origin(tx, claims.origin_epoch)
     if lease is None or lease.fenced_at is not None:
         return _answer_without_lease(tx, claims, lease)
@@ -76,6 +77,7 @@ def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat) ->
         lease_seconds=tx.settings.lease_seconds,
         token=issue(tokens, lease, tx.now) if renew else None,
         slots=_slots_after_boundary(tx, segment, lease) if directive is Directive.BOUNDARY else (),
+        heartbeat_seconds=next_in,
         steady=stays_as_it_is(tx, segment, lease),
     )
 

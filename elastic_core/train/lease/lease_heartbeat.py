@@ -55,6 +55,7 @@ class LeaseHeartbeat:
         self._standby = standby
         self._trainer = connect(order.token)
         self._lease_until = (time.monotonic() if started_at is None else started_at) + order.lease_seconds
+        self._interval: float | None = None  # as the control plane last said
         self._progressed: tuple[int, int, float | None, float | None] = (0, 0, None, None)
         self._steady = False
         self._awaits_workers = False
@@ -78,6 +79,11 @@ class LeaseHeartbeat:
     @property
     def order(self) -> LaunchOrder:
         return self._order
+
+    @property
+    def interval(self) -> float:
+        """Seconds between heartbeats, and between other messages that may come often."""
+        return self._order.heartbeat_seconds if self._interval is None else self._interval
 
     @property
     def steady(self) -> bool:
@@ -118,7 +124,7 @@ class LeaseHeartbeat:
     def _beat(self) -> None:
         while not self._closed.is_set():
             self._beat_once()
-            self._closed.wait(self._order.heartbeat_seconds)
+            self._closed.wait(self.interval)
 
     def _beat_once(self) -> None:
         with self._lock:
@@ -137,6 +143,7 @@ class LeaseHeartbeat:
             self._log_outage(error)
             return
         self._outage_logged = False
+        self._interval = answer.heartbeat_seconds
         if answer.directive is not Directive.FENCED:  # which may be the word on an epoch that we have ended ourselves
             self._steady = answer.steady
         with self._lock:

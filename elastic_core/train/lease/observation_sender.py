@@ -67,7 +67,7 @@ class ObservationSender:
                 self._queue.extendleft((trainer, observation) for observation in reversed(unsent))
                 self._changed.notify_all()
             if unsent:
-                self._closed.wait(self._heartbeat.order.heartbeat_seconds)
+                self._closed.wait(self._heartbeat.interval)
 
     def _send_batch(self, trainer: TrainerControl, batch: list[Observation]) -> list[Observation]:
         """What has to be sent again."""

@@ -41,4 +41,4 @@ class SlotRelease:
                 return
             except ElasticError as error:  # the lease may have passed on once more; later its end frees them
                 _log.warning("slots that are left could not be given back yet: %s", error)
-                self._closed.wait(self._heartbeat.order.heartbeat_seconds)
+                self._closed.wait(self._heartbeat.interval)

@@ -64,8 +64,11 @@ class Observer:
     def log(self, metrics: Mapping[str, float]) -> None:
         self.metrics.update(metrics)
 
-    def due(self) -> bool:
+    def due(self, interval: float = 0.0) -> bool:
+        """`interval`: that the control plane wants between messages; where it is long, reports are as far apart."""
         elapsed = time.monotonic() - self._since
+        if interval > EVERY_SECONDS:
+            return elapsed >= interval
         return elapsed >= EVERY_SECONDS or (len(self._steps) >= EVERY_STEPS and elapsed >= AT_LEAST_SECONDS)
 
     def take(self) -> Observation | None:

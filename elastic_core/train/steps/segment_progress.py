@@ -203,7 +203,7 @@ class Progress:
         return tuple(notes)
 
     def report_due(self) -> bool:
-        return self._observer.due()
+        return self._observer.due(self._control_link.heartbeat.interval if self._control_link is not None else 0.0)
 
     def report(self) -> None:
         """Send an observation of the steps since the last."""

