@@ -19,6 +19,7 @@ from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.http_client import HttpControl
 
 SECRET = b"control-secret-of-the-benchmark-0123456789"
+METRICS_TOKEN = b"metrics-token-of-the-benchmark-0123456789"
 USER = "ann"
 
 
@@ -79,7 +80,7 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     ledger = Ledger(url, settings, SteadyClock(Path(home)))
     decider = PolicyProcess(settings.decide_seconds, settings.decide_memory_mb)
     control = LedgerControl(ledger, settings, SECRET, decider=decider, aside=InAThread())  # as `open_control` has it
-    app = create_app(control, service_secret=SECRET, user_reads=_reader, user_writes=_user)
+    app = create_app(control, service_secret=SECRET, user_reads=_reader, user_writes=_user, metrics_token=METRICS_TOKEN)
     app.include_router(ui_router(control, settings), prefix="/ui")
     uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).run(sockets=[listener])
 

@@ -19,13 +19,10 @@ Bars, on two cores which all of that shares: the 99th percentile of heartbeats a
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -35,7 +32,7 @@ from sqlalchemy import create_engine, text
 
 from benchmarks.common.control_server import SECRET, USER, database, served
 from benchmarks.common.report import Report
-from benchmarks.scale import trainers
+from benchmarks.scale.trainers import training
 from elastic_core.protocol.callers import OnBehalf, Way
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobFacts
@@ -56,7 +53,6 @@ class Size:
 
 
 WHOLE, QUICK = Size(1000, 10_000, 240.0), Size(100, 1000, 40.0)
-Calls = dict[str, list[tuple[float, float]]]
 
 
 def main() -> int:
@@ -78,7 +74,7 @@ def _measure(report: Report, url: str, base: str, size: Size) -> None:
         list(pool.map(lambda number: _submit(service, number), range(size.jobs)))
     arrival = time.time() - began
     coming = int(size.seconds / CHANGE_EVERY_SECONDS) + 1
-    with _training(base, size.jobs + coming) as asked_calls:
+    with training(base, size.jobs + coming) as asked_calls:
         _await_all(service, size.jobs)
         started = time.time()
         pages, decided = _while_it_runs(service, base, size)
@@ -153,25 +149,6 @@ def _while_it_runs(service: HttpControl, base: str, size: Size) -> tuple[list[fl
     for thread in threads:
         thread.join()
     return pages, decided
-
-
-@contextmanager
-def _training(base: str, jobs: int) -> Iterator[Callable[[], tuple[Calls, dict[str, int], list[float]]]]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=trainers.run, args=(base, [f"job-{number}" for number in range(jobs)], theirs))
-    process.start()
-
-    def asked() -> tuple[Calls, dict[str, int], list[float]]:
-        ours.send("end")
-        told: tuple[Calls, dict[str, int], list[float]] = ours.recv()
-        return told
-
-    try:
-        yield asked
-    finally:
-        process.terminate()
-        process.join()
 
 
 def _await_all(service: HttpControl, jobs: int) -> None:

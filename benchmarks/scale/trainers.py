@@ -10,12 +10,14 @@ run in Airflow would.
 from __future__ import annotations
 
 import heapq
+import multiprocessing
 import os
 import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from random import Random
@@ -33,6 +35,8 @@ WAIT_SECONDS = 5.0  # between two looks of who waits for slots
 STEP_SECONDS = 0.2  # of a batch of 256 on one slot, without exchange
 SYNC_SECONDS = 0.01  # of a step, for each doubling of slots
 Answer = TypeVar("Answer")
+# What was asked, as `Calls` has it; errors; how late turns came.
+Told = tuple[dict[str, list[tuple[float, float]]], dict[str, int], list[float]]
 
 
 @dataclass
@@ -166,6 +170,26 @@ def run(base: str, job_ids: Sequence[str], told: Connection) -> None:
     for thread in threads:
         thread.join(60)
     told.send((dict(calls.seconds), dict(calls.errors), agenda.late))
+
+
+@contextmanager
+def training(base: str, jobs: int) -> Iterator[Callable[[], Told]]:
+    """Of jobs "job-0", "job-1", ... in a process of its own; what comes of it ends it, and tells how it went."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=run, args=(base, [f"job-{number}" for number in range(jobs)], theirs))
+    process.start()
+
+    def asked() -> Told:
+        ours.send("end")
+        told: Told = ours.recv()
+        return told
+
+    try:
+        yield asked
+    finally:
+        process.terminate()
+        process.join()
 
 
 class _Agenda:

@@ -1,0 +1,199 @@
+"""How long every route of the REST API and of the page takes, over 1,000 jobs and 100,000 segments.
+
+    .venv/bin/python -m benchmarks.api [--quick]
+
+The control plane's app with the page's routes runs in a process of its own under uvicorn, over an embedded PostgreSQL
+with its usual durability, and with the default policy in its policy process. Nine of ten jobs are over: one was played
+over the real API, and its rows are multiplied (`filled_ledger`). The others run meanwhile, on 256 slots, by simulated
+trainers, which speak the real API and compute nothing (`benchmarks.scale.trainers`). Each route is asked one after the
+other, by one client, over different jobs. Not in it: Airflow's login, its own routes, and starting a run in Airflow,
+which submissions do besides.
+
+Bars: the 95th percentile of every route at most 100 ms. What has a policy work is shown without one: what-if, replays,
+and whatever takes a decision before it answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import httpx
+from sqlalchemy import create_engine, text
+
+from benchmarks.api import filled_ledger
+from benchmarks.common.control_server import METRICS_TOKEN, SECRET, database, served
+from benchmarks.common.report import Report
+from benchmarks.scale.trainers import training
+from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.records import JobFacts
+from elastic_core.spec import parse_cluster_spec, parse_job_spec
+
+NODES, SLOTS_EACH = 32, 8
+HEADERS = {"sec-fetch-site": "same-origin", "authorization": f"Bearer {METRICS_TOKEN.decode()}"}
+MOST_SECONDS = 0.100
+DECIDES = ("what-if", "replay", "whatif")
+SETTLE_SECONDS = 20.0
+# Of the description, and not asked here.
+LEFT_OUT = {
+    "POST /api/v1/jobs": "starts a run in Airflow",
+    "GET /api/v1/jobs/{job_id}/submission": "asks Airflow for its run",
+    "POST /api/v1/jobs/{job_id}/revive": "of a failed job, which begins to wait for slots",
+    "POST /api/v1/jobs/{job_id}/rollback": "as revive",
+    "GET /api/v1/jobs/{job_id}/log": "asks the launcher's hosts for a file",
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    over: int
+    segments: int
+    active: int
+    times: int  # each route is asked
+
+
+WHOLE, QUICK = Size(900, 111, 100, 40), Size(90, 11, 10, 10)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`path`: with "{past}", "{active}", "{other}", "{decision}", "{node}", "{since}" in it."""
+
+    method: str
+    path: str
+    body: dict[str, Any] | None = None
+
+
+READS = tuple(
+    Asked("GET", path)
+    for path in (
+        "/api/v1/jobs", "/api/v1/jobs?state=active", "/api/v1/jobs?search=past-1&sort=spent&descending=true",
+        "/api/v1/jobs?sort=progress&offset=100&limit=200", "/api/v1/jobs/{active}", "/api/v1/jobs/{past}",
+        "/api/v1/jobs/{active}/segments", "/api/v1/jobs/{past}/segments", "/api/v1/jobs/{past}/checkpoints",
+        "/api/v1/jobs/{active}/explanation", "/api/v1/jobs/{active}/forecasts", "/api/v1/cluster", "/api/v1/nodes",
+        "/api/v1/policy", "/api/v1/decisions", "/api/v1/decisions/{decision}", "/api/v1/forecasts", "/api/v1/audit",
+        "/api/v1/audit?job_id={active}", "/api/v1/decisions/{decision}/replay", "/ui/overview",
+        "/ui/jobs?active_only=true", "/ui/jobs/{active}", "/ui/timeline?since={since}", "/ui/snapshot", "/ui/plan",
+        "/ui/nodes", "/ui/forecasts", "/metrics", "/api/v1/openapi.json",
+    )
+)  # fmt: skip
+WRITES = (
+    Asked("PATCH", "/api/v1/jobs/{active}", {"priority": 1}),
+    Asked("POST", "/api/v1/jobs/{active}/checkpoint", {"reason": "benchmark"}),
+    Asked("POST", "/api/v1/jobs/{active}/pause", {"reason": "benchmark"}),
+    Asked("POST", "/api/v1/jobs/{active}/resume", {}),
+    Asked("POST", "/api/v1/nodes/{node}/set-aside", {"reason": "benchmark"}),
+    Asked("POST", "/api/v1/nodes/{node}/take-back", {}),
+    Asked("POST", "/api/v1/what-if", {"add": [{"type": "h200", "num_slots": 8, "count": 2}]}),
+    Asked("POST", "/api/v1/jobs/{active}/stop", {"reason": "benchmark"}),
+    Asked("POST", "/api/v1/jobs/{other}/cancel", {"reason": "benchmark"}),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the jobs and of their segments")
+    quick = parser.parse_args().quick
+    report = Report("api", quick=quick)
+    with tempfile.TemporaryDirectory(prefix="api-") as home, database() as url, served(url, home) as base:
+        _measure(report, url, base, QUICK if quick else WHOLE)
+    return report.finish()
+
+
+def _measure(report: Report, url: str, base: str, size: Size) -> None:
+    service = HttpControl(base, SECRET, patience_seconds=300)
+    nodes = [{"name": f"n{i}", "type": "h200", "slots": SLOTS_EACH, "price_per_slot_hour": 2.0} for i in range(NODES)]
+    service.set_cluster(parse_cluster_spec({"nodes": nodes}))
+    engine = create_engine(url)
+    filled_ledger.play_template(service, base)
+    filled_ledger.multiply(engine, size.over, size.segments)
+    for number in range(size.active):
+        _submit(service, number)
+    with engine.connect() as connection:
+        kept = {name: connection.execute(text(f"SELECT count(*) FROM {name}")).scalar_one()
+                for name in ("jobs", "segments", "leases", "checkpoints", "observations", "decisions")}  # fmt: skip
+    report.table("The ledger", ("table", "rows"), list(kept.items()))
+    with (
+        training(base, size.active) as asked_calls,
+        httpx.Client(base_url=base, timeout=120, headers=HEADERS) as client,
+    ):
+        time.sleep(SETTLE_SECONDS)
+        rows = [_route(report, client, asked, size) for asked in (*READS, *WRITES)]
+        calls, _, _ = asked_calls()
+        untold = _untold(client)
+    report.table("Routes, milliseconds", ("route", "p50", "p95", "most", "KiB"), rows)
+    beats = [seconds for _, seconds in calls["heartbeat"]]
+    report.table("Meanwhile", ("", "count", "p95 ms"), [("heartbeats", len(beats), 1e3 * _p95(beats))])
+    report.bar("routes of the description that were not asked", want="none but those named",
+               got=", ".join(untold) or "none", ok=not untold)  # fmt: skip
+    print("Not asked:", *(f"{route}: {why}" for route, why in LEFT_OUT.items()), sep="\n  ")
+    service.close()
+
+
+def _route(report: Report, client: httpx.Client, asked: Asked, size: Size) -> tuple[str, float, float, float, float]:
+    name = f"{asked.method} {asked.path}"
+    seconds, length = [], 0
+    for path in itertools.islice(_paths(client, asked.path, size), size.times):
+        started = time.monotonic()
+        answer = client.request(asked.method, path, json=asked.body)
+        seconds.append(time.monotonic() - started)
+        if answer.status_code not in (200, 409):  # a job may have ended, or wait
+            raise SystemExit(f"{asked.method} {path} answered {answer.status_code}: {answer.text[:500]}")
+        length = len(answer.content)
+    report.figure(name, seconds)
+    p95 = _p95(seconds)
+    if not any(word in asked.path for word in DECIDES):
+        report.bar(
+            f"{name}, p95", want=f"<= {1e3 * MOST_SECONDS:g} ms", got=f"{1e3 * p95:.0f} ms", ok=p95 <= MOST_SECONDS
+        )
+    return name, 1e3 * median(seconds), 1e3 * p95, 1e3 * max(seconds), length / 1024
+
+
+def _paths(client: httpx.Client, path: str, size: Size) -> Iterator[str]:
+    """Over different jobs and nodes, again and again."""
+    decision = 0
+    if "{decision}" in path:
+        decision = client.get("/api/v1/decisions?limit=1").json()[0]["decision_id"]
+    for number in itertools.count():
+        yield path.format(
+            past=f"{filled_ledger.PAST}-{7 * number % size.over}", active=f"job-{number % size.active}",
+            other=f"job-{(size.active - 1 - number) % size.active}",
+            decision=decision, node=f"n{number % NODES}", since=time.time() - 900,
+        )  # fmt: skip
+
+
+def _untold(client: httpx.Client) -> list[str]:
+    """Routes of the API's description that are neither asked here nor said not to be."""
+    described = client.get("/api/v1/openapi.json").json()["paths"]
+    every = {f"{method.upper()} {path}" for path, methods in described.items() for method in methods}
+    return sorted(route for route in every - LEFT_OUT.keys() if not any(_is(route, a) for a in (*READS, *WRITES)))
+
+
+def _is(route: str, asked: Asked) -> bool:
+    method, path = route.split(" ")
+    parts, own = path.split("/"), asked.path.partition("?")[0].split("/")
+    alike = len(parts) == len(own) and all(a == b or a.startswith("{") for a, b in zip(parts, own, strict=True))
+    return method == asked.method and alike
+
+
+def _submit(service: HttpControl, number: int) -> None:
+    spec = parse_job_spec(
+        {"name": f"job-{number}", "entry_point": f"examples.tasks.digits:Digits{number % 12}",
+         "work": {"samples": 100_000_000}, "batch": {"min": 64, "max": 1024}, "slots": {"min": 1, "max": 8}}
+    )  # fmt: skip
+    service.submit(f"job-{number}", spec, JobFacts(dataset_samples=50_000))
+    service.acquire(f"job-{number}__seg_0")
+
+
+def _p95(seconds: list[float]) -> float:
+    return quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
