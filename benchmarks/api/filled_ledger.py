@@ -95,7 +95,8 @@ def multiply(engine: Engine, jobs: int, segments: int) -> None:
                 {"epoch": epoch}),
         _copied("checkpoints", f"checkpoints t JOIN segments s ON s.epoch = t.epoch, {every} WHERE {source}",
                 {"job_id": of_job, "epoch": epoch, "segment_id": of_segment, "previous_id": "NULL",
-                 "step": "100 * (i + 1)", "uri": f"'{PAST}-' || n || '/step-' || i", "committed_at": f"t.committed_at + {began}"}),
+                 "step": "100 * (i + 1)", "committed_at": f"t.committed_at + {began}",
+                 "uri": f"'{PAST}-' || n || '/step-' || i"}),
         _copied("observations", f"observations t JOIN segments s ON s.epoch = t.epoch, {every} WHERE {source}",
                 {"job_id": of_job, "epoch": epoch, "segment_id": of_segment, "at": f"t.at + {began}"}),
         f"UPDATE jobs SET head_id = c.id FROM checkpoints c WHERE jobs.id LIKE '{PAST}-%' AND c.job_id = jobs.id "

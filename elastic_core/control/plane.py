@@ -13,6 +13,7 @@ from typing import Any
 
 from elastic_core.control.heartbeat_pace import HeartbeatPace
 from elastic_core.control.job_actions import JobActions
+from elastic_core.control.job_list import JobsWanted, page_of
 from elastic_core.control.ledger import finished, forecast_rows, history, reads
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
@@ -57,6 +58,7 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
+from elastic_core.protocol.rest.answers import JobPage
 from elastic_core.protocol.tokens import KeyFile, TrainerTokens, read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
@@ -151,6 +153,9 @@ class LedgerControl(JobActions):
 
     def jobs(self, active_only: bool = False) -> list[JobStatus]:
         return self._ledger.read(lambda tx: reads.jobs(tx, active_only))
+
+    def jobs_page(self, wanted: JobsWanted) -> JobPage:
+        return self._ledger.read(lambda tx: page_of(tx, wanted))
 
     def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
         return self._ledger.read(lambda tx: reads.jobs_that_registered(tx, model, version))

@@ -15,8 +15,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from elastic_core.control.job_list import JobsWanted
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.api_pages import JobsWanted, cluster_shown, page_of
+from elastic_core.control.rpc.api_pages import cluster_shown
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
@@ -164,7 +165,7 @@ def _job_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
         """A page of the jobs that are wanted. `state`: active, finished, failed, cancelled, or paused."""
         wanted = JobsWanted(search=search, state=state, queue=queue, user=user, sort=sort, descending=descending,
                             offset=offset, limit=limit)  # fmt: skip
-        return _json(to_json(page_of(control.jobs(state in ("active", "paused")), wanted)))
+        return _json(to_json(control.jobs_page(wanted)))
 
     @router.get("/jobs/{job_id}")
     @answers(JobStatus)

@@ -1,0 +1,114 @@
+"""A page of the list of jobs. What the list needs of each is read of all; in full only those are looked at that stand
+on the page, and those that run where they are sorted by how far they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from sqlalchemy import Row, func, select
+
+from elastic_core.control.ledger import views
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.money import spent
+from elastic_core.control.ledger.tables import CheckpointRow, JobRow
+from elastic_core.domain import JobState
+from elastic_core.protocol.rest.answers import JobPage, SortBy
+
+_PAUSED = "paused"
+_LISTED = select(
+    JobRow.id, JobRow.state, JobRow.submitted_at, JobRow.finished_at, JobRow.submitted_by, JobRow.total_samples,
+    JobRow.head_id, JobRow.paused.is_not(None).label("paused"), JobRow.spec["name"].astext.label("name"),
+    JobRow.spec["entry_point"].astext.label("entry_point"), JobRow.spec["queue"].astext.label("queue"),
+    func.coalesce(JobRow.changes["priority"].astext, JobRow.spec["priority"].astext).label("priority"),
+).order_by(JobRow.submitted_at, JobRow.id)  # fmt: skip
+Listed = Row[Any]  # of them
+_OF_ROW: Mapping[SortBy, Callable[[Listed], Any]] = {
+    SortBy.SUBMITTED: lambda job: job.submitted_at,
+    SortBy.FINISHED: lambda job: inf if job.finished_at is None else job.finished_at,
+    SortBy.ID: lambda job: job.id,
+    SortBy.STATE: lambda job: job.state,
+    SortBy.QUEUE: lambda job: job.queue,
+    SortBy.PRIORITY: lambda job: int(job.priority),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsWanted:
+    """None: any. `search` is looked for in id, name, entry point, queue and user, whatever the case."""
+
+    search: str = ""
+    state: str | None = None  # a `JobState`, or "paused"
+    queue: str | None = None
+    user: str | None = None
+    sort: SortBy = SortBy.SUBMITTED
+    descending: bool = False
+    offset: int = 0
+    limit: int = 50
+
+
+def page_of(tx: Tx, wanted: JobsWanted) -> JobPage:
+    """Jobs of the same key stand in the order in which they were submitted."""
+    found = [job for job in tx.session.execute(_of(wanted)) if _holds(job, wanted.search)]
+    keys = _keys(tx, found, wanted.sort)
+    found.sort(key=lambda job: keys[job.id], reverse=wanted.descending)
+    ids = [job.id for job in found[wanted.offset : wanted.offset + wanted.limit]]
+    rows = {row.id: row for row in tx.among(JobRow.id, ids)}
+    statuses = views.job_statuses(tx, [rows[job_id] for job_id in ids])
+    return JobPage(total=len(found), offset=wanted.offset, jobs=tuple(statuses))
+
+
+def _of(wanted: JobsWanted) -> Any:
+    query = _LISTED
+    if wanted.state is not None:
+        query = query.where(JobRow.state == (JobState.ACTIVE if wanted.state == _PAUSED else wanted.state))
+    if wanted.state == _PAUSED:
+        query = query.where(JobRow.paused.is_not(None))
+    if wanted.queue is not None:
+        query = query.where(JobRow.spec["queue"].astext == wanted.queue)
+    if wanted.user is not None:
+        query = query.where(JobRow.submitted_by == wanted.user)
+    return query
+
+
+def _holds(job: Listed, search: str) -> bool:
+    texts = (job.id, job.name, job.entry_point, job.queue, job.submitted_by or "")
+    return not search or any(search.lower() in text.lower() for text in texts)
+
+
+def _keys(tx: Tx, jobs: Sequence[Listed], sort: SortBy) -> Mapping[str, Any]:
+    """By id."""
+    ids = [job.id for job in jobs]
+    if sort is SortBy.SLOTS:
+        held = {job_id: lease.num_slots for job_id, lease in views.live_leases(tx, ids).items()}
+        return {job_id: held.get(job_id, 0) for job_id in ids}
+    if sort is SortBy.SPENT:
+        paid = spent(tx, ids)
+        return {job_id: paid.get(job_id, 0.0) for job_id in ids}
+    if sort in (SortBy.PROGRESS, SortBy.LEFT):
+        return _progress(tx, jobs, sort)
+    return {job.id: _OF_ROW[sort](job) for job in jobs}
+
+
+def _progress(tx: Tx, jobs: Sequence[Listed], sort: SortBy) -> Mapping[str, float]:
+    """A part of its work; or the seconds that are left, of a job that is over infinitely many."""
+    active = [job.id for job in jobs if job.state == JobState.ACTIVE]
+    shown = {status.job_id: status for status in views.job_statuses(tx, list(tx.among(JobRow.id, active)))}
+    if sort is SortBy.LEFT:
+        known = {job_id: s.seconds_left for job_id, s in shown.items() if s.seconds_left is not None}
+        return {job.id: known.get(job.id, inf) for job in jobs}
+    over = [job for job in jobs if job.id not in shown]
+    done = {job_id: status.done_samples for job_id, status in shown.items()} | _done(tx, over)
+    return {job.id: done.get(job.id, 0) / job.total_samples if job.total_samples else 0.0 for job in jobs}
+
+
+def _done(tx: Tx, jobs: Sequence[Listed]) -> dict[str, int]:
+    """By their own measure, as `views` has it, of jobs that are over: what their last checkpoint holds."""
+    measure = JobRow.spec["work"]["measure"].astext
+    query = select(JobRow.id, measure, CheckpointRow.samples, CheckpointRow.progress)
+    query = query.join(CheckpointRow, CheckpointRow.id == JobRow.head_id).where(JobRow.id.in_([job.id for job in jobs]))
+    rows = tx.session.execute(query)
+    return {job_id: int(progress or 0) if of == "progress" else samples for job_id, of, samples, progress in rows}
