@@ -1,1 +1,4 @@
-"""What the platform costs a training, beside the bare loop. May import everything; the product imports nothing of it."""
+"""What the platform costs a training, beside the bare loop.
+
+May import everything; the product imports nothing of it.
+"""

@@ -2,11 +2,11 @@
 
     .venv/bin/python -m benchmarks.overhead [--quick]
 
-The whole platform runs (PostgreSQL, Airflow, MLflow, in a folder of its own, under its default policy). Its services are
-pinned to one core and what trains to another, and the same services stand idle beside the bare loop (`bare_loop`): what
-is compared is what the platform does in and for a training, heartbeats, reports, metrics in MLflow, agreement on each
-step, the data order, and an asynchronous checkpoint every ten seconds. One worker each, hence no exchange. Both are
-measured in turns, several times. A job's steps are counted from heartbeat to heartbeat, in the middle of a segment.
+The whole platform runs (PostgreSQL, Airflow, MLflow, in a folder of its own, under its default policy). Its services
+are pinned to one core and what trains to another, and the same services stand idle beside the bare loop (`bare_loop`):
+what is compared is what the platform does in and for a training, heartbeats, reports, metrics in MLflow, agreement on
+each step, the data order, and an asynchronous checkpoint every ten seconds. One worker each, hence no exchange. Both
+are measured in turns, several times. A job's steps are counted from heartbeat to heartbeat, in the middle of a segment.
 
 Bar: the median over the turns of each example is at least 0.97 of the bare loop's.
 """

@@ -29,6 +29,7 @@ from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import facts
 from elastic_core.track.champions.model_aliases import CHAMPION, Moved, move_champion, name_challenger
+from elastic_core.track.champions.paired_test import PairedTest
 from elastic_core.track.export import read_model
 from elastic_core.track.export_process import save_model_as_user
 from elastic_core.track.mlflow_client import open_client
@@ -197,11 +198,13 @@ def promote_if_better(
     champion_metrics: Mapping[str, float] | None = None,
     margin: float = 0.0,
     hold: bool = False,
+    test: PairedTest | None = None,
 ) -> Decision:
     """Move the alias `champion` to the candidate if it is better at `metric` (`mode` "min" or "max").
 
     `margin`: better by less is not better. `hold`: the candidate gets the alias `challenger` instead, and whoever is
-    asked decides (`promote`).
+    asked decides (`promote`). `test`: of the candidate against the champion that there is now; what it takes for chance
+    is not better.
 
     Both must have been measured on the same held-out data. Without `champion_metrics`, those that the champion was
     registered with are used. Equal is not better, and one that was not measured at `metric` is not.
@@ -215,7 +218,7 @@ def promote_if_better(
     if holder is not None and holder.version == version:
         return Decision(promoted=True, reason=f"version {version} of {name} is the champion already")
     for _ in range(MOST_RIVALS):
-        decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics, margin)
+        decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics, margin, test)
         if not decision.promoted:
             return decision
         if hold:
@@ -228,7 +231,7 @@ def promote_if_better(
             if not decision.promoted:
                 move_champion(client, name, before)
                 return decision
-        holder, champion_metrics = champion(control, settings, name), None
+        holder, champion_metrics, test = champion(control, settings, name), None, None
         if holder is None or holder.version == version:
             return decision
     raise InfrastructureError(
@@ -249,6 +252,7 @@ def judge(
     holder: RegisteredVersion | None,
     holder_metrics: Mapping[str, float] | None,
     margin: float = 0.0,
+    test: PairedTest | None = None,
 ) -> Decision:
     """The decision alone. A value that is not a number is worse than any number."""
     if mode not in ("min", "max"):
@@ -272,6 +276,9 @@ def judge(
     if margin and not math.isnan(old):
         words = f"is {'' if better else 'not '}better by {margin:.6g} than"
     comparison = f"version {candidate} ({metric} {new:.6g}) {words} version {holder.version} ({metric} {old:.6g})"
+    if better and test is not None:
+        better = test.significant
+        comparison += f", {'and by more than chance' if better else 'but maybe by chance'} ({test})"
     return Decision(promoted=better, reason=f"{comparison}: {'promoted' if better else 'the champion stays'}")
 
 

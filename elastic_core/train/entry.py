@@ -26,7 +26,7 @@ from elastic_core.train.layouts import Declared, resolve
 from elastic_core.train.parallel.stages import check_units, names_of_layers
 from elastic_core.train.probe import seen
 from elastic_core.train.session import Session
-from elastic_core.train.steps.evaluating import Evaluate
+from elastic_core.train.steps.evaluating import Evaluate, EvaluateEach
 from elastic_core.train.task import Task
 
 F = TypeVar("F", bound=Callable[[Session], None])
@@ -164,6 +164,11 @@ def model_and_evaluate(entry: Any, spec: JobSpec) -> tuple[nn.Module | None, Eva
         return None, evaluate
     found = seen(entry, spec)
     return found.model, evaluate or found.evaluate
+
+
+def evaluates_each(entry: Any, spec: JobSpec) -> EvaluateEach | None:
+    """How a model is measured on each held-out sample; None of what is no task."""
+    return make_task(entry, spec).evaluate_each if is_task(entry) else None
 
 
 def new_model(entry: Any, spec: JobSpec) -> tuple[nn.Module, Any | None]:

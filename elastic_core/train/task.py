@@ -107,6 +107,12 @@ class Task(ABC):
         """Metrics on held-out data, `metric` among them; the model is on the CPU. Empty: nothing is evaluated."""
         return {}
 
+    def evaluate_each(self, model: nn.Module) -> Tensor | None:  # noqa: ARG002 - the default has no data
+        """(n,): a figure of each held-out sample, in the same order for every model, whose mean gets better and worse
+        with `metric`: e.g. whether it was told right, or its squared error. A retraining with `alpha` asks for it, to
+        tell a better model from a lucky one."""
+        return None
+
     def example_input(self) -> Any | None:
         """An input of the model, for the signature of the registered model."""
         return None

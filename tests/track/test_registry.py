@@ -21,6 +21,7 @@ from elastic_core.protocol.records import CheckpointRecord, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.state.format.checkpoint_format import CheckpointHeader, checkpoint_uri, write_manifest, write_shard
 from elastic_core.state.stores.store_urls import open_store
+from elastic_core.track.champions.paired_test import PairedTest
 from elastic_core.track.model_registry import (
     RegisteredVersion,
     champion,
@@ -170,6 +171,17 @@ def test_better_by_less_than_the_margin_is_not_better(mode, new, old, margin, pr
     decision = judge("2", "accuracy", mode, {"accuracy": new}, holder, {"accuracy": old}, margin)
     assert decision.promoted is promoted
     assert ("by 0.02 than" in decision.reason) == (margin == 0.02)
+
+
+@pytest.mark.parametrize(("p_value", "promoted"), [(0.01, True), (0.2, False)])
+def test_better_by_what_chance_gives_is_not_better(p_value, promoted):
+    holder = RegisteredVersion(name="m", version="1")
+    test = PairedTest(p_value=p_value, alpha=0.05, samples=300)
+    decision = judge("2", "accuracy", "max", {"accuracy": 0.9}, holder, {"accuracy": 0.8}, 0.0, test)
+    assert decision.promoted is promoted
+    assert str(test) in decision.reason
+    worse = judge("2", "accuracy", "max", {"accuracy": 0.7}, holder, {"accuracy": 0.8}, 0.0, test)
+    assert not worse.promoted
 
 
 def test_a_better_one_that_is_held_is_challenger_until_it_is_promoted(trained):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from elastic_core import logs
 from elastic_core.errors import CorruptCheckpoint, UserError
@@ -20,6 +21,7 @@ from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
 from elastic_core.train.process import child
 
 TIMEOUT_SECONDS = 3600.0
+Measured = TypeVar("Measured")
 
 
 def evaluate_checkpoint(settings: Settings, spec: JobSpec, uri: str, sha256: str | None = None) -> dict[str, float]:
@@ -28,8 +30,25 @@ def evaluate_checkpoint(settings: Settings, spec: JobSpec, uri: str, sha256: str
     `uri` is the checkpoint's directory in the store, `sha256` its manifest's if known. Raises `CorruptCheckpoint`, and
     `UserError` for whatever the task's code raises.
     """
+    answered = _asked(settings, spec, uri, sha256, [])
+    return {str(name): float(value) for name, value in answered.items()}
+
+
+def evaluate_each(settings: Settings, spec: JobSpec, uri: str, sha256: str | None = None) -> list[float]:
+    """A figure of each held-out sample (`Task.evaluate_each`). Raises as `evaluate_checkpoint`, and `UserError` for a
+    task that gives none."""
+    figures = [float(figure) for figure in _asked(settings, spec, uri, sha256, ["--each"])]
+    if not figures:
+        raise UserError(
+            f"{spec.entry_point} gives no figure of each held-out sample, so that nobody can tell a better model from "
+            "a lucky one: give the task evaluate_each, or leave alpha out"
+        )
+    return figures
+
+
+def _asked(settings: Settings, spec: JobSpec, uri: str, sha256: str | None, more: Sequence[str]) -> Any:
     entry_points.check(spec.entry_point, settings.tasks)
-    arguments = ["--checkpoint", uri, *(["--sha256", sha256] if sha256 else [])]
+    arguments = ["--checkpoint", uri, *(["--sha256", sha256] if sha256 else []), *more]
     grant = StoreGrant(who=f"the evaluation of {uri}", read=(uri,))
     with access_brokers.serving(settings, grant) as access, tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         if access is not None:
@@ -39,18 +58,22 @@ def evaluate_checkpoint(settings: Settings, spec: JobSpec, uri: str, sha256: str
             store_folders.open_folders(settings, user, grant)
             let_read(Path(folder), user)
         arguments += ["--access", folder]
-        answered = child.call("elastic_core.train.process.evaluate", spec, settings, arguments, TIMEOUT_SECONDS)
-    return {str(name): float(value) for name, value in answered.items()}
+        return child.call("elastic_core.train.process.evaluate", spec, settings, arguments, TIMEOUT_SECONDS)
 
 
 def evaluate_job(control: JobRecords, settings: Settings, job_id: str) -> dict[str, float]:
     """Metrics of the job's newest checkpoint that can be read. Raises `UserError` when there is none."""
+    return of_newest(control, settings, job_id, evaluate_checkpoint)
+
+
+def of_newest(control: JobRecords, settings: Settings, job_id: str, measure: Callable[..., Measured]) -> Measured:
+    """What `measure` says of the job's newest checkpoint that can be read; it is called as `evaluate_checkpoint` is."""
     job = control.job(job_id)
     good = [record for record in control.checkpoints(job_id) if not record.bad]
     faults = []
     for record in sorted(good, key=lambda record: (record.lineage, record.step), reverse=True):
         try:
-            return evaluate_checkpoint(settings, job.spec, record.uri, record.manifest_sha256)
+            return measure(settings, job.spec, record.uri, record.manifest_sha256)
         except CorruptCheckpoint as error:
             faults.append(str(error))
     raise UserError(
@@ -63,33 +86,38 @@ def main(argv: Sequence[str]) -> int:
     parser = child.parser("elastic_core.train.process.evaluate", __doc__)
     parser.add_argument("--checkpoint", required=True, metavar="URI", help="its directory, relative to the store")
     parser.add_argument("--sha256", help="SHA-256 of its manifest, as the ledger has it")
+    parser.add_argument("--each", action="store_true", help="a figure of each held-out sample, and no metrics")
     parser.add_argument("--access", type=Path, metavar="DIR", help="folder of its access to the store, if it needs any")
     options = parser.parse_args(argv)
     access = RunDir(options.access).read(StoreAccess) if options.access else None
     return child.answer(
         options.output,
-        lambda: _evaluate(child.read_spec(options.spec), Settings(), options.checkpoint, options.sha256, access),
+        lambda: _evaluate(
+            child.read_spec(options.spec), Settings(), options.checkpoint, options.sha256, access, options.each
+        ),
     )
 
 
 def _evaluate(
-    spec: JobSpec, settings: Settings, uri: str, sha256: str | None, access: StoreAccess | None
-) -> dict[str, float]:
+    spec: JobSpec, settings: Settings, uri: str, sha256: str | None, access: StoreAccess | None, each: bool
+) -> dict[str, float] | list[float]:
     entry_points.check(spec.entry_point, settings.tasks)
     entry_points.reach(settings.project)
     from elastic_core.state.store_access.brokered_store import open_for_job
     from elastic_core.train.checkpoint.restore import read_weights
     from elastic_core.train.checkpoint.training_state import load_weights, seed_everything
-    from elastic_core.train.entry import model_and_evaluate
-    from elastic_core.train.steps.evaluating import measured
+    from elastic_core.train.entry import evaluates_each, model_and_evaluate
+    from elastic_core.train.steps.evaluating import each_measured, measured
 
     seed_everything(spec.seed)
-    model, evaluate = model_and_evaluate(entry_points.load(spec.entry_point, settings.tasks), spec)
-    if model is None or evaluate is None:
-        return {}
+    entry = entry_points.load(spec.entry_point, settings.tasks)
+    model, evaluate = model_and_evaluate(entry, spec)
+    figures = evaluates_each(entry, spec) if each else None
+    if model is None or (figures if each else evaluate) is None:
+        return [] if each else {}
     store = open_for_job(settings.store_url(), settings.s3_endpoint, access)
     load_weights(model, read_weights(store, uri, sha256))
-    return measured(evaluate, model)
+    return measured(evaluate, model) if figures is None else each_measured(figures, model)
 
 
 if __name__ == "__main__":

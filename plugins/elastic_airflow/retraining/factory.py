@@ -45,6 +45,7 @@ def retraining_dag(
     data: Snapshot | None = None,
     start_from: str = CHAMPION,
     margin: float = 0.0,
+    alpha: float | None = None,
     approval: bool = False,
     notifiers: Sequence[BaseNotifier] = (),
     **dag_arguments: Any,
@@ -60,6 +61,8 @@ def retraining_dag(
     :param start_from: "champion": its weights; "anew": a new model.
     :param margin: how much better than the champion's the new model's metric has to be, in the metric's unit, at least.
         0: better at all.
+    :param alpha: it also has to be better by more than chance, at this level (e.g. 0.05), on the held-out samples one
+        by one, of which the task's `evaluate_each` gives a figure. None: that is not asked.
     :param approval: a person has to approve in Airflow before a better model becomes champion.
     :param notifiers: told when a run ends, well or badly.
     :param dag_arguments: of Airflow's `DAG`.
@@ -70,6 +73,8 @@ def retraining_dag(
         raise ValueError(f"start_from is {start_from!r}; it must be {CHAMPION!r} or {ANEW!r}")
     if not margin >= 0:
         raise ValueError(f"margin is {margin}; it must be at least 0, in the unit of the task's metric")
+    if alpha is not None and not 0 < alpha < 1:
+        raise ValueError(f"alpha is {alpha}; it must be between 0 and 1, e.g. 0.05, or None")
     if drift is not None and cron is None and not assets:
         raise ValueError(f"{dag_id} looks for drift, and nothing starts it: give cron= (how often to look) or assets=")
     by_interval = any(word in json.dumps([spec, data.files if data else ""]) for word in INTERVAL_WORDS)
@@ -83,7 +88,7 @@ def retraining_dag(
         **{"catchup": False, "max_active_runs": 1, "tags": ["elastic"], **dag_arguments},
     )
     with dag:
-        _tasks(spec, drift, data, margin, approval, by_interval)
+        _tasks(spec, drift, data, margin, alpha, approval, by_interval)
     return dag
 
 
@@ -92,6 +97,7 @@ def _tasks(
     drift: Drift | None,
     data: Snapshot | None,
     margin: float,
+    alpha: float | None,
     approval: bool,
     by_interval: bool,
 ) -> None:
@@ -109,7 +115,9 @@ def _tasks(
     )
     job_id = "{{ ti.xcom_pull('train')['job_id'] }}"
     evaluate = EvaluateOperator(task_id="evaluate", job_id=job_id)
-    register = RegisterOperator(task_id="register", job_id=job_id, compare=True, margin=margin, hold=approval)
+    register = RegisterOperator(
+        task_id="register", job_id=job_id, compare=True, margin=margin, alpha=alpha, hold=approval
+    )
     plan >> train >> evaluate >> register
     if drift is not None:
         train >> RememberDataOperator(task_id="remember_data", job_id=job_id) >> register

@@ -22,6 +22,7 @@ from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form
 
 if TYPE_CHECKING:
     from elastic_core.protocol.http_client import HttpControl
+    from elastic_core.track.champions.paired_test import PairedTest
     from elastic_core.track.model_registry import RegisteredVersion
 
 ENDING_SECONDS = 60.0  # what a cancelled job's processes may take to be gone
@@ -101,14 +102,19 @@ class RegisterOperator(_AfterTraining):
     :param compare: measure the champion again on the candidate's held-out data, rather than trust the metrics that
         it was registered with. For data that has changed since.
     :param margin: how much better it has to be, in the metric's unit.
+    :param alpha: how likely chance alone may make it seem better, at most; needs `compare`, and the task's
+        `evaluate_each`. None: that is not asked.
     :param hold: a better one becomes `challenger`, and waits for somebody's word.
 
     Returns {"model", "version", "verdict", "better"}.
     """
 
-    def __init__(self, *, compare: bool = False, margin: float = 0.0, hold: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, compare: bool = False, margin: float = 0.0, alpha: float | None = None, hold: bool = False,
+        **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
-        self.compare, self.margin, self.hold = compare, margin, hold
+        self.compare, self.margin, self.alpha, self.hold = compare, margin, alpha, hold
 
     def execute(self, context: Any) -> dict[str, Any]:
         from elastic_core.track import model_registry  # imports mlflow
@@ -126,9 +132,10 @@ class RegisterOperator(_AfterTraining):
         if metric in metrics:
             known = holder is not None and holder.manifest_sha256
             rival = self._measure_champion(settings, job, holder) if known and self.compare else None
+            test = self._test(settings, control, job, holder) if known and self.compare else None
             mode = job.facts.metric_mode
             decision = model_registry.promote_if_better(
-                control, settings, name, version, metric, mode, metrics, rival, self.margin, self.hold
+                control, settings, name, version, metric, mode, metrics, rival, self.margin, self.hold, test
             )
             better, verdict = decision.promoted, str(decision)
         self.log.info("model %s version %s: %s", name, version, verdict)
@@ -142,6 +149,19 @@ class RegisterOperator(_AfterTraining):
         metrics = evaluate_checkpoint(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256)
         self.log.info("the champion, version %s, measured on the same held-out data: %s", holder.version, metrics)
         return metrics
+
+    def _test(
+        self, settings: Settings, control: HttpControl, job: JobStatus, holder: RegisteredVersion
+    ) -> PairedTest | None:
+        """Of both models on the same held-out samples, one by one."""
+        if self.alpha is None:
+            return None
+        from elastic_core.track.champions.paired_test import compared
+        from elastic_core.train.process.evaluate import evaluate_each, of_newest
+
+        new = of_newest(control, settings, job.job_id, evaluate_each)
+        old = evaluate_each(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256)
+        return compared(new, old, job.facts.metric_mode, self.alpha)
 
 
 class ReconcileOperator(ElasticOperator):

@@ -34,7 +34,7 @@ def test_the_shortest_pipeline_is_four_tasks() -> None:
 
 def test_drift_snapshot_and_approval_have_their_places() -> None:
     dag = retraining_dag(
-        "long", SPEC, assets=[Asset("a"), Asset("b")], approval=True, margin=0.01,
+        "long", SPEC, assets=[Asset("a"), Asset("b")], approval=True, margin=0.01, alpha=0.05,
         drift=Drift(sample=lambda _start, _end: DataFrame()), data=Snapshot(files="/data/*.csv", param="folder"),
     )  # fmt: skip
     assert edges(dag) == {
@@ -43,7 +43,7 @@ def test_drift_snapshot_and_approval_have_their_places() -> None:
         ("better", "approve"), ("approve", "promote"),
     }  # fmt: skip
     register = dag.get_task("register")
-    assert (register.margin, register.hold, register.compare) == (0.01, True, True)
+    assert (register.margin, register.alpha, register.hold, register.compare) == (0.01, 0.05, True, True)
     json.dumps(DagSerialization.to_dict(dag))
 
 
@@ -62,6 +62,7 @@ def test_a_spec_of_the_interval_gets_the_interval_that_has_ended() -> None:
         ({"start_from": "scratch"}, "start_from is 'scratch'; it must be 'champion' or 'anew'"),
         ({"margin": -0.1}, "margin is -0.1; it must be at least 0"),
         ({"margin": float("nan")}, "margin is nan"),
+        ({"alpha": 1.0}, "alpha is 1.0; it must be between 0 and 1"),
         ({"drift": Drift(sample=lambda _start, _end: DataFrame())}, "nothing starts it: give cron="),
     ],
 )

@@ -12,7 +12,7 @@ from elastic_core.protocol.records import JobFacts
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
-from elastic_core.train.process.evaluate import evaluate_checkpoint
+from elastic_core.train.process.evaluate import evaluate_checkpoint, evaluate_each
 from elastic_core.train.process.inspect import _facts, inspect_job
 from tests.state.conftest import ACCESS_KEY, BUCKET, SECRET_KEY, Server, credentials, rclone  # noqa: F401 - fixtures
 from tests.train.job import PROJECT
@@ -73,11 +73,22 @@ def test_checkpoint_is_measured_on_held_out_data_unless_it_is_corrupt(new_job):
     (commit,) = ledger.commits()
     found = evaluate_checkpoint(settings(job), job.job_spec(), commit.uri, commit.manifest_sha256)
     assert found == {"held_out": pytest.approx(commit.metrics["held_out"], rel=1e-6)}
+    each = evaluate_each(settings(job), job.job_spec(), commit.uri, commit.manifest_sha256)
+    assert len(each) == 8
+    assert sum(each) / 8 == pytest.approx(found["held_out"], rel=1e-6)
 
     for shard in (job.store / commit.uri).glob("*.safetensors"):
         shard.write_bytes(shard.read_bytes()[:3000])
     with pytest.raises(CorruptCheckpoint, match="was cut short"):
         evaluate_checkpoint(settings(job), job.job_spec(), commit.uri, commit.manifest_sha256)
+
+
+def test_figures_of_each_sample_are_asked_of_a_task_that_gives_them(new_job):
+    job = new_job(entry="recorded", total=64, params={"rows": 64})
+    assert job.run(1, 32) == [0]
+    (commit,) = job.ledger.commits()
+    with pytest.raises(UserError, match="gives no figure of each held-out sample.*give the task evaluate_each"):
+        evaluate_each(settings(job), job.job_spec(), commit.uri, commit.manifest_sha256)
 
 
 def test_a_checkpoint_in_s3_is_measured_by_a_process_without_its_credentials(
