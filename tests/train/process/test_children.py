@@ -87,7 +87,7 @@ def test_figures_of_each_sample_are_asked_of_a_task_that_gives_them(new_job):
     job = new_job(entry="recorded", total=64, params={"rows": 64})
     assert job.run(1, 32) == [0]
     (commit,) = job.ledger.commits()
-    with pytest.raises(UserError, match="gives no figure of each held-out sample.*give the task evaluate_each"):
+    with pytest.raises(UserError, match=r"gives no figure of each held-out sample.*give the task evaluate_each"):
         evaluate_each(settings(job), job.job_spec(), commit.uri, commit.manifest_sha256)
 
 
