@@ -173,14 +173,14 @@ MUTANTS = (
     ),
     _one(
         "a plan made from an old snapshot comes into force", 6, ALLOCATOR,
-        "    if row.version != snapshot.version:\n        return False\n", "",
+        "    if written is Written.DROPPED:\n        return written\n", "",
         f"{OF_ALLOCATOR}::test_a_plan_made_from_an_old_snapshot_is_dropped",
     ),
     _one(
         "what another process has decided is decided again",
         6,
         ALLOCATOR,
-        "    if row.decided_version == snapshot.version:\n",
+        "    if row.decided_version >= snapshot.version:\n",
         "    if False:\n",
         f"{OF_ALLOCATOR}::test_what_another_process_has_decided_meanwhile_is_not_decided_again",
     ),

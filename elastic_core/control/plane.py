@@ -87,7 +87,7 @@ class LedgerControl(JobActions):
         self._started_at = self._upkept_at = ledger.clock()
         self._caller: Caller | None = None
         self.settings = settings
-        self.allocator = Allocator(ledger, settings, decider=decider)
+        self.allocator = Allocator(ledger, settings, decider=decider, aside=aside)
         self.feed = LedgerFeed(ledger)
         self.meter = Meter(ledger)
 

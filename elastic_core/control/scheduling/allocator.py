@@ -4,6 +4,11 @@ Read a snapshot and its version; run the policy outside any lock; then, under th
 the version is still the same, and do at once what it allows. One decision is in flight at a time, over all
 processes; events that come meanwhile raise the version, and whoever decides goes on until nothing is left undecided.
 
+Where events come faster than plans are made, no plan would ever be of the moment. So after two that were dropped the
+next comes into force late: what it grants and revokes goes by the slots and leases of now, and what it has not seen is
+decided right after it. Whoever asked has a plan then, and does not wait for those that follow: they are made aside,
+with pauses as long as they take themselves.
+
 What only carries a plan out is no such event: a segment that the plan ended is committed, its processes are gone, its
 successor asks. The plan goes on then (`enforce.carry_on`), so that it is made once, not anew at each of its own steps.
 
@@ -17,6 +22,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from random import Random
 from typing import TypeVar
 
@@ -25,7 +31,7 @@ from sqlalchemy import select
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import KEPT, DecisionRow, SchedulingRow
 from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
-from elastic_core.control.scheduling.deciders import Decider, DecidesHere
+from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, at_once
 from elastic_core.control.scheduling.policy_process import NoAnswer
 from elastic_core.control.scheduling.predictors import STALE_SECONDS, Predictors
 from elastic_core.crashing import crash_here
@@ -47,6 +53,8 @@ T = TypeVar("T")
 FALL_BACK = "fair_share"
 AGAIN_SECONDS = 60.0
 MAX_ROUNDS = 50  # decisions in one go; what is left then, the next event or reconcile takes up
+DROPPED_BEFORE_LATE = 2
+MOST_PAUSE = 5.0  # seconds between decisions that follow each other
 log = get_logger(__name__)
 
 
@@ -56,6 +64,14 @@ class Decision:
     wanted: str
     failure: str | None
     seconds: float
+
+
+class Written(Enum):
+    """What became of a plan."""
+
+    DROPPED = "dropped"  # events came meanwhile
+    LATE = "late"  # in force, and they are to be decided on
+    OF_NOW = "of now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +98,9 @@ class Allocator:
         settings: Settings,
         fit: snapshots.Fit | None = None,
         decider: Decider | None = None,
+        aside: Aside = at_once,
     ) -> None:
-        self._ledger = ledger
+        self._ledger, self._aside = ledger, aside
         self._decider = decider or DecidesHere()
         self.predictors = Predictors(ledger, settings)
         self._fit = fit or self.predictors.model
@@ -114,17 +131,39 @@ class Allocator:
         return self._ledger.change(change_and_go_on)
 
     def decide_pending(self) -> None:
-        """Decide until no scheduling event is left undecided, or leave it to the process that is at it."""
+        """Decide until no scheduling event is left undecided, or a late plan is in force, or leave it to the process
+        that is at it."""
         crash_here("change.undecided")
         rounds = 0
         while rounds < MAX_ROUNDS and self._ledger.read(_is_undecided):
-            with self._ledger.deciding() as acquired:
-                if not acquired:
-                    return  # whoever is at it looks for what came meanwhile, once more after it has let go
-                crash_here("decision.claimed")
-                while not self._decide_once() and rounds < MAX_ROUNDS:
-                    rounds += 1
-            rounds += 1
+            written, tried = self._decide_in_turn(MAX_ROUNDS - rounds)
+            if written is None:
+                return  # whoever is at it looks for what came meanwhile, once more after it has let go
+            if written is Written.LATE:
+                self._aside(self._catch_up)
+                return
+            rounds += tried
+
+    def _catch_up(self) -> None:
+        """Aside, until no event is left undecided."""
+        for _ in range(MAX_ROUNDS):
+            started = time.monotonic()
+            if not self._ledger.read(_is_undecided) or self._decide_in_turn(MAX_ROUNDS)[0] is None:
+                return
+            time.sleep(min(time.monotonic() - started, MOST_PAUSE))
+
+    def _decide_in_turn(self, most: int) -> tuple[Written | None, int]:
+        """Until a plan is in force, which is late after some that were dropped. What became of the last, None where
+        another process is at it; and how many were made."""
+        with self._ledger.deciding() as acquired:
+            if not acquired:
+                return None, 0
+            crash_here("decision.claimed")
+            for made in range(1, most + 1):
+                written = self._decide_once(late=made > DROPPED_BEFORE_LATE)
+                if written is not Written.DROPPED:
+                    break
+            return written, made
 
     def wake(self) -> None:
         """Decide if the plan's own next time has come, or if a crash left an event undecided."""
@@ -132,14 +171,14 @@ class Allocator:
             self._ledger.change(_take_wake_up)
             self.decide_pending()
 
-    def _decide_once(self) -> bool:
-        """False when events came meanwhile and the plan was dropped."""
+    def _decide_once(self, late: bool) -> Written:
+        """`late`: the plan comes into force although events came meanwhile."""
         policy, snapshot = self._policy_and_snapshot()
         started = time.perf_counter()
         plan, failure = self._plan(policy, snapshot)
         decided = Decision(plan, policy, failure, time.perf_counter() - started)
         crash_here("decision.unwritten")
-        written = self._ledger.change(lambda tx: _write(tx, snapshot, decided))
+        written = self._ledger.change(lambda tx: _write(tx, snapshot, decided, late))
         crash_here("decision.written")
         return written
 
@@ -230,15 +269,14 @@ def _take_wake_up(tx: Tx) -> None:
         tx.trigger = "the plan's own wake-up"
 
 
-def _write(tx: Tx, snapshot: Snapshot, decided: Decision) -> bool:
+def _write(tx: Tx, snapshot: Snapshot, decided: Decision, late: bool) -> Written:
     """Under the scheduling lock: the plan comes into force, or is dropped because the ledger has moved on."""
     row = tx.scheduling()
-    if row.version != snapshot.version:
-        return False
-    if row.decided_version == snapshot.version:
-        return (
-            True  # by another process, after this one saw that it was to be decided and before it claimed the right to
-        )
+    written = Written.OF_NOW if row.version == snapshot.version else Written.LATE if late else Written.DROPPED
+    if written is Written.DROPPED:
+        return written
+    if row.decided_version >= snapshot.version:
+        return written  # by another process, since this one saw that it was to be decided
     plan = decided.plan
     decision = DecisionRow(
         version=snapshot.version,
@@ -260,7 +298,7 @@ def _write(tx: Tx, snapshot: Snapshot, decided: Decision) -> bool:
         row.policy, row.policy_state = decided.wanted, dict(plan.state)
     row.decided_version = snapshot.version
     row.wake_at = min((t for t in (plan.wake_at, check_at) if t is not None), default=None)
-    return True
+    return written
 
 
 def replay(tx: Tx, decision_id: int) -> Replay:

@@ -162,6 +162,63 @@ def test_a_plan_made_from_an_old_snapshot_is_dropped(plane: LedgerControl, scrip
         assert status.allocation.num_slots == 2
 
 
+def test_where_events_come_faster_than_plans_the_third_is_in_force_late_and_the_rest_is_decided_after_it(
+    plane: LedgerControl, scripted: Scripted, ledger_url: str
+) -> None:
+    """While the policy thinks, another job arrives and asks, five times over."""
+    late: list[Callable[[], None]] = []
+    plane.allocator._aside = late.append
+
+    def meanwhile(snapshot: Snapshot, rng: Random) -> Plan:
+        if (number := len(scripted.asked)) <= 5:
+            plane.submit(f"job-{number}", a_spec(slots=(1, 1)), FACTS)
+            plane.acquire(f"job-{number}__seg_0")
+        return FairShare().decide(snapshot, rng)
+
+    scripted.plan = meanwhile
+    scripted.asked.clear()
+    plane.acquire("job-a__seg_0")
+    assert [len(snapshot.jobs) for snapshot in scripted.asked] == [1, 2, 3]
+    (*_, (version,)) = decisions(ledger_url, "version")
+    assert version == scripted.asked[2].version
+    states = [plane.job(job_id).segment_state for job_id in ("job-a", "job-1", "job-2", "job-3")]
+    assert states == [*[SegmentState.GRANTED] * 3, SegmentState.WAITING], "the third plan did not know the last"
+    (rest,) = late
+    rest()
+    assert [job.segment_state for job in plane.jobs()] == [*[SegmentState.GRANTED] * 4, *[SegmentState.WAITING] * 2]
+    assert len(scripted.asked[-1].jobs) == 6
+
+
+def test_a_late_plan_gives_nothing_to_who_has_ended_and_nothing_of_a_node_that_has_left(
+    plane: LedgerControl, scripted: Scripted
+) -> None:
+    late: list[Callable[[], None]] = []
+    plane.allocator._aside = late.append
+
+    def meanwhile(snapshot: Snapshot, rng: Random) -> Plan:
+        number = len(scripted.asked)
+        if number == 1:
+            plane.submit("job-b", a_spec(slots=(1, 2)), FACTS)
+            plane.acquire("job-b__seg_0")
+        elif number == 2:
+            plane.decide("an event")
+        elif number == 3:
+            plane.cancel("job-b", "enough")
+            plane.set_cluster(a_cluster({"node-a": 2}))
+        return FairShare().decide(snapshot, rng)
+
+    scripted.plan = meanwhile
+    scripted.asked.clear()
+    plane.acquire("job-a__seg_0")
+    assert [len(snapshot.jobs) for snapshot in scripted.asked] == [1, 2, 2]
+    for rest in (lambda: None, *late):
+        rest()
+        held = plane.job("job-a").allocation
+        assert held is not None
+        assert {slot.node for slot in held.slots} == {"node-a"}
+        assert plane.job("job-b").allocation is None
+
+
 def test_every_decision_can_be_made_again_from_its_record(plane: LedgerControl, ledger_url: str) -> None:
     order = Life(plane, plane.trainer, "job-a").start()
     plane.submit("job-b", a_spec(), FACTS)
