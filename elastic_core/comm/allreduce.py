@@ -3,8 +3,8 @@
 A ring sums an element in an order that depends on its position in the bucket, and DDP rebuilds its buckets
 after the first step after every start. `OrderedAllReduce` therefore sums every element in the order of ranks,
 wherever it lies: ranks swap chunks, each sums its chunk, and sends the sum to all (`piecewise`). Two facts keep that
-cheap: for two ranks any order gives the same bits (a + b == b + a), so the backend's own all-reduce does; small buckets
-are gathered whole, one round trip instead of two. Both give the same bits as the chunks.
+cheap: for two ranks any order gives the same bits (a + b == b + a), so the backend's own all-reduce does, of several
+buckets at once; small buckets are gathered whole, one round trip instead of two. Both give the same bits as the chunks.
 """
 
 from __future__ import annotations
@@ -46,6 +46,14 @@ class OrderedAllReduce(HookedAlgorithm):
         if self._among is None and buffer.numel() < _GATHER_BELOW:
             return self._gather_whole(buffer)
         return sum_flat(buffer, self._group, self._among)
+
+    def begin(self, buffer: Tensor) -> Future[Tensor] | None:
+        """Two ranks: several buckets are under way at once, which a link with latency rewards."""
+        if self._world != 2 or self._among is not None or self._hierarchy is not None or buffer.device.type == "cuda":
+            return None
+        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        begun: Future[Tensor] = work.get_future().then(_first)
+        return begun
 
     def _gather_whole(self, buffer: Tensor) -> Tensor:
         parts = buffer.new_empty(self._world, buffer.numel())

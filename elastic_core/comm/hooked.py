@@ -76,6 +76,7 @@ class HookedAlgorithm(ABC):
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._joint: Tensor | None = None  # where buckets are put together
         self.bucket_bytes: int | None = None  # DDP's buckets are put together to so many; None: as they come
         self._last_ready = 0.0
         self._wait_seconds = 0.0
@@ -98,6 +99,11 @@ class HookedAlgorithm(ABC):
     def swap(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
         """As `piecewise.swap`, by rank among those that exchange."""
         swap(sends, receives, self._group, self._among)
+
+    def begin(self, buffer: Tensor) -> Future[Tensor] | None:  # noqa: ARG002 - of those that can
+        """Start the sum of a flat bucket, in place, so that the next one's may start before it has ended. None:
+        `reduce_bucket` makes it, one bucket after another. Runs on the exchange thread."""
+        return None
 
     def reduce_bucket(self, bucket: Bucket) -> Tensor:
         """The same for algorithms that treat parameters by their shapes, or keep something of each."""
@@ -208,16 +214,30 @@ class HookedAlgorithm(ABC):
         """Buckets of one dtype, at once."""
         try:
             self._await(items[-1])
-            bucket = items[0].bucket if len(items) == 1 else _together([item.bucket for item in items])
+            bucket = items[0].bucket if len(items) == 1 else self._together([item.bucket for item in items])
             if self._weight != 1.0:
                 bucket.buffer.mul_(self._weight)
-            reduced = self.reduce_bucket(bucket)
+            begun = self.begin(bucket.buffer) if len(items) == 1 else None
+            reduced = self.reduce_bucket(bucket) if begun is None else bucket.buffer
         except Exception as error:  # noqa: BLE001 - handed to backward, which raises it on the main thread
-            self._failure = explained(error, f"the exchange of gradients by {self.name}")
-            for item in items:
-                item.future.set_exception(self._failure)  # type: ignore[arg-type]  # torch's annotation is wrong
+            self._fail(items, error)
             return
-        if bucket.last:
+        if begun is None:
+            self._end(items, reduced)
+        else:
+            begun.add_done_callback(lambda done: self._end_begun(items, done))
+
+    def _end_begun(self, items: Sequence[_Item], done: Future[Tensor]) -> None:
+        """On a thread of the backend."""
+        try:
+            reduced = done.value()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(items, error)
+        else:
+            self._end(items, reduced)
+
+    def _end(self, items: Sequence[_Item], reduced: Tensor) -> None:
+        if items[-1].bucket.last:
             self._wait_seconds += time.perf_counter() - self._last_ready
         if len(items) == 1:
             items[0].future.set_result(reduced)
@@ -226,12 +246,32 @@ class HookedAlgorithm(ABC):
         for item, part in zip(items, parts, strict=True):
             item.future.set_result(item.bucket.buffer.copy_(part))
 
+    def _fail(self, items: Sequence[_Item], error: Exception) -> None:
+        self._failure = explained(error, f"the exchange of gradients by {self.name}")
+        for item in items:
+            item.future.set_exception(self._failure)  # type: ignore[arg-type]  # torch's annotation is wrong
+
     def _await(self, item: _Item) -> None:
         """Until its gradients are computed, and those of all before it."""
         if item.computed is not None:
             item.computed.synchronize()
             if item.bucket.last:
                 self._last_ready = time.perf_counter()
+
+    def _together(self, buckets: Sequence[Bucket]) -> Bucket:
+        """One after another in one buffer, a copy; of no use any more when the next ones are put together."""
+        own, size = buckets[0].buffer, sum(bucket.buffer.numel() for bucket in buckets)
+        if self._joint is None or self._joint.dtype != own.dtype or self._joint.numel() < size:
+            self._joint = own.new_empty(size)  # kept: memory that is new is dear
+        buffer, gradients, first = self._joint[:size], {}, 0
+        torch.cat([bucket.buffer for bucket in buckets], out=buffer)
+        for bucket in buckets:
+            begin = first - bucket.buffer.storage_offset()
+            for name, gradient in bucket.gradients.items():
+                place = begin + gradient.storage_offset()
+                gradients[name] = buffer[place : place + gradient.numel()].view(gradient.shape)
+            first += bucket.buffer.numel()
+        return Bucket(buffer, gradients, buckets[-1].last)
 
 
 def _end_of_work(device: torch.device) -> torch.cuda.Event | None:
@@ -247,15 +287,3 @@ def _own_stream(device: torch.device) -> AbstractContextManager[object]:
     if device.type != "cuda":
         return nullcontext()
     return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
-
-
-def _together(buckets: Sequence[Bucket]) -> Bucket:
-    """One after another in one buffer, a copy."""
-    buffer, gradients, first = torch.cat([bucket.buffer for bucket in buckets]), {}, 0
-    for bucket in buckets:
-        begin = first - bucket.buffer.storage_offset()
-        for name, gradient in bucket.gradients.items():
-            place = begin + gradient.storage_offset()
-            gradients[name] = buffer[place : place + gradient.numel()].view(gradient.shape)
-        first += bucket.buffer.numel()
-    return Bucket(buffer, gradients, buckets[-1].last)

@@ -31,15 +31,16 @@ SHOWN = {
 def jobs(control: LedgerControl, clock: FakeClock) -> LedgerControl:
     """Finished, cancelled before and after steps, running at two speeds, by progress, waiting, and paused."""
     progress = {"samples": 2_000, "measure": "progress"}
-    for name, more in (("done", {}), ("gone", {"priority": 2}), ("slow", {"slots": (1, 1)}), ("quick", {}),
+    for name, more in (("done", {}), ("gone", {"priority": 2}), ("slow", {}), ("quick", {}),
                        ("scaled", {"work": progress}), ("waits", {"slots": (4, 4)}), ("rests", {})):  # fmt: skip
-        control.submit(name, a_spec(**{"slots": (1, 2), **more}), FACTS)
+        control.submit(name, a_spec(**{"slots": (1, 1), **more}), FACTS)
         clock.advance(5)
     done, gone = Life(control, control.trainer, "done").start(), Life(control, control.trainer, "gone").start()
     control.trainer(done.token).commit(a_commit(done, 1000, finished=True))
     Life(control, control.trainer, "done", {done.origin_epoch: done.agent_token}).leave(done, "finished")
     control.trainer(gone.token).commit(a_commit(gone, 400))
     control.cancel("gone", "enough")
+    Life(control, control.trainer, "gone", {gone.origin_epoch: gone.agent_token}).leave(gone, "boundary")
     for name, seconds in (("slow", 1.0), ("quick", 0.01), ("scaled", 0.1)):
         order = Life(control, control.trainer, name).start()
         trainer = control.trainer(order.token)

@@ -56,12 +56,12 @@ class Sized:
 
     def exchanges(self) -> int:
         """In a step, as they are now."""
-        exact, counted = OrderedAllReduce.reduce, []
-        OrderedAllReduce.reduce = lambda algorithm, buffer: (counted.append(buffer), exact(algorithm, buffer))[1]
+        exact, counted = OrderedAllReduce._exchange, []
+        OrderedAllReduce._exchange = lambda algorithm, items: (counted.append(items), exact(algorithm, items))[1]
         try:
             self.step()
         finally:
-            OrderedAllReduce.reduce = exact
+            OrderedAllReduce._exchange = exact
         return len(counted)
 
 
