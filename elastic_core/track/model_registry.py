@@ -12,7 +12,6 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +27,7 @@ from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import facts
+from elastic_core.track.champions.judging import Decision, RegisteredVersion, judge
 from elastic_core.track.champions.model_aliases import CHAMPION, Moved, move_champion, name_challenger
 from elastic_core.track.champions.paired_test import PairedTest
 from elastic_core.track.export import read_model
@@ -36,41 +36,6 @@ from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_runs import Runs, talking_to_mlflow
 
 MOST_RIVALS = 10  # how often another job may move the champion while one is judged
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredVersion:
-    """A version of a registered model, as the ledger has it. `metrics` are those given at registration (held-out data).
-
-    Of a version that no job of the ledger has registered only name and number are known.
-    """
-
-    name: str
-    version: str
-    job_id: str = ""
-    step: int = 0
-    checkpoint_uri: str = ""
-    manifest_sha256: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.version
-
-    @property
-    def uri(self) -> str:
-        """For `mlflow.pyfunc.load_model`."""
-        return f"models:/{self.name}/{self.version}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Whether the candidate is champion now, and why, in words."""
-
-    promoted: bool
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 def register_model(
@@ -242,44 +207,6 @@ def promote_if_better(
 def promote(settings: Settings, name: str, version: str) -> Moved:
     """The version is the champion from now on, and the challenger no more. Raises as `move_champion`."""
     return move_champion(_client(settings), name, version)
-
-
-def judge(
-    candidate: str,
-    metric: str,
-    mode: str,
-    candidate_metrics: Mapping[str, float],
-    holder: RegisteredVersion | None,
-    holder_metrics: Mapping[str, float] | None,
-    margin: float = 0.0,
-    test: PairedTest | None = None,
-) -> Decision:
-    """The decision alone. A value that is not a number is worse than any number."""
-    if mode not in ("min", "max"):
-        raise UserError(f"mode is {mode!r}; it must be 'min' or 'max'.")
-    if metric not in candidate_metrics:
-        measured = ", ".join(sorted(candidate_metrics)) or "nothing"
-        return Decision(
-            promoted=False,
-            reason=f"version {candidate} was not measured at {metric}, only at {measured}: not promoted. The task's "
-            "evaluate must return its metric",
-        )
-    new = candidate_metrics[metric]
-    if math.isnan(new):
-        return Decision(promoted=False, reason=f"version {candidate} has {metric} {new}: not promoted")
-    if holder is None:
-        return Decision(promoted=True, reason=f"version {candidate} ({metric} {new:.6g}) is the first champion")
-    old = (holder.metrics if holder_metrics is None else holder_metrics).get(metric, math.nan)
-    gain = old - new if mode == "min" else new - old
-    better = math.isnan(old) or (gain > 0 and gain >= margin)
-    words = "is better than" if better else "is not better than"
-    if margin and not math.isnan(old):
-        words = f"is {'' if better else 'not '}better by {margin:.6g} than"
-    comparison = f"version {candidate} ({metric} {new:.6g}) {words} version {holder.version} ({metric} {old:.6g})"
-    if better and test is not None:
-        better = test.significant
-        comparison += f", {'and by more than chance' if better else 'but maybe by chance'} ({test})"
-    return Decision(promoted=better, reason=f"{comparison}: {'promoted' if better else 'the champion stays'}")
 
 
 def choose_checkpoint(checkpoints: Sequence[CheckpointRecord], job: JobStatus, which: str) -> CheckpointRecord:

@@ -21,13 +21,12 @@ from elastic_core.protocol.records import CheckpointRecord, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.state.format.checkpoint_format import CheckpointHeader, checkpoint_uri, write_manifest, write_shard
 from elastic_core.state.stores.store_urls import open_store
+from elastic_core.track.champions.judging import RegisteredVersion, judge
 from elastic_core.track.champions.paired_test import PairedTest
 from elastic_core.track.model_registry import (
-    RegisteredVersion,
     champion,
     champion_checkpoint,
     choose_checkpoint,
-    judge,
     promote,
     promote_if_better,
     register_model,

@@ -22,8 +22,8 @@ from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form
 
 if TYPE_CHECKING:
     from elastic_core.protocol.http_client import HttpControl
+    from elastic_core.track.champions.judging import RegisteredVersion
     from elastic_core.track.champions.paired_test import PairedTest
-    from elastic_core.track.model_registry import RegisteredVersion
 
 ENDING_SECONDS = 60.0  # what a cancelled job's processes may take to be gone
 AT_WORK = ("scheduled", "queued", "running")  # states of a task that will look at its job without being asked

@@ -84,7 +84,7 @@ def test_checkpoint_is_measured_on_held_out_data_unless_it_is_corrupt(new_job):
 
 
 def test_figures_of_each_sample_are_asked_of_a_task_that_gives_them(new_job):
-    job = new_job(entry="recorded", total=64, params={"rows": 64})
+    job = new_job(entry="recorded", total=64, params={"rows": 96})
     assert job.run(1, 32) == [0]
     (commit,) = job.ledger.commits()
     with pytest.raises(UserError, match=r"gives no figure of each held-out sample.*give the task evaluate_each"):
