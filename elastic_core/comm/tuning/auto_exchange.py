@@ -176,9 +176,12 @@ class AutoExchange:
             seconds, sent = self._of_first([cost.seconds, cost.sent_bytes])
             before = self._figures.get(name, ExchangeFigures(algorithm=name))
             self._figures[name] = replace(before, predicted_seconds=seconds, predicted_bytes=sent)
-        faster = [f.algorithm for f in sorted(self._figures.values(), key=_predicted)
+        faster = [f for f in sorted(self._figures.values(), key=_predicted)
                   if f.algorithm != EXACT and _predicted(f) <= WORTH * exact_seconds]  # fmt: skip
-        return faster[:TRIED_BESIDE]
+        different: dict[float | None, str] = {}  # by bytes: of those that send as many, one is tried
+        for figures in faster:
+            different.setdefault(figures.predicted_bytes, figures.algorithm)
+        return list(different.values())[:TRIED_BESIDE]
 
     def _choose(self) -> None:
         exact = self._figures[EXACT].measured_seconds

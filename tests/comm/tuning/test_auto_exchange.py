@@ -64,6 +64,7 @@ def fastest(rank: int, world: int) -> None:
     tried = chosen.order[:-1]
     assert tried[0] == "allreduce", "the exact sum is tried first"
     assert len(tried) == len(set(tried)) == 1 + TRIED_BESIDE
+    assert not {"fp16", "bf16"} <= set(tried), "which send the same bytes"
     assert chosen.steps == A_TRIAL * len(tried)
     assert chosen.exchange.in_force == min(tried, key=lambda name: seconds[name])
     figures = {figures.algorithm: figures for figures in chosen.exchange.tried}
