@@ -165,7 +165,7 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(default=90.0, gt=0, description="life of a lease without a heartbeat")
     heartbeat_seconds: float = 2.0
     heartbeats_per_second: float = Field(
-        default=100.0,
+        default=50.0,
         gt=0,
         description="heartbeats that all jobs together send in a second, at most: with more jobs each sends them, and "
         "reports what it measured, at longer intervals, up to a quarter of lease_seconds",

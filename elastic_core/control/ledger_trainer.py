@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from elastic_core.control.heartbeat_pace import HeartbeatPace
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.scheduling.allocator import Allocator, is_due
 from elastic_core.control.scheduling.deciders import Aside
+from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.transitions import endings, node_health, progress
 from elastic_core.control.transitions.commits import commit as make_commit
 from elastic_core.control.transitions.handover import is_planned
@@ -32,18 +32,18 @@ class LedgerTrainer:
 
     def __init__(
         self, ledger: Ledger, allocator: Allocator, decide: Callable[[str], object], aside: Aside,
-        pace: HeartbeatPace, tokens: TrainerTokens, claims: Claims,
+        lately: SeenLately, tokens: TrainerTokens, claims: Claims,
     ) -> None:  # fmt: skip
         """`decide`: for a reason; `aside`: what nobody waits for."""
         self._ledger, self._allocator, self._decide, self._aside = ledger, allocator, decide, aside
-        self._pace = pace
+        self._lately = lately
         self._tokens = tokens
         self._claims = claims
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         self._check()
         answer, due = self._ledger.write(
-            lambda tx: (progress.heartbeat(tx, self._tokens, self._claims, beat, self._pace.seconds(tx)), is_due(tx))
+            lambda tx: (progress.heartbeat(tx, self._tokens, self._claims, beat, self._lately), is_due(tx))
         )
         if due:  # aside: a heartbeat is answered while a policy thinks, or hangs
             self._aside(lambda: self._try_to_decide(self._allocator.wake))

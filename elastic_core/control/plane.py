@@ -11,7 +11,6 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from elastic_core.control.heartbeat_pace import HeartbeatPace
 from elastic_core.control.job_actions import JobActions
 from elastic_core.control.job_list import JobsWanted, page_of
 from elastic_core.control.ledger import finished, forecast_rows, history, reads
@@ -23,6 +22,7 @@ from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
 from elastic_core.control.scheduling.policy_process import PolicyProcess
+from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.teams import audit_trail
 from elastic_core.control.teams.permissions import About, Action
 from elastic_core.control.transitions import (
@@ -83,7 +83,7 @@ class LedgerControl(JobActions):
         self.aside = aside
         self._runs = runs
         self._tokens = TrainerTokens(trainer_secret)
-        self._pace = HeartbeatPace(settings)
+        self._lately = SeenLately(settings)
         self._started_at = self._upkept_at = ledger.clock()
         self._caller: Caller | None = None
         self.settings = settings
@@ -111,7 +111,7 @@ class LedgerControl(JobActions):
     def trainer(self, token: str) -> LedgerTrainer:
         """Raises `Unauthorized` for a token that is not ours."""
         claims = self._tokens.read(token)
-        return LedgerTrainer(self._ledger, self.allocator, self.decide, self.aside, self._pace, self._tokens, claims)
+        return LedgerTrainer(self._ledger, self.allocator, self.decide, self.aside, self._lately, self._tokens, claims)
 
     # jobs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import ceil
 
 from sqlalchemy import BindParameter, bindparam, func, select, text
@@ -27,10 +28,12 @@ from elastic_core.domain import (
     ExchangeFallback,
     JobState,
     Layout,
+    Limits,
     SegmentState,
     Target,
     from_json,
 )
+from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.forecasts import Forecast
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus, Pause, SegmentStatus
 from elastic_core.spec import JobSpec
@@ -70,7 +73,30 @@ def pause_of(job: JobRow) -> Pause | None:
 
 def spec_in_force(job: JobRow) -> JobSpec:
     """The job's spec with what was set since."""
-    return changes_of(job).applied(from_json(JobSpec, job.spec))
+    return _spec(dumps(job.spec), dumps(job.changes))
+
+
+def spec_of(job: JobRow) -> JobSpec:
+    """As it was submitted."""
+    return _spec(dumps(job.spec), "null")
+
+
+def limits_in_force(job: JobRow) -> Limits:
+    """Of the spec in force, without the model of a placed job."""
+    return _limits(dumps(job.spec), dumps(job.changes))
+
+
+@lru_cache(maxsize=8192)
+def _spec(spec: str, changes: str) -> JobSpec:
+    """Of the texts that the ledger keeps: they are read with every decision and every page, and checking one takes a
+    millisecond."""
+    parsed, changed = from_json(JobSpec, loads(spec)), loads(changes)
+    return parsed if changed is None else from_json(JobChanges, changed).applied(parsed)
+
+
+@lru_cache(maxsize=8192)
+def _limits(spec: str, changes: str) -> Limits:
+    return _spec(spec, changes).limits()
 
 
 def segment_status(row: SegmentRow, lease: LeaseRow | None) -> SegmentStatus:
@@ -215,7 +241,7 @@ def _job_status(
     # Of the live lease, what is not committed yet is shown, too.
     last = beat if beat is not None and (head is None or beat.step > head.step) else head
     step, samples = (last.step, last.samples) if last is not None else (0, 0)
-    spec, held = from_json(JobSpec, job.spec), allocation(lease) if lease is not None else None
+    spec, held = spec_of(job), allocation(lease) if lease is not None else None
     done, left = samples, max(0, job.total_samples - samples)
     if forecast is not None and forecast.lineage != job.lineage:
         forecast = None

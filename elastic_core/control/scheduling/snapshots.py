@@ -18,7 +18,7 @@ from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.nodes import nodes_to_decide_on, queues
 from elastic_core.control.ledger.profiles import noise_scales, pasts, placed_speeds, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
-from elastic_core.control.ledger.views import last_segments, live_leases, pause_of, spec_in_force
+from elastic_core.control.ledger.views import last_segments, limits_in_force, live_leases, pause_of, spec_in_force
 from elastic_core.domain import (
     EXACT,
     JobState,
@@ -159,7 +159,7 @@ def _records(
 def submission(job: JobRow, spec: JobSpec) -> Submission:
     """`spec`: the one in force."""
     pause = pause_of(job)
-    limits = limits_of(spec, from_json(JobFacts, job.facts))
+    limits = limits_of(spec, from_json(JobFacts, job.facts)) if spec.places_layers else limits_in_force(job)
     if job.exchange_fallback is not None:
         limits = replace(limits, comm=EXACT)
     return Submission(

@@ -5,7 +5,7 @@ A final commit does it; a heartbeat's answer foretells it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from elastic_core.control.ledger import leases
@@ -32,7 +32,10 @@ class Handover:
         )  # fmt: skip
 
 
-def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None) -> Handover | None:
+def plan_handover(
+    tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None,
+    free_slots: Callable[[Tx], Sequence[Slot]] = leases.free_slots,
+) -> Handover | None:  # fmt: skip
     """None when the processes have to stop. `ready`: not held, and a worker waits for each; None: never resize.
 
     A job whose target is to grow, but into slots that are not free or for which no workers wait yet, keeps what it has.
@@ -44,7 +47,7 @@ def plan_handover(tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[
     leaves = set_aside_nodes(tx) & {slot.node for slot in held.slots}
     if as_held(target, held) and not leaves:
         return Handover(target, held.slots)
-    free = leases.free_slots(tx)
+    free = free_slots(tx)
     slots = places_in_place(target, held, free, leaves) if ready is not None else None
     if slots is not None and {*slots} <= {*held.slots, *(ready or ())}:
         return Handover(target, slots)
@@ -85,10 +88,10 @@ def is_planned(tx: Tx, segment: SegmentRow) -> bool:
     return segment.revoked_by == "plan" or (as_held(target, held) and target.global_batch != held.global_batch)
 
 
-def stays_as_it_is(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> bool:
+def stays_as_it_is(tx: Tx, segment: SegmentRow, lease: LeaseRow, free_slots: Callable[[Tx], Sequence[Slot]]) -> bool:
     """As targets are now, and as long as no further workers are ready, the next segment gets what this one has.
 
     No more than a guess: only the final commit decides.
     """
-    handover = plan_handover(tx, segment, lease, ready=())
+    handover = plan_handover(tx, segment, lease, (), free_slots)
     return handover is not None and handover.allocation == leases.allocation(lease)

@@ -25,6 +25,7 @@ from elastic_core.control.ledger.tables import (
     SegmentRow,
     TargetRow,
 )
+from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.transitions.handover import places_in_place, stays_as_it_is
 from elastic_core.domain import JobState, Observation, SegmentState, Slot, Target, from_json, to_json
 from elastic_core.errors import Fenced, UserError
@@ -57,9 +58,8 @@ def _why_over(tx: Tx, claims: Claims) -> str:
     return f"is over ({lease.release_reason or lease.fence_reason})"
 
 
-def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat, next_in: float) -> HeartbeatAnswer:
-    """Renews the lease of the chain, also for an older epoch of it: the beat may cross a commit's answer. `next_in`:
-    seconds, as the answer says."""
+def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat, lately: SeenLately) -> HeartbeatAnswer:
+    """Renews the lease of the chain, also for an older epoch of it: the beat may cross a commit's answer."""
     lease = leases.live_of_origin(tx, claims.origin_epoch)
     if lease is None or lease.fenced_at is not None:
         return _answer_without_lease(tx, claims, lease)
@@ -76,19 +76,19 @@ def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat, ne
         reason=reason,
         lease_seconds=tx.settings.lease_seconds,
         token=issue(tokens, lease, tx.now) if renew else None,
-        slots=_slots_after_boundary(tx, segment, lease) if directive is Directive.BOUNDARY else (),
-        heartbeat_seconds=next_in,
-        steady=stays_as_it_is(tx, segment, lease),
+        slots=_slots_after_boundary(tx, segment, lease, lately) if directive is Directive.BOUNDARY else (),
+        heartbeat_seconds=lately.seconds(tx),
+        steady=stays_as_it_is(tx, segment, lease, lately.free_slots),
     )
 
 
-def _slots_after_boundary(tx: Tx, segment: SegmentRow, lease: LeaseRow) -> tuple[Slot, ...]:
+def _slots_after_boundary(tx: Tx, segment: SegmentRow, lease: LeaseRow, lately: SeenLately) -> tuple[Slot, ...]:
     """On which slots the same processes could go on after the boundary that was asked for; () if they have to end."""
     row = tx.session.get(TargetRow, segment.job_id)
     if segment.revoked_by is None or not SegmentState(segment.state).open or row is None:
         return ()
     target, held = from_json(Target, row.target), leases.allocation(lease)
-    return places_in_place(target, held, leases.free_slots(tx), set_aside_nodes(tx)) or ()
+    return places_in_place(target, held, lately.free_slots(tx), set_aside_nodes(tx)) or ()
 
 
 def _answer_without_lease(tx: Tx, claims: Claims, lease: LeaseRow | None) -> HeartbeatAnswer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -21,7 +22,8 @@ from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.rest.answers import JobLog
 from elastic_core.settings import Settings
 
-KEEP_SECONDS = 1.0
+KEEP_SECONDS = 1.0  # at least, and
+KEEP_TIMES = 4.0  # as long as making it took: pages take no more than a fifth of a core, however many jobs there are
 REPORT_SECONDS, REPORT_JOBS = 30.0, 1000  # how forecasts turned out: read so often, over so many jobs
 MOST_ACTIONS = 1000  # that are read for all jobs shown
 LOG_BYTES = 64 * 2**10  # of the end of a log, with which looking at it begins
@@ -35,14 +37,29 @@ class OverviewReader:
         self._control, self._settings = control, settings
         self._lock = threading.Lock()
         self._cached: dict[int, Overview] = {}
+        self._keep_seconds = KEEP_SECONDS
         self._report: tuple[float, ForecastReport] | None = None
 
     def read(self, minutes: int) -> Overview:
-        with self._lock:
-            cached = self._cached.get(minutes)
-            if cached is None or not 0 <= self._control.now() - cached.now <= KEEP_SECONDS:
-                cached = self._cached[minutes] = self._read(minutes)
+        cached = self._cached.get(minutes)
+        if cached is not None and self._is_kept(cached):
             return cached
+        if not self._lock.acquire(blocking=cached is None):
+            assert cached is not None
+            return cached  # another request is making the next one
+        try:
+            cached = self._cached.get(minutes)
+            if cached is None or not self._is_kept(cached):
+                started = time.monotonic()
+                cached = self._cached[minutes] = self._read(minutes)
+                took = time.monotonic() - started
+                self._keep_seconds = max(KEEP_SECONDS, took * (1 + KEEP_TIMES))  # from its beginning
+            return cached
+        finally:
+            self._lock.release()
+
+    def _is_kept(self, cached: Overview) -> bool:
+        return 0 <= self._control.now() - cached.now <= self._keep_seconds
 
     def _read(self, minutes: int) -> Overview:
         control, now = self._control, self._control.now()
