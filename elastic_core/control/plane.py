@@ -87,7 +87,7 @@ class LedgerControl(JobActions):
         self._started_at = self._upkept_at = ledger.clock()
         self._caller: Caller | None = None
         self.settings = settings
-        self.allocator = Allocator(ledger, settings, decider=decider, aside=aside, many=self._lately.many)
+        self.allocator = Allocator(ledger, settings, decider=decider, aside=aside)
         self.feed = LedgerFeed(ledger)
         self.meter = Meter(ledger)
 
@@ -235,7 +235,6 @@ class LedgerControl(JobActions):
         self.allocator.predictors.refresh()
         self.allocator.predictors.renew()
         self.allocator.wake()
-        self.allocator.make_up()
         done = self._upkeep()
         return self._ledger.read(
             lambda tx: ReconcileAnswer(

@@ -22,7 +22,7 @@ from elastic_core.domain import Slot
 from elastic_core.settings import Settings
 
 LOOK_EVERY_SECONDS = 1.0
-MANY = 64  # live leases
+MANY = 64  # live leases, from which on free slots are not looked up for each heartbeat
 _OF_LEASE = 0.25  # of a lease's life, at most
 _LIVE = select(func.count()).select_from(LeaseRow).where(LeaseRow.released_at.is_(None))
 
@@ -39,12 +39,8 @@ class SeenLately:
         """Until a job's next heartbeat."""
         return seconds_between(self._live(tx), self._settings)
 
-    def many(self, tx: Tx) -> bool:
-        """Whether so many jobs hold slots that what looks at all of them is not done for each."""
-        return self._live(tx) >= MANY
-
     def free_slots(self, tx: Tx) -> Sequence[Slot]:
-        if not self.many(tx):
+        if self._live(tx) < MANY:
             return leases.free_slots(tx)
         free = self._free
         if free is None or not _lately(free[0], tx):

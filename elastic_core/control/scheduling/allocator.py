@@ -31,7 +31,7 @@ from sqlalchemy import select
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import KEPT, DecisionRow, SchedulingRow
 from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
-from elastic_core.control.scheduling.deciders import Aside, Coalesced, Decider, DecidesHere, at_once
+from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, at_once
 from elastic_core.control.scheduling.policy_process import NoAnswer
 from elastic_core.control.scheduling.predictors import STALE_SECONDS, Predictors
 from elastic_core.crashing import crash_here
@@ -64,10 +64,6 @@ class Decision:
     wanted: str
     failure: str | None
     seconds: float
-
-
-def _never(_: Tx) -> bool:
-    return False
 
 
 class Written(Enum):
@@ -103,11 +99,8 @@ class Allocator:
         fit: snapshots.Fit | None = None,
         decider: Decider | None = None,
         aside: Aside = at_once,
-        many: Callable[[Tx], bool] = _never,
     ) -> None:
-        """`many`: whether so many jobs hold slots that the plan in force goes on aside."""
-        self._ledger, self._aside, self._many = ledger, aside, many
-        self._go_on_aside = Coalesced(self._go_on, MOST_PAUSE)
+        self._ledger, self._aside = ledger, aside
         self._decider = decider or DecidesHere()
         self.predictors = Predictors(ledger, settings)
         self._fit = fit or self.predictors.model
@@ -125,39 +118,17 @@ class Allocator:
 
     def change(self, work: Callable[[Tx], T]) -> T:
         """`Ledger.change`; what is no news to the plan in force, but a step of it, lets it go on in the same change. So
-        does a lost attempt: its job has slots again before anybody is asked, or else it is news.
-
-        To go on is to look at all that hold slots and all that wait, under the lock. Where those are many it is done
-        aside, once for all steps that came meanwhile.
-        """
-        later = False
+        does a lost attempt: its job has slots again before anybody is asked, or else it is news."""
 
         def change_and_go_on(tx: Tx) -> T:
-            nonlocal later
-            result, later = work(tx), False
+            result = work(tx)
             if tx.returning:
                 enforce.give_back(tx)
             if tx.carries_out and tx.trigger is None:
-                later = self._many(tx)
-                if not later:
-                    enforce.carry_on(tx)
+                enforce.carry_on(tx)
             return result
 
-        result = self._ledger.change(change_and_go_on)
-        if later:
-            self._go_on_aside()
-        return result
-
-    def make_up(self) -> None:
-        """Steps that were to be made aside, and that a crash has left undone."""
-        if self._ledger.read(self._many):
-            self._go_on_aside()
-
-    def _go_on(self) -> None:
-        try:
-            self._ledger.change(enforce.carry_on)
-        except Exception:
-            log.exception("the plan in force could not go on; the next step of it, or reconciliation, tries again")
+        return self._ledger.change(change_and_go_on)
 
     def decide_pending(self) -> None:
         """Decide until no scheduling event is left undecided, or a late plan is in force, or leave it to the process

@@ -3,7 +3,6 @@ policy is asked in production, or in this very process, for simulations and for 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from random import Random
 from threading import Lock, Thread
@@ -36,36 +35,6 @@ Aside = Callable[[Callable[[], None]], None]
 def at_once(work: Callable[[], None]) -> None:
     """`Aside` for simulations and tests: it is done when this returns."""
     work()
-
-
-class Coalesced:
-    """Work that may be asked for often, and is done once for all who asked meanwhile: in a thread of its own, which
-    then rests as long as it took."""
-
-    def __init__(self, work: Callable[[], object], most_pause: float) -> None:
-        """`work` raises nothing that anybody should hear of."""
-        self._work, self._most_pause = work, most_pause
-        self._lock = Lock()
-        self._wanted = self._running = False
-
-    def __call__(self) -> None:
-        with self._lock:
-            self._wanted = True
-            if self._running:
-                return
-            self._running = True
-        Thread(target=self._run, name="goes on aside", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._wanted:
-                    self._running = False
-                    return
-                self._wanted = False
-            started = time.monotonic()
-            self._work()
-            time.sleep(min(time.monotonic() - started, self._most_pause))
 
 
 class InAThread:

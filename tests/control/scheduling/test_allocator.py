@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from threading import Semaphore
 from typing import ClassVar
 
 import pytest
@@ -18,7 +16,6 @@ from sqlalchemy import create_engine, text
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling.allocator import Allocator
-from elastic_core.control.scheduling.deciders import Coalesced
 from elastic_core.domain import Layout, Limits, Plan, ProfilePoint, SegmentState, Snapshot, Target, ThroughputModel
 from elastic_core.errors import NotFound
 from elastic_core.policy import registry
@@ -29,7 +26,6 @@ from elastic_core.protocol.trainer import Directive
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec, parse_cluster_spec
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_control, a_spec, settings
-from tests.train.lease.waiting import until
 
 
 class Scripted:
@@ -223,41 +219,6 @@ def test_a_late_plan_gives_nothing_to_who_has_ended_and_nothing_of_a_node_that_h
         assert held is not None
         assert {slot.node for slot in held.slots} == {"node-a"}
         assert plane.job("job-b").allocation is None
-
-
-def test_where_many_jobs_hold_slots_the_plan_goes_on_aside(control: LedgerControl) -> None:
-    """As in one change where they are few: who waits for what another job leaves has it a moment later."""
-    control.submit("job-a", a_spec(), FACTS)
-    first = Life(control, control.trainer, "job-a")
-    order = first.start()
-    control.submit("job-b", a_spec(), FACTS)
-    control.acquire("job-b__seg_0")
-    control.trainer(order.token).commit(a_commit(order, 4, final=True))
-    control.acquire("job-a__seg_1")
-    control.allocator._many = lambda _tx: True
-    first.leave(order)
-    until(lambda: control.segment("job-b__seg_0").state is SegmentState.GRANTED)
-    until(lambda: control.segment("job-a__seg_1").state is SegmentState.GRANTED)
-
-
-def test_what_is_asked_for_while_it_is_done_is_done_once_more() -> None:
-    begun, may_end, done = Semaphore(0), Semaphore(0), []
-
-    def work() -> None:
-        begun.release()
-        may_end.acquire()
-        done.append(len(done))
-
-    coalesced = Coalesced(work, most_pause=0.0)
-    coalesced()
-    begun.acquire()
-    for _ in range(20):
-        coalesced()
-    for _ in range(3):
-        may_end.release()
-    until(lambda: len(done) == 2)
-    time.sleep(0.1)
-    assert done == [0, 1]
 
 
 def test_every_decision_can_be_made_again_from_its_record(plane: LedgerControl, ledger_url: str) -> None:
