@@ -38,6 +38,7 @@ from elastic_core.spec import parse_cluster_spec, parse_job_spec
 NODES, SLOTS_EACH = 32, 8
 HEADERS = {"sec-fetch-site": "same-origin", "authorization": f"Bearer {METRICS_TOKEN.decode()}"}
 MOST_SECONDS = 0.100
+TIMES_LONG = 3  # that what takes long is asked
 DECIDES = ("what-if", "replay", "whatif")
 SETTLE_SECONDS = 20.0
 # Of the description, and not asked here.
@@ -139,7 +140,8 @@ def _measure(report: Report, url: str, base: str, size: Size) -> None:
 def _route(report: Report, client: httpx.Client, asked: Asked, size: Size) -> tuple[str, float, float, float, float]:
     name = f"{asked.method} {asked.path}"
     seconds, length = [], 0
-    for path in itertools.islice(_paths(client, asked.path, size), size.times):
+    takes_long = any(word in asked.path for word in DECIDES)
+    for path in itertools.islice(_paths(client, asked.path, size), TIMES_LONG if takes_long else size.times):
         started = time.monotonic()
         answer = client.request(asked.method, path, json=asked.body)
         seconds.append(time.monotonic() - started)
@@ -148,7 +150,7 @@ def _route(report: Report, client: httpx.Client, asked: Asked, size: Size) -> tu
         length = len(answer.content)
     report.figure(name, seconds)
     p95 = _p95(seconds)
-    if not any(word in asked.path for word in DECIDES):
+    if not takes_long:
         report.bar(
             f"{name}, p95", want=f"<= {1e3 * MOST_SECONDS:g} ms", got=f"{1e3 * p95:.0f} ms", ok=p95 <= MOST_SECONDS
         )

@@ -90,4 +90,4 @@ def _reader() -> None:
 
 
 def _user() -> Caller:
-    return Caller(name=USER, way=Way.PAGE)
+    return Caller(name=USER, way=Way.PAGE, unrestricted=True)

@@ -8,6 +8,7 @@ on is asked in the control plane (`teams.permissions`). Answers are the contract
 # No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Response
@@ -90,9 +91,11 @@ def include_api(
     app.include_router(_node_writes(control, writes, body))
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)])
 
+    description = cache(lambda: dumps(described(app)))  # when it is asked for, all routes are there
+
     @router.get("/openapi.json", include_in_schema=False)
     def openapi() -> Response:
-        return _json(described(app))
+        return Response(description(), media_type="application/json")
 
     app.include_router(router)
 
