@@ -1,4 +1,4 @@
-"""How long every route of the REST API and of the page takes, over 1,000 jobs and 100,000 segments.
+"""How long the routes of the REST API and those that the page asks take, over 1,000 jobs and 100,000 segments.
 
     .venv/bin/python -m benchmarks.api [--quick]
 
@@ -9,37 +9,36 @@ trainers, which speak the real API and compute nothing (`benchmarks.scale.traine
 other, by one client, over different jobs. Not in it: Airflow's login, its own routes, and starting a run in Airflow,
 which submissions do besides.
 
-Bars: the 95th percentile of every route at most 100 ms. What has a policy work is shown without one: what-if, replays,
-and whatever takes a decision before it answers.
+Bars: the 95th percentile of every route at most 100 ms; of those that take a decision before they answer, too. What-if
+and replays, which have a policy work, are shown without one. A route of the description that is not asked is named.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 import httpx
 from sqlalchemy import create_engine, text
 
 from benchmarks.api import filled_ledger
-from benchmarks.common.control_server import METRICS_TOKEN, SECRET, database, served
+from benchmarks.common.control_server import METRICS_TOKEN, SECRET, control_plane, submit
+from benchmarks.common.latencies import percentile
 from benchmarks.common.report import Report
 from benchmarks.scale.trainers import training
 from elastic_core.protocol.http_client import HttpControl
-from elastic_core.protocol.records import JobFacts
-from elastic_core.spec import parse_cluster_spec, parse_job_spec
+from elastic_core.spec import parse_cluster_spec
 
 NODES, SLOTS_EACH = 32, 8
 HEADERS = {"sec-fetch-site": "same-origin", "authorization": f"Bearer {METRICS_TOKEN.decode()}"}
 MOST_SECONDS = 0.100
 TIMES_LONG = 3  # that what takes long is asked
-DECIDES = ("what-if", "replay", "whatif")
+DECIDES = ("what-if", "replay")
 SETTLE_SECONDS = 20.0
 # Of the description, and not asked here.
 LEFT_OUT = {
@@ -102,7 +101,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of the jobs and of their segments")
     quick = parser.parse_args().quick
     report = Report("api", quick=quick)
-    with tempfile.TemporaryDirectory(prefix="api-") as home, database() as url, served(url, home) as base:
+    with control_plane() as (url, base):
         _measure(report, url, base, QUICK if quick else WHOLE)
     return report.finish()
 
@@ -115,7 +114,7 @@ def _measure(report: Report, url: str, base: str, size: Size) -> None:
     filled_ledger.play_template(service, base)
     filled_ledger.multiply(engine, size.over, size.segments)
     for number in range(size.active):
-        _submit(service, number)
+        submit(service, number, entry_points=12, batch=1024, slots=8)
     with engine.connect() as connection:
         kept = {name: connection.execute(text(f"SELECT count(*) FROM {name}")).scalar_one()
                 for name in ("jobs", "segments", "leases", "checkpoints", "observations", "decisions")}  # fmt: skip
@@ -130,7 +129,7 @@ def _measure(report: Report, url: str, base: str, size: Size) -> None:
         untold = _untold(client)
     report.table("Routes, milliseconds", ("route", "p50", "p95", "most", "KiB"), rows)
     beats = [seconds for _, seconds in calls["heartbeat"]]
-    report.table("Meanwhile", ("", "count", "p95 ms"), [("heartbeats", len(beats), 1e3 * _p95(beats))])
+    report.table("Meanwhile", ("", "count", "p95 ms"), [("heartbeats", len(beats), 1e3 * percentile(beats, 95))])
     report.bar("routes of the description that were not asked", want="none but those named",
                got=", ".join(untold) or "none", ok=not untold)  # fmt: skip
     print("Not asked:", *(f"{route}: {why}" for route, why in LEFT_OUT.items()), sep="\n  ")
@@ -149,7 +148,7 @@ def _route(report: Report, client: httpx.Client, asked: Asked, size: Size) -> tu
             raise SystemExit(f"{asked.method} {path} answered {answer.status_code}: {answer.text[:500]}")
         length = len(answer.content)
     report.figure(name, seconds)
-    p95 = _p95(seconds)
+    p95 = percentile(seconds, 95)
     if not takes_long:
         report.bar(
             f"{name}, p95", want=f"<= {1e3 * MOST_SECONDS:g} ms", got=f"{1e3 * p95:.0f} ms", ok=p95 <= MOST_SECONDS
@@ -182,19 +181,6 @@ def _is(route: str, asked: Asked) -> bool:
     parts, own = path.split("/"), asked.path.partition("?")[0].split("/")
     alike = len(parts) == len(own) and all(a == b or a.startswith("{") for a, b in zip(parts, own, strict=True))
     return method == asked.method and alike
-
-
-def _submit(service: HttpControl, number: int) -> None:
-    spec = parse_job_spec(
-        {"name": f"job-{number}", "entry_point": f"examples.tasks.digits:Digits{number % 12}",
-         "work": {"samples": 100_000_000}, "batch": {"min": 64, "max": 1024}, "slots": {"min": 1, "max": 8}}
-    )  # fmt: skip
-    service.submit(f"job-{number}", spec, JobFacts(dataset_samples=50_000))
-    service.acquire(f"job-{number}__seg_0")
-
-
-def _p95(seconds: list[float]) -> float:
-    return quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
 
 
 if __name__ == "__main__":

@@ -15,8 +15,10 @@ from sqlalchemy import make_url
 
 from elastic_core.control.ledger import migrations
 from elastic_core.errors import InfrastructureError
-from elastic_core.protocol.callers import Caller, Way
+from elastic_core.protocol.callers import Caller, OnBehalf, Way
 from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.records import JobFacts
+from elastic_core.spec import parse_job_spec
 
 SECRET = b"control-secret-of-the-benchmark-0123456789"
 METRICS_TOKEN = b"metrics-token-of-the-benchmark-0123456789"
@@ -24,7 +26,26 @@ USER = "ann"
 
 
 @contextmanager
-def database() -> Iterator[str]:
+def control_plane() -> Iterator[tuple[str, str]]:
+    """The database's URL, and where the control plane over it answers; all of it is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="elastic-") as home, _database() as url, _served(url, home) as base:
+        yield url, base
+
+
+def submit(service: HttpControl, number: int, *, entry_points: int, batch: int, slots: int) -> None:
+    """Job `job-<number>`, of one of so many entry points, with `batch` and `slots` at most, which asks for slots: as
+    the tasks of its runs do it, on behalf of a user."""
+    spec = parse_job_spec(
+        {"name": f"job-{number}", "entry_point": f"examples.tasks.digits:Digits{number % entry_points}",
+         "work": {"samples": 100_000_000}, "batch": {"min": 64, "max": batch}, "slots": {"min": 1, "max": slots}}
+    )  # fmt: skip
+    acting = service.acting(OnBehalf(way=Way.AIRFLOW, user=USER))
+    acting.submit(f"job-{number}", spec, JobFacts(dataset_samples=50_000))
+    service.acquire(f"job-{number}__seg_0")
+
+
+@contextmanager
+def _database() -> Iterator[str]:
     """The URL of an embedded PostgreSQL of its own, with its usual durability and the ledger's tables."""
     with tempfile.TemporaryDirectory(prefix="elastic-pg-") as folder:
         server = get_server(Path(folder) / "data", cleanup_mode="delete")
@@ -37,7 +58,7 @@ def database() -> Iterator[str]:
 
 
 @contextmanager
-def served(url: str, home: str) -> Iterator[str]:
+def _served(url: str, home: str) -> Iterator[str]:
     """Where the control plane over the database answers, in a process of its own."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -14,23 +14,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from statistics import median, quantiles
+from statistics import median
 
 import httpx
 from sqlalchemy import create_engine, text
 
-from benchmarks.common.control_server import SECRET, USER, database, served
+from benchmarks.common.control_server import SECRET, USER, control_plane, submit
+from benchmarks.common.latencies import percentile, seconds_of
 from benchmarks.common.report import Report
-from elastic_core.protocol.callers import OnBehalf, Way
 from elastic_core.protocol.http_client import HttpControl
-from elastic_core.protocol.records import JobFacts
-from elastic_core.spec import parse_cluster_spec, parse_job_spec
+from elastic_core.spec import parse_cluster_spec
 
 JOBS, QUICK_JOBS = 300, 60
 DECISIONS, QUICK_DECISIONS = 40, 10
@@ -46,7 +44,7 @@ def main() -> int:
     quick = parser.parse_args().quick
     jobs, decisions = (QUICK_JOBS, QUICK_DECISIONS) if quick else (JOBS, DECISIONS)
     report = Report("many_jobs", quick=quick)
-    with tempfile.TemporaryDirectory(prefix="many-jobs-") as home, database() as url, served(url, home) as base:
+    with control_plane() as (url, base):
         _measure(report, url, base, jobs, decisions)
     return report.finish()
 
@@ -61,11 +59,13 @@ def _measure(report: Report, url: str, base: str, jobs: int, decisions: int) -> 
         with ThreadPoolExecutor(CLIENTS) as pool:
             submitted = list(pool.map(lambda number: _submit(service, number), range(jobs)))
         arrival = time.monotonic() - started
-        decided = [_seconds(lambda: service.decide("benchmark")) for _ in range(decisions)]
+        decided = [seconds_of(lambda: service.decide("benchmark")) for _ in range(decisions)]
     job_ids = [job.job_id for job in service.jobs(active_only=True)]
     answers: list[httpx.Response] = []
     body = {"job_ids": job_ids, "reason": "benchmark"}
-    cancel = _seconds(lambda: answers.append(httpx.post(f"{base}/ui/cancel", json=body, headers=OWN_PAGE, timeout=120)))
+    cancel = seconds_of(
+        lambda: answers.append(httpx.post(f"{base}/ui/cancel", json=body, headers=OWN_PAGE, timeout=120))
+    )
     answers[0].raise_for_status()
     cancelled = [outcome["job_id"] for outcome in answers[0].json() if outcome["state"] == "cancelled"]
     recorded = len([r for r in service.audit_records(actor=USER, limit=4 * jobs) if r.action == "cancel" and r.done])
@@ -83,7 +83,7 @@ def _measure(report: Report, url: str, base: str, jobs: int, decisions: int) -> 
     all_gone = len(cancelled) == jobs == recorded and not service.jobs(active_only=True)
     report.bar("jobs cancelled and on record", want=f"{jobs}", got=len(cancelled), ok=all_gone)
     for what, raw in (("page", pages), ("decision", decided)):
-        p95 = _p95(raw)
+        p95 = percentile(raw, 95)
         report.bar(f"{what}, 95th percentile", want=f"<= {MOST_SECONDS:g} s", got=round(p95, 3), ok=p95 <= MOST_SECONDS)
     report.bar(
         "all cancelled", want=f"<= {MOST_CANCEL_SECONDS:g} s", got=round(cancel, 2), ok=cancel <= MOST_CANCEL_SECONDS
@@ -92,18 +92,7 @@ def _measure(report: Report, url: str, base: str, jobs: int, decisions: int) -> 
 
 
 def _submit(service: HttpControl, number: int) -> float:
-    """As the tasks of the job's runs do it."""
-    spec = parse_job_spec(
-        {"name": f"job-{number}", "entry_point": f"examples.tasks.digits:Digits{number % 12}",
-         "work": {"samples": 1_000_000}, "batch": {"min": 64, "max": 1024}, "slots": {"min": 1, "max": 8}}
-    )  # fmt: skip
-
-    def submit() -> None:
-        acting = service.acting(OnBehalf(way=Way.AIRFLOW, user=USER))
-        acting.submit(f"job-{number}", spec, JobFacts(dataset_samples=50_000))
-        service.acquire(f"job-{number}__seg_0")
-
-    return _seconds(submit)
+    return seconds_of(lambda: submit(service, number, entry_points=12, batch=1024, slots=8))
 
 
 @contextmanager
@@ -115,7 +104,7 @@ def _page_looked_at(base: str) -> Iterator[list[float]]:
     def look() -> None:
         with httpx.Client(timeout=60) as client:
             while not stop.wait(PAGE_EVERY_SECONDS):
-                seconds.append(_seconds(lambda: client.get(f"{base}/ui/overview").raise_for_status()))
+                seconds.append(seconds_of(lambda: client.get(f"{base}/ui/overview").raise_for_status()))
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -126,18 +115,8 @@ def _page_looked_at(base: str) -> Iterator[list[float]]:
         thread.join()
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.monotonic()
-    work()
-    return time.monotonic() - started
-
-
 def _row(what: str, raw: list[float]) -> tuple[str, int, float, float, float]:
-    return what, len(raw), median(raw), _p95(raw), max(raw)
-
-
-def _p95(raw: list[float]) -> float:
-    return quantiles(raw, n=20, method="inclusive")[-1]
+    return what, len(raw), median(raw), percentile(raw, 95), max(raw)
 
 
 if __name__ == "__main__":

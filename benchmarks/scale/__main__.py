@@ -19,24 +19,22 @@ Bars, on two cores which all of that shares: the 99th percentile of heartbeats a
 from __future__ import annotations
 
 import argparse
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 
 import httpx
 import psutil
 from sqlalchemy import create_engine, text
 
-from benchmarks.common.control_server import SECRET, USER, database, served
+from benchmarks.common.control_server import SECRET, control_plane, submit
+from benchmarks.common.latencies import percentile, seconds_of
 from benchmarks.common.report import Report
 from benchmarks.scale.trainers import training
-from elastic_core.protocol.callers import OnBehalf, Way
 from elastic_core.protocol.http_client import HttpControl
-from elastic_core.protocol.records import JobFacts
-from elastic_core.spec import parse_cluster_spec, parse_job_spec
+from elastic_core.spec import parse_cluster_spec
 
 SLOTS_EACH, CLIENTS = 8, 8
 PAGE_EVERY_SECONDS, DECIDE_EVERY_SECONDS, CHANGE_EVERY_SECONDS = 1.05, 5.0, 15.0
@@ -60,7 +58,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="100 jobs on 1,000 slots, for less than a minute")
     quick = parser.parse_args().quick
     report = Report("scale", quick=quick)
-    with tempfile.TemporaryDirectory(prefix="scale-") as home, database() as url, served(url, home) as base:
+    with control_plane() as (url, base):
         _measure(report, url, base, QUICK if quick else WHOLE)
     return report.finish()
 
@@ -71,7 +69,12 @@ def _measure(report: Report, url: str, base: str, size: Size) -> None:
     service.set_cluster(parse_cluster_spec({"nodes": nodes}))
     began = time.time()
     with ThreadPoolExecutor(CLIENTS) as pool:
-        list(pool.map(lambda number: _submit(service, number), range(size.jobs)))
+        list(
+            pool.map(
+                lambda number: _submit(service, number),
+                range(size.jobs),
+            )
+        )
     arrival = time.time() - began
     coming = int(size.seconds / CHANGE_EVERY_SECONDS) + 1
     with training(base, size.jobs + coming) as asked_calls:
@@ -112,7 +115,7 @@ def _measure(report: Report, url: str, base: str, size: Size) -> None:
     judged = (("heartbeat", timed.get("heartbeat", []), 99, MOST_HEARTBEAT),
               ("decision", decided, 99, MOST_DECISION), ("page", pages, 95, MOST_PAGE))  # fmt: skip
     for what, raw, part, most in judged:
-        got = _percentile(raw, part)
+        got = percentile(raw, part)
         report.bar(f"{what}, {part}th percentile", want=f"<= {most:g} s", got=round(got, 3), ok=got <= most)
     report.bar("calls that failed", want="0", got=sum(errors.values()), ok=not errors)
     service.close()
@@ -127,12 +130,12 @@ def _while_it_runs(service: HttpControl, base: str, size: Size) -> tuple[list[fl
     def look() -> None:
         with httpx.Client(timeout=60) as client:
             while time.monotonic() < end:
-                pages.append(_seconds(lambda: client.get(f"{base}/ui/overview").raise_for_status()))
+                pages.append(seconds_of(lambda: client.get(f"{base}/ui/overview").raise_for_status()))
                 time.sleep(PAGE_EVERY_SECONDS)
 
     def decide() -> None:
         while time.monotonic() < end:
-            decided.append(_seconds(lambda: service.decide("benchmark")))
+            decided.append(seconds_of(lambda: service.decide("benchmark")))
             time.sleep(DECIDE_EVERY_SECONDS)
 
     def change() -> None:
@@ -164,30 +167,11 @@ def _await_all(service: HttpControl, jobs: int) -> None:
 
 
 def _submit(service: HttpControl, number: int) -> None:
-    """As the tasks of the job's runs do it."""
-    spec = parse_job_spec(
-        {"name": f"job-{number}", "entry_point": f"examples.tasks.digits:Digits{number % ENTRY_POINTS}",
-         "work": {"samples": 100_000_000}, "batch": {"min": 64, "max": 4096}, "slots": {"min": 1, "max": 64}}
-    )  # fmt: skip
-    acting = service.acting(OnBehalf(way=Way.AIRFLOW, user=USER))
-    acting.submit(f"job-{number}", spec, JobFacts(dataset_samples=50_000))
-    service.acquire(f"job-{number}__seg_0")
-
-
-def _seconds(work) -> float:
-    started = time.monotonic()
-    work()
-    return time.monotonic() - started
+    submit(service, number, entry_points=ENTRY_POINTS, batch=4096, slots=64)
 
 
 def _row(what: str, raw: list[float]) -> tuple[str, int, float, float, float, float]:
-    return what, len(raw), median(raw), _percentile(raw, 95), _percentile(raw, 99), max(raw)
-
-
-def _percentile(raw: list[float], part: int) -> float:
-    if len(raw) < 2:
-        return max(raw, default=float("inf"))
-    return quantiles(raw, n=100, method="inclusive")[part - 1]
+    return what, len(raw), median(raw), percentile(raw, 95), percentile(raw, 99), max(raw)
 
 
 def _part_above(raw: list[float], limit: float) -> float:

@@ -94,7 +94,7 @@ def swap(
     arriving = {place: host_memory(tensor.shape, tensor.dtype, tensor.device) for place, tensor in receives.items()
                 if tensor.device.type != "cpu"}  # fmt: skip
     messages = Messages({**receives, **arriving}, group, among)
-    once = {id(tensor): _in_host_memory(tensor) for tensor in sends.values()}
+    once = {id(tensor): in_host_memory(tensor) for tensor in sends.values()}
     messages.send({place: once[id(tensor)] for place, tensor in sends.items()})
     messages.finish()
     for place, arrived in arriving.items():
@@ -107,7 +107,8 @@ def host_memory(shape: torch.Size | tuple[int, ...], dtype: torch.dtype, beside:
     return torch.empty(shape, dtype=dtype, pin_memory=beside.type == "cuda")
 
 
-def _in_host_memory(tensor: Tensor) -> Tensor:
+def in_host_memory(tensor: Tensor) -> Tensor:
+    """The tensor itself where it is there, else a copy."""
     if tensor.device.type == "cpu":
         return tensor
     return host_memory(tensor.shape, tensor.dtype, tensor.device).copy_(tensor)

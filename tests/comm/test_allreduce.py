@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from elastic_core.comm.algorithms import create
 from elastic_core.comm.allreduce import _GATHER_BELOW, OrderedAllReduce
@@ -14,6 +16,7 @@ from elastic_core.errors import UserError
 from elastic_core.host.rundir import RunDir
 from elastic_core.train.parallel.group import Group
 from tests.train import forked
+from tests.train.lease.waiting import until
 
 SIZES = (1, 2, 5, 1000, _GATHER_BELOW - 1, _GATHER_BELOW, _GATHER_BELOW + 1, 50_003)
 
@@ -52,6 +55,39 @@ def every_layout(folder: str, rank: int, world: int) -> int:
     torch.testing.assert_close(ring, whole, rtol=1e-4, atol=1e-2)
     group.close()
     return 0
+
+
+def several_at_once(folder: str, rank: int, world: int) -> int:
+    """Rank 1 comes to its exchanges only when rank 0 has two under way."""
+    group, two_begun = Group.form(RunDir(Path(folder)), rank, world, torch.device("cpu")), Path(folder) / "two"
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(*(nn.Linear(300, 300) for _ in range(4))), bucket_cap_mb=0.1)
+    algorithm, begun = OrderedAllReduce(), []
+    algorithm.attach(model)
+    x = torch.randn(4, 300, generator=torch.Generator().manual_seed(rank))
+    for _ in range(2):  # DDP lays its buckets out anew at the second, which ranks agree on
+        model(x).sum().backward()
+    begin = algorithm.begin
+
+    def counted(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor] | None:
+        begun.append(begin(buffer))
+        if len(begun) == 2:
+            two_begun.touch()
+        return begun[-1]
+
+    if rank == 0:
+        algorithm.begin = counted
+    else:
+        until(two_begun.exists, 20.0)
+    model(x).sum().backward()
+    algorithm.close()
+    group.close()
+    return 0
+
+
+def test_two_ranks_have_several_buckets_under_way_at_once(tmp_path):
+    processes = [forked.start(several_at_once, str(tmp_path), r, 2, log=tmp_path / f"log{r}") for r in range(2)]
+    assert forked.join(processes, 60.0) == [0, 0], [path.read_text() for path in sorted(tmp_path.glob("log*"))]
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])

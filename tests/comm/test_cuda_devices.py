@@ -28,18 +28,19 @@ WORLD, STEPS, WARMUP = 2, 8, 3
 def codes(_folder: str, _rank: int) -> int:
     for size in (1, 4096, 65_537, 9_000_001):
         values = torch.randn(size, generator=torch.Generator().manual_seed(size))
-        for codec, length in ((MinMaxUInt8(), bytes_of_codes(size)), (Signs(), Signs().message_bytes(size))):
+        signs = Signs()
+        for codec, length, not_compared in (
+            (MinMaxUInt8(), bytes_of_codes(size), 0),
+            (signs, signs.message_bytes(size), signs.header_bytes(size)),
+        ):
             here, there = (torch.zeros(length, dtype=torch.uint8) for _ in range(2))
             codec.encode(values.clone(), here)
             codec.encode(values.cuda(), there)
-            if isinstance(codec, MinMaxUInt8):
-                assert torch.equal(here, there), size
+            assert torch.equal(here[not_compared:], there[not_compared:]), (type(codec), size)
             decoded, on_device = torch.empty(size), torch.empty(size, device="cuda")
             codec.decode(here, decoded)
             codec.decode(here, on_device)
             assert torch.equal(decoded, on_device.cpu()), (type(codec), size)
-            assert torch.equal(here[codec.header_bytes(size) if isinstance(codec, Signs) else 0 :],
-                               there[codec.header_bytes(size) if isinstance(codec, Signs) else 0 :])  # fmt: skip
     return 0
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from elastic_core.comm.hierarchy import Hierarchy
-from elastic_core.comm.piecewise import host_memory, sum_flat
+from elastic_core.comm.piecewise import in_host_memory, sum_flat
 
 _RUN_BYTES = 128 << 20
 
@@ -41,8 +41,7 @@ def average_flat(flat: Tensor, group: dist.ProcessGroup | None, hierarchy: Hiera
 def flattened(tensors: Sequence[Tensor]) -> Tensor:
     """A copy of tensors in memory of the host, one after another, in single precision or the widest of their dtypes."""
     widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors], torch.float32)
-    flat = torch.cat([tensor.detach().reshape(-1).to(widest) for tensor in tensors])
-    return host_memory(flat.shape, flat.dtype, flat.device).copy_(flat) if flat.device.type == "cuda" else flat
+    return in_host_memory(torch.cat([tensor.detach().reshape(-1).to(widest) for tensor in tensors]))
 
 
 def put_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import ImportedRunRow, JobRow
+from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import CPU, JobState, from_json, to_json
 from elastic_core.protocol.records import FinishedRun, JobDescription, JobFacts, Reports
 from elastic_core.spec import JobSpec
@@ -81,7 +82,7 @@ def _own_runs(tx: Tx, rows: Sequence[JobRow]) -> list[FinishedRun]:
         FinishedRun(
             job_id=job.id,
             finished_at=job.finished_at if job.finished_at is not None else tx.now,
-            description=describe(from_json(JobSpec, job.spec), from_json(JobFacts, job.facts), job.total_samples),
+            description=describe(spec_of(job), from_json(JobFacts, job.facts), job.total_samples),
             resubmitted=is_resubmitted[job.id],
             losses=run_losses.get(job.id, ()),
             metrics=run_metrics.get(job.id, ()),

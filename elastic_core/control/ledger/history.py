@@ -10,11 +10,11 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.profiles import noise_scales, pasts, placed_speeds, profiles
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow
+from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import JobState, from_json
 from elastic_core.placement.placed_models import limits_of
 from elastic_core.protocol.records import JobFacts, PastJob, PastLease
 from elastic_core.snapshot.past import Past
-from elastic_core.spec import JobSpec
 
 
 def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
@@ -29,7 +29,7 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
     committed = {c.id: c.samples if c.progress is None else int(c.progress) for c in rows_of_heads}
     jobs = []
     for job in rows:
-        spec, own = from_json(JobSpec, job.spec), past.get(job.id, Past())
+        spec, own = spec_of(job), past.get(job.id, Past())
         done = committed.get(job.head_id or -1, 0)
         reached = not spec.work.end_is_known and job.state == JobState.FINISHED  # what it took is what it was
         jobs.append(

@@ -12,19 +12,19 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.lineage import restore_point
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, ObservationRow, SegmentRow
+from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import EXACT, ExactLoss, JobState, from_json
 from elastic_core.logs import get_logger
 from elastic_core.predict.work.exact_loss import limits
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.records import JobFacts
 from elastic_core.protocol.tokens import TrainerTokens
-from elastic_core.spec import JobSpec
 from elastic_core.spec.parts.job_comm import STEPS_ALONE
 
 
 def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, lease: LeaseRow) -> LaunchOrder:
     """Without the agent's token: it may go to the workers themselves."""
-    spec = from_json(JobSpec, job.spec)
+    spec = spec_of(job)
     return LaunchOrder(
         segment_id=segment.id,
         job_id=job.id,

@@ -7,7 +7,7 @@ processes; events that come meanwhile raise the version, and whoever decides goe
 Where events come faster than plans are made, no plan would ever be of the moment. So after two that were dropped the
 next comes into force late: what it grants and revokes goes by the slots and leases of now, and what it has not seen is
 decided right after it. Whoever asked has a plan then, and does not wait for those that follow: they are made aside,
-with pauses as long as they take themselves.
+with pauses as long as they take themselves, or with the next heartbeat, where something else is being done aside.
 
 What only carries a plan out is no such event: a segment that the plan ended is committed, its processes are gone, its
 successor asks. The plan goes on then (`enforce.carry_on`), so that it is made once, not anew at each of its own steps.

@@ -27,6 +27,7 @@ from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.finished import describe, losses, metrics, resubmitted
 from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import JobRow
+from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.scheduling import snapshots
 from elastic_core.control.scheduling.submissions import submission_of
 from elastic_core.domain import (
@@ -48,7 +49,6 @@ from elastic_core.predict.speed.fit import Profiled, experience_from, job_models
 from elastic_core.predict.work import convergence
 from elastic_core.protocol.records import JobDescription, JobFacts, Reports
 from elastic_core.settings import Settings
-from elastic_core.spec import JobSpec
 
 if TYPE_CHECKING:
     from elastic_core.predict.forecasts.forecast_files import Forecasters
@@ -266,16 +266,16 @@ def _beyond(forecast: WorkForecast | None, done: float) -> WorkForecast | None:
 
 def _experience(tx: Tx) -> Experience:
     teachers = tx.session.scalars(ON_SEVERAL_TYPES, {"recent": RECENT_LEASES, "most": TEACHERS}).all()
-    specs = {row.id: row.spec for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(teachers)))}
+    specs = {row.id: spec_of(row) for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(teachers)))}
     points = profiles(tx, teachers)
-    return experience_from([(points[job_id], from_json(JobSpec, specs[job_id]).limits()) for job_id in points])
+    return experience_from([(points[job_id], specs[job_id].limits()) for job_id in points])
 
 
 def _read_undeclared(tx: Tx, job_ids: Sequence[str]) -> dict[str, _Undeclared]:
     seen, again, evaluated = losses(tx, job_ids), resubmitted(tx, job_ids), metrics(tx, job_ids)
     jobs = {}
     for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(job_ids))):
-        spec = from_json(JobSpec, row.spec)
+        spec = spec_of(row)
         jobs[row.id] = _Undeclared(
             description=describe(spec, from_json(JobFacts, row.facts), row.total_samples),
             limits=spec.limits(),

@@ -14,11 +14,11 @@ from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import add_note, emit
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, SegmentRow, TargetRow
-from elastic_core.control.ledger.views import last_segments
+from elastic_core.control.ledger.views import last_segments, spec_of
 from elastic_core.control.teams.job_quotas import check_room
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.pool_changes import check_feasible, check_placement
-from elastic_core.domain import JobState, PlacedLayer, SegmentState, from_json, to_json
+from elastic_core.domain import JobState, PlacedLayer, SegmentState, to_json
 from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.events import EventKind
@@ -96,7 +96,7 @@ def check_job_id(job_id: str) -> None:
 
 
 def _check_same(job: JobRow, spec: JobSpec, warm_start: str | None) -> None:
-    wanted, known = to_json(spec), to_json(from_json(JobSpec, job.spec))  # what an older release stored lacks new keys
+    wanted, known = to_json(spec), to_json(spec_of(job))  # what an older release stored lacks new keys
     differing = sorted(key for key in wanted if known[key] != wanted[key])
     if job.warm_start != warm_start:
         differing.append("warm_start")
@@ -205,7 +205,7 @@ def _end_open_segment(tx: Tx, job: JobRow, reason: str) -> None:
 
 def _reopen(tx: Tx, job: JobRow, note: str) -> None:
     if job.state != JobState.ACTIVE:
-        check_room(tx, from_json(JobSpec, job.spec).queue, job.submitted_by)
+        check_room(tx, spec_of(job).queue, job.submitted_by)
     job.state = JobState.ACTIVE
     job.error = job.finished_at = job.hindsight = job.paused = None
     add_note(tx, job, note)

@@ -10,11 +10,10 @@ from elastic_core.control.ledger import lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
-from elastic_core.control.ledger.views import checkpoint_record
+from elastic_core.control.ledger.views import checkpoint_record, spec_of
 from elastic_core.domain import JobState, from_json
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.records import CheckpointRecord, JobFacts
-from elastic_core.spec import JobSpec
 
 SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was the head until a moment ago
 
@@ -41,7 +40,7 @@ def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
 
 
 def _retained_ids(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow]) -> set[int]:
-    spec, facts = from_json(JobSpec, job.spec), from_json(JobFacts, job.facts)
+    spec, facts = spec_of(job), from_json(JobFacts, job.facts)
     good = [row for row in rows if not row.bad]
     retained = {job.head_id} if job.head_id is not None else set()
     for number in {row.lineage for row in good}:

@@ -12,14 +12,13 @@ from __future__ import annotations
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import JobRow
-from elastic_core.control.ledger.views import changes_of, last_segments, pause_of
+from elastic_core.control.ledger.views import changes_of, last_segments, pause_of, spec_of
 from elastic_core.control.transitions.endings import end_by_wish
 from elastic_core.control.transitions.pool_changes import check_feasible, check_placement
 from elastic_core.domain import JobState, SegmentState, from_json, to_json
 from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.records import JobFacts, Pause
-from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import check_layouts
 from elastic_core.spec.job_changes import JobChanges
 
@@ -64,7 +63,7 @@ def set_changes(tx: Tx, job_id: str, changes: JobChanges) -> None:
     before, wanted = changes_of(job), changes.after(changes_of(job))
     if wanted == before:
         return
-    spec, facts = wanted.applied(from_json(JobSpec, job.spec)), from_json(JobFacts, job.facts)
+    spec, facts = wanted.applied(spec_of(job)), from_json(JobFacts, job.facts)
     check_feasible(tx, spec)
     check_layouts(spec, facts.layouts)
     if spec.places_layers:

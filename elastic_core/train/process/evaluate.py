@@ -117,7 +117,7 @@ def _evaluate(
         return [] if each else {}
     store = open_for_job(settings.store_url(), settings.s3_endpoint, access)
     load_weights(model, read_weights(store, uri, sha256))
-    return measured(evaluate, model) if figures is None else each_measured(figures, model)
+    return each_measured(figures, model) if each else measured(evaluate, model)
 
 
 if __name__ == "__main__":

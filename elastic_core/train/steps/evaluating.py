@@ -35,9 +35,9 @@ def measured(evaluate: Evaluate | None, model: nn.Module) -> dict[str, float]:
         raise UserError(f"evaluate() must give a mapping of names to numbers, not {metrics!r}.") from error
 
 
-def each_measured(evaluate_each: EvaluateEach, model: nn.Module) -> list[float]:
+def each_measured(evaluate_each: EvaluateEach | None, model: nn.Module) -> list[float]:
     """A figure of each held-out sample; [] of a task that gives none. Raises `UserError` for what is no vector."""
-    figures = asked(evaluate_each, model)
+    figures = None if evaluate_each is None else asked(evaluate_each, model)
     if figures is None:
         return []
     if not isinstance(figures, Tensor) or figures.dim() != 1:
