@@ -171,6 +171,13 @@ class Settings(BaseSettings):
         "reports what it measured, at longer intervals, up to a quarter of lease_seconds",
     )
     grace_seconds: float = 60.0
+    code_mb: int = Field(
+        default=32,
+        ge=0,
+        description="MiB that the code of a job (the package of its entry point, and what that imports from beside it) "
+        "may have to be kept in the store with its first segment, so that every later one runs the same; 0 to run "
+        "it as each node has it",
+    )
     node_memory_mb: int = Field(
         default=1024,
         ge=0,

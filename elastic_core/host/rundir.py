@@ -4,6 +4,7 @@ workers are another user's (`ELASTIC_WORKER_USER`), who may then put anything th
 <home>/run/<origin_epoch>/
   *.json                   messages (`host.messages`), each replaced by an atomic rename, 0600
   logs/rank<r>.log, logs/agent.log
+  code/                    the job's pinned code (`state.job_code`)
   start.lock               held by the launcher that starts the group (`launch.local`)
 <r> is a worker's number: its rank when the group was started, the next free number for one that came later.
 
@@ -59,6 +60,11 @@ class RunDir:
 
     def log(self, rank: int) -> Path:
         return self.path / "logs" / f"rank{rank}.log"
+
+    @property
+    def code(self) -> Path:
+        """The job's pinned code, to be found before any other of its names; absent where nothing is pinned."""
+        return self.path / "code"
 
     @property
     def agent_log(self) -> Path:

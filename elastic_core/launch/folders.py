@@ -103,6 +103,7 @@ class GroupFolders:
         for path in sorted(folder.path.iterdir(), key=lambda path: path.name != ORDER):
             if not path.is_dir() and path.name not in (EXIT, WorkersByRank.FILE):  # a killed rank 0 leaves its socket
                 path.unlink(missing_ok=True)
+        shutil.rmtree(folder.code, ignore_errors=True)
 
     def ranks_with_logs(self, origin_epoch: int) -> int:
         """As the contract says. Of a group from before ranks were written down, its workers."""

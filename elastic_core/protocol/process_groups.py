@@ -38,6 +38,7 @@ class LaunchOrder:
     warm_start_sha256: str | None = None  # of that checkpoint's manifest, where the ledger has committed it
     exact_loss: ExactLoss = field(default_factory=ExactLoss)  # of a job whose exchange is not exact
     agent_token: str = ""  # for the agent alone; "" in what workers get
+    code: str = ""  # SHA-256 of the job's pinned code; "" where it runs as each node has it
 
 
 def without_agent_token(order: LaunchOrder) -> LaunchOrder:

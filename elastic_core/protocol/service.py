@@ -132,7 +132,7 @@ class JobControl(JobRecords, Protocol):
         """As `cancel`, but the job has failed with this error."""
 
     def revive(self, job_id: str) -> JobStatus:
-        """A failed or cancelled job is active again, with a segment from its last good checkpoint.
+        """A failed or cancelled job is active again, from its last good checkpoint, with its code as that is then.
 
         An active job is left as it is. Raises `Conflict` for one that trained to its end.
         """

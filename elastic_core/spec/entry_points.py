@@ -53,7 +53,7 @@ def check(entry_point: str, patterns: str | Sequence[str]) -> tuple[str, str]:
 
 
 def reach(project: Path) -> None:
-    """Have modules of the project's folder found by `load`."""
+    """Have modules of a folder, the project's or that of pinned code, found by `load`, before others of their names."""
     folder = str(project.absolute())
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -21,6 +21,7 @@ from elastic_core.errors import Conflict, InfrastructureError
 from elastic_core.host.messages import AgentProcess, M, WorkerProcesses
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.host_reconcile import reconcile_host
+from elastic_core.launch.launchers import start_segment
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.protocol.events import Event
 from elastic_core.protocol.http_client import HttpControl
@@ -187,7 +188,7 @@ class Platform:
                 for job in self.control.jobs(active_only=True):
                     segment = self.control.acquire(job.segment_id)
                     if segment.lease_live and segment.started_at is None:
-                        self.launcher.start(self.control.launch_order(job.segment_id))
+                        start_segment(self.control, self.launcher, self.settings, job.segment_id)
             except (Conflict, InfrastructureError):
                 continue  # lost meanwhile, or the API is away: asked again
 
@@ -219,14 +220,8 @@ def settings_for(home: Path, **changes: Any) -> Settings:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     values: dict[str, Any] = {"lease_seconds": 20.0, "heartbeat_seconds": 0.2, "grace_seconds": 20.0}
-    values |= {"node_memory_mb": 0, "policy": "fair_share"}
-    return Settings(
-        home=home,
-        project=PROJECT,
-        tasks="tests.*",
-        control_url=f"http://127.0.0.1:{port}",
-        **{**values, **changes},
-    )
+    values |= {"node_memory_mb": 0, "policy": "fair_share", "project": PROJECT, "tasks": "tests.*"}
+    return Settings(home=home, control_url=f"http://127.0.0.1:{port}", **{**values, **changes})
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
 from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.job_code import code_of
 from elastic_core.protocol.records import CancelOutcome, JobStatus, SegmentStatus, SubmissionState
 from elastic_core.settings import Settings
 from elastic_core.text import plural, span
@@ -292,6 +293,7 @@ def _print_facts(job: JobStatus) -> None:
         "exchange": exchange_words(job),
         "why": job.target_reason,
         "set": job.changes.words,
+        "code": code_of(job.results).words,
         "spent": cost_words(job),
         "submitted": _time(job.submitted_at) + (f" by {job.submitted_by}" if job.submitted_by else ""),
         "finished": _time(job.finished_at),

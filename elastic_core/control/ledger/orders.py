@@ -16,6 +16,7 @@ from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import EXACT, ExactLoss, JobState, from_json
 from elastic_core.logs import get_logger
 from elastic_core.predict.work.exact_loss import limits
+from elastic_core.protocol.job_code import code_of
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.records import JobFacts
 from elastic_core.protocol.tokens import TrainerTokens
@@ -47,6 +48,7 @@ def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow
         heartbeat_seconds=tx.settings.heartbeat_seconds,
         grant_reason=segment.grant_reason or "",
         exact_loss=ExactLoss() if allocation(lease).comm == EXACT else _exact_loss(tx, job),
+        code=code_of(job.results).sha256,
     )
 
 

@@ -22,6 +22,7 @@ from elastic_core.domain import JobState, PlacedLayer, SegmentState, to_json
 from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.job_code import CODE
 from elastic_core.protocol.records import JobFacts
 from elastic_core.spec import JobSpec, entry_points
 from elastic_core.spec.admitted_layouts import check_layouts
@@ -206,6 +207,9 @@ def _end_open_segment(tx: Tx, job: JobRow, reason: str) -> None:
 def _reopen(tx: Tx, job: JobRow, note: str) -> None:
     if job.state != JobState.ACTIVE:
         check_room(tx, spec_of(job).queue, job.submitted_by)
+        if CODE in job.results:  # whatever ended it may be mended by now
+            job.results = {name: value for name, value in job.results.items() if name != CODE}
+            note += "; it runs its code as that is now"
     job.state = JobState.ACTIVE
     job.error = job.finished_at = job.hindsight = job.paused = None
     add_note(tx, job, note)

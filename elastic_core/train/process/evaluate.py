@@ -13,9 +13,11 @@ from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.worker_user.giving import let_read
 from elastic_core.host.worker_user.identity import WorkerUser
+from elastic_core.protocol.job_code import code_of
 from elastic_core.protocol.service import JobRecords
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points
+from elastic_core.state.job_code import pinning
 from elastic_core.state.store_access import access_brokers, store_folders
 from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
 from elastic_core.train.process import child
@@ -24,20 +26,24 @@ TIMEOUT_SECONDS = 3600.0
 Measured = TypeVar("Measured")
 
 
-def evaluate_checkpoint(settings: Settings, spec: JobSpec, uri: str, sha256: str | None = None) -> dict[str, float]:
+def evaluate_checkpoint(
+    settings: Settings, spec: JobSpec, uri: str, sha256: str | None = None, code: str = ""
+) -> dict[str, float]:
     """Metrics by name, {} if the task evaluates nothing; from a process of its own.
 
-    `uri` is the checkpoint's directory in the store, `sha256` its manifest's if known. Raises `CorruptCheckpoint`, and
-    `UserError` for whatever the task's code raises.
+    `uri` is the checkpoint's directory in the store, `sha256` its manifest's if known, `code` the SHA-256 of the job's
+    pinned code, if there is any. Raises `CorruptCheckpoint`, and `UserError` for whatever the task's code raises.
     """
-    answered = _asked(settings, spec, uri, sha256, [])
+    answered = _asked(settings, spec, uri, sha256, code, [])
     return {str(name): float(value) for name, value in answered.items()}
 
 
-def evaluate_each(settings: Settings, spec: JobSpec, uri: str, sha256: str | None = None) -> list[float]:
+def evaluate_each(
+    settings: Settings, spec: JobSpec, uri: str, sha256: str | None = None, code: str = ""
+) -> list[float]:
     """A figure of each held-out sample (`Task.evaluate_each`). Raises as `evaluate_checkpoint`, and `UserError` for a
     task that gives none."""
-    figures = [float(figure) for figure in _asked(settings, spec, uri, sha256, ["--each"])]
+    figures = [float(figure) for figure in _asked(settings, spec, uri, sha256, code, ["--each"])]
     if not figures:
         raise UserError(
             f"{spec.entry_point} gives no figure of each held-out sample, so that nobody can tell a better model from "
@@ -46,13 +52,15 @@ def evaluate_each(settings: Settings, spec: JobSpec, uri: str, sha256: str | Non
     return figures
 
 
-def _asked(settings: Settings, spec: JobSpec, uri: str, sha256: str | None, more: Sequence[str]) -> Any:
+def _asked(settings: Settings, spec: JobSpec, uri: str, sha256: str | None, code: str, more: Sequence[str]) -> Any:
     entry_points.check(spec.entry_point, settings.tasks)
     arguments = ["--checkpoint", uri, *(["--sha256", sha256] if sha256 else []), *more]
     grant = StoreGrant(who=f"the evaluation of {uri}", read=(uri,))
     with access_brokers.serving(settings, grant) as access, tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         if access is not None:
             RunDir(Path(folder)).write(access)
+        if (pinned := pinning.fetch(settings, code, Path(folder))) is not None:
+            arguments += ["--code", str(pinned)]
         user = WorkerUser.of(settings)
         if user is not None:
             store_folders.open_folders(settings, user, grant)
@@ -73,7 +81,7 @@ def of_newest(control: JobRecords, settings: Settings, job_id: str, measure: Cal
     faults = []
     for record in sorted(good, key=lambda record: (record.lineage, record.step), reverse=True):
         try:
-            return measure(settings, job.spec, record.uri, record.manifest_sha256)
+            return measure(settings, job.spec, record.uri, record.manifest_sha256, code_of(job.results).sha256)
         except CorruptCheckpoint as error:
             faults.append(str(error))
     raise UserError(
@@ -87,9 +95,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--checkpoint", required=True, metavar="URI", help="its directory, relative to the store")
     parser.add_argument("--sha256", help="SHA-256 of its manifest, as the ledger has it")
     parser.add_argument("--each", action="store_true", help="a figure of each held-out sample, and no metrics")
+    parser.add_argument("--code", type=Path, metavar="DIR", help="folder of the job's pinned code, if it has any")
     parser.add_argument("--access", type=Path, metavar="DIR", help="folder of its access to the store, if it needs any")
     options = parser.parse_args(argv)
     access = RunDir(options.access).read(StoreAccess) if options.access else None
+    for folder in filter(None, (Settings().project, options.code)):
+        entry_points.reach(folder)
     return child.answer(
         options.output,
         lambda: _evaluate(
@@ -102,7 +113,6 @@ def _evaluate(
     spec: JobSpec, settings: Settings, uri: str, sha256: str | None, access: StoreAccess | None, each: bool
 ) -> dict[str, float] | list[float]:
     entry_points.check(spec.entry_point, settings.tasks)
-    entry_points.reach(settings.project)
     from elastic_core.state.store_access.brokered_store import open_for_job
     from elastic_core.train.checkpoint.restore import read_weights
     from elastic_core.train.checkpoint.training_state import load_weights, seed_everything

@@ -127,7 +127,7 @@ def _train(place: _Place, stop_requests: StopRequests, started: float) -> None:
     if rank == 0:
         holder.open(order)
     try:
-        entry = _load(order, settings, place.standalone)
+        entry = _load(place.run_dir, order, settings, place.standalone)
         place.trainer(order.allocation.slots[rank], entry, settings, stop_requests, holder).train(order, started)
     finally:
         holder.close()
@@ -136,7 +136,7 @@ def _train(place: _Place, stop_requests: StopRequests, started: float) -> None:
 def _join(place: _Place, slot_name: str, stop_requests: StopRequests) -> None:
     """Load everything, wait to be needed, and take part from then on."""
     settings = place.run_dir.require(WorkerSettings)
-    entry = _load(place.run_dir.order(), settings, standalone=True)
+    entry = _load(place.run_dir, place.run_dir.order(), settings, standalone=True)
     joined = wait_for_order(place.run_dir, place.number, slot_name, stop_requests)
     if joined is None:
         return
@@ -148,7 +148,7 @@ def _join(place: _Place, slot_name: str, stop_requests: StopRequests) -> None:
         holder.close()
 
 
-def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any:
+def _load(run_dir: RunDir, order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any:
     """The job's entry point, and all that running it needs. Takes a second and more: only after the first heartbeat."""
     from elastic_core.spec import entry_points
     from elastic_core.train.process import lazy_dynamo
@@ -157,6 +157,8 @@ def _load(order: LaunchOrder, settings: WorkerSettings, standalone: bool) -> Any
     if standalone:
         lazy_dynamo.install()
     entry_points.reach(settings.project)
+    if run_dir.code.exists():
+        entry_points.reach(run_dir.code)
     return entry_points.load(order.spec.entry_point, settings.tasks)
 
 

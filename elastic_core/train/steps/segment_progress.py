@@ -25,8 +25,10 @@ from elastic_core.train.steps.observe import Observer, StepFacts
 from elastic_core.train.steps.runtime_context import RuntimeContext
 from elastic_core.train.steps.stepping import StepResult, needs_noise
 from elastic_core.train.steps.work_done import WorkDone
+from elastic_core.train.versions import differences, loaded_versions
 
 TARGET_STEPS = 20  # whose mean loss is compared with the job's target: one step's is noise
+_VERSIONS, _CODE = "versions", "code"  # in a checkpoint's scalars
 NOISE_UNKNOWN = (
     "the gradient noise was never measured, so that no gain of a larger batch is known, and none is taken: learning "
     "rate and progress are as at batch.base, or less. It takes a global batch of two samples, and finite gradients"
@@ -58,6 +60,7 @@ class Progress:
         self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
         self._in_force = EXACT if self.order.allocation.comm == AUTO else self.order.allocation.comm
         self._exchanges: tuple[ExchangeFigures, ...] = ()  # not reported yet
+        self._environment = ""  # in words, where it is another than the checkpoint's
         self._guard = DivergenceGuard(context.order, context.group.world)
         self.begin_segment()
 
@@ -111,6 +114,9 @@ class Progress:
     def start_at(self, step: int, samples: int, scalars: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.evaluations = Evaluations.from_scalars(scalars)
+        others = differences(scalars.get(_VERSIONS, {}), loaded_versions())
+        if others:
+            self._environment = f"from step {step} on it runs on other versions: {', '.join(others)}"
         self._stand_at(step, samples, WorkDone.from_scalars(scalars) if self.work is not None else None)
 
     def back_to_beginning(self) -> None:
@@ -130,7 +136,8 @@ class Progress:
     def scalars(self) -> dict[str, Any]:
         """For the checkpoint."""
         early = {} if self.order.spec.work.patience is None else self.evaluations.to_scalars()
-        return {**early, **({} if self.work is None else self.work.to_scalars())}
+        made_by = {_VERSIONS: loaded_versions(), **({_CODE: self.order.code} if self.order.code else {})}
+        return {**early, **({} if self.work is None else self.work.to_scalars()), **made_by}
 
     def time(self, name: str, seconds: float) -> None:
         """Report a span, or a number of bytes (`..._bytes`), with the next checkpoint."""
@@ -188,7 +195,7 @@ class Progress:
 
     def notes(self, noise: NoiseState) -> tuple[str, ...]:
         """What the job's user should know with a checkpoint taken now; `noise` as it has been measured so far."""
-        notes = []
+        notes = [self._environment] if self._environment else []
         if needs_noise(self.order.spec) and noise.weight == 0 and self.step > 0:
             notes.append(NOISE_UNKNOWN)
         if self.fraction < 1.0 and self.samples >= self.most_samples:

@@ -15,6 +15,7 @@ from elastic_core.domain import AUTO, Allocation, JobState, JobView, SegmentStat
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
+from elastic_core.protocol.job_code import code_of
 from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.text import size_text
@@ -74,6 +75,7 @@ class JobShown(Shown):
     global_batch: int | None
     layout: str
     comm: str
+    code: str  # which is pinned, in words
     seconds_left: float | None
     spent: float  # in the currency of the nodes' prices
     cost: str  # the same in words, with what it is expected to be in all; empty where nothing costs anything
@@ -239,6 +241,7 @@ def job_shown(
         global_batch=held.global_batch if held else None,
         layout=_layout(job),
         comm=_exchange(job),
+        code=code_of(job.results).words,
         seconds_left=job.seconds_left,
         spent=job.spent,
         cost=cost_words(job),

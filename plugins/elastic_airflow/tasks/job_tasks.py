@@ -16,6 +16,7 @@ from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.tasks.drive_job import note_run, record_job
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
+from elastic_core.protocol.job_code import code_of
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form
@@ -146,7 +147,8 @@ class RegisterOperator(_AfterTraining):
     def _measure_champion(self, settings: Settings, job: JobStatus, holder: RegisteredVersion) -> Mapping[str, float]:
         from elastic_core.train.process.evaluate import evaluate_checkpoint
 
-        metrics = evaluate_checkpoint(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256)
+        code = code_of(job.results).sha256
+        metrics = evaluate_checkpoint(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256, code)
         self.log.info("the champion, version %s, measured on the same held-out data: %s", holder.version, metrics)
         return metrics
 
@@ -160,7 +162,8 @@ class RegisterOperator(_AfterTraining):
         from elastic_core.train.process.evaluate import evaluate_each, of_newest
 
         new = of_newest(control, settings, job.job_id, evaluate_each)
-        old = evaluate_each(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256)
+        code = code_of(job.results).sha256
+        old = evaluate_each(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256, code)
         return compared(new, old, job.facts.metric_mode, self.alpha)
 
 

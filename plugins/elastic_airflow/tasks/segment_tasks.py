@@ -126,14 +126,14 @@ class RunSegmentOperator(SegmentOperator):
 
     def _start(self, control: HttpControl) -> bool:
         """Start or find the processes. False when the lease was lost meanwhile."""
-        from elastic_core.launch import launchers
+        from elastic_core.launch.launchers import chosen, start_segment
 
+        settings = Settings()
         try:
-            order = control.launch_order(self.segment_id)
+            order, group = start_segment(control, chosen(settings), settings, self.segment_id)
         except Conflict as conflict:
             self.log.info("%s", conflict)
             return False
-        group = launchers.chosen(Settings()).start(order)
         self.log.info("attempt %d under epoch %d runs on %d slots at global batch %d; processes of epoch %d, logs: %s",
                       order.attempt, order.epoch, order.allocation.num_slots, order.allocation.global_batch,
                       order.origin_epoch, group.log_path)  # fmt: skip

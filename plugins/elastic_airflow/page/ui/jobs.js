@@ -99,6 +99,7 @@ function facts(job, now) {
   add("Samples", `${count(job.done_samples)} of ${count(job.total_samples)}${job.reading ? " of progress" : ""}`);
   add("Reads", job.reading);
   add("Segment", `${job.segment_index + 1}${job.lineage ? `, lineage ${job.lineage}` : ""}`);
+  add("Code", job.code);
   add("Resizes", count(job.num_resizes));
   add("State came", job.restored);
   add("Spent", job.cost, job.budget && job.spent > job.budget ? "late" : "");
