@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.domain import JobState
-from elastic_core.protocol.job_code import code_of
+from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import JobFacts
 from elastic_core.spec import JobSpec
 from tests.launch.airflowless import Platform, platform

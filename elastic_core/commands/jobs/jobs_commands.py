@@ -30,7 +30,7 @@ from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
 from elastic_core.protocol.http_client import HttpControl
-from elastic_core.protocol.job_code import code_of
+from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import CancelOutcome, JobStatus, SegmentStatus, SubmissionState
 from elastic_core.settings import Settings
 from elastic_core.text import plural, span

@@ -16,8 +16,7 @@ from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import EXACT, ExactLoss, JobState, from_json
 from elastic_core.logs import get_logger
 from elastic_core.predict.work.exact_loss import limits
-from elastic_core.protocol.job_code import code_of
-from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.process_groups import LaunchOrder, code_of
 from elastic_core.protocol.records import JobFacts
 from elastic_core.protocol.tokens import TrainerTokens
 from elastic_core.spec.parts.job_comm import STEPS_ALONE

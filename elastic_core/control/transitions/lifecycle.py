@@ -22,7 +22,7 @@ from elastic_core.domain import JobState, PlacedLayer, SegmentState, to_json
 from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.events import EventKind
-from elastic_core.protocol.job_code import CODE
+from elastic_core.protocol.process_groups import CODE
 from elastic_core.protocol.records import JobFacts
 from elastic_core.spec import JobSpec, entry_points
 from elastic_core.spec.admitted_layouts import check_layouts

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from elastic_core.errors import InfrastructureError, UserError
-from elastic_core.protocol.job_code import CODE, PinnedCode
-from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.process_groups import CODE, LaunchOrder, PinnedCode
 from elastic_core.protocol.service import JobControl
 from elastic_core.settings import Settings
 from elastic_core.state.job_code import bundle

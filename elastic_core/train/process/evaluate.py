@@ -13,7 +13,7 @@ from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.worker_user.giving import let_read
 from elastic_core.host.worker_user.identity import WorkerUser
-from elastic_core.protocol.job_code import code_of
+from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.service import JobRecords
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points

@@ -15,7 +15,7 @@ from elastic_core.domain import AUTO, Allocation, JobState, JobView, SegmentStat
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
-from elastic_core.protocol.job_code import code_of
+from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.text import size_text

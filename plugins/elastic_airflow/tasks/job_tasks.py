@@ -16,7 +16,7 @@ from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.tasks.drive_job import note_run, record_job
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
-from elastic_core.protocol.job_code import code_of
+from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form

@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from elastic_core.errors import InfrastructureError
-from elastic_core.protocol.job_code import CODE, code_of
-from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.process_groups import CODE, LaunchOrder, code_of
 from elastic_core.protocol.service import JobControl
 from elastic_core.settings import Settings
 from elastic_core.state.job_code.pinning import fetch, pin
