@@ -15,7 +15,7 @@ from elastic_core.launch.on_ray.ray_launcher import RayLauncher
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.service import ServiceControl
 from elastic_core.settings import Settings
-from elastic_core.state.job_code import pinning
+from elastic_core.state.job_code import pinned_code
 
 LAUNCHERS: Mapping[str, Callable[[Settings], Launcher]] = {
     "local": LocalLauncher,
@@ -45,5 +45,5 @@ def start_segment(
     """
     order = control.launch_order(segment_id)
     if launcher.poll(order.origin_epoch) is None:  # else they run already, whatever they were begun with
-        order = pinning.pin(control, settings, order)
+        order = pinned_code.pin(control, settings, order)
     return order, launcher.start(order)

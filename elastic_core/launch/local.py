@@ -29,7 +29,7 @@ from elastic_core.launch.launcher import GroupStatus
 from elastic_core.protocol.process_groups import LaunchOrder, without_agent_token
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
-from elastic_core.state.job_code import pinning
+from elastic_core.state.job_code import pinned_code
 from elastic_core.state.memory_tier import cache_servers
 from elastic_core.state.store_access import access_brokers, store_folders
 
@@ -95,7 +95,7 @@ class LocalLauncher(GroupFolders):
             log_bytes=self.settings.log_mb * 2**20,
         )
         folder.write(plan)
-        pinning.fetch(self.settings, order.code, folder.path)
+        pinned_code.fetch(self.settings, order.code, folder.path)
 
     def _hold_memory(self, order: LaunchOrder, folder: RunDir) -> list[subprocess.Popen[bytes]]:
         return cache_servers.prepare(self.settings, order, folder)

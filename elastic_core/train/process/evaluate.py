@@ -17,7 +17,7 @@ from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.service import JobRecords
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points
-from elastic_core.state.job_code import pinning
+from elastic_core.state.job_code import pinned_code
 from elastic_core.state.store_access import access_brokers, store_folders
 from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
 from elastic_core.train.process import child
@@ -59,7 +59,7 @@ def _asked(settings: Settings, spec: JobSpec, uri: str, sha256: str | None, code
     with access_brokers.serving(settings, grant) as access, tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         if access is not None:
             RunDir(Path(folder)).write(access)
-        if (pinned := pinning.fetch(settings, code, Path(folder))) is not None:
+        if (pinned := pinned_code.fetch(settings, code, Path(folder))) is not None:
             arguments += ["--code", str(pinned)]
         user = WorkerUser.of(settings)
         if user is not None:

@@ -13,7 +13,7 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.process_groups import CODE, LaunchOrder, code_of
 from elastic_core.protocol.service import JobControl
 from elastic_core.settings import Settings
-from elastic_core.state.job_code.pinning import fetch, pin
+from elastic_core.state.job_code.pinned_code import fetch, pin
 from tests.builders import a_spec
 from tests.launch.builders import order as any_order
 
