@@ -19,7 +19,7 @@ from elastic_core.host.environment import job_environment, job_variables
 from elastic_core.host.this_machine import discover, read_cluster, require_networks
 from elastic_core.host.worker_user.identity import WorkerUser, require_usable
 from elastic_core.launch import launchers
-from elastic_core.launch.on_ray.pool_reports import PoolReports
+from elastic_core.launch.on_ray.pool.pool_reports import PoolReports
 from elastic_core.services import airflow
 from elastic_core.services.groups import stop_groups
 from elastic_core.services.postgres import SYSTEM_USER, EmbeddedPostgres, database_urls, needed

@@ -16,7 +16,7 @@ from elastic_core.host.this_machine import read_cluster
 from elastic_core.launch import launchers
 from elastic_core.launch.host_reconcile import reconcile_host
 from elastic_core.launch.launcher import Launcher
-from elastic_core.launch.on_ray.pool_reports import PoolReports, RayPool
+from elastic_core.launch.on_ray.pool.pool_reports import PoolReports, RayPool
 from elastic_core.protocol.callers import Way, at_host
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.services.secrets import read_secret

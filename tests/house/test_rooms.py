@@ -59,7 +59,17 @@ def test_tests_mirror_the_rooms() -> None:
     }
     own = {
         Path(name)
-        for name in ("e2e", "e2e/faults", "house", "docs", "examples", "benchmarks", "train/runs", "security")
+        for name in (
+            "e2e",
+            "e2e/faults",
+            "machines",
+            "house",
+            "docs",
+            "examples",
+            "benchmarks",
+            "train/runs",
+            "security",
+        )
     }
     own |= {path.parent.relative_to(ROOT) for path in (ROOT / "benchmarks").glob("*/__init__.py")}
     folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elastic_core.launch.on_ray.pool_reports import RayPool
+from elastic_core.launch.on_ray.pool.pool_reports import RayPool
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup, ReconcileAnswer
 from elastic_core.services.ray_pool import RayPoolService
 from elastic_core.settings import Settings

@@ -126,6 +126,10 @@ class NodeActor:
         self._folders.forget(origin_epoch)
         self._noted.pop(origin_epoch, None)
 
+    def alive(self) -> list[int]:
+        """Origin epochs of which something lives here."""
+        return [group.origin_epoch for group in self._folders.groups() if group.alive]
+
     def strays(self) -> list[int]:
         """Origin epochs of which something lives here, and whose coordinator was not heard for a while."""
         return [group.origin_epoch for group in self._folders.groups() if group.alive and self._unheard(group)]

@@ -14,7 +14,7 @@ from elastic_core.domain import Allocation, Layout, Slot
 from elastic_core.host.messages import WorkerProcesses
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
-from elastic_core.launch.on_ray.pool_reports import PoolReports, RayPool
+from elastic_core.launch.on_ray.pool.pool_reports import PoolReports, RayPool
 from elastic_core.launch.on_ray.ray_launcher import RayLauncher
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings

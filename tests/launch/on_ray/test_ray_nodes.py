@@ -20,7 +20,7 @@ from elastic_core.host import fork_client
 from elastic_core.host.messages import WorkerProcesses
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch import launchers
-from elastic_core.launch.on_ray.pool_reports import PoolReports
+from elastic_core.launch.on_ray.pool.pool_reports import PoolReports
 from elastic_core.protocol.records import SegmentStatus
 from elastic_core.services.ray_pool import RayPoolService
 from elastic_core.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from elastic_core.launch.on_ray.pool_watch import PoolWatch, StrayQuestions
+from elastic_core.launch.on_ray.pool.pool_watch import PoolWatch, StrayQuestions
 from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode, node_spec
 from elastic_core.spec import NodeSpec
 

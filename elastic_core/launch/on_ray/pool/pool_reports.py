@@ -13,7 +13,7 @@ from elastic_core.launch.on_ray.jobs_api import JobsApi, Submission
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
 
-POOL_WATCH = "elastic_core.launch.on_ray.pool_watch"
+POOL_WATCH = "elastic_core.launch.on_ray.pool.pool_watch"
 POLL_SECONDS = 0.5
 
 

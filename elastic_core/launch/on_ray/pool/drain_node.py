@@ -1,0 +1,80 @@
+"""Have Ray drain a node of ours, by its name: `python -m elastic_core.launch.on_ray.pool.drain_node --node NAME`.
+
+For whoever gets the notice that a node will go (a spot market, a Slurm allocation near its end, a pod that is asked to
+end), on any node of the cluster. The pool's service sets the node aside then, and jobs leave it at a boundary. This
+returns when the node has no process of a job any more, or its time is up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from elastic_core import logs
+from elastic_core.errors import UserError
+from elastic_core.host.exits import exit_code
+from elastic_core.launch.on_ray import ray_cluster
+from elastic_core.launch.on_ray.ray_cluster import NodeSilent
+
+LOOK_SECONDS = 1.0
+ANSWER_SECONDS = 10.0
+log = logs.get_logger(__name__)
+
+
+def drain(node: str, seconds: int, reason: str) -> None:
+    """Raises `UserError` where Ray has no such node, or will not drain it."""
+    living = ray_cluster.living_nodes()
+    if node not in living:
+        raise UserError(f"no node {node!r} is in the Ray cluster; there are: {ray_cluster.names(living)}")
+    command = [
+        sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--node-id", living[node].node_id,
+        "--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", reason,
+        "--deadline-remaining-seconds", str(seconds),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"Ray does not drain node {node}: {done.stderr.strip().splitlines()[-1]}")
+
+
+def wait_until_empty(namespace: str, node: str, home: Path, seconds: float) -> bool:
+    """Whether nothing of a job was left there within this time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if not ray_cluster.answer(ray_cluster.actor_of(namespace, node, home).alive.remote(), ANSWER_SECONDS):
+                return True
+        except NodeSilent as silent:
+            log.warning(f"node {node} does not say what runs there: {silent}")
+        time.sleep(LOOK_SECONDS)
+    return False
+
+
+def main(argv: Sequence[str]) -> int:
+    logs.configure("drain node")
+    parser = argparse.ArgumentParser(prog="python -m elastic_core.launch.on_ray.pool.drain_node", description=__doc__)
+    parser.add_argument("--node", required=True, help="its name: the label elastic.node")
+    parser.add_argument("--seconds", type=int, default=300, help="until it goes (300)")
+    parser.add_argument("--reason", default="the node will go", help="in words, for Ray's own pages")
+    parser.add_argument("--namespace", default="elastic", help="ELASTIC_RAY_NAMESPACE of the installation (elastic)")
+    parser.add_argument(
+        "--home", type=Path, required=True, help="ELASTIC_RAY_NODE_HOME, or <home>/nodes, of the installation"
+    )
+    options = parser.parse_args(argv)
+    until = time.monotonic() + options.seconds
+    try:
+        ray_cluster.connect(options.namespace)
+        drain(options.node, options.seconds, options.reason)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return exit_code(error)
+    empty = wait_until_empty(options.namespace, options.node, options.home, until - time.monotonic())
+    print(f"node {options.node} is {'empty' if empty else 'not empty, and its time is up'}")
+    return 0 if empty else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
