@@ -69,10 +69,10 @@ def main(argv: Sequence[str]) -> int:
         ray_cluster.connect(options.namespace)
         drain(options.node, options.seconds, options.reason)
     except UserError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return exit_code(error)
     empty = wait_until_empty(options.namespace, options.node, options.home, until - time.monotonic())
-    print(f"node {options.node} is {'empty' if empty else 'not empty, and its time is up'}")
+    sys.stdout.write(f"node {options.node} is {'empty' if empty else 'not empty, and its time is up'}\n")
     return 0 if empty else 1
 
 
