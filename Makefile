@@ -8,10 +8,12 @@ STAMP := .venv/.installed-$(shell cat requirements.lock requirements-cuda.lock p
 TOOLS := .venv-tools/bin
 # What builds the site of the documentation.
 DOCS := .venv-docs/bin
+# What checks deploy/kubernetes.
+KUBERNETES := .venv-kubernetes/bin
 COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	--index-url https://pypi.org/simple --generate-hashes --no-annotate --no-header --quiet
 
-.PHONY: setup ray adapters demo up down test e2e check docs docker-test nightly lock licences sbom audit
+.PHONY: setup ray adapters demo up down test e2e check docs docker-test kubernetes-check nightly lock licences sbom audit
 
 setup: $(STAMP)
 
@@ -51,7 +53,7 @@ e2e: setup
 
 # What is too long for every change: further resizes, laws over ten times as many cases and drawn anew, a thousand seeds
 # of faults, and every mutant. Interrupted, the last two go on where they were.
-nightly: setup
+nightly: setup $(KUBERNETES)/kubernetes-validate
 	$(BIN)/pytest -m nightly
 	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py \
 		tests/benchmarks/test_simulated_faults.py -m "not e2e"
@@ -61,6 +63,15 @@ nightly: setup
 # Builds the image and starts the platform in containers, in both sizes; which engine: docs/guide/containers.md.
 docker-test: setup
 	$(BIN)/pytest -m nightly tests/e2e/test_container_stack.py -rs
+
+# deploy/kubernetes against Kubernetes' own schemas; nothing is run.
+kubernetes-check: setup $(KUBERNETES)/kubernetes-validate
+	$(BIN)/pytest tests/machines/test_kubernetes.py -rs
+
+$(KUBERNETES)/kubernetes-validate: supply_chain/kubernetes.lock
+	test -x $(KUBERNETES)/python || $(PYTHON) -m venv .venv-kubernetes
+	$(KUBERNETES)/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps -r supply_chain/kubernetes.lock
+	@touch $@
 
 check: setup
 	$(BIN)/ruff check .

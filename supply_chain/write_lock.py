@@ -19,7 +19,7 @@ from supply_chain.lock_files import ADAPTERS_LOCK, CUDA_LOCK, LOCK, RAY_LOCK, RO
 BESIDE_PYPI = {("torch", "2.13.0"): ("6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",)}
 RAY = "ray[default]==2.60.0"
 ADAPTERS = "transformers==5.24.0\naccelerate==1.15.0\nlightning==2.6.6"
-TOOLS = ("tools", "docs")  # .in and .lock beside this file
+TOOLS = ("tools", "docs", "kubernetes")  # .in and .lock beside this file
 
 
 def main(command: Sequence[str]) -> None:
