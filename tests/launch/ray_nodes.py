@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,8 @@ class RayCluster:
             "--dashboard-host=127.0.0.1",
             f"--dashboard-port={dashboard}",
         ]
-        self._start_head(node, slots, [*head, f"--temp-dir={self.folder / 'ray'}"])
+        options = [*head, f"--temp-dir={self.folder / 'ray'}"]
+        self._start_patiently(node, slots, options, lambda: self._runs(node) and self._answers())
 
     def settings(self, home: Path, **changes: Any) -> Settings:
         """Of an installation of its own on this cluster."""
@@ -76,9 +77,10 @@ class RayCluster:
         }  # fmt: skip
 
     def add(self, node: str, slots: int) -> None:
-        """One more, with the address of this machine and a folder of its own."""
+        """One more, with the address of this machine and a folder of its own; returns when it says that it runs."""
         (agent,) = free_ports(1)
-        self._start(node, slots, [f"--address=127.0.0.1:{self.port}", f"--dashboard-agent-listen-port={agent}"])
+        options = [f"--address=127.0.0.1:{self.port}", f"--dashboard-agent-listen-port={agent}"]
+        self._start_patiently(node, slots, options, lambda: self._runs(node))
 
     def kill(self, node: str) -> None:
         """All of a node's processes of Ray, at once."""
@@ -99,14 +101,14 @@ class RayCluster:
                 _kill(process)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _start_head(self, node: str, slots: int, options: list[str]) -> None:
+    def _start_patiently(self, node: str, slots: int, options: list[str], works: Callable[[], bool]) -> None:
         """Ray gives up after 30 s where a busy machine lets parts of it wait: it is tried again then."""
         for further in (2, 1, 0):
             self._start(node, slots, options)
             try:
-                self._wait(self._answers, "the dashboard answers, and the head says that it runs")
+                self._wait(node, works)
                 time.sleep(SETTLE_SECONDS)
-                self._wait(self._answers, "the head runs on")
+                self._wait(node, works)
             except AssertionError:
                 if not further:
                     self.close()
@@ -128,22 +130,24 @@ class RayCluster:
                 start_new_session=True,
             )  # fmt: skip
 
+    def _runs(self, node: str) -> bool:
+        return "Ray runtime started" in (self.folder / f"{node}.log").read_text()
+
     def _answers(self) -> bool:
-        if not any("Ray runtime started" in path.read_text() for path in self.folder.glob("*.log")):
-            return False
+        """The dashboard, which the head has."""
         token = {"authorization": f"Bearer {self.token_file.read_text()}"}
         try:
             return httpx.get(f"{self.address}/api/jobs/", headers=token, timeout=5, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False
 
-    def _wait(self, condition: Any, what: str) -> None:
+    def _wait(self, node: str, works: Callable[[], bool]) -> None:
         until = time.monotonic() + START_SECONDS * PATIENCE
-        while not condition():
-            ended = [node for node, process in self._nodes.items() if process.poll() is not None]
+        while not works():
+            ended = self._nodes[node].poll() is not None
             if ended or time.monotonic() > until:
-                logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
-                raise AssertionError(f"not in time: {what}; nodes that have ended: {ended}\n{logs[-3000:]}")
+                said = (self.folder / f"{node}.log").read_text()[-3000:]
+                raise AssertionError(f"node {node} {'has ended' if ended else 'does not come up in time'}:\n{said}")
             time.sleep(0.2)
 
 
