@@ -162,5 +162,6 @@ def test_a_job_outlives_a_lost_node_and_reads_nothing_from_the_store(there: RayP
     after = there.on("lasts", 2)
     print(f"known after {known:.1f} s, trains again after {time.monotonic() - lost_at:.1f} s")
     assert after.attempt + after.index > before.attempt + before.index
-    assert there.control.job("lasts").last_restore["restored_from_store_bytes"] == 0
+    restored = there.until(lambda: there.control.job("lasts").last_restore, bool, SECONDS)  # told with a checkpoint
+    assert restored["restored_from_store_bytes"] == 0
     there.control.cancel("lasts", "the test is over")
