@@ -13,7 +13,11 @@ from supply_chain.lock_files import ADAPTERS_LOCK, CUDA_LOCK, LOCK, RAY_LOCK, RO
 
 PAGE = ROOT / "docs" / "licences.md"
 LONGEST = 60  # characters of a line of text that names a licence, and is not the licence itself
-LOOKED_UP = {"huey": "MIT (its LICENSE file)", "skops": "MIT (its LICENSE file)"}
+LOOKED_UP = {
+    "axe-playwright-python": "MIT (its LICENSE file); axe-core in it is MPL-2.0",
+    "huey": "MIT (its LICENSE file)",
+    "skops": "MIT (its LICENSE file)",
+}
 # Of requirements-ray.lock, which is not installed everywhere: as their metadata say.
 RAY = {
     **dict.fromkeys(("aiohttp-cors", "google-api-core", "proto-plus", "ray"), "Apache 2.0"),

@@ -74,7 +74,7 @@ function bar(job, colour) {
   inner.style.background = colour(job.job_id);
   const shown = job.progress > 0 && job.progress < 1 ? percent.toFixed(percent < 10 ? 1 : 0) : Math.round(percent);
   return el("div", { class: "progress" },
-    el("div", { class: "track", role: "progressbar", "aria-valuenow": Math.round(percent), "aria-valuemin": 0, "aria-valuemax": 100 }, inner),
+    el("div", { class: "track", role: "progressbar", "aria-label": `Progress of ${job.job_id}`, "aria-valuenow": Math.round(percent), "aria-valuemin": 0, "aria-valuemax": 100 }, inner),
     el("span", { class: "percent" }, `${shown} %`));
 }
 
