@@ -24,6 +24,7 @@ from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.host.messages import ORDER, OrderAllocation, OrderInForce, SlotId, StandbyRequest, decode
 from elastic_core.launch.delivery import deliver_to
 from elastic_core.launch.on_ray import journal, ray_cluster, sealed_order
+from elastic_core.launch.on_ray.copy_holders import CopyHolders
 from elastic_core.launch.on_ray.mailboxes import PostOffice
 from elastic_core.launch.on_ray.merged_exit import merged
 from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode
@@ -66,6 +67,7 @@ class Coordinator:
         self._parts: dict[str, Part] = {}
         self._post = PostOffice()
         self._addresses: dict[str, Any] = {}  # of the nodes' cache servers
+        self._copies = CopyHolders(launch, namespace, self._settings.node_home(), ())
         self._order = OrderInForce(launch.order.segment_id, _allocation(launch))
         self._stop_at: float | None = None  # when whoever is left is killed
         self._asked_to_stop = threading.Event()
@@ -82,6 +84,7 @@ class Coordinator:
         if missing:  # before anything is started
             there, gone = ray_cluster.names(living), ray_cluster.names(missing)
             raise InfrastructureError(f"nodes of the group are not in the Ray cluster: {gone}; there are: {there}")
+        self._copies = CopyHolders(self._launch, self._namespace, self._settings.node_home(), sorted(living))
         for name in self._nodes_of_group():
             self._begin(living[name], living, again=False)
         while True:
@@ -93,6 +96,8 @@ class Coordinator:
                 self._stop(self._settings.grace_seconds)
             self._insist()
             self._grow()
+            if self._stop_at is None:
+                self._copies.turn([part.node.spec.name for part in open_parts], self._addresses)
             self._heed_ends()
             self._say_logs()
         members = [self._parts[name] for name in self._nodes_of_group() if name in self._parts]
@@ -151,7 +156,8 @@ class Coordinator:
             self._ask_start(part, sorted(ray_cluster.living_nodes()), again=False)
             return
         part.asked, part.letters = "exchange", self._post.due(name)
-        addresses = {node: address for node, address in self._addresses.items() if node != name}
+        known = {**self._copies.addresses, **self._addresses}
+        addresses = {node: address for node, address in known.items() if node != name}
         part.question = part.actor.exchange.remote(self._epoch, part.letters, addresses)
 
     def _hear(self, part: Part, answer: Mapping[str, Any]) -> None:

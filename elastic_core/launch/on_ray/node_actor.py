@@ -109,6 +109,16 @@ class NodeActor:
             "address": node_memory.own_address(self._home, self._node),
         }
 
+    def hold_copies(
+        self, settings: Mapping[str, Any], secret: str, node: Mapping[str, Any], addresses: Mapping[str, Any]
+    ) -> Any:
+        """Have a cache server here for copies of a group's checkpoints, which know the group's own; its address."""
+        known = Settings.model_validate({**settings, "home": self._home})
+        node_memory.keep_secret(known, secret)
+        node_memory.serve(known, NodeSpec.model_validate(node))
+        node_memory.meet(self._home, addresses)
+        return node_memory.own_address(self._home, self._node)
+
     def stop(self, origin_epoch: int, grace_seconds: float) -> None:
         """As of a launcher."""
         self._folders.stop(origin_epoch, grace_seconds)

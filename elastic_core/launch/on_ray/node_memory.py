@@ -42,6 +42,11 @@ def prepare(settings: Settings, order: LaunchOrder, folder: RunDir, node: NodeSp
     return cache_servers.prepare_on(settings, order, folder, members, {node.name: node.address})
 
 
+def serve(settings: Settings, node: NodeSpec) -> None:
+    """Have this node's cache server run, for groups of other nodes."""
+    cache_servers.wait(cache_servers.start(settings, [node.name], {node.name: node.address}))
+
+
 def own_address(home: Path, node: str) -> Any:
     """The plain value of the server's address; None without a server."""
     address = _folder(home).read(CacheServerAddress, node) if _folder(home).path.exists() else None
