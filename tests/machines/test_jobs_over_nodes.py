@@ -77,7 +77,7 @@ def a_job(name: str, slots: tuple[int, int], samples: int, milliseconds: int = 5
 def test_a_job_grows_from_one_node_to_three_and_shrinks_and_its_surviving_workers_keep_their_processes(
     there: OnNodes,
 ) -> None:
-    start(there, a_job("wide", (2, 6), 12_000, milliseconds=25))  # so that more slots are worth it to the policy
+    start(there, a_job("wide", (2, 6), 30_000, milliseconds=25))  # so that more slots are worth it to the policy
     first, _ = resized(there, "wide", 2)
     assert first.epoch is not None
     alone = there.workers(first.epoch)
@@ -98,7 +98,7 @@ def test_a_job_grows_from_one_node_to_three_and_shrinks_and_its_surviving_worker
     )
     there.give_back_slots(holder)
     job = finished(there, "wide", 900 * PATIENCE)
-    assert job.samples_read == 12_000
+    assert job.samples_read == 30_000
     assert_read_exactly_once(there, "wide")
     eventually(lambda: there.run_state("elastic_job", "wide") == "success", 180, "the job's run succeeds")
     assert set(states_of(there, "elastic_segment", first.segment_id).values()) == {"success"}
