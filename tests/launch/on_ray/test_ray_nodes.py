@@ -67,6 +67,10 @@ class RayPlatform(Platform):
 
         return self.until(trains, bool, SECONDS)
 
+    def memory_logs(self) -> str:
+        kept = sorted(self.settings.node_home().glob("*/memory/*.log"))
+        return "\n".join(f"== {path}\n{path.read_text()[-2000:]}" for path in kept)
+
     def logs(self) -> str:
         kept = sorted(self.settings.node_home().glob("*/run/*/logs/*.log"))
         return "\n".join(f"== {path}\n{path.read_text()[-2000:]}" for path in kept)
@@ -165,3 +169,26 @@ def test_a_job_outlives_a_lost_node_and_reads_nothing_from_the_store(there: RayP
     restored = there.until(lambda: there.control.job("lasts").last_restore, bool, SECONDS)  # told with a checkpoint
     assert restored["restored_from_store_bytes"] == 0
     there.control.cancel("lasts", "the test is over")
+
+
+def test_a_job_on_one_node_outlives_it_by_the_copies_that_another_holds(
+    there: RayPlatform, cluster: RayCluster
+) -> None:
+    there.submit("stays", slots=(2, 2), samples=96_000)  # on Ray's head, which is not to be lost
+    there.on("stays", 2)
+    cluster.add("n1", 2)
+    there.submit("alone", slots=(2, 2), samples=32_000, checkpoints={"interval_steps": 100})
+    before = there.on("alone", 2)
+    assert before.allocation is not None
+    assert {slot.node for slot in before.allocation.slots} == {"n1"}
+    there.until(lambda: len(there.control.checkpoints("alone")), lambda count: count > 2, SECONDS)
+    there.control.cancel("stays", "to make room")
+    cluster.kill("n1")
+    end_node(there.settings.node_home() / "n1")
+    there.until(lambda: pool_of(there), lambda names: names == {"n0"}, SECONDS)
+    after = there.on("alone", 2)
+    assert after.allocation is not None
+    assert {slot.node for slot in after.allocation.slots} == {"n0"}
+    restored = there.until(lambda: there.control.job("alone").last_restore, bool, SECONDS)
+    assert restored["restored_from_store_bytes"] == 0, there.memory_logs()
+    there.control.cancel("alone", "the test is over")
