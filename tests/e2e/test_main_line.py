@@ -198,6 +198,7 @@ def test_retraining_replaces_the_champion_only_by_a_better_model(platform: Platf
     assert champion.version == "3"
 
 
+@pytest.mark.nightly  # of which `benchmarks.many_jobs` says more
 @pytest.mark.timeout(900)
 def test_forty_jobs_wait_without_blocking_the_one_that_runs(platform: Platform) -> None:
     control = platform.control

@@ -126,7 +126,15 @@ def test_shrunk_grown_without_rank_0_and_at_a_users_word_a_job_keeps_its_process
         pytest.param({"tensor": [2]}, (BYTES, SMALL), {"a": 4}, 4, 2, id="tensor"),
         pytest.param({"sharded": "always"}, (BYTES, SMALL), {"a": 3}, 3, 2, id="sharded", marks=pytest.mark.nightly),
         pytest.param({"pipeline": [2]}, (BYTES, SMALL), {"a": 4}, 4, 2, id="pipeline", marks=pytest.mark.nightly),
-        pytest.param({"tensor": [2, 3]}, (SHARED_BYTES, IN_SIXTHS), {"a": 3}, 3, 2, id="another tensor size"),
+        pytest.param(
+            {"tensor": [2, 3]},
+            (SHARED_BYTES, IN_SIXTHS),
+            {"a": 3},
+            3,
+            2,
+            id="another tensor size",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             {"tensor": [2], "sharded": "always"},
             (BYTES, SMALL),
