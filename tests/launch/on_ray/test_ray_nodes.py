@@ -186,11 +186,13 @@ def test_a_job_on_one_node_outlives_it_by_the_copies_that_another_holds(
     cluster.kill("n1")
     end_node(there.settings.node_home() / "n1")
     there.until(lambda: pool_of(there), lambda names: names == {"n0"}, SECONDS)
-    attempt = before.attempt
-    there.until(lambda: there.control.segment(before.segment_id).attempt, lambda now: now > attempt, SECONDS)
-    after = there.on("alone", 2)
-    assert after.allocation is not None
-    assert {slot.node for slot in after.allocation.slots} == {"n0"}
+
+    def moved() -> bool:
+        held = there.control.segment(before.segment_id).allocation
+        return held is not None and {slot.node for slot in held.slots} == {"n0"}
+
+    there.until(moved, bool, SECONDS)
+    there.on("alone", 2)
     restored = there.until(lambda: there.control.job("alone").last_restore, bool, SECONDS)
     assert restored["restored_from_store_bytes"] == 0, there.memory_logs()
     there.control.cancel("alone", "the test is over")
