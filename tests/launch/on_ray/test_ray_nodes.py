@@ -24,7 +24,6 @@ from elastic_core.launch.on_ray.pool.pool_reports import PoolReports
 from elastic_core.protocol.records import SegmentStatus
 from elastic_core.services.ray_pool import RayPoolService
 from elastic_core.settings import Settings
-from elastic_core.state.memory_tier import cache_servers
 from tests.e2e.platform import PATIENCE
 from tests.launch.airflowless import ApiThread, Platform, settings_for
 from tests.launch.ray_nodes import RayCluster, skip_without_ray
@@ -100,7 +99,6 @@ def there(cluster: RayCluster, tmp_path: Path, ledger_url: str) -> Iterator[RayP
 def end_node(home: Path) -> None:
     """All of a node's processes but Ray's own: what is lost with a machine."""
     fork_client.stop(home)
-    cache_servers.stop(Settings(home=home))
     for path in Path("/proc").glob("[0-9]*"):
         try:
             seen = (path / "cmdline").read_bytes() + (path / "environ").read_bytes() + (path / "maps").read_bytes()
