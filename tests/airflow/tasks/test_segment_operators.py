@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[LaunchOrder]:
+def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[LaunchOrder]:
     orders: list[LaunchOrder] = []
 
     class Recorder:
@@ -37,6 +38,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[LaunchOrder]:
             orders.append(order)
             return GroupStatus(origin_epoch=order.origin_epoch, segment_id=order.segment_id, alive=True)
 
+        def poll(self, origin_epoch: int) -> GroupStatus | None:
+            known = [order for order in orders if order.origin_epoch == origin_epoch]
+            return GroupStatus(origin_epoch=origin_epoch, segment_id=known[0].segment_id, alive=True) if known else None
+
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))  # where the job's code is pinned
     monkeypatch.setitem(launchers.LAUNCHERS, "local", Recorder)
     return orders
 
