@@ -11,6 +11,8 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+MOST_CODE_MB = 1024  # that any job's code may have
+
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="ELASTIC_", extra="ignore", frozen=True)
@@ -174,6 +176,7 @@ class Settings(BaseSettings):
     code_mb: int = Field(
         default=32,
         ge=0,
+        le=MOST_CODE_MB,
         description="MiB that the code of a job (the package of its entry point, and what that imports from beside it) "
         "may have to be kept in the store with its first segment, so that every later one runs the same; 0 to run "
         "it as each node has it",

@@ -95,7 +95,7 @@ class LocalLauncher(GroupFolders):
             log_bytes=self.settings.log_mb * 2**20,
         )
         folder.write(plan)
-        pinned_code.fetch(self.settings, order.code, folder.path)
+        pinned_code.fetch(self.settings, order.code, folder.code)
 
     def _hold_memory(self, order: LaunchOrder, folder: RunDir) -> list[subprocess.Popen[bytes]]:
         return cache_servers.prepare(self.settings, order, folder)

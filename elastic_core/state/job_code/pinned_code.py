@@ -14,12 +14,12 @@ from pathlib import Path
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.process_groups import CODE, LaunchOrder, PinnedCode
 from elastic_core.protocol.service import JobControl
-from elastic_core.settings import Settings
+from elastic_core.settings import MOST_CODE_MB, Settings
 from elastic_core.state.job_code import bundle
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
 
-FOLDER = "code"  # of the store, and of a run dir
+FOLDER = "code"  # of the store
 _log = logging.getLogger(__name__)
 
 
@@ -44,10 +44,10 @@ def pin(control: JobControl, settings: Settings, order: LaunchOrder) -> LaunchOr
     return replace(order, code=code.sha256)
 
 
-def fetch(settings: Settings, sha256: str, above: Path) -> Path | None:
-    """Have pinned code in a folder below `above`, and say which; None where nothing is pinned ("").
+def fetch(settings: Settings, sha256: str, folder: Path) -> Path | None:
+    """Have pinned code in this folder, and give it; None where nothing is pinned ("").
 
-    Raises `InfrastructureError` where the store does not have it as it was pinned.
+    What was pinned is fetched whatever `code_mb` is by now. Raises `InfrastructureError` where the store does not have it as it was pinned.
     """
     if not sha256:
         return None
@@ -58,9 +58,8 @@ def fetch(settings: Settings, sha256: str, above: Path) -> Path | None:
             f"the store {settings.store_url()} lacks {_key(sha256)}, the code that the job was begun with: restore it, "
             "or cancel and revive the job, which then runs the code as it is now"
         ) from error
-    folder = above / FOLDER
     shutil.rmtree(folder, ignore_errors=True)
-    bundle.write(bundle.unpack(content, sha256, _most(settings)), folder)
+    bundle.write(bundle.unpack(content, sha256, MOST_CODE_MB * 2**20), folder)
     return folder
 
 

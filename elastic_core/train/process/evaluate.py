@@ -59,7 +59,7 @@ def _asked(settings: Settings, spec: JobSpec, uri: str, sha256: str | None, code
     with access_brokers.serving(settings, grant) as access, tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         if access is not None:
             RunDir(Path(folder)).write(access)
-        if (pinned := pinned_code.fetch(settings, code, Path(folder))) is not None:
+        if (pinned := pinned_code.fetch(settings, code, RunDir(Path(folder)).code)) is not None:
             arguments += ["--code", str(pinned)]
         user = WorkerUser.of(settings)
         if user is not None:

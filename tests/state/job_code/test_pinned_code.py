@@ -57,10 +57,10 @@ def test_a_later_start_gets_what_the_first_one_ran_whatever_became_of_the_projec
     assert known.words == f"mine (1 file, 0.0 MiB), pinned as {first.code[:12]}"
     again = pinned(settings, replace(order, code=known.sha256), results)
     assert again.code == first.code
-    folder = fetch(settings, again.code, tmp_path)
+    folder = fetch(settings, again.code, tmp_path / "code")
     assert folder is not None
     assert (folder / "mine" / "task.py").read_text() == "VERSION = 1\n"
-    assert fetch(settings, again.code, tmp_path) == folder  # a second start in the same place
+    assert fetch(settings, again.code, tmp_path / "code") == folder  # a second start in the same place
 
 
 def test_jobs_of_the_same_code_keep_it_once(settings: Settings, order: LaunchOrder) -> None:
@@ -76,10 +76,10 @@ def test_code_that_the_store_lacks_or_holds_changed_is_said_and_not_run(
     (kept,) = (settings.home / "store" / "code").iterdir()
     kept.write_bytes(kept.read_bytes()[:-8])
     with pytest.raises(InfrastructureError, match="cannot be unpacked"):
-        fetch(settings, code, tmp_path)
+        fetch(settings, code, tmp_path / "code")
     kept.unlink()
     with pytest.raises(InfrastructureError, match=r"lacks code/.*cancel and revive the job"):
-        fetch(settings, code, tmp_path)
+        fetch(settings, code, tmp_path / "code")
     assert not (tmp_path / "code").exists()
 
 
@@ -101,5 +101,14 @@ def test_installed_code_is_not_pinned(settings: Settings, order: LaunchOrder) ->
 def test_an_operator_may_pin_none(settings: Settings, order: LaunchOrder, tmp_path: Path) -> None:
     results = Results()
     assert pinned(settings.model_copy(update={"code_mb": 0}), order, results).code == ""
-    assert fetch(settings, "", tmp_path) is None
+    assert fetch(settings, "", tmp_path / "code") is None
     assert not results.of_job
+
+
+def test_code_that_is_pinned_is_run_whatever_the_bound_is_by_now(
+    settings: Settings, order: LaunchOrder, tmp_path: Path
+) -> None:
+    code = pinned(settings, order, Results()).code
+    folder = fetch(settings.model_copy(update={"code_mb": 0}), code, tmp_path / "code")
+    assert folder is not None
+    assert (folder / "mine" / "task.py").exists()
