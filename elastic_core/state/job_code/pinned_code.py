@@ -47,7 +47,9 @@ def pin(control: JobControl, settings: Settings, order: LaunchOrder) -> LaunchOr
 def fetch(settings: Settings, sha256: str, folder: Path) -> Path | None:
     """Have pinned code in this folder, and give it; None where nothing is pinned ("").
 
-    What was pinned is fetched whatever `code_mb` is by now. Raises `InfrastructureError` where the store does not have it as it was pinned.
+    What was pinned is fetched whatever `code_mb` is by now.
+
+    Raises `InfrastructureError` where the store does not have it as it was pinned.
     """
     if not sha256:
         return None
