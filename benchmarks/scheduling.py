@@ -22,7 +22,7 @@ Bars, over `sia`'s on the same workloads: see `SETTINGS`; and as they were defin
 Who feels the tail more than the mean chooses the policy `horizon_tail`: with declared work its p99 and makespan are
 held to `sia`'s too, beside `horizon`'s own.
 
-A run is kept (benchmarks/out/scheduling-runs) and not made again while neither its workload nor the code that made it
+A run is kept (`benchmarks.common.kept_runs`) and not made again while neither its workload nor the code that made it
 changes: the benchmark may be stopped, and made in parts by `--setting`, `--sample`, `--pool` and `--policy`.
 """
 
@@ -226,14 +226,14 @@ def run(workload: Workload, pool: str, name: str, setting: Setting) -> dict[str,
     """The figures of one run, kept from one start of this benchmark to the next."""
     options = Options(declared_work=setting.declared, round_seconds=ROUNDS.get(name), timeline=False)
     policy = _policy(name, workload, setting)
+    label = f"{name}, {workload.name}, {setting.name}, {pool}"
 
     def answer() -> dict[str, Any]:
         started = time.process_time()
         result = simulate(workload, POOLS[pool], policy, options)
         if not result.complete:
             raise UserError(f"{name} on {workload.name} did not end")
-        print(f"{name}, {workload.name}, {setting.name}, {pool}: {time.process_time() - started:.0f} s",
-              file=sys.stderr, flush=True)  # fmt: skip
+        print(f"{label}: {time.process_time() - started:.0f} s", file=sys.stderr, flush=True)
         figures = result.figures()
         return {figure: figures[figure] for figure in FIGURES}
 
@@ -241,7 +241,7 @@ def run(workload: Workload, pool: str, name: str, setting: Setting) -> dict[str,
         "policy": name, "setting": setting.name, "pool": [str(node) for node in POOLS[pool]], "options": str(options),
         "workload": [_told(job, POOLS[pool]) for job in workload.jobs],
     }  # fmt: skip
-    return kept_runs.kept("scheduling", question, [simulate.__module__, type(policy).__module__], answer)
+    return kept_runs.kept("scheduling", label, question, [simulate.__module__, type(policy).__module__], answer)
 
 
 def _told(job: SimJob, pool: Sequence[Node]) -> str:

@@ -4,6 +4,9 @@ A run is found again by what it was asked (`question`, the workload's fingerprin
 every module of the project that the given ones import, at any distance. What was answered by other code, or about
 another workload, is never taken for this one. Promises nothing about times: a figure that depends on the machine must
 not be kept here.
+
+Runs made here lie under benchmarks/out/NAME-runs; `keep` adds them to docs/results/NAME.runs.jsonl, where other
+checkouts of the same code find them.
 """
 
 from __future__ import annotations
@@ -19,24 +22,49 @@ from typing import Any
 from benchmarks.common.report import OUT
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
 
 
-def kept(name: str, question: Mapping[str, Any], modules: Sequence[str], answer: Callable[[], dict[str, Any]],
-         out: Path = OUT) -> dict[str, Any]:  # fmt: skip
-    """The answer to a question, kept under benchmarks/out/NAME-runs; asked only where it is not there yet.
+def kept(name: str, label: str, question: Mapping[str, Any], modules: Sequence[str],
+         answer: Callable[[], dict[str, Any]], out: Path = OUT, results: Path = RESULTS) -> dict[str, Any]:  # fmt: skip
+    """The answer to a question: one that is kept, or else a new one, which is kept under benchmarks/out/NAME-runs.
 
-    `modules`: dotted names of those that the answer depends on, such as "elastic_core.sim.engine.engine".
+    `label`: names the run among the benchmark's own. `modules`: dotted names of those that the answer depends on, such
+    as "elastic_core.sim.engine.engine".
     """
-    asked = {**question, "code": code_of(tuple(modules))}
-    path = out / f"{name}-runs" / f"{fingerprint(asked)}.json"
+    run = fingerprint({**question, "code": code_of(tuple(modules))})
+    path = out / f"{name}-runs" / f"{run}.json"
     if not path.exists():
+        shared = _shared(name, results).get(label)
+        if shared is not None and shared["run"] == run:
+            return dict(shared["answer"])
         found = answer()
         path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_suffix(".part")
-        written.write_text(json.dumps({"question": asked, "answer": found}, indent=1))
+        written.write_text(json.dumps({"label": label, "run": run, "answer": found}))
         written.replace(path)
     stored: dict[str, Any] = json.loads(path.read_text())["answer"]
     return stored
+
+
+def keep(name: str, out: Path = OUT, results: Path = RESULTS) -> None:
+    """Add the runs made here to docs/results/NAME.runs.jsonl, each in the place of an older one of its label."""
+    made = [json.loads(path.read_text()) for path in sorted((out / f"{name}-runs").glob("*.json"), key=_age)]
+    if made:
+        runs = {**_shared(name, results), **{run["label"]: run for run in made}}
+        lines = [json.dumps(runs[label]) + "\n" for label in sorted(runs)]
+        (results / f"{name}.runs.jsonl").write_text("".join(lines))
+
+
+def _age(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _shared(name: str, results: Path) -> dict[str, dict[str, Any]]:
+    """Label -> run."""
+    path = results / f"{name}.runs.jsonl"
+    runs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {run["label"]: run for run in runs}
 
 
 def fingerprint(content: Any) -> str:

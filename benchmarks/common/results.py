@@ -3,8 +3,9 @@
     .venv/bin/python -m benchmarks.decide            # writes benchmarks/out/decide.json
     .venv/bin/python -m benchmarks.common.results decide
 
-takes benchmarks/out/NAME.json, keeps it without its raw figures as docs/results/NAME.json, and renders NAME.md and the
-list of all pages from the kept files. Without a NAME it renders what is kept again. tests/docs compares both.
+takes benchmarks/out/NAME.json, keeps it without its raw figures as docs/results/NAME.json (and single runs of a long
+benchmark as NAME.runs.jsonl: `kept_runs`), and renders NAME.md and the list of all pages from the kept files. Without a
+NAME it renders what is kept again. tests/docs compares both.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import kept_runs
+from benchmarks.common.kept_runs import RESULTS
 from benchmarks.common.report import OUT
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 LIST = "README.md"
 BY_HAND = "Made by `python -m benchmarks.common.results` from {}; an edit by hand fails the tests."
 
@@ -26,6 +28,7 @@ def keep(name: str, out: Path = OUT, results: Path = RESULTS) -> None:
     """Keep a benchmark's last run as docs/results/NAME.json. FileNotFoundError where it was never run here."""
     run = json.loads((out / f"{name}.json").read_text())
     del run["figures"]
+    kept_runs.keep(name, out, results)
     (results / f"{name}.json").write_text(json.dumps(run, indent=1) + "\n")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.common import kept_runs
-from benchmarks.common.kept_runs import code_of, kept
+from benchmarks.common.kept_runs import code_of, keep, kept
 
 
 class Answers:
@@ -37,7 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ask(question: dict[str, Any], answers: Answers, out: Path) -> dict[str, Any]:
     code_of.cache_clear()
-    return kept("some", question, ["elastic_core.policy"], answers, out)
+    return kept("some", f"of {question}", question, ["elastic_core.policy"], answers, out, out)
 
 
 def test_what_was_answered_is_not_asked_again(project: Path, tmp_path: Path) -> None:
@@ -59,5 +60,36 @@ def test_a_run_that_was_cut_off_leaves_nothing_to_be_taken_for_an_answer(project
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kept("some", {}, ["elastic_core.policy"], cut_off, tmp_path)
+        kept("some", "of {}", {}, ["elastic_core.policy"], cut_off, tmp_path, tmp_path)
     assert ask({}, Answers(), tmp_path) == {"seconds": 1}
+
+
+def test_other_checkouts_of_the_same_code_find_what_was_kept(project: Path, tmp_path: Path) -> None:
+    results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
+    results.mkdir()
+    ask({}, Answers(), tmp_path)
+    keep("some", tmp_path, results)
+    answers = Answers()
+
+    def asked_elsewhere() -> dict[str, Any]:
+        code_of.cache_clear()
+        return kept("some", "of {}", {}, ["elastic_core.policy"], answers, elsewhere, results)
+
+    assert asked_elsewhere() == {"seconds": 1}
+    assert answers.asked == 0
+    (project / "rule.py").write_text("MOST = 3\n")
+    assert asked_elsewhere() == {"seconds": 1}
+    assert answers.asked == 1, "other code answers anew"
+
+
+def test_a_run_is_kept_in_the_place_of_an_older_one_of_its_label(project: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    for most in (2, 3):
+        (project / "rule.py").write_text(f"MOST = {most}\n")
+        ask({}, Answers(), tmp_path)
+        ask({"trace": most}, Answers(), tmp_path)
+    keep("some", tmp_path, results)
+    keep("some", tmp_path, results)
+    kept_lines = [json.loads(line)["label"] for line in (results / "some.runs.jsonl").read_text().splitlines()]
+    assert kept_lines == ["of {'trace': 2}", "of {'trace': 3}", "of {}"]
