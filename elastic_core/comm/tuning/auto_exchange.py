@@ -1,11 +1,11 @@
 """The exchange that ranks choose by measurement, in training: `auto`.
 
 A model begins under the exact sum. After a few steps its computing and waiting are known; where waiting is worth it,
-the group probes its links, every candidate's step is predicted (`step_cost`), and the best two that promise to be
-faster are tried for a few steps each. All of it is training: gradients are exchanged by the algorithm that is tried.
-The fastest is kept, the exact sum unless another saves at least a twentieth. Then the best two sizes of buckets by
-prediction, among a few besides DDP's, are tried for as many steps each, and the fastest is kept. So a choice takes
-`MOST_STEPS` steps at most. Rank 0's figures decide on every rank.
+the group probes its links, those steps set the probe right, every candidate's step is predicted (`step_cost`), and the
+best two that promise to be faster are tried for a few steps each. All of it is training: gradients are exchanged by the
+algorithm that is tried. The fastest is kept, the exact sum unless another saves at least a twentieth. Then the best two
+sizes of buckets by prediction, among a few besides DDP's, are tried for as many steps each, and the fastest is kept. So
+a choice takes `MOST_STEPS` steps at most. Rank 0's figures decide on every rank.
 
 Buckets are DDP's, put together to the size that is tried: DDP has to make small ones (`DDP_BUCKET_MIB`).
 
@@ -33,7 +33,7 @@ from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.tuning.link_probe import Link
 from elastic_core.comm.tuning.link_probe import probe as probe_links
 from elastic_core.comm.tuning.received_bytes import received_bytes
-from elastic_core.comm.tuning.step_cost import BUCKET_BYTES, in_buckets, predict
+from elastic_core.comm.tuning.step_cost import BUCKET_BYTES, as_measured, in_buckets, predict
 from elastic_core.domain import AUTO, EXACT, ExchangeFigures
 
 WARM_STEPS = 2  # of each trial, not timed: DDP lays out its buckets, algorithms their buffers
@@ -168,7 +168,9 @@ class AutoExchange:
 
     def _worth_trying(self, exact_seconds: float, computing: float) -> list[str]:
         """Predicts every candidate; the names of those that promise the most, the best first."""
-        link = self._link = probe_links(self._group)
+        exact, probed = self._classes[EXACT], probe_links(self._group)
+        link = as_measured(probed, exact, self._shapes, self._world, computing, exact_seconds, self._device)
+        self._link = link
         for name, algorithm in self._classes.items():
             cost = predict(algorithm, self._shapes, self._world, link, computing, device=self._device)
             if cost is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -23,6 +23,7 @@ from elastic_core.comm.tuning.link_probe import Link
 
 BUCKET_BYTES = 25 * 1024 * 1024  # DDP's, but for the first
 _BACKWARD = 2 / 3
+_HALVINGS = 30
 _REHEARSED = 1 << 18  # values; a square of 512
 _CPU = torch.device("cpu")
 
@@ -60,6 +61,42 @@ def predict(
         done = max(done, ready) + _on_link(traffic, link) + _values(bucket) * own
         sent += traffic.sent_bytes
     return Cost(max(done, ready), sent)
+
+
+def as_measured(
+    link: Link,
+    algorithm: type[HookedAlgorithm],
+    shapes: Sequence[torch.Size],
+    world: int,
+    compute_seconds: float,
+    step_seconds: float,
+    device: torch.device = _CPU,
+) -> Link:
+    """The link on which a step under this algorithm is predicted to take as long as it was measured to.
+
+    A probe sends for a third of a second and may have met a busy moment, or sent too little to tell bytes from
+    messages; whole steps have sent more. Seconds a byte are changed, and of a message only where those alone take
+    longer than the step did. The link as it is where nothing was waited for, or the algorithm declares no traffic.
+    """
+
+    def predicted(changed: Link) -> Cost | None:
+        return predict(algorithm, shapes, world, changed, compute_seconds, device=device)
+
+    cost = predicted(Link(0.0, 0.0))
+    if cost is None or cost.seconds >= step_seconds:
+        return link
+    low, high = replace(link, seconds_per_byte=0.0), replace(link, seconds_per_byte=step_seconds / cost.sent_bytes)
+    told = predicted(low)
+    if told is not None and told.seconds > step_seconds:
+        low, high = Link(0.0, 0.0), low
+    for _ in range(_HALVINGS):
+        middle = Link((low.latency + high.latency) / 2, (low.seconds_per_byte + high.seconds_per_byte) / 2)
+        told = predicted(middle)
+        if told is not None and told.seconds > step_seconds:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def in_buckets(shapes: Sequence[torch.Size], bucket_bytes: int) -> list[list[torch.Size]]:

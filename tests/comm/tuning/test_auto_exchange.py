@@ -20,6 +20,21 @@ CPU = torch.device("cpu")
 A_TRIAL = WARM_STEPS + TIMED_STEPS
 
 
+class TwoLayers(nn.Module):
+    """Of as many parameters, the first of which not every rank has to reach in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(128, 128), nn.Linear(128, 128)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.last.weight
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.first(values) + self.last(values)
+
+
 class Chosen:
     """A model trained until the choice, told that a step under each algorithm takes so long, none of it computing."""
 
@@ -27,7 +42,7 @@ class Chosen:
         torch.manual_seed(0)
         partly = leaves_layers_out("auto", among)
         self.model = DistributedDataParallel(
-            nn.Linear(128, 128), gradient_as_bucket_view=True, find_unused_parameters=partly
+            TwoLayers() if partly else nn.Linear(128, 128), gradient_as_bucket_view=True, find_unused_parameters=partly
         )
         exchange = create("auto", CPU, dist.new_group() if partly else None, among=among or ("allreduce",))
         assert isinstance(exchange, AutoExchange)

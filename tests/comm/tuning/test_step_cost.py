@@ -16,7 +16,7 @@ from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.tuning.link_probe import Link
 from elastic_core.comm.tuning.received_bytes import received_bytes
-from elastic_core.comm.tuning.step_cost import in_buckets, predict, seconds_per_value
+from elastic_core.comm.tuning.step_cost import as_measured, in_buckets, predict, seconds_per_value
 from tests.comm import ranks
 
 SHAPES = [torch.Size(shape) for shape in ((512, 2048), (2048,), (2048, 2048), (2048,), (10, 2048), (10,))]
@@ -44,6 +44,19 @@ def test_what_sends_a_quarter_wins_on_a_slow_link_and_not_where_there_is_nothing
     exact, byte = (predict(a, SHAPES, world, slow, computing).seconds for a in (OrderedAllReduce, ByteGrad))
     assert byte < 0.5 * exact or exact < 1.6 * computing
     assert predict(OrderedAllReduce, SHAPES, world, free, computing).seconds == pytest.approx(computing, abs=1e-3)
+
+
+@given(LINKS, SECONDS, WORLDS, st.floats(1.01, 1e3))
+def test_a_link_as_measured_predicts_the_step_that_was_measured_whatever_the_probe_met(link, computing, world, times):
+    measured = times * (computing + 0.01)  # the exact sum's own computing is in it
+    right = as_measured(link, OrderedAllReduce, SHAPES, world, computing, measured)
+    assert predict(OrderedAllReduce, SHAPES, world, right, computing).seconds == pytest.approx(measured, rel=1e-3)
+    assert right.latency <= link.latency
+
+
+@given(LINKS, SECONDS, WORLDS)
+def test_a_link_that_nobody_waited_for_stays_as_it_was_probed(link, computing, world):
+    assert as_measured(link, OrderedAllReduce, SHAPES, world, computing, 0.9 * computing) == link
 
 
 def test_who_declares_no_traffic_is_not_predicted():
