@@ -14,7 +14,7 @@ from elastic_core.settings import Settings
 if TYPE_CHECKING:  # imports MLflow, which takes seconds
     from mlflow import MlflowClient
 
-    from elastic_core.track.champions.model_aliases import Moved
+    from elastic_core.protocol.rest.models import ChampionMoved
 
 app = typer.Typer(help="Registered models: list, promote, roll back.", no_args_is_help=True)
 
@@ -28,8 +28,8 @@ def list_models(as_json: Json = False) -> None:
     if as_json:
         print_json([to_json(model) for model in models])
         return
-    rows = ((m.name, m.newest or "", m.champion or "none", ", ".join(m.former)) for m in models)
-    print_table(("model", "newest version", "champion", "before it"), rows)
+    rows = ((m.name, m.newest or "", m.champion or "none", m.challenger or "", ", ".join(m.former)) for m in models)
+    print_table(("model", "newest version", "champion", "challenger", "before it"), rows)
 
 
 @app.command()
@@ -57,7 +57,7 @@ def _client() -> MlflowClient:
     return open_client(settings)
 
 
-def _print(moved: Moved, as_json: bool) -> None:
+def _print(moved: ChampionMoved, as_json: bool) -> None:
     if as_json:
         print_json(to_json(moved))
     else:

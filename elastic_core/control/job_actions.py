@@ -5,7 +5,8 @@ Each is one transaction on behalf of the caller, who is asked for the right to i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -88,6 +89,15 @@ class JobActions:
         segment_id = audit_trail.act(self._ledger, self._caller, Action.BOUNDARY, about, reason, ask)
         self.allocator.decide_pending()
         return self.segment(segment_id)
+
+    @contextmanager
+    def promoting(self, model: str, version: str, detail: str) -> Iterator[None]:
+        """Around the move of a model's champion to this version, in whichever registry that is."""
+        with audit_trail.asked(
+            self._ledger, self._caller, Action.PROMOTE, lambda tx: audit_trail.of_version(tx, model, version),
+            detail=detail,
+        ):  # fmt: skip
+            yield
 
     def _name(self) -> str:
         return PLATFORM if self._caller is None else self._caller.name

@@ -22,14 +22,16 @@ from mlflow.exceptions import MlflowException
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.records import REGISTERED_VERSIONS, CheckpointRecord, JobStatus, registered_key
+from elastic_core.protocol.rest.models import ChampionMoved
 from elastic_core.protocol.service import JobControl, JobRecords
 from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.track import facts
 from elastic_core.track.champions.judging import Decision, RegisteredVersion, judge
-from elastic_core.track.champions.model_aliases import CHAMPION, Moved, move_champion, name_challenger
+from elastic_core.track.champions.model_aliases import CHAMPION, move_champion, name_challenger
 from elastic_core.track.champions.paired_test import PairedTest
+from elastic_core.track.champions.registered_versions import described, registered_version
 from elastic_core.track.export import read_model
 from elastic_core.track.export_process import save_model_as_user
 from elastic_core.track.mlflow_client import open_client
@@ -107,7 +109,7 @@ def _register(
         "registered_version": str(version.version),
         REGISTERED_VERSIONS: {**known, key: entry},
     }
-    return _described(control, control.record_results(job_id, results), name, str(version.version))
+    return described(control, control.record_results(job_id, results), name, str(version.version))
 
 
 def champion(control: JobRecords, settings: Settings, name: str) -> RegisteredVersion | None:
@@ -123,7 +125,7 @@ def champion(control: JobRecords, settings: Settings, name: str) -> RegisteredVe
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
-    return _version(control, name, version)
+    return registered_version(control, name, version)
 
 
 def champion_checkpoint(control: JobRecords, settings: Settings, name: str) -> CheckpointRecord | None:
@@ -191,7 +193,7 @@ def promote_if_better(
             return decision
         before = move_champion(client, name, version).before
         if before is not None and (holder is None or before != holder.version):  # champion since we looked
-            displaced = _version(control, name, before)
+            displaced = registered_version(control, name, before)
             decision = judge(version, metric, mode, candidate_metrics, displaced, None, margin)
             if not decision.promoted:
                 move_champion(client, name, before)
@@ -204,7 +206,7 @@ def promote_if_better(
     )
 
 
-def promote(settings: Settings, name: str, version: str) -> Moved:
+def promote(settings: Settings, name: str, version: str) -> ChampionMoved:
     """The version is the champion from now on, and the challenger no more. Raises as `move_champion`."""
     return move_champion(_client(settings), name, version)
 
@@ -297,34 +299,3 @@ def _create_version(
     }
     source, run_id = client.get_logged_model(model_id).artifact_location, job.results.get("mlflow_run_id")
     return client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)
-
-
-def _version(control: JobRecords, name: str, version: str) -> RegisteredVersion:
-    """What the ledger knows of a version, whoever registered it."""
-    claimants = control.jobs_that_registered(name, version)
-    if not claimants:
-        return RegisteredVersion(name=name, version=version)
-    latest = max(claimants, key=lambda job: _entry(job, name, version).get("at", 0.0))
-    return _described(control, latest, name, version)
-
-
-def _entry(job: JobStatus, name: str, version: str) -> Mapping[str, Any]:
-    """What the ledger holds of a version that this job registered."""
-    entry: Mapping[str, Any] | None = job.results.get(REGISTERED_VERSIONS, {}).get(registered_key(name, version))
-    if entry is None:  # registered by a release that kept the last version of a job only
-        entry = {"uri": job.results.get("registered_checkpoint", ""), "metrics": job.results.get("evaluation", {})}
-    return entry
-
-
-def _described(control: JobRecords, job: JobStatus, name: str, version: str) -> RegisteredVersion:
-    entry = _entry(job, name, version)
-    checkpoint = next((c for c in control.checkpoints(job.job_id) if c.uri == entry["uri"]), None)
-    return RegisteredVersion(
-        name=name,
-        version=version,
-        job_id=job.job_id,
-        step=checkpoint.step if checkpoint else 0,
-        checkpoint_uri=entry["uri"],
-        manifest_sha256=checkpoint.manifest_sha256 if checkpoint else "",
-        metrics=dict(entry["metrics"]),
-    )

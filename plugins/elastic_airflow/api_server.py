@@ -116,6 +116,7 @@ def build_control_app() -> FastAPI:
     """The control API over the ledger of the settings. Raises whatever keeps it from starting."""
     from elastic_airflow.airflow_runs import AirflowJobRuns
     from elastic_airflow.airflow_users import AirflowUsers
+    from elastic_airflow.page.models_api import models_router
     from elastic_airflow.page.page_api import log_router, ui_router
     from elastic_core.control.plane import open_control
     from elastic_core.control.rpc.api_v1 import PREFIX
@@ -126,10 +127,12 @@ def build_control_app() -> FastAPI:
     control = open_control(settings, runs=AirflowJobRuns())
     secret = KeyFile(settings.secret_file("control"))
     reads, users = user_may("GET"), AirflowUsers(settings)
+    writes = acting_user(users)
     app: FastAPI = create_app(
-        control, service_secret=secret, user_reads=reads, user_writes=acting_user(users), users=users,
+        control, service_secret=secret, user_reads=reads, user_writes=writes, users=users,
         metrics_token=KeyFile(settings.secret_file("metrics")),
     )  # fmt: skip
     app.include_router(ui_router(control, settings), prefix="/ui", dependencies=[Depends(reads)])
     app.include_router(log_router(control, settings), prefix=PREFIX, dependencies=[Depends(reads)])
+    app.include_router(models_router(control, settings, reads=reads, writes=writes))
     return app

@@ -13,6 +13,7 @@ PAGE_ROUTE = "elastic"  # the page's place in Airflow's UI: /plugin/elastic
 TABLE_ROUTE = "elastic-jobs"  # that of the table of jobs
 WHAT_IF_ROUTE = "elastic-what-if"
 DECISIONS_ROUTE = "elastic-decisions"
+MODELS_ROUTE = "elastic-models"
 
 # Key of a job's results: the Airflow task that drives it ("dag_id", "run_id", "task_id", "max_tries"). "ended" is true
 # once that task has ended together with the job, so that a job revived by other means gets another driver.

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from elastic_airflow.names import DECISIONS_ROUTE, PAGE_ROUTE, TABLE_ROUTE, URL_PREFIX, WHAT_IF_ROUTE
+from elastic_airflow.names import DECISIONS_ROUTE, MODELS_ROUTE, PAGE_ROUTE, TABLE_ROUTE, URL_PREFIX, WHAT_IF_ROUTE
 
 
 class ElasticPlugin(AirflowPlugin):
@@ -55,6 +55,13 @@ class ElasticPlugin(AirflowPlugin):
                 "href": f"{URL_PREFIX}/page/decisions/decisions.html",
                 "destination": "nav",
                 "url_route": DECISIONS_ROUTE,
+                "icon": f"{URL_PREFIX}/page/icon.svg",
+            },
+            {
+                "name": "Elastic models",
+                "href": f"{URL_PREFIX}/page/models/models.html",
+                "destination": "nav",
+                "url_route": MODELS_ROUTE,
                 "icon": f"{URL_PREFIX}/page/icon.svg",
             },
         ]

@@ -83,9 +83,9 @@ def test_the_page_is_in_the_navigation_and_asks_for_nothing_elsewhere() -> None:
     views = ElasticPlugin().external_views
     assert [view["href"] for view in views] == [
         "/elastic/page/", "/elastic/page/table.html", "/elastic/page/what_if/what_if.html",
-        "/elastic/page/decisions/decisions.html",
+        "/elastic/page/decisions/decisions.html", "/elastic/page/models/models.html",
     ]  # fmt: skip
-    assert len({view["url_route"] for view in views}) == 4
+    assert len({view["url_route"] for view in views}) == 5
     for view in views:
         assert view["destination"] == "nav"
         assert all(view[key].startswith("/elastic/page/") for key in ("href", "icon"))

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from sqlalchemy import select
 
+from elastic_core.control.ledger import reads
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.nodes import queue_spec
 from elastic_core.control.ledger.tables import AuditRow, JobRow
@@ -59,9 +60,13 @@ def act(
 
 @contextmanager
 def asked(
-    ledger: Ledger, caller: Caller | None, action: Action, about: Callable[[Tx], About], *, only_check: bool = False
-) -> Iterator[None]:
-    """The same, once, for work that is no single transaction of the ledger's. `only_check`: nothing is done yet."""
+    ledger: Ledger, caller: Caller | None, action: Action, about: Callable[[Tx], About], *, only_check: bool = False,
+    detail: str | None = None,
+) -> Iterator[None]:  # fmt: skip
+    """The same, once, for work that is no single transaction of the ledger's. `only_check`: nothing is done yet.
+
+    `detail`: what asks with one may be done again, and is recorded each time.
+    """
     if caller is None:
         yield
         return
@@ -73,7 +78,9 @@ def asked(
     except UserError as refusal:
         _record_refusal(ledger, caller, action, seen, refusal)
         raise
-    if not only_check:
+    if detail is not None:
+        ledger.write(lambda tx: _record(tx, caller, action, seen[0], detail, done=True))
+    elif not only_check:
         ledger.write(lambda tx: _record_once(tx, caller, action, seen[0]))
 
 
@@ -85,6 +92,13 @@ def of_job(tx: Tx, job_id: str) -> About:
 
 def of_segment(tx: Tx, segment_id: str) -> About:
     return replace(of_job(tx, tx.segment(segment_id).job_id), subject=f"segment {segment_id!r}")
+
+
+def of_version(tx: Tx, model: str, version: str) -> About:
+    """A registered version is the job's that made it; one that none made is the operator's."""
+    subject = f"version {version} of model {model!r}"
+    makers = tx.session.scalars(reads.who_registered(model, version)).all()
+    return replace(of_job(tx, makers[-1].id), subject=subject) if makers else About(subject=subject)
 
 
 def of_spec(tx: Tx, job_id: str, spec: JobSpec) -> About:

@@ -31,6 +31,7 @@ class Action(StrEnum):
     SET_CLUSTER = "set the cluster"
     SET_ASIDE = "set aside"
     TAKE_BACK = "take back"
+    PROMOTE = "promote"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

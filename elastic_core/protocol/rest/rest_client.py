@@ -33,6 +33,7 @@ from elastic_core.protocol.records import (
     Submission,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, DecisionReplayed, JobLog, JobPage, SortBy
+from elastic_core.protocol.rest.models import ChampionMoved, ModelListed, ModelShown
 from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.waiting import growing
@@ -196,6 +197,28 @@ class RestClient:
     def replay(self, decision_id: int) -> DecisionReplayed:
         """What its policy decides today from the inputs of a recorded decision."""
         return self._get(DecisionReplayed, f"/decisions/{decision_id}/replay")
+
+    # models
+
+    def models(self) -> tuple[ModelListed, ...]:
+        """Registered models, by name."""
+        return self._get(tuple[ModelListed, ...], "/models")
+
+    def model(self, name: str) -> ModelShown:
+        """One with its newest versions, and what each was made of."""
+        return self._get(ModelShown, f"/models/{quote(name, safe='')}")
+
+    def promote(self, name: str, version: str) -> ChampionMoved:
+        """The version is the champion, whatever its metrics."""
+        path = f"/models/{quote(name, safe='')}/versions/{quote(version, safe='')}/promote"
+        return self._send(ChampionMoved, "POST", path, {})
+
+    def roll_back_model(self, name: str, to: str) -> ChampionMoved:
+        """The champion of before is the champion again. `to`: its version, `model(name).roll_back_to`."""
+        path = f"/models/{quote(name, safe='')}/roll-back?to={quote(to, safe='')}"
+        return self._send(ChampionMoved, "POST", path, {})
+
+    # how it went
 
     def forecast_report(self, jobs: int = 1000) -> ForecastReport:
         return self._get(ForecastReport, "/forecasts", {"jobs": jobs})

@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from elastic_airflow.page.models_api import models_router
 from elastic_airflow.page.page_api import log_router, ui_router
 from elastic_airflow.page.page_files import page_router
 from elastic_core.control.plane import LedgerControl
@@ -46,14 +47,19 @@ def shown(pool_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
 
 
 @pytest.fixture
-def address(shown: LedgerControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path)
+
+
+@pytest.fixture
+def address(shown: LedgerControl, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of the page, its own routes and the REST API as the API server mounts them. No DAG is paused."""
     monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", list)
     ann = Caller(name="ann", way=Way.PAGE, unrestricted=True)
     inner = create_app(shown, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: ann)
-    settings = Settings(home=tmp_path)
     inner.include_router(ui_router(shown, settings), prefix="/ui")
     inner.include_router(log_router(shown, settings), prefix=PREFIX)
+    inner.include_router(models_router(shown, settings, reads=lambda: None, writes=lambda: ann))
     inner.include_router(page_router(), prefix="/page")
     app = FastAPI()
     app.mount("/elastic", inner)

@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from elastic_core.errors import Conflict, NotFound
-from elastic_core.track.champions.model_aliases import FORMER, Moved, list_models, move_champion, roll_back
+from elastic_core.track.champions.model_aliases import FORMER, ChampionMoved, list_models, move_champion, roll_back
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def champion(client: MlflowClient, name: str) -> str:
 def test_a_champion_is_rolled_back_to_the_one_before_and_to_the_one_before_that(
     client: MlflowClient, name: str
 ) -> None:
-    assert move_champion(client, name, "1") == Moved(name=name, before=None, now="1")
+    assert move_champion(client, name, "1") == ChampionMoved(name=name, before=None, now="1")
     move_champion(client, name, "3")
     move_champion(client, name, "2")
     (listed,) = [model for model in list_models(client) if model.name == name]
     assert (listed.champion, listed.newest, listed.former) == ("2", "3", ("3", "1"))
-    assert roll_back(client, name) == Moved(name=name, before="2", now="3")
+    assert roll_back(client, name) == ChampionMoved(name=name, before="2", now="3")
     assert roll_back(client, name).now == "1"
     assert champion(client, name) == "1"
     with pytest.raises(Conflict, match="has no champion from before that is still there"):
@@ -51,7 +51,7 @@ def test_a_champion_that_was_deleted_since_is_passed_over(client: MlflowClient, 
 def test_promoting_the_champion_again_forgets_nothing(client: MlflowClient, name: str) -> None:
     move_champion(client, name, "1")
     move_champion(client, name, "2")
-    assert move_champion(client, name, "2") == Moved(name=name, before="2", now="2")
+    assert move_champion(client, name, "2") == ChampionMoved(name=name, before="2", now="2")
     assert roll_back(client, name).now == "1"
 
 

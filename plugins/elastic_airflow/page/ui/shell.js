@@ -22,18 +22,19 @@ export function asked(name) {
   return new URLSearchParams((framed ? window.parent : window).location.search).get(name);
 }
 
-// Why an answer to a question about jobs is none.
-export async function problem(answer) {
+// Why an answer to a question about jobs is none, or one to something that was to be done (`acts`).
+export async function problem(answer, acts = false) {
   if (answer.status === 401) return "You are not logged in any more: reload Airflow's page.";
-  if (answer.status === 403) return "You may not see jobs: it takes Airflow's right to read runs of elastic_job.";
   const body = await answer.json().catch(() => ({}));
-  return body.message ?? `The control API answered ${answer.status}.`;
+  if (body.message) return body.message;
+  if (answer.status === 403) return acts ? "It takes Airflow's right to start runs of elastic_job." : "You may not see jobs: it takes Airflow's right to read runs of elastic_job.";
+  return `The control API answered ${answer.status}.`;
 }
 
 // What the REST API answers. Throws its words where that is no answer.
 export async function api(path, options = {}) {
   const answer = await fetch(`${base}/elastic/api/v1/${path}`, { credentials: "same-origin", ...options });
-  if (!answer.ok) throw new Error(await problem(answer));
+  if (!answer.ok) throw new Error(await problem(answer, options.method === "POST"));
   return answer.json();
 }
 

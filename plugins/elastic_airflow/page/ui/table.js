@@ -159,6 +159,7 @@ heads();
 link($("cluster"), `${base}/plugin/elastic`);
 link($("what-if"), `${base}/plugin/elastic-what-if`);
 link($("decisions"), `${base}/plugin/elastic-decisions`);
+link($("models"), `${base}/plugin/elastic-models`);
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("filter").addEventListener("input", () => {
   clearTimeout(typing);

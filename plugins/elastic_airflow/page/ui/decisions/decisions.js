@@ -139,6 +139,7 @@ followTheme();
 link($("cluster"), `${base}/plugin/elastic`);
 link($("jobs"), `${base}/plugin/elastic-jobs`);
 link($("what-if"), `${base}/plugin/elastic-what-if`);
+link($("models"), `${base}/plugin/elastic-models`);
 $("older").addEventListener("click", () => {
   view.before = Number($("older").dataset.before);
   refresh();

@@ -97,6 +97,7 @@ followTheme();
 link($("cluster"), `${base}/plugin/elastic`);
 link($("jobs"), `${base}/plugin/elastic-jobs`);
 link($("decisions"), `${base}/plugin/elastic-decisions`);
+link($("models"), `${base}/plugin/elastic-models`);
 $("question").addEventListener("submit", (event) => {
   event.preventDefault();
   ask();
