@@ -14,10 +14,14 @@ from airflow.sdk import DAG, Param
 
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator, SubmitJobOperator
+from elastic_core.settings import Settings
+from elastic_core.spec.catalogue import find_entries
 from elastic_core.spec.form import form_fields
 
 SPECS = Path(__file__).resolve().parent.parent / "examples" / "specs"
+SETTINGS = Settings()
 PRESETS = {file.stem: json.loads(file.read_text()) for file in sorted(SPECS.glob("*.json"))}
+FIELDS = form_fields(PRESETS, find_entries(SETTINGS.project, SETTINGS.tasks))
 
 with DAG(
     dag_id="elastic_job",
@@ -30,7 +34,7 @@ with DAG(
     max_active_runs=10_000,
     max_active_tasks=10_000,
     is_paused_upon_creation=False,
-    params={field.name: Param(field.default, **field.schema) for field in form_fields(PRESETS)},
+    params={field.name: Param(field.default, **field.schema) for field in FIELDS},
     render_template_as_native_obj=True,
     tags=["elastic"],
 ):

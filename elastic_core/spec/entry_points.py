@@ -43,7 +43,7 @@ def check(entry_point: str, patterns: str | Sequence[str]) -> tuple[str, str]:
             f"name, one colon and one name, for example examples.digits:Digits; no paths, no leading underscores."
         )
     module, attribute = match.groups()
-    if not _matches(module, allowed):
+    if not is_allowed(module, allowed):
         raise UserError(
             f"Entry point {entry_point!r} is not allowed: module {module!r} matches none of the operator's patterns "
             f"({', '.join(allowed) or 'none are set'}).{_near_pattern(module, allowed)} "
@@ -84,7 +84,7 @@ def load(entry_point: str, patterns: str | Sequence[str]) -> Any:
             f"Entry point {entry_point!r}: {attribute!r} {what} in {module_name}.{_suggest(attribute, offered)} "
             f"The module offers: {', '.join(offered) or 'nothing'}."
         )
-    if not _matches(entry.__module__, parse_patterns(patterns)):
+    if not is_allowed(entry.__module__, parse_patterns(patterns)):
         raise UserError(
             f"Entry point {entry_point!r}: {attribute!r} is defined in {entry.__module__!r}, which the operator's "
             f"patterns do not allow. Name something that {module_name} defines itself."
@@ -92,7 +92,8 @@ def load(entry_point: str, patterns: str | Sequence[str]) -> Any:
     return entry
 
 
-def _matches(module: str, patterns: Iterable[str]) -> bool:
+def is_allowed(module: str, patterns: Iterable[str]) -> bool:
+    """Whether the operator's patterns let a job name this module."""
     return any(fnmatchcase(module, pattern) for pattern in patterns)
 
 
@@ -110,7 +111,7 @@ def _near_pattern(module: str, patterns: Sequence[str]) -> str:
     heads = {pattern.partition(".")[0] for pattern in patterns}
     near = near_miss(head, heads, cutoff=0.6)
     candidate = f"{near}.{rest}" if rest else near
-    if candidate and candidate != module and _matches(candidate, patterns):
+    if candidate and candidate != module and is_allowed(candidate, patterns):
         return f" Did you mean {candidate!r}?"
     return ""
 

@@ -7,15 +7,18 @@ the JSON schema keywords that a form renders.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic_core.errors import UserError
+from elastic_core.spec.catalogue import EntryListed, ParamListed
 from elastic_core.spec.job import JobSpec, parse_job_spec
 from elastic_core.text import near_miss
 
 NO_PRESET = "none"
+UNCHOSEN = "not chosen"  # how a field that may stay empty shows that, where it is a list to choose from
 PRESET, WHOLE_SPEC, JOB_ID, WARM_START = "preset", "spec", "job_id", "warm_start"
 
 SECTIONS = {
@@ -40,7 +43,8 @@ PLACES = {"priority": "scheduling", "queue": "scheduling", "deadline": "scheduli
 # Help for leaves whose name alone does not tell a newcomer what they do.
 HELP = {
     "name": "Lower-case letters, digits and '-'. Also the name of the MLflow model, unless another is given.",
-    "params": "Parameters of the task's own code, checked by it before the job is accepted.",
+    "entry_point": "What is trained: a class or a function, as module:name.",
+    "params": "Parameters of the task's own code, as JSON, checked by it before the job is accepted.",
     "work.epochs": "Passes over the data set. Give this or samples, not both.",
     "work.samples": "Samples to train on in all. Give this or epochs, not both.",
     "work.measure": "What epochs and samples count: samples that are read, or progress, which is what they are worth "
@@ -94,12 +98,17 @@ class FormField:
     schema: Mapping[str, Any] = field(default_factory=dict)  # JSON schema keywords, title, description, section
 
 
-def form_fields(presets: Mapping[str, Mapping[str, Any]]) -> tuple[FormField, ...]:
-    """The form's fields, in the order of their sections. `presets` are whole job specs by name."""
+def form_fields(
+    presets: Mapping[str, Mapping[str, Any]], entries: Sequence[EntryListed] = ()
+) -> tuple[FormField, ...]:  # fmt: skip
+    """The form's fields, in the order of their sections. `presets` are whole job specs by name; `entries`: what a job
+    may name, to be offered and described."""
     schema = JobSpec.model_json_schema()
     leaves = [_leaf(path, leaf, schema) for path, leaf in _leaves(schema, schema, ())]
     order = list(SECTIONS.values())
     leaves.sort(key=lambda item: order.index(item.schema["section"]))
+    told = {"entry_point": _offered, "params": _parameters} if entries else {}
+    leaves = [told[leaf.name](leaf, entries) if leaf.name in told else leaf for leaf in leaves]
     return (_preset(presets), *leaves, *_about())
 
 
@@ -150,6 +159,7 @@ def _leaf(path: tuple[str, ...], node: Mapping[str, Any], root: Mapping[str, Any
     keywords["description"] = ". ".join(note for note in notes if note)
     if "enum" in keywords:
         keywords["enum"] = [*keywords["enum"], None]
+        keywords["values_display"] = {"null": UNCHOSEN}
     keywords["type"] = [keywords["type"], "null"]
     section = PLACES.get(key, path[0] if len(path) > 1 else "")
     keywords.update(title=path[-1].replace("_", " ").capitalize(), section=SECTIONS[section])
@@ -163,13 +173,59 @@ def _preset(presets: Mapping[str, Mapping[str, Any]]) -> FormField:
         "enum": names,
         "values_display": {name: _title(name, presets) for name in names},
         "title": "Preset",
-        "description": "A whole job to start from. Every field that is filled in below replaces its value.",
+        "description_md": _lines(
+            "A whole job to start from. Every field that is filled in below replaces its value.",
+            [f"`{name}`: {_summary(presets[name])}" for name in sorted(presets)],
+        ),
     }
-    return FormField(name=PRESET, path=(), default=names[min(1, len(names) - 1)], schema=schema)
+    return FormField(name=PRESET, path=(), default=NO_PRESET, schema=schema)
 
 
 def _title(name: str, presets: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{name} ({presets[name].get('entry_point', '')})" if name in presets else "none: only what is filled in"
+
+
+def _summary(spec: Mapping[str, Any]) -> str:
+    """All that a preset gives, as `entry_point`, then `part.leaf value`."""
+    leaves = [(".".join(path), value) for path, value in _given(spec, ()) if path not in (("name",), ("entry_point",))]
+    words = [f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in leaves]
+    return ", ".join([f"`{spec.get('entry_point', '')}`", *words])
+
+
+def _given(node: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _given(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _offered(leaf: FormField, entries: Sequence[EntryListed]) -> FormField:
+    lines = [f"`{entry.entry_point}`{': ' if entry.about else ''}{entry.about}" for entry in entries]
+    schema = {**leaf.schema, "examples": [entry.entry_point for entry in entries]}
+    words = schema.pop("description")
+    return replace(leaf, schema={**schema, "description_md": _lines(f"{words}. Found here:", lines)})
+
+
+def _parameters(leaf: FormField, entries: Sequence[EntryListed]) -> FormField:
+    lines = [
+        f"`{entry.entry_point}`: {'; '.join(_parameter(param) for param in entry.params)}"
+        for entry in entries
+        if entry.params
+    ]
+    schema = dict(leaf.schema)
+    words = schema.pop("description")
+    return replace(leaf, schema={**schema, "description_md": _lines(f"{words}.", lines)})
+
+
+def _parameter(param: ParamListed) -> str:
+    given = "needed" if param.default is None else f"else {param.default}"
+    return f"`{param.name}` ({param.kind}, {given}){' ' if param.about else ''}{param.about}"
+
+
+def _lines(head: str, lines: Sequence[str]) -> str:
+    """Markdown."""
+    return "\n".join([head, "", *(f"- {line}" for line in lines)]) if lines else head
 
 
 def _about() -> tuple[FormField, ...]:

@@ -59,10 +59,17 @@ def test_reading_the_dag_files_imports_neither_torch_nor_mlflow() -> None:
     assert done.stdout.splitlines()[-1].strip() == "4"
 
 
-def test_the_form_as_it_comes_up_is_a_valid_job(dags: dict[str, DAG]) -> None:
+def test_the_form_as_it_comes_up_is_a_valid_job_once_a_preset_is_chosen(dags: dict[str, DAG]) -> None:
     values: dict[str, Any] = {name: param for name, param in dags["elastic_job"].params.dump().items()}
     presets = dags["elastic_job"].get_task("submit").presets
-    assert spec_from_form(values, presets).entry_point.startswith("examples.")
+    assert values["preset"] == "none", "left as it is, it gives one's own job nothing of an example"
+    for preset in presets:
+        assert spec_from_form({**values, "preset": preset}, presets).entry_point.startswith("examples.")
+
+
+def test_the_form_offers_the_tasks_of_this_project(dags: dict[str, DAG]) -> None:
+    offered = dags["elastic_job"].params.get_param("entry_point").schema["examples"]
+    assert {"examples.digits:Digits", "examples.plain_loop:train"} <= set(offered)
 
 
 def test_tasks_heal_by_themselves_and_reconciliation_waits_for_its_next_minute(dags: dict[str, DAG]) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec
+from elastic_core.spec.catalogue import EntryListed, ParamListed
 from elastic_core.spec.form import SECTIONS, form_fields, spec_from_form
 
 DIGITS = {
@@ -23,6 +24,15 @@ DIGITS = {
     "slots": {"min": 1, "max": 4},
 }
 PRESETS = {"digits": DIGITS}
+
+
+ENTRIES = (
+    EntryListed(
+        entry_point="examples.digits:Digits", about="Handwritten digits.",
+        params=(ParamListed(name="width", kind="int", default="32", about="channels"),),
+    ),
+    EntryListed(entry_point="examples.plain_loop:train", about="", params=()),
+)  # fmt: skip
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
@@ -37,13 +47,39 @@ def test_every_leaf_of_the_spec_is_a_field() -> None:
 
 
 def test_every_field_has_a_section_help_and_may_stay_empty() -> None:
-    for field in form_fields(PRESETS):
+    for field in form_fields(PRESETS, ENTRIES):
         assert field.schema["title"]
-        assert field.schema["description"], field.name
+        assert field.schema.get("description") or field.schema["description_md"], field.name
         if field.path:
             assert field.schema["section"] in SECTIONS.values()
             assert "null" in field.schema["type"]
+            assert "enum" not in field.schema or field.schema["values_display"] == {"null": "not chosen"}
             assert field.default is None
+
+
+def test_a_form_that_nobody_touched_is_no_job_and_says_what_it_needs() -> None:
+    untouched = {field.name: field.default for field in form_fields(PRESETS, ENTRIES)}
+    with pytest.raises(UserError) as refused:
+        spec_from_form(untouched, PRESETS)
+    for needed in ("name", "entry_point", "work", "batch"):
+        assert f"- {needed}: is needed and was not given" in str(refused.value)
+
+
+def test_presets_are_shown_with_all_that_they_give() -> None:
+    (preset,) = (field for field in form_fields(PRESETS) if field.name == "preset")
+    assert preset.default == "none"
+    told = "- `digits`: `examples.digits:Digits`, params.width 32, work.epochs 20, batch.min 64, batch.max 256,"
+    assert told in preset.schema["description_md"]
+
+
+def test_what_a_job_may_name_is_offered_with_its_words_and_parameters() -> None:
+    fields = {field.name: field.schema for field in form_fields(PRESETS, ENTRIES)}
+    assert fields["entry_point"]["examples"] == ["examples.digits:Digits", "examples.plain_loop:train"]
+    assert (
+        "- `examples.digits:Digits`: Handwritten digits.\n- `examples.plain_loop:train`"
+        in (fields["entry_point"]["description_md"])
+    )
+    assert fields["params"]["description_md"].endswith("- `examples.digits:Digits`: `width` (int, else 32) channels")
 
 
 def test_an_empty_form_with_a_preset_is_the_preset() -> None:

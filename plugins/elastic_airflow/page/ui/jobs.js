@@ -135,7 +135,7 @@ export function summary(data) {
   for (const node of data.nodes.filter((one) => one.set_aside)) pairs.push([`${node.name} is set aside`, node.set_aside]);
   if (data.decision) {
     const ago = data.decision.decided_at ? `, ${duration(data.now - data.decision.decided_at)} ago` : "";
-    pairs.push([`Last decision (${data.decision.policy})`, `${data.decision.trigger}${ago}`]);
+    pairs.push([data.decision.policy ? `Last decision (${data.decision.policy})` : "Last decision", `${data.decision.trigger}${ago}`]);
   }
   return pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
 }

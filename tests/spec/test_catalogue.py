@@ -1,0 +1,84 @@
+"""What a job may name is read from the project's source, and none of it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic_core.spec.catalogue import EntryListed, ParamListed, find_entries
+
+ROOT = Path(__file__).parents[2]
+MODEL = '''"""Cats and dogs."""
+raise SystemExit("nobody reads a DAG file to run this")
+
+class CatParams(BaseModel):
+    width: int = 8
+    depth: int = Field(ge=1, description="blocks")
+    rate: float = Field(default=1e-3, gt=0)
+
+class Cats(Task):
+    """Pictures of cats.
+
+    More of it."""
+    Params = CatParams
+
+class Dogs(Cats): ...
+class _Base(Task): ...
+class Helper: ...
+
+def train(session: Session) -> None: ...
+def split(rows): ...
+'''
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "pets" / "__init__.py").write_text("")
+    (tmp_path / "pets" / "models.py").write_text(MODEL)
+    (tmp_path / "pets" / "broken.py").write_text("def (")
+    (tmp_path / "pets" / "others.py").write_text(
+        "class Cats(Module): ...\nclass Birds(models.Dogs):\n    class Params(Base):\n        wings: int = 2\n"
+    )
+    (tmp_path / "secret.py").write_text("class Hidden(Task): ...")
+    return tmp_path
+
+
+def test_tasks_and_loops_of_allowed_modules_are_found_with_words_and_parameters(project: Path) -> None:
+    cats = (
+        ParamListed(name="width", kind="int", default="8", about=""),
+        ParamListed(name="depth", kind="int", default=None, about="blocks"),
+        ParamListed(name="rate", kind="float", default="0.001", about=""),
+    )
+    wings = (ParamListed(name="wings", kind="int", default="2", about=""),)
+    assert find_entries(project, "pets.*") == (
+        EntryListed(entry_point="pets.models:Cats", about="Pictures of cats.", params=cats),
+        EntryListed(entry_point="pets.models:Dogs", about="Cats and dogs.", params=cats),
+        EntryListed(entry_point="pets.models:train", about="Cats and dogs.", params=()),
+        EntryListed(entry_point="pets.others:Birds", about="", params=wings),
+    )
+
+
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        ("secret", ["secret:Hidden"]),
+        ("pets.oth*, secret", ["pets.others:Birds", "secret:Hidden"]),
+        ("", []),
+        ("nothing.*", []),
+    ],
+)
+def test_only_what_the_operator_allows_is_told(project: Path, patterns: str, found: list[str]) -> None:
+    assert [entry.entry_point for entry in find_entries(project, patterns)] == found
+
+
+def test_a_class_that_inherits_from_itself_is_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text("class A(B): ...\nclass B(A): ...\nclass Task(Task): ...\n")
+    assert find_entries(tmp_path, "odd") == (EntryListed(entry_point="odd:Task", about="", params=()),)
+
+
+def test_the_examples_are_all_there() -> None:
+    told = {entry.entry_point: entry for entry in find_entries(ROOT, "examples.*")}
+    assert {"examples.digits:Digits", "examples.bytes_lm:BytesLM", "examples.plain_loop:train"} <= told.keys()
+    assert [param.name for param in told["examples.digits:Digits"].params] == ["width", "learning_rate"]
