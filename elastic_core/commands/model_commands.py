@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
-from elastic_core.errors import UserError
+from elastic_core.protocol.rest.models import ChampionMoved
 from elastic_core.settings import Settings
-
-if TYPE_CHECKING:  # imports MLflow, which takes seconds
-    from mlflow import MlflowClient
-
-    from elastic_core.protocol.rest.models import ChampionMoved
+from elastic_core.track.champions import model_aliases
+from elastic_core.track.champions.registry import open_registry
 
 app = typer.Typer(help="Registered models: list, promote, roll back.", no_args_is_help=True)
 
@@ -22,9 +17,7 @@ app = typer.Typer(help="Registered models: list, promote, roll back.", no_args_i
 @app.command("list")
 def list_models(as_json: Json = False) -> None:
     """All registered models, with the version that is the champion and those that were before it."""
-    from elastic_core.track.champions import model_aliases
-
-    models = model_aliases.list_models(_client())
+    models = model_aliases.list_models(open_registry(Settings()))
     if as_json:
         print_json([to_json(model) for model in models])
         return
@@ -35,26 +28,13 @@ def list_models(as_json: Json = False) -> None:
 @app.command()
 def promote(model: str, version: str, as_json: Json = False) -> None:
     """Make a version the champion, whatever its metrics. The one before can be rolled back to."""
-    from elastic_core.track.champions import model_aliases
-
-    _print(model_aliases.move_champion(_client(), model, version), as_json)
+    _print(model_aliases.move_champion(open_registry(Settings()), model, version), as_json)
 
 
 @app.command("roll-back")
 def roll_back(model: str, as_json: Json = False) -> None:
     """Make the champion of before the champion again."""
-    from elastic_core.track.champions import model_aliases
-
-    _print(model_aliases.roll_back(_client(), model), as_json)
-
-
-def _client() -> MlflowClient:
-    from elastic_core.track.mlflow_client import open_client
-
-    settings = Settings()
-    if settings.mlflow_uri == "none":
-        raise UserError("there is no model registry: ELASTIC_MLFLOW_URI is 'none'. Set it to an MLflow server")
-    return open_client(settings)
+    _print(model_aliases.roll_back(open_registry(Settings()), model), as_json)
 
 
 def _print(moved: ChampionMoved, as_json: bool) -> None:

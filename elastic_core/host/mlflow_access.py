@@ -40,8 +40,11 @@ def service_password(settings: Settings) -> str:
 
 def authorization(settings: Settings) -> str:
     """Value of the header `Authorization` of the platform's own requests. Raises as `service_password`."""
-    pair = f"{SERVICE_USER}:{service_password(settings)}".encode()
-    return "Basic " + base64.b64encode(pair).decode()
+    return basic(SERVICE_USER, service_password(settings))
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def artifact_folder(settings: Settings) -> Path:

@@ -32,6 +32,7 @@ from elastic_core.track.champions.judging import Decision, RegisteredVersion, ju
 from elastic_core.track.champions.model_aliases import CHAMPION, move_champion, name_challenger
 from elastic_core.track.champions.paired_test import PairedTest
 from elastic_core.track.champions.registered_versions import described, registered_version
+from elastic_core.track.champions.registry import open_registry
 from elastic_core.track.export import read_model
 from elastic_core.track.export_process import save_model_as_user
 from elastic_core.track.mlflow_client import open_client
@@ -180,7 +181,7 @@ def promote_if_better(
     and the move is compared with, too, and has the alias again if it is the better one. (MLflow has no lock to hold:
     two moves that cross on their way to it, within one request, are settled by the next candidate.)
     """
-    client, version = _client(settings), str(candidate_version)
+    registry, version = open_registry(settings), str(candidate_version)
     holder = champion(control, settings, name)
     if holder is not None and holder.version == version:
         return Decision(promoted=True, reason=f"version {version} of {name} is the champion already")
@@ -189,14 +190,14 @@ def promote_if_better(
         if not decision.promoted:
             return decision
         if hold:
-            name_challenger(client, name, version)
+            name_challenger(registry, name, version)
             return decision
-        before = move_champion(client, name, version).before
+        before = move_champion(registry, name, version).before
         if before is not None and (holder is None or before != holder.version):  # champion since we looked
             displaced = registered_version(control, name, before)
             decision = judge(version, metric, mode, candidate_metrics, displaced, None, margin)
             if not decision.promoted:
-                move_champion(client, name, before)
+                move_champion(registry, name, before)
                 return decision
         holder, champion_metrics, test = champion(control, settings, name), None, None
         if holder is None or holder.version == version:
@@ -208,7 +209,7 @@ def promote_if_better(
 
 def promote(settings: Settings, name: str, version: str) -> ChampionMoved:
     """The version is the champion from now on, and the challenger no more. Raises as `move_champion`."""
-    return move_champion(_client(settings), name, version)
+    return move_champion(open_registry(settings), name, version)
 
 
 def choose_checkpoint(checkpoints: Sequence[CheckpointRecord], job: JobStatus, which: str) -> CheckpointRecord:

@@ -1,2 +1,2 @@
 """Which version of a registered model is the champion, and which were before.
-May import MLflow's client; airflow not."""
+May import httpx and the protocol; neither MLflow nor airflow: Airflow's API server loads it."""

@@ -20,7 +20,8 @@ from elastic_core.protocol.rest.models import ChampionMoved
 from elastic_core.protocol.rest.rest_client import RestClient
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
-from elastic_core.track.champions.model_aliases import move_champion, name_challenger
+from elastic_core.track.champions.model_aliases import move_champion
+from elastic_core.track.champions.registry import Registry
 from tests.airflow.page.test_accessibility import faults
 from tests.builders import CONTROL_SECRET, FACTS, a_cluster, a_spec
 from tests.control.serving import served
@@ -48,7 +49,7 @@ def registry(mlflow_server: MlflowServer) -> MlflowClient:
 
 
 @pytest.fixture
-def model(registry: MlflowClient, shown: LedgerControl) -> str:
+def model(registry: MlflowClient, settings: Settings, shown: LedgerControl) -> str:
     """Of three versions, two of ann's job and a third made by hand. The champion is the second, after the first."""
     name = f"cats-{uuid.uuid4().hex[:8]}"
     registry.create_registered_model(name)
@@ -59,8 +60,9 @@ def model(registry: MlflowClient, shown: LedgerControl) -> str:
     shown.acting(Caller(name="ann", way=Way.REST)).submit("cats-1", a_spec("cats", queue="vision"), FACTS)
     made = {f"{name}/{n}": {"uri": f"ckpt/{n}", "metrics": {"accuracy": 0.9 + int(n) / 100}, "at": 1.0} for n in "12"}
     shown.record_results("cats-1", {"registered_versions": made})
-    move_champion(registry, name, "1")
-    move_champion(registry, name, "2")
+    with Registry(settings.mlflow_uri) as asked:
+        move_champion(asked, name, "1")
+        move_champion(asked, name, "2")
     return name
 
 
@@ -89,7 +91,7 @@ def test_versions_are_shown_with_what_made_them(opened: Page, model: str) -> Non
 def test_a_version_is_promoted_and_the_one_before_is_rolled_back_to(
     opened: Page, model: str, registry: MlflowClient, shown: LedgerControl
 ) -> None:
-    name_challenger(registry, model, "3")
+    registry.set_registered_model_alias(model, "challenger", "3")
     opened.get_by_role("button", name="Promote version 3").click()
     opened.get_by_role("button", name="No").click()
     assert champion(registry, model) == "2", "asked first"

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 
 import pytest
 from mlflow import MlflowClient
 
 from elastic_core.errors import Conflict, NotFound
 from elastic_core.track.champions.model_aliases import FORMER, ChampionMoved, list_models, move_champion, roll_back
+from elastic_core.track.champions.registry import Registry
+from tests.track.conftest import MlflowServer
+
+
+@pytest.fixture
+def registry(mlflow_server: MlflowServer) -> Iterator[Registry]:
+    with Registry(mlflow_server.uri) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -27,44 +36,46 @@ def champion(client: MlflowClient, name: str) -> str:
 
 
 def test_a_champion_is_rolled_back_to_the_one_before_and_to_the_one_before_that(
-    client: MlflowClient, name: str
+    client: MlflowClient, registry: Registry, name: str
 ) -> None:
-    assert move_champion(client, name, "1") == ChampionMoved(name=name, before=None, now="1")
-    move_champion(client, name, "3")
-    move_champion(client, name, "2")
-    (listed,) = [model for model in list_models(client) if model.name == name]
+    assert move_champion(registry, name, "1") == ChampionMoved(name=name, before=None, now="1")
+    move_champion(registry, name, "3")
+    move_champion(registry, name, "2")
+    (listed,) = [model for model in list_models(registry) if model.name == name]
     assert (listed.champion, listed.newest, listed.former) == ("2", "3", ("3", "1"))
-    assert roll_back(client, name) == ChampionMoved(name=name, before="2", now="3")
-    assert roll_back(client, name).now == "1"
+    assert roll_back(registry, name) == ChampionMoved(name=name, before="2", now="3")
+    assert roll_back(registry, name).now == "1"
     assert champion(client, name) == "1"
     with pytest.raises(Conflict, match="has no champion from before that is still there"):
-        roll_back(client, name)
+        roll_back(registry, name)
 
 
-def test_a_champion_that_was_deleted_since_is_passed_over(client: MlflowClient, name: str) -> None:
+def test_a_champion_that_was_deleted_since_is_passed_over(client: MlflowClient, registry: Registry, name: str) -> None:
     for version in ("1", "2", "3"):
-        move_champion(client, name, version)
+        move_champion(registry, name, version)
     client.delete_model_version(name, "2")
-    assert roll_back(client, name).now == "1"
+    assert roll_back(registry, name).now == "1"
 
 
-def test_promoting_the_champion_again_forgets_nothing(client: MlflowClient, name: str) -> None:
-    move_champion(client, name, "1")
-    move_champion(client, name, "2")
-    assert move_champion(client, name, "2") == ChampionMoved(name=name, before="2", now="2")
-    assert roll_back(client, name).now == "1"
+def test_promoting_the_champion_again_forgets_nothing(registry: Registry, name: str) -> None:
+    move_champion(registry, name, "1")
+    move_champion(registry, name, "2")
+    assert move_champion(registry, name, "2") == ChampionMoved(name=name, before="2", now="2")
+    assert roll_back(registry, name).now == "1"
 
 
-def test_what_is_not_there_is_not_found_and_what_is_is_named(client: MlflowClient, name: str) -> None:
+def test_what_is_not_there_is_not_found_and_what_is_is_named(registry: Registry, name: str) -> None:
     with pytest.raises(NotFound, match="has no version 9; there are 1, 2, 3"):
-        move_champion(client, name, "9")
+        move_champion(registry, name, "9")
     with pytest.raises(NotFound, match="there is no registered model 'nothing'"):
-        roll_back(client, "nothing")
+        roll_back(registry, "nothing")
 
 
-def test_a_tag_that_somebody_wrote_otherwise_offers_nothing(client: MlflowClient, name: str) -> None:
-    move_champion(client, name, "1")
+def test_a_tag_that_somebody_wrote_otherwise_offers_nothing(
+    client: MlflowClient, registry: Registry, name: str
+) -> None:
+    move_champion(registry, name, "1")
     for text in ("{", "3", '["7"]'):
         client.set_registered_model_tag(name, FORMER, text)
         with pytest.raises(Conflict):
-            roll_back(client, name)
+            roll_back(registry, name)
