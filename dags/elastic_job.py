@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Param
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator, SubmitJobOperator
 from elastic_core.settings import Settings
-from elastic_core.spec.catalogue import find_entries
+from elastic_core.spec.entry_catalogue import find_entries
 from elastic_core.spec.form import form_fields
 
 SPECS = Path(__file__).resolve().parent.parent / "examples" / "specs"

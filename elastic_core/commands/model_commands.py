@@ -9,7 +9,7 @@ from elastic_core.domain import to_json
 from elastic_core.protocol.rest.models import ChampionMoved
 from elastic_core.settings import Settings
 from elastic_core.track.champions import model_aliases
-from elastic_core.track.champions.registry import open_registry
+from elastic_core.track.champions.registry_api import open_registry
 
 app = typer.Typer(help="Registered models: list, promote, roll back.", no_args_is_help=True)
 

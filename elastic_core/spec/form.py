@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic_core.errors import UserError
-from elastic_core.spec.catalogue import EntryListed, ParamListed
+from elastic_core.spec.entry_catalogue import EntryListed, ParamListed
 from elastic_core.spec.job import JobSpec, parse_job_spec
 from elastic_core.text import near_miss
 

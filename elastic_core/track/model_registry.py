@@ -32,7 +32,7 @@ from elastic_core.track.champions.judging import Decision, RegisteredVersion, ju
 from elastic_core.track.champions.model_aliases import CHAMPION, move_champion, name_challenger
 from elastic_core.track.champions.paired_test import PairedTest
 from elastic_core.track.champions.registered_versions import described, registered_version
-from elastic_core.track.champions.registry import open_registry
+from elastic_core.track.champions.registry_api import open_registry
 from elastic_core.track.export import read_model
 from elastic_core.track.export_process import save_model_as_user
 from elastic_core.track.mlflow_client import open_client

@@ -14,7 +14,7 @@ from elastic_core.errors import Conflict, NotFound
 from elastic_core.protocol.rest.models import MOST_VERSIONS, ChampionMoved, ModelListed, ModelShown, VersionShown
 from elastic_core.protocol.service import JobRecords
 from elastic_core.track.champions.registered_versions import registered_version
-from elastic_core.track.champions.registry import Model, Registry
+from elastic_core.track.champions.registry_api import Model, Registry
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 FORMER = "elastic.former_champions"  # tag of a registered model: versions as JSON, the newest first

@@ -18,7 +18,7 @@ from elastic_core.protocol.encoding import dumps
 from elastic_core.protocol.rest.models import ChampionMoved, ModelListed, ModelShown
 from elastic_core.settings import Settings
 from elastic_core.track.champions import model_aliases
-from elastic_core.track.champions.registry import open_registry
+from elastic_core.track.champions.registry_api import open_registry
 
 Dependency = Callable[..., Any]
 

@@ -21,7 +21,7 @@ from elastic_core.protocol.rest.rest_client import RestClient
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
 from elastic_core.track.champions.model_aliases import move_champion
-from elastic_core.track.champions.registry import Registry
+from elastic_core.track.champions.registry_api import Registry
 from tests.airflow.page.test_accessibility import faults
 from tests.builders import CONTROL_SECRET, FACTS, a_cluster, a_spec
 from tests.control.serving import served

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.spec.catalogue import EntryListed, ParamListed, find_entries
+from elastic_core.spec.entry_catalogue import EntryListed, ParamListed, find_entries
 
 ROOT = Path(__file__).parents[2]
 MODEL = '''"""Cats and dogs."""

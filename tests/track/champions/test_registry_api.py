@@ -14,8 +14,8 @@ from mlflow import MlflowClient
 
 from elastic_core.errors import InfrastructureError, NotFound, UserError
 from elastic_core.settings import Settings
-from elastic_core.track.champions import registry as registry_module
-from elastic_core.track.champions.registry import Registry, open_registry
+from elastic_core.track.champions import registry_api
+from elastic_core.track.champions.registry_api import Registry, open_registry
 from tests.track.conftest import MlflowServer
 
 
@@ -63,7 +63,7 @@ def test_mlflows_own_client_sees_what_it_does(client: MlflowClient, registry: Re
 def test_there_may_be_more_than_one_page(
     client: MlflowClient, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_module, "PAGE", 2)
+    monkeypatch.setattr(registry_api, "PAGE", 2)
     model = a_model(client, f"cats-{uuid.uuid4().hex[:6]}", 5)
     assert [version.number for version in registry.versions(model)] == ["1", "2", "3", "4", "5"]
     assert {each.name for each in registry.models()} == {each.name for each in client.search_registered_models()}
