@@ -68,7 +68,7 @@ def test_a_form_that_nobody_touched_is_no_job_and_says_what_it_needs() -> None:
 def test_presets_are_shown_with_all_that_they_give() -> None:
     (preset,) = (field for field in form_fields(PRESETS) if field.name == "preset")
     assert preset.default == "none"
-    told = "- `digits`: `examples.digits:Digits`, params.width 32, work.epochs 20, batch.min 64, batch.max 256,"
+    told = "- **digits**: examples.digits:Digits, params.width 32, work.epochs 20, batch.min 64, batch.max 256,"
     assert told in preset.schema["description_md"]
 
 
@@ -76,10 +76,11 @@ def test_what_a_job_may_name_is_offered_with_its_words_and_parameters() -> None:
     fields = {field.name: field.schema for field in form_fields(PRESETS, ENTRIES)}
     assert fields["entry_point"]["examples"] == ["examples.digits:Digits", "examples.plain_loop:train"]
     assert (
-        "- `examples.digits:Digits`: Handwritten digits.\n- `examples.plain_loop:train`"
+        "- **examples.digits:Digits**: Handwritten digits.\n- **examples.plain_loop:train**"
         in (fields["entry_point"]["description_md"])
     )
-    assert fields["params"]["description_md"].endswith("- `examples.digits:Digits`: `width` (int, else 32) channels")
+    told = fields["params"]["description_md"].splitlines()[-1]
+    assert told == "- **examples.digits:Digits**: **width** (int, else 32) channels"
 
 
 def test_an_empty_form_with_a_preset_is_the_preset() -> None:
