@@ -19,6 +19,7 @@ from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.train import entry
 from elastic_core.train.checkpoint.restore import read_weights
 from elastic_core.train.checkpoint.training_state import MODEL, load_weights
+from elastic_core.train.probe import of_tensors
 
 _REQUIRED = ("elastic-airflow", "torch", "safetensors", "numpy", "pydantic")
 
@@ -39,9 +40,13 @@ def read_model(store: CheckpointStore, checkpoint: CheckpointRecord) -> dict[str
 
 def save_model(folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str, Tensor], identity: Model) -> None:
     """Write the model folder to `folder`, which must not exist. `identity` carries the ids that it is known by."""
-    model, example = new_model(spec, patterns)
+    model, given = new_model(spec, patterns)
     # what cannot be loaded now could not be served later
     load_weights(model, {f"{MODEL}{name}": tensor for name, tensor in weights.items()})
+    example = given
+    if example is None:
+        example = entry.model_input(entry_points.load(spec.entry_point, patterns), spec, model)
+    signature = None if example is None else _signature(model.eval(), example)
     parts = folder.with_name(f"{folder.name}-parts")
     parts.mkdir()
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, parts / "weights.safetensors")
@@ -51,15 +56,17 @@ def save_model(folder: Path, spec: JobSpec, patterns: str, weights: Mapping[str,
         python_model=str(Path(__file__).with_name("served_model.py")),
         artifacts={"weights": str(parts / "weights.safetensors"), "spec": str(parts / "spec.json")},
         pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in _REQUIRED],
-        signature=None if example is None else _signature(model.eval(), example),
-        input_example=None if example is None else arrays(example),
+        signature=signature,
+        input_example=None if signature is None else arrays(example),
         mlflow_model=identity,
     )
 
 
-def _signature(model: nn.Module, example: Any) -> ModelSignature:
+def _signature(model: nn.Module, example: Any) -> ModelSignature | None:
+    """None of a model that gives something else than tensors, which nothing here could serve either."""
     with torch.inference_mode():
-        return infer_signature(arrays(example), arrays(model(example)))
+        output = model(example)
+    return infer_signature(arrays(example), arrays(output)) if of_tensors(output) else None
 
 
 def arrays(value: Any) -> Any:

@@ -24,7 +24,7 @@ from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.train.layouts import Declared, resolve
 from elastic_core.train.parallel.stages import check_units, names_of_layers
-from elastic_core.train.probe import seen
+from elastic_core.train.probe import input_of_loop, input_of_task, seen
 from elastic_core.train.session import Session
 from elastic_core.train.steps.evaluating import Evaluate, EvaluateEach
 from elastic_core.train.task import Task
@@ -186,6 +186,15 @@ def new_model(entry: Any, spec: JobSpec) -> tuple[nn.Module, Any | None]:
             "@session_task(model=...), or leave dataset_samples out, so that the loop is run up to session.prepare."
         )
     return model, None
+
+
+def model_input(entry: Any, spec: JobSpec, model: nn.Module) -> Any | None:
+    """An input of the model as its training gives it one, where the entry point shows that: a tensor, or tensors by
+    name, of one sample. Builds the data set."""
+    if is_task(entry):
+        return input_of_task(make_task(entry, spec), model)
+    facts = function_facts(entry, spec)
+    return input_of_loop(model, seen(entry, spec).dataset) if facts.dataset_samples is None else None
 
 
 def is_task(entry: Any) -> bool:

@@ -114,5 +114,6 @@ class Task(ABC):
         return None
 
     def example_input(self) -> Any | None:
-        """An input of the model, for the signature of the registered model."""
+        """An input of the model, for the signature of the registered model. None: what the loss of one sample calls the
+        model with."""
         return None

@@ -31,6 +31,7 @@ from elastic_core.track.model_registry import (
     promote_if_better,
     register_model,
 )
+from elastic_core.train.task import Task
 from examples.digits import Digits, split_digits
 from tests.track.story import SPEC, STATUS
 
@@ -103,6 +104,15 @@ def test_a_registered_model_loads_and_predicts_what_the_checkpoint_does(trained,
     assert version.tags["elastic.step"] == "20"
     assert version.tags["elastic.checkpoint_uri"] == trained.records[1].uri
     assert trained.results["registered_checkpoint"] == trained.records[1].uri
+
+
+def test_a_task_that_gives_no_example_has_a_signature_of_what_it_is_trained_on(trained, monkeypatch):
+    monkeypatch.setattr(Digits, "example_input", Task.example_input)
+    trained.checkpoint(10)
+    made = register_model(trained, trained.settings, trained.name, {})
+    signature = mlflow.models.get_model_info(made.uri).signature
+    (taken,), (given,) = signature.inputs, signature.outputs
+    assert (taken.shape, given.shape) == ((-1, 1, 8, 8), (-1, 10))
 
 
 def test_no_file_of_a_registered_model_is_a_pickle(trained, tmp_path):

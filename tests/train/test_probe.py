@@ -14,6 +14,7 @@ from elastic_core.spec import JobSpec
 from elastic_core.train import entry
 from elastic_core.train.entry import session_task
 from elastic_core.train.steps.evaluating import measured
+from elastic_core.train.task import Task
 from examples import plain_loop
 from tests.train.adapters.trained import assert_resizes_change_no_weight
 
@@ -89,3 +90,50 @@ def test_the_functions_own_errors_go_through() -> None:
 def test_the_example_loop_is_resized_and_ends_as_if_it_had_not_been(new_job) -> None:
     assert entry.job_facts(plain_loop.train, SPEC).dataset_samples == 1497
     assert_resizes_change_no_weight(new_job, "examples.plain_loop:train", (1, 3), atol=1e-5)
+
+
+class Rows(Task):
+    """Two numbers a row; `called` says with what the loss calls the model."""
+
+    called = "first"
+
+    def model(self) -> nn.Module:
+        return nn.Linear(2, 3)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=1.0)
+
+    def dataset(self) -> TensorDataset:
+        return TensorDataset(torch.arange(14.0).view(7, 2), torch.zeros(7, dtype=torch.long))
+
+    def loss(self, model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        rows, labels = batch
+        if self.called == "nothing":
+            raise ValueError("one row is too few")
+        output = model(input=rows) if self.called == "by name" else model(rows)
+        return nn.functional.cross_entropy(output, labels)
+
+
+@pytest.mark.parametrize("called", ["first", "by name", "nothing"])
+def test_a_models_input_is_what_the_loss_of_one_sample_calls_it_with(
+    called: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Rows, "called", called)
+    model = Rows(Rows.Params()).model()
+    found = entry.model_input(Rows, SPEC.model_copy(update={"params": {}}), model)
+    if called == "first":
+        assert torch.equal(found, torch.tensor([[0.0, 1.0]]))
+    else:
+        assert found is None
+    assert ("one row is too few" in caplog.text) == (called == "nothing")
+    assert not model._forward_pre_hooks
+
+
+def test_a_training_functions_model_takes_the_sample_or_its_first_part() -> None:
+    def unmarked(session: Any) -> None:
+        train(session)
+
+    model, _ = entry.model_and_evaluate(unmarked, SPEC)
+    assert torch.equal(entry.model_input(unmarked, SPEC, model), torch.ones(1, 2))
+    assert entry.model_input(unmarked, SPEC, nn.Linear(9, 9)) is None
+    assert entry.model_input(session_task(dataset_samples=9)(unmarked), SPEC, model) is None
