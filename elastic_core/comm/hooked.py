@@ -196,19 +196,26 @@ class HookedAlgorithm(ABC):
         first = True  # of the step's exchanges
         with _own_stream(self._device):
             while (item := self._queue.get()) is not None:
-                if waiting and waiting[0].bucket.buffer.dtype != item.bucket.buffer.dtype:
+                large = self._are_enough([item], first)
+                other = bool(waiting) and waiting[0].bucket.buffer.dtype != item.bucket.buffer.dtype
+                if waiting and (other or (large and item.bucket.last)):
                     self._exchange(waiting)
                     waiting, first = [], False
-                waiting.append(item)
-                if self._are_enough(waiting, first):
+                if large:  # not put together with small ones that came before: that would be a copy of all of it
+                    self._exchange([item])
+                    first = False
+                else:
+                    waiting.append(item)
+                if waiting and (item.bucket.last or self._are_enough(waiting, first)):
                     self._exchange(waiting)
-                    waiting, first = [], item.bucket.last
+                    waiting, first = [], False
+                first = first or item.bucket.last
 
-    def _are_enough(self, waiting: Sequence[_Item], first: bool) -> bool:
-        if self.bucket_bytes is None or waiting[-1].bucket.last:
+    def _are_enough(self, items: Sequence[_Item], first: bool) -> bool:
+        if self.bucket_bytes is None:
             return True
         limit = min(FIRST_BUCKET_BYTES, self.bucket_bytes) if first else self.bucket_bytes
-        return sum(item.bucket.buffer.nbytes for item in waiting) >= limit
+        return sum(item.bucket.buffer.nbytes for item in items) >= limit
 
     def _exchange(self, items: Sequence[_Item]) -> None:
         """Buckets of one dtype, at once."""

@@ -133,3 +133,34 @@ def together(rank: int, world: int) -> None:
 
 def test_gradients_of_two_types_are_put_together_and_come_back_where_they_were(tmp_path):
     ranks.run(together, tmp_path, 3)
+
+
+def large_alone(rank: int, world: int) -> None:
+    """Layers of 4 MiB with biases of 4 KiB, put together to 2 MiB."""
+    taken: list[list[int]] = []
+    exact = OrderedAllReduce._exchange
+    OrderedAllReduce._exchange = lambda algorithm, items: (
+        taken.append([item.bucket.buffer.nbytes for item in items]),
+        exact(algorithm, items),
+    )[1]
+    found = []
+    for size in (None, 2 * MIB):
+        torch.manual_seed(1)
+        layers = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(3)))
+        model = DistributedDataParallel(layers, gradient_as_bucket_view=True, bucket_cap_mb=0.001)
+        exchange = OrderedAllReduce()
+        exchange.bucket_bytes = size
+        exchange.attach(model)
+        for _ in range(2):  # DDP lays its buckets out after the first
+            taken.clear()
+            model.zero_grad(set_to_none=True)
+            model(torch.randn(4, 1024, generator=torch.Generator().manual_seed(rank))).sum().backward()
+        exchange.close()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(found[0], found[1], strict=True))
+    assert all(len(sizes) == 1 for sizes in taken if max(sizes) >= 4 * MIB), "a large one is never copied"
+    assert sum(map(sum, taken)) == sum(parameter.numel() * 4 for parameter in model.parameters())
+
+
+def test_a_bucket_that_is_large_enough_is_exchanged_where_it_is(tmp_path):
+    ranks.run(large_alone, tmp_path, 2)
