@@ -34,7 +34,8 @@ class EntryListed:
 
 
 def find_entries(project: Path, patterns: str | Sequence[str]) -> tuple[EntryListed, ...]:
-    """Those in a project's folder that the patterns allow, by name. Files that are no Python are passed over."""
+    """Those in a project's folder that the patterns allow, by name. Files that are no Python are passed over; () where
+    there is no such folder."""
     allowed = parse_patterns(patterns)
     modules = dict(_modules(project, allowed))
     classes = _Classes(modules)
@@ -102,7 +103,8 @@ class _Classes:
 
 def _modules(project: Path, allowed: Sequence[str]) -> Iterator[tuple[str, ast.Module]]:
     heads = [pattern.partition(".")[0] for pattern in allowed]
-    tops = sorted(p for p in project.iterdir() if any(fnmatchcase(p.stem, head) for head in heads)) if heads else []
+    inside = project.iterdir() if heads and project.is_dir() else ()
+    tops = sorted(path for path in inside if any(fnmatchcase(path.stem, head) for head in heads))
     files = (file for top in tops for file in (sorted(top.rglob("*.py")) if top.is_dir() else [top]))
     for number, file in enumerate(files):
         if number == MOST_FILES:

@@ -73,6 +73,10 @@ def test_only_what_the_operator_allows_is_told(project: Path, patterns: str, fou
     assert [entry.entry_point for entry in find_entries(project, patterns)] == found
 
 
+def test_a_project_that_is_not_there_offers_nothing(tmp_path: Path) -> None:
+    assert find_entries(tmp_path / "gone", "pets.*") == ()
+
+
 def test_a_class_that_inherits_from_itself_is_no_trouble(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text("class A(B): ...\nclass B(A): ...\nclass Task(Task): ...\n")
     assert find_entries(tmp_path, "odd") == (EntryListed(entry_point="odd:Task", about="", params=()),)
