@@ -114,7 +114,11 @@ def input_of_task(task: Task, model: nn.Module) -> Any | None:
 
 def input_of_loop(model: nn.Module, dataset: Any) -> Any | None:
     """The same of a training function: the sample, or its first part, whichever the model takes."""
-    sample = torch.utils.data.default_collate([dataset[0]])
+    try:
+        sample = torch.utils.data.default_collate([dataset[0]])
+    except Exception as error:  # noqa: BLE001 - users' data, which they may put together otherwise
+        _log.warning("no input of the model is known: a sample is no tensors: %s: %s", type(error).__name__, error)
+        return None
     model.eval()
     for candidate in (sample, sample[0]) if isinstance(sample, list | tuple) and sample else (sample,):
         if of_tensors(candidate):

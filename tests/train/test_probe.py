@@ -13,6 +13,7 @@ from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec
 from elastic_core.train import entry
 from elastic_core.train.entry import session_task
+from elastic_core.train.probe import input_of_loop
 from elastic_core.train.steps.evaluating import measured
 from elastic_core.train.task import Task
 from examples import plain_loop
@@ -137,3 +138,4 @@ def test_a_training_functions_model_takes_the_sample_or_its_first_part() -> None
     assert torch.equal(entry.model_input(unmarked, SPEC, model), torch.ones(1, 2))
     assert entry.model_input(unmarked, SPEC, nn.Linear(9, 9)) is None
     assert entry.model_input(session_task(dataset_samples=9)(unmarked), SPEC, model) is None
+    assert input_of_loop(model, [object()]) is None, "of samples that are no tensors nothing is said"
