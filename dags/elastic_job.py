@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, get_parsing_context
 
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator, SubmitJobOperator
@@ -21,7 +21,9 @@ from elastic_core.spec.form import form_fields
 SPECS = Path(__file__).resolve().parent.parent / "examples" / "specs"
 SETTINGS = Settings()
 PRESETS = {file.stem: json.loads(file.read_text()) for file in sorted(SPECS.glob("*.json"))}
-FIELDS = form_fields(PRESETS, find_entries(SETTINGS.project, SETTINGS.tasks))
+# A task that is about to run reads this file too, and shows no form.
+ENTRIES = () if get_parsing_context().dag_id else find_entries(SETTINGS.project, SETTINGS.tasks)
+FIELDS = form_fields(PRESETS, ENTRIES)
 
 with DAG(
     dag_id="elastic_job",

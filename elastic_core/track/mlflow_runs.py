@@ -28,15 +28,13 @@ from mlflow.utils.validation import MAX_METRICS_PER_BATCH, MAX_PARAMS_TAGS_PER_B
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.track import facts
+from elastic_core.track.champions.registry_api import REFUSALS
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Has MLflow's UI show the pages for training (runs and their models), not those for language-model applications.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-
-# What a healthy server says about a request that it will never take: a run that a user deleted, for one.
-_REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "RESOURCE_CONFLICT")
 
 
 class Refused(UserError):
@@ -48,7 +46,7 @@ def talking_to_mlflow(what: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        if error.error_code in _REFUSALS:
+        if error.error_code in REFUSALS:
             raise Refused(f"MLflow refused to {what}: {error}") from error
         raise InfrastructureError(f"MLflow could not {what}: {error}. It is tried again.") from error
     except requests.RequestException as error:

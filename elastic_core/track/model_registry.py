@@ -209,7 +209,8 @@ def promote_if_better(
 
 def promote(settings: Settings, name: str, version: str) -> ChampionMoved:
     """The version is the champion from now on, and the challenger no more. Raises as `move_champion`."""
-    return move_champion(open_registry(settings), name, version)
+    with open_registry(settings) as registry:
+        return move_champion(registry, name, version)
 
 
 def choose_checkpoint(checkpoints: Sequence[CheckpointRecord], job: JobStatus, which: str) -> CheckpointRecord:

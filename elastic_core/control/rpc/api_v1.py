@@ -130,7 +130,7 @@ def _answers_of(route: APIRoute) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": getattr(route.endpoint, _ANSWERS)}, **wrong}
 
 
-def _json(value: Any) -> Response:
+def json_answer(value: Any) -> Response:
     return Response(dumps(value), media_type="application/json")
 
 
@@ -168,38 +168,38 @@ def _job_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
         """A page of the jobs that are wanted. `state`: active, finished, failed, cancelled, or paused."""
         wanted = JobsWanted(search=search, state=state, queue=queue, user=user, sort=sort, descending=descending,
                             offset=offset, limit=limit)  # fmt: skip
-        return _json(to_json(control.jobs_page(wanted)))
+        return json_answer(to_json(control.jobs_page(wanted)))
 
     @router.get("/jobs/{job_id}")
     @answers(JobStatus)
     def show_job(job_id: str) -> Response:
-        return _json(to_json(control.job(job_id)))
+        return json_answer(to_json(control.job(job_id)))
 
     @router.get("/jobs/{job_id}/submission")
     @answers(Submission)
     def show_submission(job_id: str) -> Response:
-        return _json(to_json(control.submission(job_id)))
+        return json_answer(to_json(control.submission(job_id)))
 
     @router.get("/jobs/{job_id}/segments")
     @answers(list[SegmentStatus])
     def list_segments(job_id: str) -> Response:
-        return _json([to_json(segment) for segment in control.segments(job_id)])
+        return json_answer([to_json(segment) for segment in control.segments(job_id)])
 
     @router.get("/jobs/{job_id}/checkpoints")
     @answers(list[CheckpointRecord])
     def list_checkpoints(job_id: str) -> Response:
-        return _json([to_json(record) for record in control.checkpoints(job_id)])
+        return json_answer([to_json(record) for record in control.checkpoints(job_id)])
 
     @router.get("/jobs/{job_id}/explanation")
     @answers(Explanation)
     def explain(job_id: str) -> Response:
         """Why the job holds, or waits for, what it does."""
-        return _json(to_json(control.explain(job_id)))
+        return json_answer(to_json(control.explain(job_id)))
 
     @router.get("/jobs/{job_id}/forecasts")
     @answers(list[Forecast])
     def list_forecasts(job_id: str) -> Response:
-        return _json([to_json(forecast) for forecast in control.forecasts(job_id)])
+        return json_answer([to_json(forecast) for forecast in control.forecasts(job_id)])
 
     return router
 
@@ -211,17 +211,17 @@ def _pool_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
     @answers(ClusterShown)
     def show_cluster() -> Response:
         """Nodes, slots, who holds each, and who waits."""
-        return _json(to_json(cluster_shown(control.nodes(), control.jobs(active_only=True))))
+        return json_answer(to_json(cluster_shown(control.nodes(), control.jobs(active_only=True))))
 
     @router.get("/nodes")
     @answers(list[NodeStatus])
     def list_nodes() -> Response:
-        return _json([to_json(node) for node in control.nodes()])
+        return json_answer([to_json(node) for node in control.nodes()])
 
     @router.get("/policy")
     @answers(PolicyInForce)
     def show_policy() -> Response:
-        return _json(to_json(control.policy()))
+        return json_answer(to_json(control.policy()))
 
     @router.get("/decisions")
     @answers(list[DecisionListed])
@@ -229,26 +229,26 @@ def _pool_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=500)] = 50, before: Annotated[int | None, Query(ge=1)] = None
     ) -> Response:
         """The last ones, newest first; `before`: only those with a smaller number, for the next page."""
-        return _json([to_json(decision) for decision in control.decisions(limit, before)])
+        return json_answer([to_json(decision) for decision in control.decisions(limit, before)])
 
     @router.get("/decisions/{decision_id}")
     @answers(DecisionRecord)
     def show_decision(decision_id: int) -> Response:
         """One decision with its inputs and its plan."""
-        return _json(to_json(control.decision(decision_id)))
+        return json_answer(to_json(control.decision(decision_id)))
 
     @router.get("/forecasts")
     @answers(ForecastReport)
     def forecast_report(jobs: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
         """How forecasts turned out, over the last so many jobs that ended."""
-        return _json(to_json(control.forecast_report(jobs)))
+        return json_answer(to_json(control.forecast_report(jobs)))
 
     @router.get("/audit")
     @answers(list[AuditRecord])
     def list_actions(job_id: str | None = None, actor: str | None = None, limit: int = 100) -> Response:
         """Who did what, or was refused; newest first."""
         found = control.audit_records([job_id] if job_id is not None else None, actor, limit)
-        return _json([to_json(record) for record in found])
+        return json_answer([to_json(record) for record in found])
 
     return router
 
@@ -265,53 +265,53 @@ def _job_writes(control: LedgerControl, writes: Dependency, body: Dependency) ->
         new = parsed(content, NewJob)
         spec = parse_job_spec(new.spec)
         job_id = new.job_id or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        return _json(to_json(control.acting(caller).start_job(job_id, spec, new.warm_start)))
+        return json_answer(to_json(control.acting(caller).start_job(job_id, spec, new.warm_start)))
 
     @router.patch("/jobs/{job_id}", openapi_extra=takes(ChangesWanted))
     @answers(JobStatus)
     def set_job(job_id: str, content: sent, caller: who) -> Response:
         """Another priority, or other limits of slots."""
         changes = JobChanges(**parsed(content, ChangesWanted).model_dump())
-        return _json(to_json(control.acting(caller).set_job(job_id, changes)))
+        return json_answer(to_json(control.acting(caller).set_job(job_id, changes)))
 
     @router.post("/jobs/{job_id}/pause", openapi_extra=reason)
     @answers(JobStatus)
     def pause_job(job_id: str, content: sent, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).pause(job_id, parsed(content, Reason).reason)))
+        return json_answer(to_json(control.acting(caller).pause(job_id, parsed(content, Reason).reason)))
 
     @router.post("/jobs/{job_id}/resume")
     @answers(JobStatus)
     def resume_job(job_id: str, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).resume(job_id)))
+        return json_answer(to_json(control.acting(caller).resume(job_id)))
 
     @router.post("/jobs/{job_id}/stop", openapi_extra=reason)
     @answers(JobStatus)
     def stop_job(job_id: str, content: sent, caller: who) -> Response:
         """The job ends with its next commit."""
-        return _json(to_json(control.acting(caller).stop(job_id, parsed(content, Reason).reason)))
+        return json_answer(to_json(control.acting(caller).stop(job_id, parsed(content, Reason).reason)))
 
     @router.post("/jobs/{job_id}/cancel", openapi_extra=reason)
     @answers(JobStatus)
     def cancel_job(job_id: str, content: sent, caller: who) -> Response:
         """The job ends now, without a last commit. One that has ended stays as it ended."""
-        return _json(to_json(control.acting(caller).cancel(job_id, parsed(content, Reason).reason)))
+        return json_answer(to_json(control.acting(caller).cancel(job_id, parsed(content, Reason).reason)))
 
     @router.post("/jobs/{job_id}/checkpoint", openapi_extra=reason)
     @answers(SegmentStatus)
     def checkpoint_job(job_id: str, content: sent, caller: who) -> Response:
         """The segment that runs is asked to commit now; its processes go on."""
-        return _json(to_json(control.acting(caller).checkpoint_now(job_id, parsed(content, Reason).reason)))
+        return json_answer(to_json(control.acting(caller).checkpoint_now(job_id, parsed(content, Reason).reason)))
 
     @router.post("/jobs/{job_id}/revive")
     @answers(JobStatus)
     def revive_job(job_id: str, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).revive(job_id)))
+        return json_answer(to_json(control.acting(caller).revive(job_id)))
 
     @router.post("/jobs/{job_id}/rollback", openapi_extra=takes(RollbackWanted))
     @answers(JobStatus)
     def roll_back_job(job_id: str, content: sent, caller: who) -> Response:
         wanted = parsed(content, RollbackWanted)
-        return _json(to_json(control.acting(caller).rollback(job_id, wanted.checkpoint_id)))
+        return json_answer(to_json(control.acting(caller).rollback(job_id, wanted.checkpoint_id)))
 
     return router
 
@@ -324,11 +324,11 @@ def _node_writes(control: LedgerControl, writes: Dependency, body: Dependency) -
     @router.post("/nodes/{node}/set-aside", openapi_extra=takes(Reason))
     @answers(NodeStatus)
     def set_aside(node: str, content: sent, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).set_aside_node(node, parsed(content, Reason).reason)))
+        return json_answer(to_json(control.acting(caller).set_aside_node(node, parsed(content, Reason).reason)))
 
     @router.post("/nodes/{node}/take-back")
     @answers(NodeStatus)
     def take_back(node: str, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).take_back_node(node)))
+        return json_answer(to_json(control.acting(caller).take_back_node(node)))
 
     return router

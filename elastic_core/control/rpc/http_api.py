@@ -19,7 +19,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.types import Scope
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.api_v1 import include_api
+from elastic_core.control.rpc.api_v1 import include_api, json_answer
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.control.rpc.metrics_page import metrics_router
 from elastic_core.control.rpc.questions_api import questions_router
@@ -28,7 +28,7 @@ from elastic_core.domain import to_json
 from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Users, caller_of
-from elastic_core.protocol.encoding import dumps, loads
+from elastic_core.protocol.encoding import loads
 from elastic_core.protocol.tokens import CALLER_HEADER, KeyFile, ServiceSigner
 from elastic_core.spec import parse_job_spec
 
@@ -62,10 +62,6 @@ def create_app(
     include_api(app, control, reads=user_reads, writes=user_writes, body=_body)
     app.include_router(questions_router(control, user_reads, _body))
     return app
-
-
-def _json(value: Any) -> Response:
-    return Response(dumps(value), media_type="application/json")
 
 
 def _error(error: ElasticError) -> Response:
@@ -153,27 +149,27 @@ def _ui_job_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
 
     @router.get("/jobs")
     def jobs(active_only: bool = False) -> Response:
-        return _json([to_json(job) for job in control.jobs(active_only)])
+        return json_answer([to_json(job) for job in control.jobs(active_only)])
 
     @router.get("/jobs/{job_id}")
     def job(job_id: str) -> Response:
-        return _json(to_json(control.job(job_id)))
+        return json_answer(to_json(control.job(job_id)))
 
     @router.get("/jobs/{job_id}/submission")
     def submission(job_id: str) -> Response:
-        return _json(to_json(control.submission(job_id)))
+        return json_answer(to_json(control.submission(job_id)))
 
     @router.get("/jobs/{job_id}/segments")
     def segments(job_id: str) -> Response:
-        return _json([to_json(segment) for segment in control.segments(job_id)])
+        return json_answer([to_json(segment) for segment in control.segments(job_id)])
 
     @router.get("/jobs/{job_id}/checkpoints")
     def checkpoints(job_id: str) -> Response:
-        return _json([to_json(checkpoint) for checkpoint in control.checkpoints(job_id)])
+        return json_answer([to_json(checkpoint) for checkpoint in control.checkpoints(job_id)])
 
     @router.get("/jobs/{job_id}/explain")
     def explain(job_id: str) -> Response:
-        return _json(to_json(control.explain(job_id)))
+        return json_answer(to_json(control.explain(job_id)))
 
     return router
 
@@ -185,32 +181,32 @@ def _ui_pool_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     def audit(job_id: str | None = None, actor: str | None = None, limit: int = 100) -> Response:
         """The last actions of users, newest first; refused ones, too."""
         records = control.audit_records([job_id] if job_id is not None else None, actor, limit)
-        return _json([to_json(record) for record in records])
+        return json_answer([to_json(record) for record in records])
 
     @router.get("/timeline")
     def timeline(since: float) -> Response:
         """Segments that held slots at or after `since` (Unix seconds)."""
-        return _json([to_json(segment) for segment in control.timeline(since)])
+        return json_answer([to_json(segment) for segment in control.timeline(since)])
 
     @router.get("/snapshot")
     def snapshot() -> Response:
-        return _json(to_json(control.snapshot()))
+        return json_answer(to_json(control.snapshot()))
 
     @router.get("/nodes")
     def nodes() -> Response:
-        return _json([to_json(node) for node in control.nodes()])
+        return json_answer([to_json(node) for node in control.nodes()])
 
     @router.get("/plan")
     def plan() -> Response:
         last_plan = control.last_plan()
-        return _json(to_json(last_plan) if last_plan is not None else None)
+        return json_answer(to_json(last_plan) if last_plan is not None else None)
 
     @router.get("/whatif")
     def whatif(policy: str, jobs: int = 100) -> Response:
         """What another policy would have done with the last jobs. Within bounds: see `control.rpc.whatif`."""
         from elastic_core.control.rpc.whatif import what_if  # nothing else of the API needs the simulator
 
-        return _json(what_if(control, policy, jobs))
+        return json_answer(what_if(control, policy, jobs))
 
     return router
 
@@ -220,12 +216,12 @@ def _ui_forecasts(control: LedgerControl, user_reads: Dependency) -> APIRouter:
 
     @router.get("/jobs/{job_id}/forecasts")
     def forecasts(job_id: str) -> Response:
-        return _json([to_json(forecast) for forecast in control.forecasts(job_id)])
+        return json_answer([to_json(forecast) for forecast in control.forecasts(job_id)])
 
     @router.get("/forecasts")
     def forecast_report(jobs: int = 1000) -> Response:
         """How forecasts turned out, over the last so many jobs that ended."""
-        return _json(to_json(control.forecast_report(jobs)))
+        return json_answer(to_json(control.forecast_report(jobs)))
 
     return router
 
@@ -238,19 +234,19 @@ def _ui_job_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter
     def start(job_id: str, body: Body, caller: who) -> Response:
         """A job under an id of the caller's, so that asking again makes no second one: spec, and perhaps warm_start."""
         spec, warm_start = parse_job_spec(_field(body, "spec", dict)), _optional(body, "warm_start", str)
-        return _json(to_json(control.acting(caller).start_job(job_id, spec, warm_start)))
+        return json_answer(to_json(control.acting(caller).start_job(job_id, spec, warm_start)))
 
     @router.post("/jobs/{job_id}/cancel")
     def cancel(job_id: str, body: Body, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).cancel(job_id, _field(body, "reason", str))))
+        return json_answer(to_json(control.acting(caller).cancel(job_id, _field(body, "reason", str))))
 
     @router.post("/jobs/{job_id}/revive")
     def revive(job_id: str, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).revive(job_id)))
+        return json_answer(to_json(control.acting(caller).revive(job_id)))
 
     @router.post("/jobs/{job_id}/rollback")
     def rollback(job_id: str, body: Body, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).rollback(job_id, _field(body, "checkpoint_id", int))))
+        return json_answer(to_json(control.acting(caller).rollback(job_id, _field(body, "checkpoint_id", int))))
 
     return router
 
@@ -266,19 +262,19 @@ def _ui_more_writes(control: LedgerControl, user_writes: Dependency) -> APIRoute
         if not all(isinstance(job_id, str) for job_id in job_ids):
             raise UserError("'job_ids' must be a list of texts")
         outcomes = control.acting(caller).cancel_jobs(job_ids, _field(body, "reason", str))
-        return _json([to_json(outcome) for outcome in outcomes])
+        return json_answer([to_json(outcome) for outcome in outcomes])
 
     @router.post("/nodes/{node}/set_aside")
     def set_aside(node: str, body: Body, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).set_aside_node(node, _field(body, "reason", str))))
+        return json_answer(to_json(control.acting(caller).set_aside_node(node, _field(body, "reason", str))))
 
     @router.post("/nodes/{node}/take_back")
     def take_back(node: str, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).take_back_node(node)))
+        return json_answer(to_json(control.acting(caller).take_back_node(node)))
 
     @router.post("/segments/{segment_id}/revoke")
     def revoke(segment_id: str, body: Body, caller: who) -> Response:
-        return _json(to_json(control.acting(caller).revoke(segment_id, _field(body, "reason", str))))
+        return json_answer(to_json(control.acting(caller).revoke(segment_id, _field(body, "reason", str))))
 
     return router
 

@@ -20,6 +20,9 @@ from elastic_core.settings import Settings
 API = "/api/2.0/mlflow"
 TIMEOUT_SECONDS = 10.0
 CONNECT_SECONDS = 2.0
+# What a healthy server says about a request that it will never take: a run that a user deleted, for one. All else, such
+# as a password that is just being changed, may be helped by trying again.
+REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "RESOURCE_CONFLICT")
 PAGE = 1000  # of what is listed, in one answer
 
 
@@ -38,8 +41,8 @@ class Version:
 
 
 class Registry:
-    """Calls raise `NotFound` for a model that is not there, `UserError` for what the server refuses, and
-    `InfrastructureError` where it gives no answer. `with` closes it."""
+    """Calls raise `NotFound` for a model that is not there, `UserError` for what the server will never take, and
+    `InfrastructureError` for all else that is no answer. `with` closes it."""
 
     def __init__(self, url: str, *, authorization: str = "", verify: bool | str = True) -> None:
         if not url.startswith(("http://", "https://")):
@@ -112,7 +115,11 @@ class Registry:
         words = f"MLflow at {self._url} answered {answer.status_code}: {told.get('message', '')}"
         if told.get("error_code") == "RESOURCE_DOES_NOT_EXIST":
             raise NotFound(words)
-        raise (InfrastructureError if answer.is_server_error else UserError)(words)
+        raise (
+            UserError(words)
+            if told.get("error_code") in REFUSALS
+            else InfrastructureError(f"{words}. It is tried again.")
+        )
 
 
 def open_registry(settings: Settings) -> Registry:

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Response
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.api_v1 import PREFIX, answers
+from elastic_core.control.rpc.api_v1 import PREFIX, answers, json_answer
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.protocol.callers import Caller
-from elastic_core.protocol.encoding import dumps
 from elastic_core.protocol.rest.models import ChampionMoved, ModelListed, ModelShown
 from elastic_core.settings import Settings
 from elastic_core.track.champions import model_aliases
@@ -34,31 +33,27 @@ def models_router(control: LedgerControl, settings: Settings, *, reads: Dependen
     @answers(list[ModelListed])
     def list_models() -> Response:
         with open_registry(settings) as registry:
-            return _json([to_json(model) for model in model_aliases.list_models(registry)])
+            return json_answer([to_json(model) for model in model_aliases.list_models(registry)])
 
     @router.get("/models/{name}", dependencies=looking)
     @answers(ModelShown)
     def show_model(name: str) -> Response:
         """Its newest versions, with the job and the checkpoint that each was made of."""
         with open_registry(settings) as registry:
-            return _json(to_json(model_aliases.show_model(registry, control, name, settings.mlflow_page())))
+            return json_answer(to_json(model_aliases.show_model(registry, control, name, settings.mlflow_page())))
 
     @router.post("/models/{name}/versions/{version}/promote", dependencies=acting)
     @answers(ChampionMoved)
     def promote(name: str, version: str, caller: who) -> Response:
         """The version is the champion, whatever its metrics. The one before can be rolled back to."""
         with open_registry(settings) as registry, control.acting(caller).promoting(name, version, "by hand"):
-            return _json(to_json(model_aliases.move_champion(registry, name, version)))
+            return json_answer(to_json(model_aliases.move_champion(registry, name, version)))
 
     @router.post("/models/{name}/roll-back", dependencies=acting)
     @answers(ChampionMoved)
     def roll_back(name: str, to: str, caller: who) -> Response:
         """The champion of before, version `to`, is the champion again; asking twice is asking once."""
         with open_registry(settings) as registry, control.acting(caller).promoting(name, to, "rolled back to"):
-            return _json(to_json(model_aliases.roll_back(registry, name, to)))
+            return json_answer(to_json(model_aliases.roll_back(registry, name, to)))
 
     return router
-
-
-def _json(value: Any) -> Response:
-    return Response(dumps(value), media_type="application/json")
