@@ -4,13 +4,13 @@ The value of an option to a job is the rate at which it takes time off the sum o
 second times the price of its work (`policy.horizon.job_value`), which is the delay that it is to its own job and to
 longer ones. What changes slots pays for its restart (`policy.horizon.restarts`). A new job starts on what its task's
 earlier jobs have shown (`policy.task_memory.measurements`), with the noise that is to come
-(`policy.horizon.noise_forecast`), not blind on one slot.
+(`policy.horizon.speeds.noise_forecast`), not blind on one slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import ClassVar
@@ -27,13 +27,14 @@ from elastic_core.policy.base.queue import as_they_stand
 from elastic_core.policy.base.remaining_distribution import (
     FIRST_STEPS,
     History,
-    RemainingWork,
     is_declared,
     remaining_work,
 )
 from elastic_core.policy.horizon import wording
+from elastic_core.policy.horizon.allocation_problem import Problem
 from elastic_core.policy.horizon.gittins import inverse_index
 from elastic_core.policy.horizon.job_value import TAIL, capacity_shares, job_value
+from elastic_core.policy.horizon.node_choice import with_nodes
 from elastic_core.policy.horizon.outlook import outlooks, relative_uncertainty, uncertainties_at
 from elastic_core.policy.horizon.placed_outlook import PlacedOptions, with_bundles, with_placed
 from elastic_core.policy.horizon.restarts import (
@@ -44,9 +45,8 @@ from elastic_core.policy.horizon.restarts import (
     values_less_restarts,
 )
 from elastic_core.policy.horizon.served_outlook import ServedOptions, with_served, with_servers_apart
-from elastic_core.policy.horizon.type_prior import CrossTaskPrior
+from elastic_core.policy.horizon.speeds.type_prior import CrossTaskPrior
 from elastic_core.policy.plans.layout_choice import with_layouts
-from elastic_core.policy.plans.packing import Room
 from elastic_core.policy.rules import flapping, starvation
 from elastic_core.policy.rules.claims import ClaimContext, Resolution
 from elastic_core.policy.rules.rules import share_out
@@ -54,7 +54,7 @@ from elastic_core.policy.rules.spending import prices_of, spending
 from elastic_core.policy.rules.urgency import SafetyMargin
 from elastic_core.policy.task_memory import measurements
 from elastic_core.policy.task_memory.measurements import TaskMemory
-from elastic_core.predict.speed.throughput import Floats, Ints, StepTime
+from elastic_core.predict.speed.throughput import Floats, Ints
 from elastic_core.predict.work.work_left import finish_seconds
 
 INTERVAL = 60.0  # seconds between two looks at a pool where nothing happened
@@ -84,7 +84,7 @@ class Horizon:
                 snapshot, partial(_context, snapshot, shared), shared.held, moves, turns, safety_margin
             )
             finishes = _finishes(shared, resolution.chosen)
-            targets = _place(snapshot, _targets(shared, resolution, finishes))
+            targets = with_nodes(snapshot, _targets(shared, resolution, finishes), shared, resolution.chosen)
         state = {
             "tasks": measurements.store(memory.tasks), "types": memory.prior.to_json(),
             "moves": moves.store(targets, snapshot.now), "turns": turns, "sizes": memory.sizes,
@@ -140,32 +140,6 @@ def _options(snapshot: Snapshot, choices: Choices) -> Options | None:
     return with_servers_apart(with_bundles(options, choices), snapshot.jobs)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What a decision maximises: the sum of one value a job, within the capacity of every type."""
-
-    jobs: tuple[JobView, ...]
-    options: Options
-    values: Floats  # of each option (columns) to each job (rows); 0 where it may not run
-    batches: Ints  # of the same shape, like
-    remaining_seconds: Floats  # that the mean of what is left takes; of the shape of `values`
-    noise: tuple[float | None, ...]  # gradient noise scale of each job, as far as it was measured
-    num_longer: Ints  # jobs that need longer, by job
-    held: Ints  # option that each job holds
-    restart_seconds: Floats  # seconds of a restart of each
-    resize_seconds: Floats  # seconds until each job trains at each option: in place, or by a restart
-    left: RemainingWork  # of each
-    times: tuple[StepTime, ...]  # model of each job's task
-    values_at: Callable[[Ints], Floats]  # the values as if other options were held
-    placed: PlacedOptions
-    served: ServedOptions
-    notes: Mapping[int, str] = field(default_factory=dict)  # about the options of some jobs, for their reasons
-
-    @property
-    def job_ids(self) -> tuple[str, ...]:
-        return tuple(job.job_id for job in self.jobs)
-
-
 def problem(snapshot: Snapshot) -> Problem | None:
     """The problem that `Horizon` solves for this snapshot; None where there is nothing to share out."""
     snapshot, choices = _with_choices(snapshot)
@@ -192,14 +166,16 @@ def _problem(snapshot: Snapshot, memory: _Memory, choices: Choices, tail: float 
     job_values = job_value(work_rate, by_index, age, options, tail)
     until_back = seconds_until_back(remaining_seconds, capacity_shares(work_rate, options))
     stay = expected_stays(snapshot)
+    lasting = seconds_to_pay_over(left, remaining_seconds, resize_seconds, stay)
     values_at = partial(
         values_less_restarts, job_values.price, work_rate, remaining_seconds,
         restart_seconds=restart_seconds, resize_seconds=resize_seconds, stay=stay, until_back=until_back,
-        lasting=seconds_to_pay_over(left, remaining_seconds, resize_seconds, stay),
+        lasting=lasting,
     )  # fmt: skip
     shared = Problem(
         snapshot.jobs, options, values_at(held), outlook.batches, remaining_seconds, outlook.noise,
-        job_values.num_longer, held, restart_seconds, resize_seconds, left, outlook.times, values_at, placed, served,
+        job_values.num_longer, held, restart_seconds, resize_seconds, left, outlook.times, values_at,
+        job_values.price[:, None] * work_rate, lasting, outlook.corrected, placed, served,
     )  # fmt: skip
     safety_margin = partial(_safety_margin, problem=shared)
     return _minding_money(shared, snapshot, work_rate, safety_margin)
@@ -329,28 +305,3 @@ def _target(problem: Problem, row: int, job: JobView, resolution: Resolution, fi
         what, counts, layout = str(apart), apart.counts, apart.layout
     reason = wording.why_this(job, what, batch, problem.noise[row], finish, num_longer)
     return Target(counts=counts, global_batch=batch, layout=layout, reason=reason, finish_seconds=finish)
-
-
-def _place(snapshot: Snapshot, targets: Mapping[str, Target]) -> dict[str, Target]:
-    """Nodes for everyone who moves, the largest first: who restarts anyway need not stay where it was."""
-    free = {node.name: node.num_slots for node in snapshot.nodes if node.present}
-    kinds = {node.name: node.type for node in snapshot.nodes}
-    moving = []
-    for job in snapshot.jobs:
-        target = targets[job.job_id]
-        if job.allocation is not None and job.allocation.counts() == dict(target.counts):
-            for slot in job.allocation.slots:
-                free[slot.node] = free.get(slot.node, 0) - 1
-        elif target.num_slots:
-            moving.append(job.job_id)
-    rooms = {
-        kind: Room({name: number for name, number in free.items() if number > 0 and kinds[name] == kind})
-        for kind in set(kinds.values())
-    }
-    placed = dict(targets)
-    for job_id in sorted(moving, key=lambda job_id: (-targets[job_id].num_slots, job_id)):
-        counts = targets[job_id].counts
-        if all(count <= rooms[kind].total for kind, count in counts.items()):
-            nodes = {node: taken for kind, count in counts.items() for node, taken in rooms[kind].take(count).items()}
-            placed[job_id] = replace(targets[job_id], nodes=nodes)
-    return placed

@@ -4,7 +4,8 @@ Work a second is in the unit that the job's remaining work has: samples at the s
 worth what the gradient noise leaves of it at that batch where work is progress (`predict.speed.efficiency`). The batch
 is the one of most work a second among those that the job may have (`policy.base.batch_bound`). On a type that a task
 was never measured on, its speed is projected from how fast the types were to each other for all tasks
-(`policy.horizon.type_prior`). All jobs are looked at together: a pool may have thousands, each of a task of its own.
+(`policy.horizon.speeds.type_prior`). All jobs are looked at together: a pool may have thousands, each of a task of its
+own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import numpy as np
 from elastic_core.domain import JobView, Limits
 from elastic_core.policy.base.batch_bound import BatchBound, known_noise
 from elastic_core.policy.base.options import Options
-from elastic_core.policy.horizon.corrected import scales_of
-from elastic_core.policy.horizon.noise_forecast import mean_rate, stretches, total_seconds
-from elastic_core.policy.horizon.task_models import TaskModel, task_models
+from elastic_core.policy.horizon.speeds.corrected import Corrected, scales_of
+from elastic_core.policy.horizon.speeds.noise_forecast import mean_rate, stretches, total_seconds
+from elastic_core.policy.horizon.speeds.task_models import TaskModel, task_models
 from elastic_core.policy.task_memory.measurements import TaskMemory, stage_of
 from elastic_core.predict.remembered import Remembered
 from elastic_core.predict.speed import throughput
@@ -41,6 +42,7 @@ class Outlooks:
     noise: tuple[float | None, ...]  # gradient noise scale of each job, its own or its task's; None: never measured
     times: tuple[StepTime, ...]  # the model of each job's task
     slowness: Floats  # of each job, relative to that model
+    corrected: tuple[Corrected, ...]  # that model, put right by what was measured
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ def outlooks(
         slowness = np.where(possible, 1.0 / (scale[:, None] * layout_factor), 0.0)
         rate = rates * slowness
         remaining_seconds = np.where(rate > 0, remaining_work[:, None] / rate, np.inf)
-    times = tuple(model.corrected.times for model in models)
-    outlook = Outlooks(rate, remaining_seconds, batches, tuple(noise), times, scale)
+    corrected = tuple(model.corrected for model in models)
+    times = tuple(model.times for model in corrected)
+    outlook = Outlooks(rate, remaining_seconds, batches, tuple(noise), times, scale, corrected)
     _look_at_later_noise(outlook, groups, jobs, options, rates, slowness, bounds, remaining_work, window)
     return outlook
 

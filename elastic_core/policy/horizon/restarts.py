@@ -102,12 +102,11 @@ def _seconds(job: JobView, own: float | None, line: ResizeLine | None) -> float:
 
 def expected_stays(snapshot: Snapshot) -> Floats:
     """Seconds that an allocation of each job can be expected to last."""
-    since_last_arrival = snapshot.now - max(job.submitted_at for job in snapshot.jobs)  # newcomers move others
     expected = []
     for job in snapshot.jobs:
         past = (STAYS_KNOWN * STAY + snapshot.now - job.submitted_at) / (STAYS_KNOWN + job.num_resizes)
         lasted = snapshot.now - job.allocated_since if job.allocation and job.allocated_since is not None else 0.0
-        expected.append(max(past, lasted, since_last_arrival))
+        expected.append(max(past, lasted))
     return np.asarray(expected)
 
 

@@ -117,3 +117,9 @@ def _where_they_are(options: Options, runs: Ints, chosen: Ints, ruled: Collectio
     if not first:
         return f"the others {best}"
     return f"the others are with {plural(first, 'job')} that a rule puts first, or {best}"
+
+
+def why_moved(nodes: Mapping[str, int]) -> str:
+    """Of a job that is to hold as many slots as it does, on other nodes."""
+    where = ", ".join(f"{number} on {node}" for node, number in sorted(nodes.items()))
+    return f"moves to {where}: jobs that fit on one node gain more by it than the restart loses"

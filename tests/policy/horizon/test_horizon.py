@@ -13,8 +13,8 @@ from elastic_core.domain import JobView, Limits, Plan, ProfilePoint, Slot, Snaps
 from elastic_core.policy.base.knapsack import best_choices
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.horizon.horizon import Horizon, problem
-from elastic_core.policy.horizon.task_models import COLD_START_SLOTS
-from elastic_core.policy.horizon.type_prior import CrossTaskPrior
+from elastic_core.policy.horizon.speeds.task_models import COLD_START_SLOTS
+from elastic_core.policy.horizon.speeds.type_prior import CrossTaskPrior
 from tests.policy.builders import holding, job, limits, measured, nodes, point, snapshot
 from tests.policy.strategies import BUSY, snapshots
 

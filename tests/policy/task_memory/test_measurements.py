@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.domain import JobView
-from elastic_core.policy.horizon.corrected import Corrected, scales_of
+from elastic_core.policy.horizon.speeds.corrected import Corrected, scales_of
 from elastic_core.policy.task_memory import measurements
 from elastic_core.predict.speed import throughput
 from elastic_core.predict.speed.throughput import StepTime

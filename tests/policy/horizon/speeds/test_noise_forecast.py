@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import JobView
 from elastic_core.policy.horizon.horizon import Horizon
-from elastic_core.policy.horizon.noise_forecast import mean_rate, stretches, total_seconds
+from elastic_core.policy.horizon.speeds.noise_forecast import mean_rate, stretches, total_seconds
 from tests.policy.builders import job, limits, measured, nodes, point, snapshot
 
 RATES = st.lists(st.floats(0.1, 100.0), min_size=2, max_size=2)

@@ -1,7 +1,7 @@
 """The model of a task under some limits, and what it says of every option and batch: of many tasks at once, remembered.
 
-A task's model is made anew when its measurements or the speeds of types (`policy.horizon.type_prior`) have changed;
-those of one decision are fitted and tabulated together.
+A task's model is made anew when its measurements or the speeds of types (`policy.horizon.speeds.type_prior`) have
+changed; those of one decision are fitted and tabulated together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from elastic_core.domain import Limits, ProfilePoint
 from elastic_core.policy.base.options import Key
-from elastic_core.policy.horizon.corrected import Corrected, seconds_of
+from elastic_core.policy.horizon.speeds.corrected import Corrected, seconds_of
 from elastic_core.predict.remembered import Remembered
 from elastic_core.predict.speed.experience import Experience
 from elastic_core.predict.speed.fit import step_times

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.policy.horizon.corrected import Corrected, seconds_of
+from elastic_core.policy.horizon.speeds.corrected import Corrected, seconds_of
 from elastic_core.predict.speed import throughput
 from elastic_core.predict.speed.step_form import Shapes
 from elastic_core.predict.speed.throughput import StepTime, split

@@ -85,6 +85,18 @@ def seconds_of(models: Sequence[Corrected], kinds: tuple[str, ...], shapes: Shap
     return fitted * np.exp(total / (weights + FIT_WEIGHT))
 
 
+def slowness_over_nodes(
+    models: Sequence[Corrected], kinds: tuple[str, ...], type_index: Ints, slots: Ints, local: Ints, accumulation: Ints
+) -> Floats:
+    """By how much longer a step takes on slots of several nodes than on those of one, of each model at one
+    configuration; at least 1."""
+    near, far = (
+        seconds_of(models, kinds, Shapes(*(of[:, None] for of in (
+            slots, np.full_like(slots, nodes), local, accumulation, type_index)))) for nodes in (1, 2)
+    )  # fmt: skip
+    return np.maximum((far / near)[:, 0], 1.0)
+
+
 def scales_of(jobs: Sequence[JobView], models: Sequence[Corrected], limits: Sequence[Limits]) -> Floats:
     """How much slower each job is than its task's model says: the median over what it measured itself. `models`,
     `limits`: of each job.
