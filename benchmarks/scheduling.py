@@ -1,7 +1,7 @@
 """Horizon against every rival on Sia's and Pollux's ground: mean completion time on published workloads.
 
     ELASTIC_DATA=... .venv/bin/python -m benchmarks.scheduling [--quick] [--setting NAME ...] [--sample in|out]
-                                                               [--pool NAME] [--policy NAME ...]
+                                                               [--group NAME] [--pool NAME] [--policy NAME ...]
 
 Workloads: Sia's four Philly traces (160 jobs each) and its two longer ones (`newtrace`, 960 jobs each) on 64
 accelerators of three types and on 64 T4. Constants were chosen on the first and the third Philly trace: these are *in
@@ -23,7 +23,7 @@ Who feels the tail more than the mean chooses the policy `horizon_tail`: with de
 held to `sia`'s too, beside `horizon`'s own.
 
 A run is kept (`benchmarks.common.kept_runs`) and not made again while neither its workload nor the code that made it
-changes: the benchmark may be stopped, and made in parts by `--setting`, `--sample`, `--pool` and `--policy`.
+changes: the benchmark may be stopped, and made in parts by `--setting`, `--sample`, `--group`, `--pool` and `--policy`.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the first Philly trace on both pools, beside sia only")
     parser.add_argument("--setting", action="append", choices=[s.name for s in SETTINGS], help="(default: all)")
     parser.add_argument("--sample", choices=SAMPLES, help="traces that constants were chosen on, or the others")
+    parser.add_argument("--group", choices=SAMPLES["out"], help="traces of this kind (default: all)")
     parser.add_argument("--policy", action="append", help="a rival; may be given several times (default: all)")
     parser.add_argument("--pool", choices=POOLS, help="one pool (default: both)")
     chosen = parser.parse_args()
@@ -123,6 +124,8 @@ def main() -> int:
         for sample, groups in SAMPLES.items():
             if chosen.sample in (None, sample) and not (chosen.quick and sample == "out"):
                 for group, names in groups.items():
+                    if chosen.group not in (None, group):
+                        continue
                     few, title = names[:1] if chosen.quick else names, f"{sample}-of-sample {group}"
                     runs = {
                         setting.name: one_table(report, pool, title, few, setting, rivals)

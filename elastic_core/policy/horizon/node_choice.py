@@ -21,6 +21,7 @@ from elastic_core.policy.plans.consolidation import Stake, consolidate
 from elastic_core.policy.plans.migration import by_node
 from elastic_core.policy.plans.packing import Room
 from elastic_core.policy.rules.priorities import weights
+from elastic_core.predict.speed.posterior import MODEL_ERROR
 from elastic_core.predict.speed.throughput import Ints, split
 
 _Stakes = dict[str, dict[str, Stake]]  # by type, then job
@@ -117,7 +118,10 @@ def _largest_nodes(snapshot: Snapshot) -> dict[str, int]:
 def _gains_of_one_node(
     problem: Problem, chosen: Ints, rows: Sequence[int], largest: Mapping[str, int]
 ) -> dict[int, float]:
-    """What each of these jobs would lose on several nodes, for as long as it will hold its slots; by row."""
+    """What each of these jobs would lose on several nodes, for as long as it will hold its slots; by row.
+
+    Nothing, where that is no more than the models err by.
+    """
     options = problem.options
     fitting = [
         row
@@ -135,5 +139,6 @@ def _gains_of_one_node(
     local, accumulation = np.asarray(parts).T
     models = [problem.corrected[row] for row in fitting]
     slowness = slowness_over_nodes(models, options.kinds, type_index, slots, local, accumulation)
+    slowness = np.where(slowness > 1.0 + MODEL_ERROR, slowness, 1.0)
     gains = problem.worth[fitting, at] * (1.0 - 1.0 / slowness) * problem.lasting[fitting, at]
     return dict(zip(fitting, gains.tolist(), strict=True))

@@ -42,13 +42,13 @@ def test_who_was_moved_often_will_be_moved_soon() -> None:
     assert expected[1] < STAY < expected[0] + 1200
 
 
-def test_what_has_lasted_long_and_a_pool_without_newcomers_will_last_as_long_again() -> None:
+def test_what_has_lasted_long_will_last_as_long_again_and_what_is_moved_without_newcomers_will_not() -> None:
     restless = job("a", -36_000.0, WIDE, num_resizes=100)
     held = replace(holding(restless, Slot("cpu-0", 0, "cpu")), allocated_since=NOW - 5000.0)
     newcomer = job("new", 99.0, WIDE)
     assert expected_stays(snapshot(nodes(8), held, newcomer))[0] == pytest.approx(5100.0)
     assert expected_stays(snapshot(nodes(8), restless, newcomer))[0] < STAY
-    assert expected_stays(snapshot(nodes(8), restless))[0] == pytest.approx(36_100.0)
+    assert expected_stays(snapshot(nodes(8), restless))[0] < STAY
 
 
 def test_slots_are_back_when_the_shorter_ones_are_done() -> None:

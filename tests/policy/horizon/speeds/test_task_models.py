@@ -7,7 +7,7 @@ import pytest
 
 from elastic_core.domain import ProfilePoint
 from elastic_core.policy.base.options import Options
-from elastic_core.policy.horizon import task_models as module
+from elastic_core.policy.horizon.speeds import task_models as module
 from elastic_core.policy.horizon.speeds.task_models import COLD_START_SLOTS, TaskModel, task_models
 from elastic_core.predict.speed.experience import NOTHING
 from tests.policy.builders import limits, point
