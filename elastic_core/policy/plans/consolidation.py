@@ -9,10 +9,14 @@ that costs (`policy.sia.whole_nodes`).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elastic_core.policy.plans.packing import Room
+
+MOST_NODES = 64  # that are looked at for whom to move; those with most free slots need the fewest to go
+MOST_SEARCHES = 100  # jobs for which others are asked to go, at one decision: the next one goes on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,67 +46,106 @@ class _Nodes:
         self._places: dict[str, dict[str, int]] = {}
         self._alone_on: dict[str, dict[str, int]] = {node: {} for node in sizes}  # jobs on one node, which may move
         self._largest = max(sizes.values(), default=0)
+        self._searches = 0
+        self._by_free: dict[int, list[str]] = {}  # heaps of names; what is no longer so is dropped when it is met
+        for node in sorted(sizes):
+            self._by_free.setdefault(sizes[node], []).append(node)
         for job_id, stake in stakes.items():
             if stake.held:
                 self._put(job_id, dict(stake.held))
 
     def placed(self) -> dict[str, dict[str, int]]:
-        waiting = sorted((-stake.count, job_id) for job_id, stake in self._stakes.items() if not stake.held)
-        apart = sorted(
-            (-stake.count, job_id)
-            for job_id, stake in self._stakes.items()
-            if len(stake.held) > 1 and stake.count <= self._largest and stake.gain > stake.cost
-        )
+        """The largest first; of equal ones those that have no place yet."""
+        queue = [(-stake.count, False, job_id) for job_id, stake in self._stakes.items() if not stake.held]
+        queue += [(-self._stakes[job_id].count, True, job_id) for job_id in self._worth_moving()]
+        heapq.heapify(queue)
         left: list[str] = []
-        while waiting or apart:
-            if waiting and (not apart or waiting[0] <= apart[0]):
-                _, job_id = waiting.pop(0)
-                evicted = self._onto_one_node(job_id, self._stakes[job_id].gain)
-                if evicted is None:
-                    left.append(job_id)
-            else:
-                _, job_id = apart.pop(0)
-                stake = self._stakes[job_id]
+        while queue:
+            _, stays, job_id = heapq.heappop(queue)
+            if stays and self._places.get(job_id) != self._stakes[job_id].held:
+                continue  # it made room for another one
+            stake = self._stakes[job_id]
+            if stays:
                 self._take_away(job_id)
-                evicted = self._onto_one_node(job_id, stake.gain - stake.cost)
-                if evicted is None:
-                    self._put(job_id, dict(stake.held))
-            waiting = sorted([*waiting, *((-self._stakes[other].count, other) for other in evicted or ())])
-            apart = [(count, other) for count, other in apart if other not in (evicted or ())]
+            evicted = self._onto_one_node(job_id, stake.gain - stake.cost if stays else stake.gain)
+            if evicted is None and stays:
+                self._put(job_id, dict(stake.held))
+            elif evicted is None:
+                left.append(job_id)
+            for other in evicted or ():
+                heapq.heappush(queue, (-self._stakes[other].count, False, other))
         room = Room({node: free for node, free in self._free.items() if free > 0})
         for job_id in left:
             if self._stakes[job_id].count <= room.total:
                 self._places[job_id] = room.take(self._stakes[job_id].count)
         return self._places
 
+    def _worth_moving(self) -> list[str]:
+        """Jobs over several nodes that would fit one, and gain more by it than their own restart loses."""
+        return [
+            job_id
+            for job_id, stake in self._stakes.items()
+            if len(stake.held) > 1 and stake.count <= self._largest and stake.gain > stake.cost
+        ]
+
     def _onto_one_node(self, job_id: str, gain: float) -> list[str] | None:
         """Put it onto the node on which making room costs least; who had to go. None: there is no such node."""
         stake = self._stakes[job_id]
         if stake.count > self._largest:
             return self._onto_whole_nodes(job_id)
-        best: tuple[tuple[float, bool, int, str], list[str]] | None = None
-        for node in self._alone_on:
-            found = self._room_for(stake.count, node)
-            if found is not None and (found[0] <= 0 or found[0] < gain):
-                rank = (found[0], node not in stake.near, self._free[node], node)
-                if best is None or rank < best[0]:
-                    best = rank, found[1]
-        if best is None:
+        node, evicted = self._with_room(stake), list[str]()
+        if node is None and gain > 0 and self._searches < MOST_SEARCHES:
+            self._searches += 1
+            node, evicted = self._cheapest(stake.count, gain)
+        if node is None:
             return None
-        (*_, node), evicted = best
         for other in evicted:
             self._take_away(other)
         self._put(job_id, {node: stake.count})
         return evicted
 
+    def _with_room(self, stake: Stake) -> str | None:
+        """The tightest fit, where the job has slots if it can be there."""
+        near = [node for node in stake.near if self._free.get(node, 0) >= stake.count]
+        if near:
+            return min(near, key=lambda node: (self._free[node], node))
+        for size in range(stake.count, self._largest + 1):
+            names = self._by_free.get(size, [])
+            while names and self._free[names[0]] != size:
+                heapq.heappop(names)
+            if names:
+                return names[0]
+        return None
+
+    def _cheapest(self, count: int, gain: float) -> tuple[str | None, list[str]]:
+        """Of the nodes with most free slots, the one on which room costs least, if that is less than the gain."""
+        best: tuple[tuple[float, int, str], list[str]] | None = None
+        for node in self._roomiest():
+            found = self._room_for(count, node)
+            if found is not None and (found[0] <= 0 or found[0] < gain):
+                rank = found[0], self._free[node], node
+                if best is None or rank < best[0]:
+                    best = rank, found[1]
+        return (None, []) if best is None else (best[0][-1], best[1])
+
+    def _roomiest(self) -> list[str]:
+        """At most `MOST_NODES` of them."""
+        nodes: list[str] = []
+        for size in range(self._largest, -1, -1):
+            nodes += sorted({node for node in self._by_free.get(size, ()) if self._free[node] == size})
+            if len(nodes) >= MOST_NODES:
+                break
+        return nodes[:MOST_NODES]
+
     def _onto_whole_nodes(self, job_id: str) -> list[str] | None:
         """Who needs several nodes anyway gains nothing that anybody would move for: free ones, or what is left over."""
-        chosen, count = {}, self._stakes[job_id].count
-        near = self._stakes[job_id].near
-        for node in sorted(self._alone_on, key=lambda name: (-self._free[name], name not in near, name)):
-            if not self._alone_on[node] and 0 < self._free[node] <= count and self._free[node] == self._largest:
-                chosen[node] = self._free[node]
-                count -= chosen[node]
+        stake, chosen = self._stakes[job_id], {}
+        count = stake.count
+        free = {node for node in self._by_free.get(self._largest, ()) if self._free[node] == self._largest}
+        for node in sorted(free, key=lambda name: (name not in stake.near, name)):
+            if self._largest <= count:
+                chosen[node] = self._largest
+                count -= self._largest
         if count:
             return None
         self._put(job_id, chosen)
@@ -123,11 +166,16 @@ class _Nodes:
     def _put(self, job_id: str, nodes: dict[str, int]) -> None:
         self._places[job_id] = nodes
         for node, number in nodes.items():
-            self._free[node] = self._free.get(node, 0) - number
+            self._set_free(node, -number)
             if len(nodes) == 1 and self._stakes[job_id].held and node in self._alone_on:
                 self._alone_on[node][job_id] = number
 
     def _take_away(self, job_id: str) -> None:
         for node, number in self._places.pop(job_id).items():
-            self._free[node] += number
+            self._set_free(node, number)
             self._alone_on.get(node, {}).pop(job_id, None)
+
+    def _set_free(self, node: str, change: int) -> None:
+        if node in self._alone_on:
+            self._free[node] += change
+            heapq.heappush(self._by_free.setdefault(self._free[node], []), node)
