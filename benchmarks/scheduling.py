@@ -2,6 +2,7 @@
 
     ELASTIC_DATA=... .venv/bin/python -m benchmarks.scheduling [--quick] [--setting NAME ...] [--sample in|out]
                                                                [--group NAME] [--pool NAME] [--policy NAME ...]
+                                                               [--kept]
 
 Workloads: Sia's four Philly traces (160 jobs each) and its two longer ones (`newtrace`, 960 jobs each) on 64
 accelerators of three types and on 64 T4. Constants were chosen on the first and the third Philly trace: these are *in
@@ -23,7 +24,8 @@ Who feels the tail more than the mean chooses the policy `horizon_tail`: with de
 held to `sia`'s too, beside `horizon`'s own.
 
 A run is kept (`benchmarks.common.kept_runs`) and not made again while neither its workload nor the code that made it
-changes: the benchmark may be stopped, and made in parts by `--setting`, `--sample`, `--group`, `--pool` and `--policy`.
+changes: the benchmark may be stopped, and made in parts by `--setting`, `--sample`, `--group`, `--pool` and `--policy`;
+`--kept` makes the tables whose runs are all kept, and says which it leaves out.
 """
 
 from __future__ import annotations
@@ -116,6 +118,7 @@ def main() -> int:
     parser.add_argument("--group", choices=SAMPLES["out"], help="traces of this kind (default: all)")
     parser.add_argument("--policy", action="append", help="a rival; may be given several times (default: all)")
     parser.add_argument("--pool", choices=POOLS, help="one pool (default: both)")
+    parser.add_argument("--kept", action="store_true", help="no new runs: only tables whose runs are all kept")
     chosen = parser.parse_args()
     rivals = ("sia",) if chosen.quick else tuple(chosen.policy or RIVALS)
     report = Report("scheduling", quick=chosen.quick)
@@ -127,11 +130,8 @@ def main() -> int:
                     if chosen.group not in (None, group):
                         continue
                     few, title = names[:1] if chosen.quick else names, f"{sample}-of-sample {group}"
-                    runs = {
-                        setting.name: one_table(report, pool, title, few, setting, rivals)
-                        for setting in SETTINGS
-                        if setting.name in (chosen.setting or [setting.name])
-                    }
+                    settings = [one for one in SETTINGS if one.name in (chosen.setting or [one.name])]
+                    runs = tables(report, pool, title, few, settings, rivals, only_kept=chosen.kept)
                     gaps_to_oracle(report, f"{title} on {pool}", runs)
                     for name in runs if group == "philly" else ():
                         philly.setdefault(name, {})[sample] = runs[name]
@@ -140,17 +140,38 @@ def main() -> int:
     return report.finish()
 
 
+def tables(
+    report: Report, pool: str, group: str, names: Sequence[str], settings: Sequence[Setting], rivals: Sequence[str], *,
+    only_kept: bool,
+) -> dict[str, dict[str, Runs]]:  # fmt: skip
+    """By setting."""
+    made = {}
+    for setting in settings:
+        try:
+            made[setting.name] = one_table(report, pool, group, names, setting, rivals, only_kept=only_kept)
+        except NotKeptError as missing:
+            print(f"left out: {setting.name}, {group} on {pool}: {missing}", file=sys.stderr)
+    return made
+
+
 def one_table(
-    report: Report, pool: str, group: str, names: Sequence[str], setting: Setting, rivals: Sequence[str]
+    report: Report, pool: str, group: str, names: Sequence[str], setting: Setting, rivals: Sequence[str], *,
+    only_kept: bool,
 ) -> dict[str, Runs]:  # fmt: skip
-    """The figures of each policy. Rivals that take no part in the changes of a setting run in the first only."""
+    """The figures of each policy. Rivals that take no part in the changes of a setting run in the first only.
+
+    Raises `NotKeptError` before the report has anything of it.
+    """
     data, nodes = published_traces.data_folder(), POOLS[pool]
     published = [published_traces.sia_workload(data, _path(data, name)) for name in names]
     loaded = [setting.alter(workload, nodes) for workload in published]
     limits = [statistics.fmean(alone(job, nodes) for job in workload.jobs) for workload in loaded]
     others = rivals if setting is SETTINGS[0] else [rival for rival in rivals if rival == "sia"]
     names_of_policies = ("horizon", *((TAIL,) if setting is SETTINGS[0] else ()), *others)
-    runs = {name: [run(workload, pool, name, setting) for workload in loaded] for name in names_of_policies}
+    runs = {
+        name: [run(workload, pool, name, setting, only_kept=only_kept) for workload in loaded]
+        for name in names_of_policies
+    }
     title = f"{setting.name}, {group} on {pool}"
     report.figure(title, {"workloads": list(names), "limit_seconds": limits, **runs})
     rows: list[Sequence[Any]] = [("limit", statistics.fmean(limits) / 3600, "", "", "", "", "")]
@@ -225,13 +246,19 @@ def hold_to_old_bars(report: Report, pool: str, philly: Mapping[str, Mapping[str
                  _ratio(ours, theirs, figure))  # fmt: skip
 
 
-def run(workload: Workload, pool: str, name: str, setting: Setting) -> dict[str, Any]:
+class NotKeptError(Exception):
+    """A run that was not made yet, by this code."""
+
+
+def run(workload: Workload, pool: str, name: str, setting: Setting, *, only_kept: bool = False) -> dict[str, Any]:
     """The figures of one run, kept from one start of this benchmark to the next."""
     options = Options(declared_work=setting.declared, round_seconds=ROUNDS.get(name), timeline=False)
     policy = _policy(name, workload, setting)
     label = f"{name}, {workload.name}, {setting.name}, {pool}"
 
     def answer() -> dict[str, Any]:
+        if only_kept:
+            raise NotKeptError(label)
         started = time.process_time()
         result = simulate(workload, POOLS[pool], policy, options)
         if not result.complete:
