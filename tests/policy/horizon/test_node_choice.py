@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from elastic_core.domain import JobView, Slot
 from elastic_core.policy.horizon.horizon import Horizon
+from elastic_core.policy.rules.priorities import DOUBLING
 from tests.policy.builders import decide, holding, job, limits, measured, nodes, point, snapshot
 
 FOUR, ONE = limits((4,), batch=(64, 64)), limits((1,), batch=(64, 64))
@@ -66,6 +67,7 @@ def test_small_jobs_make_room_for_one_that_starts_unless_their_restarts_lose_too
 
 
 def test_a_more_important_job_makes_room_for_no_lesser_one() -> None:
-    singles = [replace(on(small(f"s{i}"), **{f"cpu_{i}": (0,)}), priority=10_000) for i in range(2)]
+    singles = [replace(on(small(f"s{i}"), **{f"cpu_{i}": (0,)}), priority=25 * DOUBLING) for i in range(2)]
     targets = decide(Horizon(), snapshot(nodes(4, 4), *singles, wide(arrived=2.0))).targets
+    assert targets["wide"].num_slots == 4
     assert not any(targets[f"s{i}"].migrate for i in range(2))
