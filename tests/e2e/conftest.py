@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.platform import PATIENCE, Platform, project_with_dags
+from tests.e2e.platform import PATIENCE, Platform, project_with_dags, running
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,15 +22,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def platform() -> Iterator[Platform]:
     """The services, up and healthy, with 2 nodes x 2 CPU slots. A test that stops something starts it again."""
     home = Path(tempfile.mkdtemp(prefix="elastic-e2e-"))
-    platform = Platform(home, project=project_with_dags(home / "project", Path(__file__).parent / "dags"))
-    try:
-        platform.up()
+    project = project_with_dags(home / "project", Path(__file__).parent / "dags")
+    with running(Platform(home, project=project)) as platform:
         yield platform
-    finally:
-        platform.elastic("down", check=False)
-        left = platform.processes()
-        shutil.rmtree(home, ignore_errors=bool(left))
-    assert left == []
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,19 @@ class Platform:
         """The end of every service's log."""
         logs = sorted((self.home / "logs").glob("*.log"))
         return "\n".join(f"--- {path.name}\n{tail(path, lines)}" for path in logs)
+
+
+@contextmanager
+def running(platform: Platform) -> Iterator[Platform]:
+    """Its services, up and healthy. Afterwards its home is gone and no process of it is left."""
+    try:
+        platform.up()
+        yield platform
+    finally:
+        platform.elastic("down", check=False)
+        left = platform.processes()
+        shutil.rmtree(platform.home, ignore_errors=bool(left))
+    assert left == []
 
 
 def project_with_dags(folder: Path, dags: Path) -> Path:

@@ -3,7 +3,6 @@ back, and trained again by an update of the data."""
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.services.secrets import admin_password
 from tests.airflow.page.conftest import CHROMIUM
-from tests.e2e.platform import PATIENCE, Platform, eventually, project_with_dags
+from tests.e2e.platform import PATIENCE, Platform, eventually, project_with_dags, running
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 SECONDS = 120 * PATIENCE
@@ -67,15 +66,8 @@ def newcomers() -> Iterator[Platform]:
     (own / "retrain_mine.py").write_text(PIPELINE)
     project = project_with_dags(home / "project", own)
     (project / "my_models.py").write_text(MODEL)
-    platform = Platform(home, project=project, tasks="my_models,examples.*")
-    try:
-        platform.up()
+    with running(Platform(home, project=project, tasks="my_models,examples.*")) as platform:
         yield platform
-    finally:
-        platform.elastic("down", check=False)
-        left = platform.processes()
-        shutil.rmtree(home, ignore_errors=bool(left))
-    assert left == []
 
 
 @pytest.fixture(scope="module")
