@@ -56,7 +56,8 @@ e2e: setup
 nightly: setup $(KUBERNETES)/kubernetes-validate
 	$(BIN)/pytest -m nightly
 	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py \
-		tests/benchmarks/test_simulated_faults.py -m "not e2e"
+		tests/control/ledger/test_profiles.py tests/placement/planners tests/benchmarks/test_simulated_faults.py \
+		-m "not e2e"
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume
 

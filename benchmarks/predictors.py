@@ -151,17 +151,19 @@ def work(report: Report, data: Path, count: int) -> None:
     jobs = sorted(jobs, key=lambda row: row["timestamp"])[20000 : 20000 + count]
     own: dict[str, list[float]] = defaultdict(list)
     every: list[float] = []
+    tasks: list[str] = []  # of each of them
     rows, at = [], {0.0: [], 0.25: [], 0.5: []}  # type: ignore[var-annotated]
     for row in jobs:
         task, true = row["cluster"], row["gpu_time"]
         if len(every) > 10:
-            known = prior(tuple(own[task][-64:]), tuple(every[-64:]))
+            known = prior(tuple(own[task][-64:]), tuple(every[-64:]), tasks=tuple(tasks[-64:]))
             for share, forecasts in at.items():
                 said = known.estimate(share * true)
                 off_by = abs(np.log(said.median / true))
                 forecasts.append((said.low <= true <= said.high, off_by, said.mean_remaining, (1.0 - share) * true))
         own[task].append(true)
         every.append(true)
+        tasks.append(task)
     for share, forecasts in at.items():
         inside, off = np.mean([f[0] for f in forecasts]), np.mean([f[1] for f in forecasts])
         left = np.mean([f[2] for f in forecasts]) / np.mean([f[3] for f in forecasts])

@@ -41,10 +41,20 @@ DECLARED, TASK_HISTORY, POOL_HISTORY, LINDY = "declared", "history of its task",
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Of finished jobs, oldest first: works by task, and of all tasks seconds of service at a job's standard rate."""
+    """Of finished jobs, oldest first: works by task, and of all tasks the task of each with its seconds of service at
+    its standard rate."""
 
     works: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    seconds: Sequence[float] = ()
+    sizes: Sequence[tuple[str, float]] = ()
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        return tuple(seconds for _, seconds in self.sizes)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Of each of `seconds`."""
+        return tuple(task for task, _ in self.sizes)
 
 
 @dataclass(frozen=True)
@@ -121,10 +131,12 @@ def _by_history(job: JobView, history: History, rate: float) -> tuple[Floats, st
     done, works = float(job.done_samples), tuple(history.works.get(job.task, ()))
     if works:
         standard = 2.0 ** (round(log2(rate) / _RATE_STEP) * _RATE_STEP)
-        prior = work_left_predictor.prior(works, tuple(second * standard for second in history.seconds))
+        prior = work_left_predictor.prior(
+            works, tuple(second * standard for second in history.seconds), tasks=history.tasks
+        )
         return prior.quantiles(done, _BELOW_ONE) - done, TASK_HISTORY
-    if history.seconds:
-        prior = work_left_predictor.prior((), tuple(history.seconds))
+    if history.sizes:
+        prior = work_left_predictor.prior((), history.seconds, tasks=history.tasks)
         return (prior.quantiles(done / rate, _BELOW_ONE) - done / rate) * rate, POOL_HISTORY
     prior = work_left_predictor.prior((), (), FIRST_STEPS * job.limits.min_batch)
     return prior.quantiles(done, _BELOW_ONE) - done, LINDY
@@ -185,7 +197,7 @@ def _note(job: JobView, source: str, history: History) -> str:
     if source == TASK_HISTORY:
         return f"its end is expected from {plural(len(history.works[job.task]), 'finished job')} of its task"
     if source == POOL_HISTORY:
-        return f"its end is expected from {plural(len(history.seconds), 'finished job')} of other tasks"
+        return f"its end is expected from {plural(len(history.sizes), 'finished job')} of other tasks"
     if source == LINDY:
         return "nothing is known of its end: taken by what it has run"
     judged = "its class is unknown" if job.predictable is None else f"predictable with {job.predictable:.2f}"

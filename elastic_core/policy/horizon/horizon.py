@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class _Memory:
 
     tasks: dict[str, TaskMemory]
     prior: CrossTaskPrior
-    sizes: list[float]  # of jobs that are no longer there, in standard seconds, oldest first
+    sizes: list[tuple[str, float]]  # of jobs that are no longer there: task, and standard seconds, oldest first
     resizes: ResizeTimes
 
     @property
@@ -110,11 +110,16 @@ class _Memory:
 
 def _recall(snapshot: Snapshot) -> _Memory:
     tasks = measurements.recall(snapshot.policy_state)
-    sizes = [*snapshot.policy_state.get("sizes", ()), *measurements.learn(tasks, snapshot.jobs, snapshot.not_finished)][
-        -MOST_SIZES:
-    ]
+    finished = measurements.learn(tasks, snapshot.jobs, snapshot.not_finished)
+    sizes = [*_stored_sizes(snapshot.policy_state.get("sizes", ())), *finished][-MOST_SIZES:]
     prior = CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks)
     return _Memory(tasks, prior, sizes, ResizeTimes.recall(snapshot.policy_state, snapshot.jobs))
+
+
+def _stored_sizes(stored: Sequence[Any]) -> list[tuple[str, float]]:
+    """States that were kept before tasks were known with them hold seconds alone: each is of a task of its own."""
+    pairs = [size if isinstance(size, Sequence) else (f"unknown {at}", size) for at, size in enumerate(stored)]
+    return [(str(task), float(seconds)) for task, seconds in pairs]
 
 
 def _with_choices(snapshot: Snapshot) -> tuple[Snapshot, Choices]:

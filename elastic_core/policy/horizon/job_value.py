@@ -3,7 +3,9 @@
     price = min over options of (weight + slot price * weights of the longer jobs * share of the pool) / goodput
 
 Work delays the job itself, and for the part of the pool that it uses every longer one (the shorter ones are done by
-then). That is shortest-remaining-first under load and relative speed without it. Two things are taken from the jobs:
+then). That is shortest-remaining-first under load and relative speed without it. Of two jobs that need about as long
+each counts as longer in part: which of them is, no forecast says, and an order that turns over with every minute of
+training would have them stop each other for nothing. Two things are taken from the jobs:
 
 - `marginal_slot_price`, what a slot is worth to another job over what slots are worth on average. Where jobs are few
   each has more slots than it can well use, and giving some up costs it little; under load every slot counts in full.
@@ -17,6 +19,7 @@ then). That is shortest-remaining-first under load and relative speed without it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 
@@ -24,6 +27,7 @@ from elastic_core.policy.base.options import Options
 from elastic_core.predict.speed.throughput import Floats, Ints
 
 TAIL = 0.2  # power of the time from submission to end that a job's delay weighs
+AS_LONG = 1.25  # times as long: from there on a job counts as longer in full; as long, by half
 HEAVIEST = 3.0  # times the middle job's weight, and the lightest a third of it: months are not to outweigh everything
 
 
@@ -40,15 +44,32 @@ def job_value(
     and option; `age`: seconds since each job was submitted; `tail`: power of the weights."""
     shortest = remaining_seconds.min(axis=1)
     weight = weights(age + shortest, tail)
-    order = np.argsort(shortest, kind="stable")
-    weight_of_longest = np.concatenate([[0.0], np.cumsum(weight[order][::-1])])  # of the n longest jobs
-    num_longer = np.asarray(len(shortest) - np.searchsorted(shortest[order], shortest, side="right"), dtype=np.int64)
+    ordered = np.sort(shortest)
+    num_longer = np.asarray(len(ordered) - np.searchsorted(ordered, shortest, side="right"), dtype=np.int64)
+    longer = weight_of_longer(shortest, weight)
     slot_price = marginal_slot_price(goodput, options)
-    delay = slot_price * weight_of_longest[num_longer][:, None] * capacity_shares(goodput, options)[None, :]
+    delay = slot_price * longer[:, None] * capacity_shares(goodput, options)[None, :]
     with np.errstate(divide="ignore"):
         costs = np.where(goodput > 0, (weight[:, None] + delay) / goodput, np.inf)
     price = costs.min(axis=1)
     return JobValue(np.where(np.isfinite(price), price, 0.0), num_longer)
+
+
+def weight_of_longer(seconds: Floats, weight: Floats) -> Floats:
+    """Of each job, the weights of the jobs that need longer than its `seconds`: from 0 to all of each other's weight,
+    on a line between the logarithms `AS_LONG` shorter and `AS_LONG` longer. Who never ends is longer than all others.
+    """
+    longer = np.zeros(len(seconds))
+    ends = np.isfinite(seconds)
+    logs, reach = np.log(np.maximum(seconds[ends], 1e-9)), log(AS_LONG)
+    order = np.argsort(logs, kind="stable")
+    at, of = logs[order], weight[ends]
+    up_to, moments = (np.insert(np.cumsum(each), 0, 0.0) for each in (of[order], of[order] * at))
+    first, beyond = np.searchsorted(at, logs - reach, side="left"), np.searchsorted(at, logs + reach, side="right")
+    near, moment = up_to[beyond] - up_to[first], moments[beyond] - moments[first]
+    ramp = near / 2.0 + (moment - near * logs) / (2.0 * reach)
+    longer[ends] = up_to[-1] - up_to[beyond] + ramp - of / 2.0 + weight[~ends].sum()  # it is as long as itself
+    return np.maximum(longer, 0.0)
 
 
 def weights(time_in_system: Floats, tail: float = TAIL) -> Floats:

@@ -89,20 +89,22 @@ def recall(state: Mapping[str, Any]) -> dict[str, TaskMemory]:
     return {task: _from_json(stored) for task, stored in state.get("tasks", {}).items()}
 
 
-def learn(memories: dict[str, TaskMemory], jobs: Sequence[JobView], not_finished: Collection[str] = ()) -> list[float]:
+def learn(
+    memories: dict[str, TaskMemory], jobs: Sequence[JobView], not_finished: Collection[str] = ()
+) -> list[tuple[str, float]]:
     """Take over what the jobs of a snapshot have measured since the last one, and the work of those that finished.
 
-    Those that have left without finishing (`Snapshot.not_finished`) say nothing of how much work a job is. Returns the
-    works of those that finished in standard seconds, as far as their rates are known (`set_rates`).
+    Those that have left without finishing (`Snapshot.not_finished`) say nothing of how much work a job is. Returns task
+    and work of those that finished, in standard seconds, as far as their rates are known (`set_rates`).
     """
     sizes = []
     before = {job_id: reported for memory in memories.values() for job_id, reported in memory.reported.items()}
     not_over = {job.job_id for job in jobs} | set(not_finished)
-    for memory in memories.values():
+    for task, memory in memories.items():
         gone = [reported for job_id, reported in memory.reported.items() if job_id not in not_over]
         memory.works += [float(reported.done) for reported in gone if reported.done]
         memory.works = memory.works[-MOST_WORKS:]
-        sizes += [reported.done / reported.rate for reported in gone if reported.done and reported.rate]
+        sizes += [(task, reported.done / reported.rate) for reported in gone if reported.done and reported.rate]
         memory.reported = {}
     for job in jobs:
         memory = memories.setdefault(job.task, TaskMemory())

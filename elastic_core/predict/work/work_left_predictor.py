@@ -5,8 +5,9 @@ finished works, the same over the works of all tasks, and a Lomax tail, whose ex
 done (Lindy's law: heavy tails of job sizes, Harchol-Balter and Downey 1997). What is known of a running job is that its
 total exceeds what it has done: the mixture is truncated there, so that median, low and high never fall as it goes on,
 and once a job has outlived its like the tail takes over. How alike the jobs of a task are (the kernels' width) is
-weighed by leave-one-out
-likelihood, and so is how often one departs from all before. Works are in any one unit, the caller's.
+weighed by leave-one-out likelihood, and so is how often one departs from all before. Of all tasks a whole task is left
+out at a time: that a hundred jobs of one are alike says nothing of how near a job of another will come to them. Works
+are in any one unit, the caller's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 INTERVAL = (0.1, 0.9)  # the quantiles called low and high
 REMEMBERED = 64  # of a history only the latest so many count
@@ -54,9 +56,13 @@ def estimate(history: Sequence[float], all_history: Sequence[float], done: float
 
 
 @lru_cache(maxsize=4096)
-def prior(history: tuple[float, ...], all_history: tuple[float, ...], scale: float = 1.0) -> WorkPrior:
-    """The distribution before anything is done. Keep it, or rely on its being remembered here."""
-    own, every = _logs(history), _logs(all_history)
+def prior(
+    history: tuple[float, ...], all_history: tuple[float, ...], scale: float = 1.0, tasks: tuple[str, ...] = ()
+) -> WorkPrior:
+    """The distribution before anything is done. Keep it, or rely on its being remembered here.
+
+    `tasks`: whose each of `all_history` is; without them each is taken for one of a task of its own."""
+    own, (every, groups) = _logs(history), _grouped(all_history, tasks)
     typical = own if len(own) else every
     scale = float(np.exp(np.median(typical))) if len(typical) else _usable(scale)
     spread = np.concatenate((typical, every, [np.log(scale)]))
@@ -65,7 +71,7 @@ def prior(history: tuple[float, ...], all_history: tuple[float, ...], scale: flo
     if len(own):  # the steps of a tight history must not fall between two points of the grid
         near = np.exp(np.unique(np.round(own - np.log(scale), 1))[:, None] + np.linspace(-0.2, 0.2, 21)) * scale
         works = np.unique(np.concatenate((works, near.ravel())))
-    known = _Kernels(own, _Kernels(every, _Tail(scale)))
+    known = _Kernels(own, _Kernels(every, _Tail(scale), groups))
     return WorkPrior.of(works, known.survival(works), scale)
 
 
@@ -151,9 +157,16 @@ def _usable(scale: float) -> float:
 
 
 def _logs(works: Sequence[float]) -> Floats:
-    usable = [work for work in works if isfinite(work) and 1e-100 < work < 1e100]
-    logs: Floats = np.log(np.asarray(usable[-REMEMBERED:], dtype=np.float64))
-    return logs
+    return _grouped(works, ())[0]
+
+
+def _grouped(works: Sequence[float], tasks: Sequence[str]) -> tuple[Floats, Ints]:
+    """Logarithms of the latest works, and a number for the task of each."""
+    named = zip(works, tasks or map(str, range(len(works))), strict=True)
+    usable = [(work, task) for work, task in named if isfinite(work) and 1e-100 < work < 1e100][-REMEMBERED:]
+    numbers = {task: number for number, (_, task) in enumerate(usable)}
+    logs = np.log(np.asarray([work for work, _ in usable], dtype=np.float64))
+    return logs, np.asarray([numbers[task] for _, task in usable], dtype=np.int64)
 
 
 class _Tail:
@@ -174,10 +187,13 @@ class _Tail:
 
 
 class _Kernels:
-    """Finished works, smoothed by kernels of several widths, mixed with the wider knowledge by several weights."""
+    """Finished works, smoothed by kernels of several widths, mixed with the wider knowledge by several weights.
 
-    def __init__(self, logs: Floats, wider: _Tail | _Kernels) -> None:
+    `groups`: what is left out together when these are weighed; without them each work is by itself."""
+
+    def __init__(self, logs: Floats, wider: _Tail | _Kernels, groups: Ints | None = None) -> None:
         self._logs, self._wider = logs, wider
+        self._groups = np.arange(len(logs)) if groups is None else groups
         trust = self._weigh()
         known = trust * len(logs) / (len(logs) + _WIDER_WEIGHTS)
         self._widths = known.sum(axis=1)  # share of each width; what is left is the wider knowledge's
@@ -203,15 +219,14 @@ class _Kernels:
         return mixed
 
     def _weigh(self) -> Floats:
-        """By (width, wider knowledge's weight): the width's prior times each work's likelihood given the others."""
-        others = max(len(self._logs) - 1, 0)
+        """By (width, wider knowledge's weight): the width's prior times each work's likelihood given other groups'."""
+        others = self._groups[:, None] != self._groups
         wider = self._wider.density(self._logs)
         score = np.log(np.repeat(_WIDTH_PRIOR[:, None], len(_WIDER_WEIGHTS), axis=1))
-        for i, width in enumerate(_WIDTHS if others else ()):
-            density = _kernel(self._logs[:, None] - self._logs, width)
-            np.fill_diagonal(density, 0.0)
-            mixed = density.sum(axis=0)[:, None] + wider[:, None] * _WIDER_WEIGHTS
-            score[i] += np.log(mixed / (others + _WIDER_WEIGHTS)).sum(axis=0)
+        for i, width in enumerate(_WIDTHS if others.any() else ()):
+            density = np.where(others, _kernel(self._logs[:, None] - self._logs, width), 0.0)
+            mixed = density.sum(axis=1)[:, None] + wider[:, None] * _WIDER_WEIGHTS
+            score[i] += np.log(mixed / (others.sum(axis=1)[:, None] + _WIDER_WEIGHTS)).sum(axis=0)
         weight = np.exp(score - score.max())
         shared: Floats = weight / weight.sum()
         return shared

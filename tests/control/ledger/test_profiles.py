@@ -21,6 +21,7 @@ from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.snapshot import job_reports
 from elastic_core.snapshot.past import Lease, past
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
+from tests.effort import EFFORT
 
 SECONDS = st.one_of(st.floats(1e-3, 10.0), st.sampled_from([0.0, -1.0, inf, nan]))
 NOISE = st.one_of(st.none(), st.integers(1, 9).map(float), st.just(inf))
@@ -87,7 +88,7 @@ ENDS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10 * EFFORT, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ends=ENDS)
 def test_sql_sums_up_leases_as_they_are_defined_to_be(
     control: LedgerControl, clock: FakeClock, ends: list[dict[str, Any]]

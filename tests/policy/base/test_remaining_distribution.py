@@ -24,7 +24,7 @@ from elastic_core.policy.base.remaining_distribution import (
 from tests.policy.builders import job
 
 MEDIAN = int(np.flatnonzero(PROBABILITIES == 0.5)[0])
-HISTORY = History({"t": [1e6, 1.1e6, 0.9e6]}, [10.0, 3000.0, 50.0])
+HISTORY = History({"t": [1e6, 1.1e6, 0.9e6]}, [("t", 10.0), ("u", 3000.0), ("v", 50.0)])
 
 
 def forecast(*totals: float, source: str = "loss curve") -> WorkForecast:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from math import log
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.policy.base.options import Options
-from elastic_core.policy.horizon.job_value import HEAVIEST, TAIL, job_value, marginal_slot_price, weights
+from elastic_core.policy.horizon.job_value import (
+    AS_LONG,
+    HEAVIEST,
+    TAIL,
+    job_value,
+    marginal_slot_price,
+    weight_of_longer,
+    weights,
+)
 from tests.policy.strategies import BUSY
 
 POOL = Options.of({"t4": [4] * 16}, [])
@@ -60,6 +70,48 @@ def test_of_two_jobs_that_are_alike_the_shorter_ones_work_is_worth_more() -> Non
     told = job_value(found, np.asarray([[100.0], [1000.0]]) / found, np.zeros(2), POOL)
     assert told.price[0] > told.price[1]
     assert told.num_longer.tolist() == [1, 0]
+
+
+SECONDS = st.lists(st.floats(1.0, 1e6), min_size=1, max_size=9)
+
+
+def longer_in_part(seconds: list[float], weight: list[float]) -> list[float]:
+    """As it is defined: a pair of jobs at a time."""
+
+    def part(one: float, other: float) -> float:
+        return min(max(0.5 + log(other / one) / (2 * log(AS_LONG)), 0.0), 1.0)
+
+    return [
+        sum(weight[j] * part(seconds[i], seconds[j]) for j in range(len(seconds)) if j != i)
+        for i in range(len(seconds))
+    ]
+
+
+@BUSY
+@given(SECONDS, st.data())
+def test_each_longer_job_counts_and_one_about_as_long_in_part(seconds: list[float], data: st.DataObject) -> None:
+    weight = data.draw(st.lists(st.floats(0.3, 3.0), min_size=len(seconds), max_size=len(seconds)))
+    found = weight_of_longer(np.asarray(seconds), np.asarray(weight))
+    assert found == pytest.approx(longer_in_part(seconds, weight), abs=1e-6)
+
+
+@BUSY
+@given(SECONDS)
+def test_the_shorter_a_job_the_more_counts_as_longer(seconds: list[float]) -> None:
+    found = weight_of_longer(np.asarray(seconds), np.ones(len(seconds)))
+    assert (np.diff(found[np.argsort(seconds, kind="stable")]) <= 1e-9).all()
+
+
+def test_who_never_ends_is_longer_than_all_who_do() -> None:
+    found = weight_of_longer(np.asarray([10.0, np.inf, 1000.0, np.inf]), np.asarray([1.0, 2.0, 4.0, 8.0]))
+    assert found.tolist() == pytest.approx([14.0, 0.0, 10.0, 0.0])
+
+
+def test_two_jobs_as_long_are_worth_as_much_whichever_is_a_second_ahead() -> None:
+    found = goodput(POOL, [0.9, 0.9])
+    for other in (4_999.0, 5_000.0, 5_001.0):
+        told = job_value(found, np.asarray([[5_000.0], [other]]) / found, np.zeros(2), POOL)
+        assert told.price[0] == pytest.approx(told.price[1], rel=1e-3)
 
 
 def test_who_has_been_here_for_long_weighs_more() -> None:

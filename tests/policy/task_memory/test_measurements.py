@@ -94,7 +94,7 @@ def test_the_work_of_who_has_left_is_told_in_seconds_at_its_last_rate() -> None:
     assert measurements.learn(tasks, [quick, slow]) == []
     measurements.set_rates(tasks, [quick, slow], [500.0, 10.0])
     stored = measurements.recall(json.loads(json.dumps({"tasks": measurements.store(tasks)})))
-    assert measurements.learn(stored, []) == [2.0, 100.0]
+    assert measurements.learn(stored, []) == [("t", 2.0), ("u", 100.0)]
 
 
 def test_a_new_measurement_asks_for_a_new_rate_until_one_of_the_task_has_finished() -> None:

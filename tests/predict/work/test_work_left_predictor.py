@@ -63,6 +63,21 @@ def test_jobs_of_a_task_that_were_all_alike_make_a_narrow_interval() -> None:
     assert estimate([1e5] * 5, [1e5] * 5, 8e4).mean_remaining == pytest.approx(2e4, rel=0.25)
 
 
+def test_that_jobs_of_one_task_were_alike_says_nothing_of_how_near_another_task_comes() -> None:
+    """Sixty clones beside two longer tasks: a job that outlives the clones does not end where one of those did."""
+    clones, others = [100.0] * 60, [9_000.0, 40_000.0]
+    alike = prior((), (*clones, *others))
+    by_task = prior((), (*clones, *others), tasks=("clone",) * 60 + ("b", "c"))
+    near, next_to = 9_000.0 * 0.9, 9_000.0 * 1.1
+    assert 1.0 - alike.exceeds(next_to, near) > 0.4
+    assert 1.0 - by_task.exceeds(next_to, near) < 0.2
+
+
+def test_tasks_of_one_job_each_are_as_if_none_were_told() -> None:
+    works = (100.0, 120.0, 9_000.0)
+    assert prior((), works, tasks=("a", "b", "c")).estimate(0.0) == prior((), works).estimate(0.0)
+
+
 def test_one_finished_job_says_less_than_five() -> None:
     one, five = estimate([1e5], [1e5], 0), estimate([1e5] * 5, [1e5] * 5, 0)
     assert one.median == pytest.approx(1e5, rel=0.2)

@@ -15,10 +15,12 @@ from elastic_core.train.data.audit import prove
 from elastic_core.train.lease.standby_workers import PATIENCE_SECONDS, StandbyWorkers, wait_for_order
 from elastic_core.train.lease.stop_requests import StopRequests
 from tests.builders import FakeClock
+from tests.effort import sample
 from tests.train import forked
 from tests.train.job import Job
 
 BATCH = 30
+SHARDED = Layout(data=3, sharded=True)
 
 
 def wait_for(condition: Callable[[], object], job: Job) -> None:
@@ -101,7 +103,7 @@ def test_where_rank_0_leaves_another_process_takes_the_lease_and_goes_on_as_new_
 
 
 @pytest.mark.parametrize(
-    ("before", "slots"), [(Layout(data=3, sharded=True), [0, 1]), (Layout(data=2, tensor=2), [0, 1])], ids=str
+    ("before", "slots"), sample([(SHARDED, [0, 1]), (Layout(data=2, tensor=2), [0, 1])], (SHARDED, [0, 1])), ids=str
 )
 def test_models_that_are_cut_are_resized_in_place_too(new_job, before, slots):
     small = {"width": 16, "depth": 2, "heads": 4, "context": 8, "train_bytes": 10_000, "learning_rate": 1e-2}
