@@ -52,6 +52,15 @@ def _fork_server(home: Path, module: str) -> Iterator[Path]:
     server.wait()
 
 
+@pytest.hookimpl(tryfirst=True)  # before the expression of `-m` is asked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole jobs run as a platform runs them, whose workers are forked; in `make nightly` on hosts without it, too."""
+    for item in items:
+        case = getattr(item, "callspec", None)
+        if case is not None and case.params.get("home") == "executed" and item.get_closest_marker("e2e"):
+            item.add_marker(pytest.mark.nightly)
+
+
 @pytest.fixture(params=["executed", "forked"])
 def home(request: pytest.FixtureRequest, executing_home: Path) -> Path:
     """A folder for state, of a host without a fork server and of one with: what holds of workers does so on both."""

@@ -131,7 +131,7 @@ def test_work_that_nobody_declared_is_estimated_from_the_tasks_finished_jobs() -
 def test_the_class_of_a_job_and_its_forecast_change_the_plan() -> None:
     """Beside two jobs of declared work, on slots for which they compete: one plan for each class, one for each
     forecast; the reason names both."""
-    rivals = [known(f"rival-{i}", work=work, lim=FINE) for i, work in enumerate((640_000, 2_560_000))]
+    rivals = [known(f"rival-{i}", work=work, lim=FINE) for i, work in enumerate((400_000, 2_560_000))]
 
     def plan(predictable: float | None, median: float) -> Plan:
         told = WorkForecast(
@@ -140,7 +140,7 @@ def test_the_class_of_a_job_and_its_forecast_change_the_plan() -> None:
         asked = known("asked", lim=FINE, predictable=predictable, work_forecast=told, done_samples=64_000)
         return decide(snapshot(nodes(8), *rivals, replace(asked, total_samples=None)))
 
-    classes = [plan(predictable, 900_000.0) for predictable in (None, 0.01, 0.99)]
+    classes = [plan(predictable, 5_000_000.0) for predictable in (None, 0.01, 0.99)]
     forecasts = [plan(0.99, median) for median in (100_000.0, 1_000_000.0, 10_000_000.0)]
     for plans in (classes, forecasts):
         assert len({tuple(sorted(slots_of(one).items())) for one in plans}) == 3

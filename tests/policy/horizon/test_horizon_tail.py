@@ -14,7 +14,7 @@ CURVE = tuple(point(k, 64, 1.0 / k**0.9, sync=0.01) for k in (1, 2, 4, 8))
 
 def test_who_has_waited_for_long_gets_more_of_the_pool_than_by_the_mean_alone() -> None:
     old = measured(job("old", -200_000.0, FINE, total_samples=64 * 12_000, task="t"), *CURVE)
-    short = [measured(job(f"short-{i}", float(i), FINE, total_samples=64 * 10_000, task="t"), *CURVE) for i in range(1)]
+    short = [measured(job(f"short-{i}", float(i), FINE, total_samples=64 * 8_000, task="t"), *CURVE) for i in range(1)]
     picture = snapshot(nodes(8), old, *short)
     by_mean, by_tail = (
         policy.decide(picture, Random(0)).targets["old"].num_slots for policy in (Horizon(), HorizonTail())
@@ -23,7 +23,7 @@ def test_who_has_waited_for_long_gets_more_of_the_pool_than_by_the_mean_alone() 
 
 
 def test_alone_or_among_equals_both_decide_alike() -> None:
-    alike = [measured(job(f"job-{i}", 0.0, FINE, total_samples=64 * 10_000, task="t"), *CURVE) for i in range(3)]
+    alike = [measured(job(f"job-{i}", 0.0, FINE, total_samples=64 * 8_000, task="t"), *CURVE) for i in range(3)]
     for picture in (snapshot(nodes(8), alike[0]), snapshot(nodes(8), *alike)):
         plans = [policy.decide(picture, Random(0)) for policy in (Horizon(), HorizonTail())]
         assert plans[0].targets == plans[1].targets

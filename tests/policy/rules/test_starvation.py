@@ -49,7 +49,7 @@ def test_a_turn_lasts_and_then_is_over() -> None:
 
 
 def test_turns_go_by_the_time_of_waiting_and_leave_the_others_most_of_the_pool() -> None:
-    old = [view(f"old-{i}", float(i), 10**9) for i in range(8)]
+    old = [view(f"old-{i}", float(i), 10**9) for i in range(20)]  # all of which a new one's work would delay
     new = [view(f"new-{i}", LATE + 10.0, 6_400) for i in range(8)]
     plan = decide(Horizon(), snapshot(nodes(8), *old, *new, now=LATE + 20.0))
     assert runs(plan) & {one.job_id for one in old} == {f"old-{i}" for i in range(int(8 * MOST))}
