@@ -128,6 +128,15 @@ def test_work_that_nobody_declared_is_estimated_from_the_tasks_finished_jobs() -
     assert found["small-1"] > found["big-1"]
 
 
+def test_sizes_that_were_kept_without_their_tasks_are_read_as_of_tasks_of_their_own() -> None:
+    asked = replace(known("asked", lim=FINE), total_samples=None)
+    plan = decide(snapshot(nodes(8), asked, state={"sizes": [10.0, 3000.0]}))
+    assert plan.state["sizes"] == [("unknown 0", 10.0), ("unknown 1", 3000.0)]
+    assert "expected from 2 finished jobs of other tasks" in plan.targets["asked"].reason
+    again = decide(snapshot(nodes(8), asked, state=json.loads(json.dumps(plan.state))))
+    assert again.state["sizes"] == plan.state["sizes"]
+
+
 def test_the_class_of_a_job_and_its_forecast_change_the_plan() -> None:
     """Beside two jobs of declared work, on slots for which they compete: one plan for each class, one for each
     forecast; the reason names both."""
