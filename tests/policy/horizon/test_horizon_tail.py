@@ -23,7 +23,7 @@ def test_who_has_waited_for_long_gets_more_of_the_pool_than_by_the_mean_alone() 
 
 
 def test_alone_or_among_equals_both_decide_alike() -> None:
-    alike = [measured(job(f"job-{i}", 0.0, FINE, total_samples=64 * 8_000, task="t"), *CURVE) for i in range(3)]
+    alike = [measured(job(f"job-{i}", 0.0, FINE, total_samples=64 * 10_000, task="t"), *CURVE) for i in range(3)]
     for picture in (snapshot(nodes(8), alike[0]), snapshot(nodes(8), *alike)):
         plans = [policy.decide(picture, Random(0)) for policy in (Horizon(), HorizonTail())]
         assert plans[0].targets == plans[1].targets
