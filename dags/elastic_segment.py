@@ -7,23 +7,20 @@ a checkpoint.
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG
 
 from elastic_airflow.names import TRAIN_TASK
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator, RunSegmentOperator
-
-# Nobody ever updates this asset. Airflow wants manual runs to be allowed where a DAG has no schedule at all, and a run
-# that no segment of the ledger stands behind would only fail.
-NEVER = Asset("elastic_segment_of_a_job", uri="x-elastic://segment-of-a-job")
+from elastic_airflow.tasks.segment_timetable import ByLedger
 
 with DAG(
     dag_id="elastic_segment",
     dag_display_name="elastic segment",
     description="A stretch of one job's training under one allocation",
     doc_md=__doc__,
-    schedule=NEVER,
+    schedule=ByLedger(),
     catchup=False,
-    allowed_run_types=["operator_triggered", "asset_triggered"],
+    allowed_run_types=["operator_triggered", "scheduled"],
     # The ledger decides who may run: waiting segments must never keep running ones from their turn.
     max_active_runs=10_000,
     max_active_tasks=10_000,

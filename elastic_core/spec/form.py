@@ -1,8 +1,8 @@
 """The trigger form: the job spec's JSON schema as flat fields, and the way back from a filled form to a spec.
 
 One field per leaf of `JobSpec`; sections follow its nested models. Every field may stay empty: an empty field takes
-the preset's value, and without one the spec's default. Knows no web framework: a field is a name, a default and
-the JSON schema keywords that a form renders.
+the value of the goal or preset chosen, and without one the spec's default. Knows no web framework: a field is a name, a
+default and the JSON schema keywords that a form renders.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 from elastic_core.errors import UserError
 from elastic_core.spec.entry_catalogue import EntryListed, ParamListed
+from elastic_core.spec.goals import GOALS
 from elastic_core.spec.job import JobSpec, parse_job_spec
 from elastic_core.text import near_miss
 
-NO_PRESET = "none"
+NO_PRESET = NO_GOAL = "none"
 UNCHOSEN = "not chosen"  # how a field that may stay empty shows that, where it is a list to choose from
-PRESET, WHOLE_SPEC, JOB_ID, WARM_START = "preset", "spec", "job_id", "warm_start"
+PRESET, GOAL, WHOLE_SPEC, JOB_ID, WARM_START = "preset", "goal", "spec", "job_id", "warm_start"
 
 SECTIONS = {
     "": "Job",
@@ -109,7 +110,7 @@ def form_fields(
     leaves.sort(key=lambda item: order.index(item.schema["section"]))
     told = {"entry_point": _offered, "params": _parameters} if entries else {}
     leaves = [told[leaf.name](leaf, entries) if leaf.name in told else leaf for leaf in leaves]
-    return (_preset(presets), *leaves, *_about())
+    return (_preset(presets), _goal(), *leaves, *_about())
 
 
 def spec_from_form(values: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> JobSpec:
@@ -122,6 +123,8 @@ def spec_from_form(values: Mapping[str, Any], presets: Mapping[str, Mapping[str,
     if values.get(WHOLE_SPEC):
         return parse_job_spec(values[WHOLE_SPEC])
     spec = _copy(_chosen(values.get(PRESET) or NO_PRESET, presets))
+    for path, value in _given(_wanted(values.get(GOAL) or NO_GOAL), ()):
+        _put(spec, path, value)
     filled = [(item.path, values.get(item.name)) for item in known.values() if item.path]
     filled = [(path, value) for path, value in filled if value is not None and value != []]
     if any(path in _AMOUNTS for path, _ in filled):  # the one filled in replaces the preset's, whichever that is
@@ -155,7 +158,7 @@ def _leaf(path: tuple[str, ...], node: Mapping[str, Any], root: Mapping[str, Any
     if given is None and path[-1] in (root["required"] if len(path) == 1 else ()):
         notes.append("Needed, unless a preset gives it")
     elif given not in (None, [], {}):
-        notes.append(f"Empty: the preset's value, else {given}")
+        notes.append(f"Empty: as chosen at the top, else {given}")
     keywords["description"] = ". ".join(note for note in notes if note)
     if "enum" in keywords:
         keywords["enum"] = [*keywords["enum"], None]
@@ -181,15 +184,33 @@ def _preset(presets: Mapping[str, Mapping[str, Any]]) -> FormField:
     return FormField(name=PRESET, path=(), default=NO_PRESET, schema=schema)
 
 
+def _goal() -> FormField:
+    schema = {
+        "type": "string",
+        "enum": [NO_GOAL, *GOALS],
+        "values_display": {NO_GOAL: "none: by the defaults"} | {name: name.replace("-", " ") for name in GOALS},
+        "title": "Goal",
+        "description_md": _lines(
+            "What matters most. Its values replace the preset's; every field that is filled in below replaces its own.",
+            [f"**{name.replace('-', ' ')}**: {goal.about} ({_words(goal.gives)})" for name, goal in GOALS.items()],
+        ),
+    }
+    return FormField(name=GOAL, path=(), default=NO_GOAL, schema=schema)
+
+
 def _title(name: str, presets: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{name} ({presets[name].get('entry_point', '')})" if name in presets else "none: only what is filled in"
 
 
 def _summary(spec: Mapping[str, Any]) -> str:
     """All that a preset gives, as `entry_point`, then `part.leaf value`."""
-    leaves = [(".".join(path), value) for path, value in _given(spec, ()) if path not in (("name",), ("entry_point",))]
-    words = [f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in leaves]
-    return ", ".join([str(spec.get("entry_point", "")), *words])
+    rest = {key: value for key, value in spec.items() if key not in ("name", "entry_point")}
+    return ", ".join(filter(None, [str(spec.get("entry_point", "")), _words(rest)]))
+
+
+def _words(part: Mapping[str, Any]) -> str:
+    leaves = [(".".join(path), value) for path, value in _given(part, ())]
+    return ", ".join(f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in leaves)
 
 
 def _given(node: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -261,6 +282,14 @@ def _chosen(name: str, presets: Mapping[str, Mapping[str, Any]]) -> Mapping[str,
     if name not in presets:
         raise UserError(f"no preset {name!r}: there are {', '.join(sorted(presets)) or 'none'}")
     return presets[name]
+
+
+def _wanted(name: str) -> Mapping[str, Any]:
+    if name == NO_GOAL:
+        return {}
+    if name not in GOALS:
+        raise UserError(f"no goal {name!r}: there are {', '.join(GOALS)}")
+    return GOALS[name].gives
 
 
 def _copy(value: Any) -> Any:

@@ -11,6 +11,7 @@ What is known only inside of it, the size of its data set and its model, is foun
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -32,6 +33,7 @@ from elastic_core.train.task import Task
 F = TypeVar("F", bound=Callable[[Session], None])
 
 _ATTRIBUTE = "__session_task__"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,11 +192,21 @@ def new_model(entry: Any, spec: JobSpec) -> tuple[nn.Module, Any | None]:
 
 def model_input(entry: Any, spec: JobSpec, model: nn.Module) -> Any | None:
     """An input of the model as its training gives it one, where the entry point shows that: a tensor, or tensors by
-    name, of one sample. Builds the data set."""
+    name, of one sample. Builds the data set.
+
+    A function that declares the size of its data set may not be made to run up to `prepare` without ranks: where it
+    fails there, which is logged, nothing is shown.
+    """
     if is_task(entry):
         return input_of_task(make_task(entry, spec), model)
-    facts = function_facts(entry, spec)
-    return input_of_loop(model, seen(entry, spec).dataset) if facts.dataset_samples is None else None
+    if function_facts(entry, spec).dataset_samples is None:
+        return input_of_loop(model, seen(entry, spec).dataset)
+    try:
+        dataset = seen(entry, spec).dataset
+    except Exception as error:  # noqa: BLE001 - users' code, which is run here for the model's signature alone
+        _log.warning("the input of the model of %s is not known: %s: %s", spec.entry_point, type(error).__name__, error)
+        return None
+    return input_of_loop(model, dataset)
 
 
 def is_task(entry: Any) -> bool:

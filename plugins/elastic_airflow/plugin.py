@@ -25,6 +25,13 @@ class ElasticPlugin(AirflowPlugin):
         return [{"app": plugin_app(), "url_prefix": URL_PREFIX, "name": "Elastic training platform"}]
 
     @cached_property
+    def timetables(self) -> list[Any]:  # type: ignore[override]
+        """Asked for where a DAG that names one is read or written."""
+        from elastic_airflow.tasks.segment_timetable import ByLedger
+
+        return [ByLedger]
+
+    @cached_property
     def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]
         return [
             {

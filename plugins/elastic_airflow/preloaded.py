@@ -19,6 +19,7 @@ PRELOADED: Sequence[str] = (
     "elastic_airflow.tasks.job_tasks",
     "elastic_airflow.retraining.factory",
     "elastic_airflow.tasks.segment_tasks",
+    "elastic_airflow.tasks.segment_timetable",
     "elastic_core.launch.launchers",  # what follows is imported inside functions, in the task that needs it
     "elastic_core.protocol.http_client",
     "elastic_core.spec.form",

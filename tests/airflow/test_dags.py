@@ -12,6 +12,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import TimeRestriction
 
 from elastic_core.spec.form import spec_from_form
 
@@ -48,6 +49,15 @@ def test_limits_are_the_ledgers_not_airflows(dags: dict[str, DAG], name: str) ->
 def test_segments_refuse_manual_runs(dags: dict[str, DAG]) -> None:
     assert "manual" not in {str(kind.value) for kind in dags["elastic_segment"].allowed_run_types or ()}
     assert dags["elastic_segment"].allowed_run_types
+
+
+def test_segments_run_by_the_ledger_alone_and_leave_no_asset_among_the_users(dags: dict[str, DAG]) -> None:
+    data = DagSerialization.to_dict(dags["elastic_segment"])
+    timetable = DagSerialization.from_dict(data).timetable
+    assert timetable.summary == "by the ledger"
+    anytime = TimeRestriction(earliest=None, latest=None, catchup=True)
+    assert timetable.next_dagrun_info(last_automated_data_interval=None, restriction=anytime) is None
+    assert list(timetable.asset_condition.iter_assets()) == []
 
 
 def test_reading_the_dag_files_imports_neither_torch_nor_mlflow() -> None:

@@ -1,5 +1,5 @@
-"""What a newcomer does in a browser: one's own ten lines through the form, watched, found in MLflow, promoted, rolled
-back, and trained again by an update of the data."""
+"""What a newcomer does in a browser: one's own ten lines through the form, watched, given other slots, found in MLflow,
+promoted, rolled back, and trained again by an update of the data, with a person's word before the new one counts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.services.secrets import admin_password
+from elastic_core.track import model_registry
 from tests.airflow.page.conftest import CHROMIUM
 from tests.e2e.platform import PATIENCE, Platform, eventually, project_with_dags, running
 
@@ -52,6 +53,7 @@ dag = retraining_dag(
     {"name": "mine", "entry_point": "my_models:Mine", "work": {"epochs": 5}, "batch": {"min": 64, "max": 64},
      "slots": {"min": 1, "max": 2}, "segment": {"seconds": 600}},
     assets=[Asset("images_of_today")],
+    approval=True,
     is_paused_upon_creation=False,
 )
 """
@@ -131,6 +133,37 @@ def finished(platform: Platform, registered: int) -> None:
     )
 
 
+def give_all_slots(page: Page, platform: Platform) -> None:
+    """To the only job that trains, by the page of jobs."""
+    job_id = eventually(
+        lambda: next((job.job_id for job in platform.control.jobs() if job.allocation is not None), None), 120,
+        "the job trains",
+    )  # fmt: skip
+    page.goto(f"{platform.settings.airflow_url()}/plugin/elastic-jobs")
+    frame = page.frame_locator("iframe")
+    frame.get_by_label(f"Choose {job_id}", exact=True).check()
+    frame.get_by_label("Fewest slots").fill("4")
+    frame.get_by_role("button", name="Set", exact=True).click()
+    expect(frame.locator("#steering [role=status]")).to_have_text("1 job set: at least 4 slots.")
+    expect(frame.locator(f"tr[data-id='{job_id}']")).to_contain_text("4 / 4")
+    taken = [segment.allocation for segment in platform.control.segments(job_id) if segment.allocation is not None]
+    assert [allocation.num_slots for allocation in taken][-1] == 4 > taken[0].num_slots
+
+
+def promote(page: Page, platform: Platform, version: int) -> None:
+    """By the page of models, which is open."""
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("button", name=f"Promote version {version}").click()
+    frame.get_by_role("button", name="Yes, promote").click()
+    eventually(lambda: champion_of(platform) == str(version), 60, f"version {version} is the champion")
+    expect(frame.locator(f"tr[data-version='{version}']")).to_contain_text("champion")
+
+
+def champion_of(platform: Platform) -> str | None:
+    found = model_registry.champion(platform.control, platform.settings, "mine")
+    return None if found is None else found.version
+
+
 def test_ones_own_model_from_the_form_to_a_champion_that_is_trained_again(newcomers: Platform, page: Page) -> None:
     airflow = newcomers.settings.airflow_url()
     submit(page, newcomers, "mine", epochs=1)
@@ -139,14 +172,13 @@ def test_ones_own_model_from_the_form_to_a_champion_that_is_trained_again(newcom
     expect(frame.get_by_text("my_models (1 file").first).to_be_visible()
     finished(newcomers, 1)
 
-    submit(page, newcomers, "mine", epochs=30)
+    submit(page, newcomers, "mine", epochs=200)
+    give_all_slots(page, newcomers)
     finished(newcomers, 2)
     page.goto(f"{airflow}/plugin/elastic-models")
     expect(frame.get_by_role("heading", level=3)).to_have_text("mine")
     expect(frame.locator("tr[data-version='2']")).to_contain_text("champion")
-    frame.get_by_role("button", name="Promote version 1").click()
-    frame.get_by_role("button", name="Yes, promote").click()
-    expect(frame.locator("tr[data-version='1']")).to_contain_text("champion")
+    promote(page, newcomers, 1)
     frame.get_by_role("button", name="Roll back to version 2").click()
     frame.get_by_role("button", name="Yes, roll back").click()
     expect(frame.locator(".said")).to_contain_text("Version 2 is the champion; before it was 1.")
@@ -156,9 +188,18 @@ def test_ones_own_model_from_the_form_to_a_champion_that_is_trained_again(newcom
     expect(page.get_by_text("Inputs (1)")).to_be_visible()
     expect(page.get_by_text("Outputs (1)")).to_be_visible()
 
+    page.goto(f"{airflow}/plugin/elastic-models")
+    promote(page, newcomers, 1)  # which five more passes make better
     page.goto(f"{airflow}/assets")
+    expect(page.get_by_text("images_of_today")).to_be_visible()
+    expect(page.get_by_text("elastic_segment")).to_have_count(0)
     page.get_by_role("row", name="images_of_today").get_by_label("Create Event").click()
     page.get_by_role("dialog").get_by_role("button", name="Create Event").click()
     finished(newcomers, 3)
+    page.goto(f"{airflow}/required_actions?response_received=false")
+    page.get_by_role("link", name="Shall version 3 of model mine become champion?").click()
+    page.get_by_role("button", name="Approve").click()
+    expect(page.get_by_text("response successful")).to_be_visible()
     page.goto(f"{airflow}/plugin/elastic-models")
     expect(frame.locator("tr[data-version='3']")).to_contain_text("accuracy")
+    eventually(lambda: champion_of(newcomers) == "3", 120, "the approved version is the champion")

@@ -14,6 +14,7 @@ from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec
 from elastic_core.spec.entry_catalogue import EntryListed, ParamListed
 from elastic_core.spec.form import SECTIONS, form_fields, spec_from_form
+from elastic_core.spec.goals import GOALS
 
 DIGITS = {
     "name": "digits",
@@ -126,6 +127,34 @@ def test_a_misspelt_field_names_the_near_miss() -> None:
 def test_an_unknown_preset_names_those_there_are() -> None:
     with pytest.raises(UserError, match="no preset 'digit': there are digits"):
         spec_from_form({"preset": "digit"}, PRESETS)
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_a_goal_gives_what_it_says_over_the_preset(goal: str) -> None:
+    (field,) = (field for field in form_fields(PRESETS) if field.name == "goal")
+    assert (field.default, goal in field.schema["enum"]) == ("none", True)
+    assert GOALS[goal].about in field.schema["description_md"]
+    plain = spec_from_form({"preset": "digits"}, PRESETS).model_dump()
+    chosen = spec_from_form({"preset": "digits", "goal": goal}, PRESETS).model_dump()
+    changed = {path for path in leaves(plain) if at(plain, path) != at(chosen, path)}
+    assert changed, "the defaults are no goal"
+    assert changed <= leaves(GOALS[goal].gives)
+
+
+def at(spec: dict[str, Any], path: tuple[str, ...]) -> Any:
+    for name in path:
+        spec = spec[name]
+    return spec
+
+
+def test_what_is_filled_in_replaces_a_goals_value_and_leaves_its_others() -> None:
+    spec = spec_from_form({"preset": "digits", "goal": "slow-network", "comm_algorithm": "bytegrad"}, PRESETS)
+    assert (spec.comm.algorithm, spec.comm.allow, spec.name) == ("bytegrad", "lossy", "digits")
+
+
+def test_an_unknown_goal_names_those_there_are() -> None:
+    with pytest.raises(UserError, match="no goal 'cheap': there are lowest-cost, slow-network"):
+        spec_from_form({"preset": "digits", "goal": "cheap"}, PRESETS)
 
 
 def test_everything_that_is_wrong_is_told_at_once() -> None:

@@ -17,7 +17,8 @@ from elastic_core.errors import ElasticError, InfrastructureError, UserError
 from elastic_core.settings import Settings
 from examples.digits import split_digits
 from tests.track.story import SPEC
-from tests.track.test_registry import TrainedJob, trained  # noqa: F401 - a fixture
+from tests.track.test_registry import trained  # noqa: F401 - a fixture
+from tests.track.trained_job import TrainedJob
 
 
 def run(*arguments: object) -> Result:

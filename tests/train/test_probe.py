@@ -137,5 +137,19 @@ def test_a_training_functions_model_takes_the_sample_or_its_first_part() -> None
     model, _ = entry.model_and_evaluate(unmarked, SPEC)
     assert torch.equal(entry.model_input(unmarked, SPEC, model), torch.ones(1, 2))
     assert entry.model_input(unmarked, SPEC, nn.Linear(9, 9)) is None
-    assert entry.model_input(session_task(dataset_samples=9)(unmarked), SPEC, model) is None
     assert input_of_loop(model, [object()]) is None, "of samples that are no tensors nothing is said"
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["runs up to prepare", "asks for what only ranks know"])
+def test_a_function_that_declares_its_size_shows_its_models_input_where_it_runs_without_ranks(
+    asks: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    @session_task(dataset_samples=9)
+    def declared(session: Any) -> None:
+        if asks:
+            session.allocation  # noqa: B018 - asked for
+        train(session)
+
+    found = entry.model_input(declared, SPEC, nn.Linear(2, 3))
+    assert (found is None) == asks
+    assert ("session.allocation is not known before" in caplog.text) == asks

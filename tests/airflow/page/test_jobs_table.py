@@ -57,7 +57,7 @@ def test_pages_are_turned_and_jobs_found_sorted_and_filtered(table: Page) -> Non
     expect(table.locator("#rows")).to_contain_text("enough of it")
 
 
-def test_chosen_jobs_are_paused_resumed_and_given_a_priority_together(table: Page, shown: LedgerControl) -> None:
+def test_chosen_jobs_are_paused_resumed_and_set_together(table: Page, shown: LedgerControl) -> None:
     said = table.locator("#steering [role=status]")
     choose(table, "job-20", "job-21")
     table.get_by_role("button", name="Pause").click()
@@ -67,11 +67,30 @@ def test_chosen_jobs_are_paused_resumed_and_given_a_priority_together(table: Pag
     choose(table, "job-20", "job-21")
     table.get_by_role("button", name="Resume").click()
     expect(said).to_have_text("2 jobs resumed.")
-    choose(table, "job-20")
+    choose(table, "job-20", "job-21")
     table.get_by_label("Priority").fill("42")
-    table.get_by_role("button", name="Set priority").click()
-    expect(said).to_have_text("1 job have priority 42.")
-    assert shown.job("job-20").spec_in_force.priority == 42
+    table.get_by_label("Most slots").fill("2")
+    table.get_by_role("button", name="Set", exact=True).click()
+    expect(said).to_have_text("2 jobs set: priority 42, at most 2 slots.")
+    expect(table.locator("tr[data-id=job-20]")).to_contain_text("0 / 1-2")
+    for job_id in ("job-20", "job-21"):
+        in_force = shown.job(job_id).spec_in_force
+        assert (in_force.priority, in_force.slots.min, in_force.slots.max) == (42, 1, 2)
+
+
+def test_what_cannot_be_set_is_said_and_changes_nothing(table: Page, shown: LedgerControl) -> None:
+    said, button = table.locator("#steering [role=status]"), table.get_by_role("button", name="Set", exact=True)
+    before = shown.job("job-22").spec_in_force
+    choose(table, "job-22")
+    button.click()
+    expect(said).to_have_text("Fill in priority, fewest slots, most slots, or some of them.")
+    table.get_by_label("Fewest slots").fill("0")
+    button.click()
+    expect(said).to_have_text("Fewest slots is a whole number, at least 1.")
+    table.get_by_label("Fewest slots").fill("10000")
+    button.click()
+    expect(said).to_contain_text("1 not: job-22: ")
+    assert shown.job("job-22").spec_in_force == before
 
 
 def test_cancelling_is_asked_about_first_and_a_refusal_is_said(table: Page, shown: LedgerControl) -> None:

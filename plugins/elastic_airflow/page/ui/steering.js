@@ -13,10 +13,17 @@ const ACTIONS = [
   { name: "Cancel", done: "cancelled", ask: (id) => ["POST", `${id}/cancel`, reason], sure: (jobs) => `Cancel ${jobs}, without a last commit?`, danger: true },
 ];
 
+// What may be set, in place of the spec's: the field of a request, and what is said of a job that has it.
+const FIELDS = {
+  priority: { label: "Priority", said: (value) => `priority ${value}` },
+  min_slots: { label: "Fewest slots", min: 1, said: (value) => `at least ${plural(value, "slot")}` },
+  max_slots: { label: "Most slots", min: 1, said: (value) => `at most ${plural(value, "slot")}` },
+};
+
 export class Steering {
   // `redraw`: the rows, as they are known; `refresh`: asks for them anew.
   constructor(root, redraw, refresh) {
-    Object.assign(this, { root, redraw, refresh, chosen: new Set(), priority: "", said: "" });
+    Object.assign(this, { root, redraw, refresh, chosen: new Set(), values: {}, said: "" });
     this.draw();
   }
 
@@ -35,12 +42,17 @@ export class Steering {
   draw(said = "") {
     Object.assign(this, { busy: false, said });
     const buttons = ACTIONS.map((action) => this.button(action.name, () => this.begin(action), action.danger));
-    const priority = el("input", { type: "number", step: "1", "aria-label": "Priority", value: this.priority });
-    const set = this.button("Set priority", () => this.setPriority(priority));
-    priority.disabled = !this.chosen.size;
-    priority.addEventListener("input", () => { this.priority = priority.value; });
-    priority.addEventListener("keydown", (event) => event.key === "Enter" && this.setPriority(priority));
-    this.root.replaceChildren(el("span", {}, `${plural(this.chosen.size, "job")} chosen`), ...buttons, priority, set, el("span", { role: "status" }, said));
+    const inputs = Object.entries(FIELDS).map(([field, { label, min }]) => this.input(field, label, min));
+    const set = this.button("Set", () => this.set());
+    this.root.replaceChildren(el("span", {}, `${plural(this.chosen.size, "job")} chosen`), ...buttons, ...inputs, set, el("span", { role: "status" }, said));
+  }
+
+  input(field, label, min) {
+    const input = el("input", { type: "number", step: "1", min: min ?? null, placeholder: label, "aria-label": label, value: this.values[field] ?? "" });
+    input.disabled = !this.chosen.size;
+    input.addEventListener("input", () => { this.values[field] = input.validity.badInput ? NaN : input.value; });
+    input.addEventListener("keydown", (event) => event.key === "Enter" && this.set());
+    return input;
   }
 
   button(name, act, danger = false) {
@@ -50,10 +62,19 @@ export class Steering {
     return button;
   }
 
-  setPriority(input) {
-    const priority = Number(input.value);
-    if (input.value.trim() === "" || !Number.isInteger(priority)) return this.draw("A priority is a whole number.");
-    return this.begin({ name: "Set priority", done: `have priority ${priority}`, ask: (id) => ["PATCH", id, { priority }] });
+  // Only what is filled in; the server says what a job cannot have.
+  set() {
+    const changes = {}, words = [];
+    for (const [field, { label, min, said }] of Object.entries(FIELDS)) {
+      const text = this.values[field] ?? "", value = Number(text);
+      if (text === "") continue;
+      if (!Number.isInteger(value) || value < (min ?? -Infinity)) return this.draw(`${label} is a whole number${min ? `, at least ${min}` : ""}.`);
+      changes[field] = value;
+      words.push(said(value));
+    }
+    if (!words.length) return this.draw(`Fill in ${Object.values(FIELDS).map(({ label }) => label.toLowerCase()).join(", ")}, or some of them.`);
+    this.values = {};
+    return this.begin({ name: "Set", done: `set: ${words.join(", ")}`, ask: (id) => ["PATCH", id, changes] });
   }
 
   // In the page itself: Airflow's frame allows no dialogs.

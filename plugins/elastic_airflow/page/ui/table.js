@@ -1,6 +1,6 @@
 // All jobs, a page at a time: the server searches, filters and sorts. Asked for anew every few seconds while somebody looks.
 
-import { count, duration, el, measure } from "./format.js";
+import { clock, count, duration, el, measure } from "./format.js";
 import { api, base, followTheme, link } from "./shell.js";
 import { Steering } from "./steering.js";
 
@@ -107,9 +107,9 @@ function row(job) {
     el("td", { title: job.submitted_by }, job.submitted_by ?? "-"),
     el("td", { class: "number" }, String(job.changes.priority ?? job.spec.priority)),
     el("td", {}, progress(job)),
-    el("td", { class: "number" }, slots(job)),
-    el("td", { class: "number", title: finish(job) }, job.state === "active" ? (job.seconds_left === null ? "-" : duration(job.seconds_left)) : `took ${duration(took)}`),
-    el("td", { class: "number", title: job.expected_cost === null ? null : `expected in all: ${measure(job.expected_cost)}` }, job.spent ? measure(job.spent) : "-"),
+    el("td", { class: "number", title: cut(job) }, slots(job), below(job.allocation && `batch ${count(job.allocation.global_batch)}`)),
+    el("td", { class: "number", title: finish(job) }, job.state === "active" ? (job.seconds_left === null ? "-" : duration(job.seconds_left)) : `took ${duration(took)}`, below(between(job))),
+    el("td", { class: "number", title: job.expected_cost === null ? null : `expected in all: ${measure(job.expected_cost)}` }, job.spent ? measure(job.spent) : "-", below(job.expected_cost && `of ${measure(job.expected_cost)}`)),
     el("td", { class: "number", title: new Date(job.submitted_at * 1000).toLocaleString() }, `${duration(now - job.submitted_at)} ago`),
     el("td", {}, place("Card", `${base}/plugin/elastic?job=${encodeURIComponent(job.job_id)}`), " ", place("Log", `${base}/plugin/elastic?job=${encodeURIComponent(job.job_id)}&log=${encodeURIComponent(job.job_id)}`)),
   ];
@@ -142,9 +142,33 @@ function slots(job) {
   return `${job.allocation ? job.allocation.slots.length : 0} / ${least === most ? most : `${least}-${most}`}`;
 }
 
+// A second line of a cell; nothing where there is nothing to say.
+function below(text) {
+  return text ? el("span", { class: "below" }, text) : null;
+}
+
+// How the model is cut over its slots, and what its ranks exchange.
+function cut(job) {
+  if (!job.allocation) return null;
+  const { data = 1, tensor = 1, pipeline = 1 } = job.allocation.layout;
+  return `data ${data}, tensor ${tensor}, pipeline ${pipeline}; exchange ${job.allocation.comm}`;
+}
+
+function expected(job) {
+  return job.state === "active" ? (job.forecast?.finish_at ?? null) : null;
+}
+
 function finish(job) {
-  const expected = job.state === "active" ? job.forecast?.finish_at : null;
-  return expected ? `done at ${expected.map((at) => new Date(at * 1000).toLocaleString()).join(", ")} (low, median, high)` : null;
+  const at = expected(job);
+  return at ? `done at ${at.map((time) => new Date(time * 1000).toLocaleString()).join(", ")} (low, median, high)` : null;
+}
+
+// Of days, since a clock alone would not tell which.
+function between(job) {
+  const at = expected(job);
+  if (!at) return null;
+  const now = Date.now() / 1000, [low, , high] = at;
+  return high - now < 20 * 3600 ? `${clock(low)} to ${clock(high)}` : `${duration(low - now)} to ${duration(high - now)}`;
 }
 
 function place(text, href) {
