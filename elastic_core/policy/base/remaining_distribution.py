@@ -3,7 +3,8 @@
 In this order: what is declared, where it is trusted (no doubt is left); a forecast of the whole work
 (`JobView.work_forecast`), as far as the job's class lets it be believed; what finished jobs of its task needed; what
 finished jobs of all tasks needed, compared in seconds, since works of different tasks have no unit in common; and with
-no history at all, that what has lasted will last (Lindy's law). All of it is conditional on the work done already,
+no history at all, that what has lasted will last (Lindy's law). A forecast that is itself that law, since too few jobs
+have finished to learn from, stands behind both histories. All of it is conditional on the work done already,
 and no more than what is declared. A job of the unpredictable class is taken by its attained service: neither what it
 declares nor what its loss curve says tells its end (AITurbo, HPDC 2021), only the hazard of job sizes does.
 """
@@ -119,6 +120,8 @@ def remaining_work(jobs: Sequence[JobView], history: History, rates: Floats) -> 
 def _undeclared(job: JobView, history: History, rate: float) -> tuple[Floats, str]:
     left, source = _by_history(job, history, rate)
     if job.work_forecast is None or not declaration_is_trusted(job):
+        return left, source
+    if job.work_forecast.source == LINDY and source != LINDY:  # made where nothing was learnt: history says more
         return left, source
     alive, forecast = _forecast_left(job.work_forecast, float(job.done_samples))
     trust = min(TRUST_UNCLASSIFIED if job.predictable is None else job.predictable, MOST_TRUST)

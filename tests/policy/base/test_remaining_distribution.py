@@ -57,6 +57,19 @@ def test_the_forecast_comes_before_the_history_of_the_task_and_that_before_the_p
     assert left(undeclared(task="new"), History()).sources == (LINDY,)
 
 
+def test_a_forecast_from_no_history_stands_behind_every_history_and_before_none() -> None:
+    """Production gives every undeclared job a forecast; with too few finished jobs to learn from it is a prior."""
+    prior = forecast(1e3, 1e4, 1e7, source="prior")
+    for view in (undeclared(), undeclared(task="new"), undeclared(predictable=1.0)):
+        told, without = left(replace(view, work_forecast=prior)), left(view)
+        assert (told.quantiles == without.quantiles).all()
+        assert (told.sources, told.notes) == (without.sources, without.notes)
+    alone = left(undeclared(work_forecast=prior), History())
+    bounded = left(undeclared(work_forecast=forecast(1e3, 1e4, 2e4, source="prior")), History())
+    assert alone.sources == bounded.sources == ("prior",)
+    assert alone.quantiles[0].max() > bounded.quantiles[0].max()
+
+
 def test_a_forecast_that_is_trusted_is_what_is_left() -> None:
     told = left(undeclared(work_forecast=forecast(8e4, 1e5, 1.2e5), done_samples=30_000, predictable=1.0))
     assert told.quantiles[0, MEDIAN] == pytest.approx(7e4, rel=0.02)
