@@ -1,8 +1,9 @@
 """A service of installations on Ray: the ledger's pool is that of the cluster, and a lost node is known at once.
 
 Nodes, types, slots and prices come of Ray, queues of the cluster file. A node that Ray drains is set aside, so that
-jobs leave it at a boundary. After a loss dead groups are looked for until the ledger has heard of them all: the
-coordinator of some may have been on that node.
+jobs leave it at a boundary, and taken back when it is not drained any more: which those are the ledger says, so that it
+does not matter whether this service was started again meanwhile. After a loss dead groups are looked for until the
+ledger has heard of them all: the coordinator of some may have been on that node.
 """
 
 from __future__ import annotations
@@ -49,15 +50,19 @@ class RayPoolService:
             log.warning(f"node {node} gets no work yet: {why}")
         acting = self._control.acting(at_host(Way.CLI))
         acting.set_cluster(cluster_of(self._settings, pool))
-        was_drained = set(before.draining) if before else set()
-        for name in sorted(set(pool.draining) - was_drained):
-            acting.set_aside_node(name, DRAINED)
-        for name in sorted(was_drained - set(pool.draining)):
-            acting.take_back_node(name)
+        self._agree_on_drained(acting, frozenset(pool.draining))
         if before is not None and {node.name for node in before.nodes} - {node.name for node in pool.nodes}:
             self._look_until = time.monotonic() + AFTER_LOSS_SECONDS
         self._pool = pool
         log.info(f"the pool has the nodes {', '.join(node.name for node in pool.nodes)}")
+
+    def _agree_on_drained(self, acting: HttpControl, draining: frozenset[str]) -> None:
+        """Nodes that were set aside for another reason stay as they are, drained or not."""
+        for node in acting.nodes():
+            if node.name in draining and node.set_aside_reason is None:
+                acting.set_aside_node(node.name, DRAINED)
+            elif node.name not in draining and node.set_aside_reason == DRAINED:
+                acting.take_back_node(node.name)
 
 
 def cluster_of(settings: Settings, pool: RayPool) -> ClusterSpec:
