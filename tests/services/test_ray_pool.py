@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from fastapi import FastAPI
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.control.teams.permissions import Action
+from elastic_core.domain import JobState
+from elastic_core.errors import InfrastructureError
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.on_ray.pool.pool_reports import RayPool
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ProcessGroup
-from elastic_core.services.ray_pool import DRAINED, RayPoolService
+from elastic_core.services.ray_pool import DRAINED, EMPTY_SECONDS, RayPoolService
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, Life, a_control, a_spec
@@ -27,9 +30,11 @@ from tests.control.serving import served
 class Reports:
     """What Ray says, as the test has it."""
 
-    pool: RayPool | None = None
+    pool: RayPool | InfrastructureError | None = None
 
     def newest(self) -> RayPool | None:
+        if isinstance(self.pool, InfrastructureError):
+            raise self.pool
         return self.pool
 
 
@@ -54,10 +59,12 @@ class Parts:
     control: HttpControl
     reports: Reports
     groups: Groups
+    clock: FakeClock
 
-    def service(self) -> RayPoolService:
+    def service(self, cluster: Path | None = None) -> RayPoolService:
         """As it is when its process has just started."""
-        return RayPoolService(Settings(home=self.home), self.control, self.reports, self.groups)
+        settings = Settings(home=self.home, cluster=cluster)
+        return RayPoolService(settings, self.control, self.reports, self.groups, self.clock)
 
     def turns(self, service: RayPoolService, *pools: RayPool) -> None:
         for self.reports.pool in pools:
@@ -84,7 +91,7 @@ def parts(tmp_path: Path, ledger_url: str) -> Iterator[Parts]:
     with closing(plane), served(app) as url:
         control = HttpControl(f"{url}/elastic", CONTROL_SECRET, patience_seconds=5)
         with closing(control):
-            yield Parts(tmp_path, plane, control, Reports(), Groups())
+            yield Parts(tmp_path, plane, control, Reports(), Groups(), FakeClock())
 
 
 def pool(*names: str, draining: tuple[str, ...] = (), unclean: tuple[str, ...] = ()) -> RayPool:
@@ -154,3 +161,63 @@ def test_after_a_loss_it_looks_for_dead_groups_at_once(parts: Parts) -> None:
     assert parts.plane.segments("job")[0].attempt == 1
     held = {node.name: node.held_slots for node in parts.plane.nodes()}
     assert held == {"a": 0, "b": 0}
+
+
+NOTHING = pool()
+
+
+def test_the_loss_of_the_last_node_is_told_once_ray_has_said_so_for_a_while(parts: Parts) -> None:
+    service = parts.service()
+    parts.turns(service, pool("a"))
+    parts.plane.submit("job", a_spec(slots=(2, 2)), FACTS)
+    Life(parts.plane, parts.plane.trainer, "job").start()
+    parts.turns(service, NOTHING)
+    parts.clock.advance(EMPTY_SECONDS - 1)
+    parts.turns(service, NOTHING)
+    assert parts.present() == ["a"]
+    assert parts.plane.segments("job")[0].lease_live
+    parts.clock.advance(1)
+    parts.turns(service, NOTHING, NOTHING)
+    assert parts.present() == []
+    segment, job = parts.plane.segments("job")[0], parts.plane.job("job")
+    assert (segment.lease_live, segment.attempt, job.state) == (False, 1, JobState.ACTIVE)
+    assert "slots left the cluster: a:0, a:1" in (segment.end_reason or "")
+    assert parts.did(Action.SET_CLUSTER) == 2
+    parts.turns(service, pool("a"))
+    assert parts.present() == ["a"]
+    assert Life(parts.plane, parts.plane.trainer, "job").start().allocation.num_slots == 2
+
+
+def test_a_head_that_is_away_or_nodes_that_are_not_clean_yet_are_no_loss(parts: Parts) -> None:
+    service = parts.service()
+    parts.turns(service, pool("a"))
+    for between in (pool(unclean=("a",)), None, InfrastructureError("Ray does not answer")):
+        parts.turns(service, NOTHING)
+        parts.clock.advance(EMPTY_SECONDS)
+        parts.reports.pool = between
+        with pytest.raises(InfrastructureError) if isinstance(between, InfrastructureError) else nullcontext():
+            service.turn()
+    parts.turns(service, NOTHING)
+    assert parts.present() == ["a"]
+
+
+def test_a_service_that_starts_after_the_loss_tells_of_it_as_well_and_looks_for_dead_groups(parts: Parts) -> None:
+    parts.turns(parts.service(), pool("a", "b"))
+    parts.plane.submit("job", a_spec(slots=(4, 4)), FACTS)
+    parts.groups.epochs = [Life(parts.plane, parts.plane.trainer, "job").start().origin_epoch]
+    parts.turns(parts.service(), pool("a"))
+    assert {node.name: node.held_slots for node in parts.plane.nodes()} == {"a": 0, "b": 0}
+
+
+def test_shares_of_queues_may_be_of_nodes_that_are_away(parts: Parts, tmp_path: Path) -> None:
+    nodes = [{"name": name, "type": "cpu", "slots": 2} for name in ("a", "b")]
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"nodes": nodes, "queues": [{"name": "prod", "guaranteed": {"cpu": 4}}]}))
+    service = parts.service(file)
+    parts.turns(service, pool("a", "b"), pool("a"))
+    assert parts.present() == ["a"]
+    parts.turns(service, NOTHING)
+    parts.clock.advance(EMPTY_SECONDS)
+    parts.turns(service, NOTHING)
+    assert parts.present() == []
+    assert [queue.name for queue in parts.plane.snapshot().queues] == ["prod"]
