@@ -49,12 +49,13 @@ def chosen_words(job: JobStatus) -> str:
     allow = job.spec.comm.allow or EXACTLY
     if allow == EXACTLY:
         return f"auto: {EXACT}, since comm.allow is {EXACTLY} and admits no other"
+    given = f"{allow}, which admits what lossy does: averages are not tried" if allow == "averaging" else allow
     held = job.allocation
     if held is not None and held.num_slots == 1:
-        return f"auto ({allow}): nothing is exchanged on 1 slot"
+        return f"auto ({given}): nothing is exchanged on 1 slot"
     if job.exchange is None or (held is not None and held.num_slots != job.exchange.num_slots):
-        return f"auto ({allow}): {EXACT}, until others have been tried"
-    return f"auto ({allow}): {choice_words(job.exchange)}"
+        return f"auto ({given}): {EXACT}, until others have been tried"
+    return f"auto ({given}): {choice_words(job.exchange)}"
 
 
 def figures_by_name(choice: ExchangeChoice) -> dict[str, float]:

@@ -86,7 +86,8 @@ class Comm(BaseModel):
         title="Allow",
         description="the most that the exchange may be: exact; lossy, compressed gradients; averaging, averaged "
         "weights besides; partial, gradients of a layer by some of the ranks besides. If absent what the algorithm "
-        "needs, and exact for auto, which has no choice then; partial has to be said",
+        "needs, and exact for auto, which has no choice then; partial has to be said. auto tries no averages: averaging "
+        "gives it what lossy does",
         examples=["lossy"],
     )
 
