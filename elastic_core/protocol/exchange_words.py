@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic_core.domain import AUTO, EXACT, ExchangeChoice, ExchangeFallback, ExchangeFigures
 from elastic_core.protocol.records import JobStatus
-from elastic_core.spec.parts.job_comm import CLASSES, EXACTLY
+from elastic_core.spec.parts.job_comm import CLASSES, EXACTLY, STAGE_RATIO
 from elastic_core.text import plural
 
 
@@ -26,8 +26,9 @@ def choice_words(choice: ExchangeChoice) -> str:
 
 
 def fallback_words(fallback: ExchangeFallback) -> str:
+    exactly = "stages send each other all" if fallback.algorithm == STAGE_RATIO else EXACT
     return (
-        f"{EXACT}, for good: training diverged under {fallback.algorithm} and went on from step {fallback.step}: "
+        f"{exactly}, for good: training diverged under {fallback.algorithm} and went on from step {fallback.step}: "
         f"{fallback.reason}"
     )
 
