@@ -52,22 +52,24 @@ e2e: setup
 	$(BIN)/pytest -m "e2e and not nightly"
 
 # What is too long for every change: further resizes, laws over ten times as many cases and drawn anew, a thousand seeds
-# of faults, and every mutant. Interrupted, the last two go on where they were.
-nightly: setup $(KUBERNETES)/kubernetes-validate
-	$(BIN)/pytest -m nightly
+# of faults, and every mutant. Interrupted, the last two go on where they were. What it installs its tests must find
+# (tests/required.py): one that lacks it fails there, and is skipped elsewhere.
+nightly: setup ray adapters $(KUBERNETES)/kubernetes-validate
+	ELASTIC_REQUIRE=ray,adapters,kubernetes $(BIN)/pytest -m nightly
 	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py \
 		tests/control/ledger/test_profiles.py tests/placement/planners tests/benchmarks/test_simulated_faults.py \
 		-m "not e2e"
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume
 
-# Builds the image and starts the platform in containers, in both sizes; which engine: docs/guide/containers.md.
+# Builds the image and starts the platform in containers, in both sizes; which engine: docs/guide/containers.md. Without
+# one it fails.
 docker-test: setup
-	$(BIN)/pytest -m nightly tests/e2e/test_container_stack.py -rs
+	ELASTIC_REQUIRE=containers $(BIN)/pytest -m nightly tests/e2e/test_container_stack.py -rs
 
 # deploy/kubernetes against Kubernetes' own schemas; nothing is run.
 kubernetes-check: setup $(KUBERNETES)/kubernetes-validate
-	$(BIN)/pytest tests/machines/test_kubernetes.py -rs
+	ELASTIC_REQUIRE=kubernetes $(BIN)/pytest tests/machines/test_kubernetes.py -rs
 
 $(KUBERNETES)/kubernetes-validate: supply_chain/kubernetes.lock
 	test -x $(KUBERNETES)/python || $(PYTHON) -m venv .venv-kubernetes

@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import CommAlgorithm
-from elastic_core.comm.algorithms import averages, averaging_class, create
+from elastic_core.comm.algorithms import NAMES, averages, averaging_class, create
 from elastic_core.comm.optimizers.momentum_exchange import WARMUP_STEPS
-from elastic_core.domain import EXACT
+from elastic_core.domain import AUTO, EXACT
 from elastic_core.errors import UserError
 
 PATIENCE_SECONDS = 600.0
@@ -47,6 +47,11 @@ def attach(
         raise UserError(
             f"{algorithm!r} averages weights, and so is for a model that is not wrapped: attach {named} of "
             "elastic_core.comm.averaging to it and its optimizer."
+        )
+    if algorithm == AUTO:
+        raise UserError(
+            f"{AUTO!r} chooses by the times of steps, which are measured in jobs of the platform and not here: it "
+            f"would stay with {EXACT!r}. Name one of {', '.join(name for name in NAMES if not averages(name))}."
         )
     if warmup_steps < 1:
         raise UserError(f"warmup_steps is {warmup_steps}; allowed is 1 and more, since Adam needs a variance.")

@@ -61,7 +61,7 @@ from elastic_core.protocol.records import (
 from elastic_core.protocol.rest.answers import JobPage
 from elastic_core.protocol.tokens import KeyFile, TrainerTokens, read_secret
 from elastic_core.settings import Settings
-from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.spec import JobSpec, PresentCluster
 from elastic_core.text import plural
 
 log = get_logger(__name__)
@@ -205,7 +205,7 @@ class LedgerControl(JobActions):
 
     # the pool
 
-    def set_cluster(self, cluster: ClusterSpec) -> None:
+    def set_cluster(self, cluster: PresentCluster) -> None:
         words = f"{plural(len(cluster.nodes), 'node')}, {plural(len(cluster.queues), 'queue')}"
         self._change_pool(Action.SET_CLUSTER, "the cluster", words, lambda tx: pool.set_cluster(tx, cluster))
         self.allocator.decide_pending()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic_core.domain import AUTO, EXACT, ExchangeChoice, ExchangeFallback, ExchangeFigures
 from elastic_core.protocol.records import JobStatus
-from elastic_core.spec.parts.job_comm import CLASSES, EXACTLY
+from elastic_core.spec.parts.job_comm import CLASSES, EXACTLY, STAGE_RATIO
 from elastic_core.text import plural
 
 
@@ -26,8 +26,9 @@ def choice_words(choice: ExchangeChoice) -> str:
 
 
 def fallback_words(fallback: ExchangeFallback) -> str:
+    exactly = "stages send each other all" if fallback.algorithm == STAGE_RATIO else EXACT
     return (
-        f"{EXACT}, for good: training diverged under {fallback.algorithm} and went on from step {fallback.step}: "
+        f"{exactly}, for good: training diverged under {fallback.algorithm} and went on from step {fallback.step}: "
         f"{fallback.reason}"
     )
 
@@ -49,12 +50,13 @@ def chosen_words(job: JobStatus) -> str:
     allow = job.spec.comm.allow or EXACTLY
     if allow == EXACTLY:
         return f"auto: {EXACT}, since comm.allow is {EXACTLY} and admits no other"
+    given = f"{allow}, which admits what lossy does: averages are not tried" if allow == "averaging" else allow
     held = job.allocation
     if held is not None and held.num_slots == 1:
-        return f"auto ({allow}): nothing is exchanged on 1 slot"
+        return f"auto ({given}): nothing is exchanged on 1 slot"
     if job.exchange is None or (held is not None and held.num_slots != job.exchange.num_slots):
-        return f"auto ({allow}): {EXACT}, until others have been tried"
-    return f"auto ({allow}): {choice_words(job.exchange)}"
+        return f"auto ({given}): {EXACT}, until others have been tried"
+    return f"auto ({given}): {choice_words(job.exchange)}"
 
 
 def figures_by_name(choice: ExchangeChoice) -> dict[str, float]:

@@ -37,7 +37,7 @@ from elastic_core.protocol.records import (
 )
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
-from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.spec import JobSpec, PresentCluster
 from elastic_core.spec.job_changes import JobChanges
 from elastic_core.waiting import growing
 
@@ -253,7 +253,7 @@ class HttpControl:
     def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
         return self._job("record_results", job_id=job_id, results=results)
 
-    def set_cluster(self, cluster: ClusterSpec) -> None:
+    def set_cluster(self, cluster: PresentCluster) -> None:
         self._channel.call("set_cluster", cluster=cluster)
 
     def nodes(self) -> list[NodeStatus]:

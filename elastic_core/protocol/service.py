@@ -30,7 +30,7 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
-from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.spec import JobSpec, PresentCluster
 from elastic_core.spec.job_changes import JobChanges
 
 MOST_AT_ONCE = 1000  # jobs of one request
@@ -198,8 +198,8 @@ class SegmentControl(JobRecords, Protocol):
 class PoolControl(Protocol):
     """The slots that there are, and what hosts and stores found out: processes and files that are gone."""
 
-    def set_cluster(self, cluster: ClusterSpec) -> None:
-        """The pool has these nodes and queues. Leases on slots that have left it are fenced."""
+    def set_cluster(self, cluster: PresentCluster) -> None:
+        """The pool has these nodes, or none, and these queues. Leases on slots that have left it are fenced."""
 
     def nodes(self) -> list[NodeStatus]:
         """All nodes, those that have left too, by name."""

@@ -27,7 +27,7 @@ from elastic_core.services.ray_pool import cluster_of
 from elastic_core.services.secrets import ensure_secrets, read_secret
 from elastic_core.services.supervision.program import Port, Program, Stack, Stage
 from elastic_core.settings import Settings
-from elastic_core.spec import ClusterSpec
+from elastic_core.spec import PresentCluster
 from elastic_core.state.store_access import access_brokers
 
 # Addresses with passwords reach the services by secret files, never by the environment.
@@ -217,7 +217,7 @@ def _ray_pool(settings: Settings) -> tuple[Program, ...]:
     return (Program(name="ray-pool", command=(sys.executable, "-m", "elastic_core.services.ray_pool")),)
 
 
-def push_cluster(settings: Settings) -> ClusterSpec:
+def push_cluster(settings: Settings) -> PresentCluster:
     """Tell the control plane which nodes and slots there are. The same cluster again changes nothing.
 
     Raises `UserError` for a bad cluster file, and for a node whose address is not this machine's.

@@ -1,13 +1,19 @@
 """A service of installations on Ray: the ledger's pool is that of the cluster, and a lost node is known at once.
 
 Nodes, types, slots and prices come of Ray, queues of the cluster file. A node that Ray drains is set aside, so that
-jobs leave it at a boundary. After a loss dead groups are looked for until the ledger has heard of them all: the
-coordinator of some may have been on that node.
+jobs leave it at a boundary, and taken back when it is not drained any more: which those are the ledger says, so that it
+does not matter whether this service was started again meanwhile. After a loss dead groups are looked for until the
+ledger has heard of them all: the coordinator of some may have been on that node.
+
+A cluster without any node of ours is believed once Ray has said so for `EMPTY_SECONDS` without a break: a head that is
+started anew knows no node for a moment. An error is a break, since a head that is away says nothing of its nodes, and
+so are nodes that are there and not clean.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from elastic_core import logs
 from elastic_core.errors import ElasticError
@@ -21,49 +27,65 @@ from elastic_core.protocol.callers import Way, at_host
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.services.secrets import read_secret
 from elastic_core.settings import Settings
-from elastic_core.spec import ClusterSpec
+from elastic_core.spec import PresentCluster
 
 log = logs.get_logger("elastic_core.services.ray_pool")
 LOOK_SECONDS = 1.0
 AFTER_LOSS_SECONDS = 120.0  # that dead groups are looked for
+EMPTY_SECONDS = 10.0
 DRAINED = "Ray drains it"
 
 
 class RayPoolService:
-    def __init__(self, settings: Settings, control: HttpControl, reports: PoolReports, launcher: Launcher) -> None:
+    """`clock`: monotonic seconds."""
+
+    def __init__(
+        self, settings: Settings, control: HttpControl, reports: PoolReports, launcher: Launcher,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._settings, self._control, self._reports, self._launcher = settings, control, reports, launcher
+        self._clock = clock
         self._pool: RayPool | None = None
-        self._look_until = 0.0  # monotonic seconds
+        self._empty_since: float | None = None
+        self._look_until = 0.0
 
     def turn(self) -> None:
         """Bring the ledger up to what Ray says. Raises `ElasticError` where one of the two does not answer."""
+        empty_since, self._empty_since = self._empty_since, None
         pool = self._reports.newest()
-        if pool is not None and pool.nodes and pool != self._pool:
+        if pool is not None and not pool.nodes and not pool.unclean:
+            self._empty_since = self._clock() if empty_since is None else empty_since
+        is_empty = self._empty_since is not None and self._clock() - self._empty_since >= EMPTY_SECONDS
+        if pool is not None and pool != self._pool and (pool.nodes or is_empty):
             self._apply(pool)
-        if time.monotonic() < self._look_until:
+        if self._clock() < self._look_until:
             reconcile_host(self._control, self._launcher, SteadyClock(self._settings.home))
 
     def _apply(self, pool: RayPool) -> None:
-        before = self._pool
         for node, why in pool.unclean.items():
             log.warning(f"node {node} gets no work yet: {why}")
         acting = self._control.acting(at_host(Way.CLI))
+        before = {node.name for node in acting.nodes() if node.present}
+        if before - {node.name for node in pool.nodes}:  # said first: who has to try again finds them lost already
+            self._look_until = self._clock() + AFTER_LOSS_SECONDS
         acting.set_cluster(cluster_of(self._settings, pool))
-        was_drained = set(before.draining) if before else set()
-        for name in sorted(set(pool.draining) - was_drained):
-            acting.set_aside_node(name, DRAINED)
-        for name in sorted(was_drained - set(pool.draining)):
-            acting.take_back_node(name)
-        if before is not None and {node.name for node in before.nodes} - {node.name for node in pool.nodes}:
-            self._look_until = time.monotonic() + AFTER_LOSS_SECONDS
+        self._agree_on_drained(acting, frozenset(pool.draining))
         self._pool = pool
-        log.info(f"the pool has the nodes {', '.join(node.name for node in pool.nodes)}")
+        log.info(f"the pool has {', '.join(node.name for node in pool.nodes) or 'no node any more'}")
+
+    def _agree_on_drained(self, acting: HttpControl, draining: frozenset[str]) -> None:
+        """Nodes that were set aside for another reason stay as they are, drained or not."""
+        for node in acting.nodes():
+            if node.name in draining and node.set_aside_reason is None:
+                acting.set_aside_node(node.name, DRAINED)
+            elif node.name not in draining and node.set_aside_reason == DRAINED:
+                acting.take_back_node(node.name)
 
 
-def cluster_of(settings: Settings, pool: RayPool) -> ClusterSpec:
+def cluster_of(settings: Settings, pool: RayPool) -> PresentCluster:
     """With the queues of the cluster file. Raises `UserError` where that cannot be read."""
     queues = read_cluster(settings.cluster).queues if settings.cluster else ()
-    return ClusterSpec.model_construct(nodes=pool.nodes, queues=queues)
+    return PresentCluster.model_construct(nodes=pool.nodes, queues=queues)
 
 
 def main() -> None:

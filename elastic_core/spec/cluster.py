@@ -133,15 +133,13 @@ class QueueSpec(BaseModel):
         return self.model_dump(mode="json", exclude={"name", "guaranteed"}, exclude_defaults=True)
 
 
-class ClusterSpec(BaseModel):
+class PresentCluster(BaseModel):
+    """The nodes that are there now: some of the cluster's may be away, or all, while its queues keep their shares."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    nodes: tuple[NodeSpec, ...] = Field(min_length=1, description="every node, each with slots of one type")
-    queues: tuple[QueueSpec, ...] = Field(
-        default=(),
-        description="teams' queues, with guaranteed shares, members and quotas; jobs of 'default' use what is left, "
-        "unless it is listed with members or quotas of its own",
-    )
+    nodes: tuple[NodeSpec, ...]
+    queues: tuple[QueueSpec, ...] = ()
 
     @field_validator("nodes")
     @classmethod
@@ -169,12 +167,40 @@ class ClusterSpec(BaseModel):
             raise ValueError(f"the addresses {twice} are given to several network namespaces; each has its own")
         return nodes
 
+    @field_validator("queues")
+    @classmethod
+    def _queue_names_differ(cls, queues: tuple[QueueSpec, ...]) -> tuple[QueueSpec, ...]:
+        names = [queue.name for queue in queues]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"queue names must differ, and {twice} are given more than once")
+        return queues
+
+    def domain_queues(self) -> tuple[Queue, ...]:
+        """Those that a decision has to know, by name."""
+        ordered = (queue.for_policies() for queue in sorted(self.queues, key=lambda queue: queue.name))
+        return tuple(queue for queue in ordered if queue is not None)
+
+    def domain_nodes(self) -> tuple[Node, ...]:
+        return tuple(
+            Node(name=n.name, type=n.type, num_slots=n.slots, price_per_slot_hour=n.price_per_slot_hour)
+            for n in self.nodes
+        )
+
+
+class ClusterSpec(PresentCluster):
+    """A whole cluster, as a file gives it."""
+
+    nodes: tuple[NodeSpec, ...] = Field(min_length=1, description="every node, each with slots of one type")
+    queues: tuple[QueueSpec, ...] = Field(
+        default=(),
+        description="teams' queues, with guaranteed shares, members and quotas; jobs of 'default' use what is left, "
+        "unless it is listed with members or quotas of its own",
+    )
+
     @model_validator(mode="after")
     def _shares_exist(self) -> Self:
-        names = [queue.name for queue in self.queues]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        problems = [f"queue names must differ, and {twice} are given more than once"] if twice else []
-        problems += [*self._unknown_types(), *self._too_much()]
+        problems = [*self._unknown_types(), *self._too_much()]
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -195,20 +221,9 @@ class ClusterSpec(BaseModel):
                 guarantees = " + ".join(f"{share} ({name})" for name, share in shares.items())
                 yield f"the queues are guaranteed {guarantees} slots of {kind!r}, and the nodes have {count} in all"
 
-    def domain_queues(self) -> tuple[Queue, ...]:
-        """Those that a decision has to know, by name."""
-        ordered = (queue.for_policies() for queue in sorted(self.queues, key=lambda queue: queue.name))
-        return tuple(queue for queue in ordered if queue is not None)
-
     def addresses(self) -> dict[str, str]:
         """Of the nodes that have one, by name; without those in network namespaces, which this process has not."""
         return {n.name: n.address for n in self.nodes if n.address is not None and n.network_namespace is None}
-
-    def domain_nodes(self) -> tuple[Node, ...]:
-        return tuple(
-            Node(name=n.name, type=n.type, num_slots=n.slots, price_per_slot_hour=n.price_per_slot_hour)
-            for n in self.nodes
-        )
 
     def capacity(self) -> dict[str, int]:
         """Slots by resource type."""

@@ -127,6 +127,10 @@ def what_cannot_be(rank: int, world: int) -> None:
         attach(model, optimizer, "ring")
     with pytest.raises(UserError, match=r"'local_sgd' averages weights, .* attach LocalSgd of"):
         attach(model, optimizer, "local_sgd")
+    with pytest.raises(
+        UserError, match=r"'auto' chooses by the times of steps, .* Name one of allreduce, fp16, bf16, "
+    ):
+        attach(model, optimizer, "auto")
     with pytest.raises(UserError, match="the optimizer is SGD; allowed are"):
         attach(model, optimizer, "qadam")
 

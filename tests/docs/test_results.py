@@ -41,3 +41,20 @@ def test_a_run_is_kept_without_its_raw_figures_and_shows_every_bar_and_cell(
     assert "| 10 | 0.1235 |" in rendered["sums.md"]
     assert run["date"] in rendered["sums.md"]
     assert "1 of 2" in rendered["README.md"]
+
+
+def test_the_guides_figures_of_how_large_an_installation_may_be_are_those_of_the_kept_run() -> None:
+    bars = {bar["bar"]: bar for bar in json.loads((results.RESULTS / "scale.json").read_text())["bars"]}
+    heartbeat, decision, page, failed = (
+        bars[name] for name in (
+            "heartbeat, 99th percentile", "decision, 99th percentile", "page, 95th percentile", "calls that failed",
+        )
+    )  # fmt: skip
+    guide = (results.RESULTS.parent / "guide" / "machines.md").read_text()
+    words = " ".join(guide.partition("## How large")[2].partition("\n## ")[0].split())
+    assert (page["ok"], heartbeat["ok"], decision["ok"]) == (True, False, False), "the guide says which bars hold"
+    for said in (
+        f"the page kept its bar ({page['got']:.2g} s at", f"heartbeats ({heartbeat['got']:.2g} s at",
+        f"decisions ({decision['got']:.2g} s at", f"and {failed['got']} calls failed",
+    ):  # fmt: skip
+        assert said in words

@@ -10,6 +10,7 @@ from elastic_core.track import model_registry
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import assert_read_exactly_once, finished, start, trains
 from tests.e2e.test_resizes import resized
+from tests.required import of_adapters
 from tests.train.adapters.trained import DIGITS
 
 pytestmark = pytest.mark.nightly
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.nightly
 def test_a_script_is_resized_while_it_lives_and_ends_as_a_registered_model(
     platform: Platform, name: str, library: str, metric: str, epochs: int
 ) -> None:
-    pytest.importorskip(library, reason="needs the packages of requirements-adapters.lock")
+    of_adapters(library)
     job_id = name.replace("_", "-")
     spec: dict[str, Any] = {
         "name": job_id, "entry_point": f"examples.{name}:train", "work": {"epochs": epochs},

@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.container_stack import ENGINE, ContainerStack, built_image, why_no_engine
 from tests.e2e.platform import PATIENCE
+from tests.required import lacks
 
 HELD = (
     "every job finished", "every run in Airflow ended well", "every sample of every epoch was read exactly once"
@@ -23,7 +24,7 @@ patient = pytest.mark.timeout(7200 * PATIENCE)  # an image is built, and a stack
 @pytest.fixture(scope="module")
 def image() -> str:
     if why := why_no_engine():
-        pytest.skip(why)
+        lacks("containers", why)
     return built_image()
 
 

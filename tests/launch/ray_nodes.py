@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from elastic_core.settings import Settings
 from tests.e2e.platform import PATIENCE, free_ports
+from tests.required import lacks
 
 START_SECONDS = 90.0
 SETTLE_SECONDS = 2.0  # a head looks each second whether a part of it has ended, and ends with it
@@ -34,7 +34,7 @@ TUNED = {  # as docs/guide/machines.md gives them
 
 def skip_without_ray() -> None:
     if importlib.util.find_spec("ray") is None:
-        pytest.skip("Ray is not installed here; `make ray` installs it")
+        lacks("ray", "Ray is not installed here; `make ray` installs it")
 
 
 class RayCluster:

@@ -25,7 +25,7 @@ from tests.launch.ray_nodes import RayCluster, skip_without_ray
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3000)]
 NODES = ("n0", "n1", "n2")
-KNOWN_SECONDS, AGAIN_SECONDS = 5.0, 30.0  # of a node whose processes are all killed
+KNOWN_SECONDS, AGAIN_SECONDS = 5.0, 30.0  # bars for a node whose processes are all killed, on an idle machine
 
 
 class OnNodes(Platform):
@@ -70,13 +70,24 @@ def a_job(name: str, slots: tuple[int, int], samples: int, milliseconds: int = 5
     return {
         "name": name, "entry_point": LINE, "params": {"samples": 400, "milliseconds": milliseconds}, "audit": "full",
         "work": {"samples": samples}, "batch": {"min": 48, "max": 48}, "slots": {"min": slots[0], "max": slots[1]},
-        "segment": {"seconds": 3600}, "checkpoints": {"interval_seconds": None, "interval_steps": 10},
+        "segment": {"seconds": 3600},
+        "checkpoints": {"interval_seconds": None, "interval_steps": 10, "keep_last": 100},
     }  # fmt: skip
+
+
+def mean_losses(platform: OnNodes, job_id: str) -> dict[tuple[int, int], float]:
+    """From each checkpoint to the next, by their steps."""
+    saved = sorted(platform.control.checkpoints(job_id), key=lambda record: record.checkpoint_id)
+    begin = [0, *(record.step for record in saved)]
+    return {(before, record.step): record.metrics["loss"] for before, record in zip(begin, saved, strict=False)
+            if record.step > before}  # fmt: skip
 
 
 def test_a_job_grows_from_one_node_to_three_and_shrinks_and_its_surviving_workers_keep_their_processes(
     there: OnNodes,
 ) -> None:
+    """Its losses are those of a job that nothing disturbs: in every bit while it has as many workers, then up to the
+    order of sums."""
     start(there, a_job("wide", (2, 6), 30_000, milliseconds=25))  # so that more slots are worth it to the policy
     first, _ = resized(there, "wide", 2)
     assert first.epoch is not None
@@ -102,6 +113,16 @@ def test_a_job_grows_from_one_node_to_three_and_shrinks_and_its_surviving_worker
     assert_read_exactly_once(there, "wide")
     eventually(lambda: there.run_state("elastic_job", "wide") == "success", 180, "the job's run succeeds")
     assert set(states_of(there, "elastic_segment", first.segment_id).values()) == {"success"}
+
+    start(there, a_job("calm-wide", (2, 2), 30_000, milliseconds=1))
+    finished(there, "calm-wide", 600)
+    losses, undisturbed = mean_losses(there, "wide"), mean_losses(there, "calm-wide")
+    alike = [steps for steps in losses.keys() & undisturbed.keys() if steps[1] <= grown.start_step]
+    assert alike
+    assert [losses[steps] for steps in alike] == [undisturbed[steps] for steps in alike]
+    later = sorted(losses.keys() & undisturbed.keys())
+    assert [losses[steps] for steps in later] == pytest.approx([undisturbed[steps] for steps in later], rel=1e-3)
+    print(f"{len(alike)} stretches of {len(undisturbed)} compared bit for bit, {len(later)} up to the order of sums")
 
 
 def test_a_job_whose_node_is_lost_goes_on_from_another_nodes_memory_and_ends_with_the_same_weights(
@@ -130,6 +151,8 @@ def test_a_job_whose_node_is_lost_goes_on_from_another_nodes_memory_and_ends_wit
     print(
         f"known after {known:.1f} s (bar {KNOWN_SECONDS:g}), trains again after {again:.1f} s (bar {AGAIN_SECONDS:g})"
     )
+    assert known <= KNOWN_SECONDS * PATIENCE
+    assert again <= AGAIN_SECONDS * PATIENCE
     assert restored["restored_from_store_bytes"] == 0
     assert there.control.segments("shot")[0].attempt == 1
     assert_read_exactly_once(there, "shot")

@@ -20,6 +20,7 @@ from elastic_core.services.containers import POSTGRES
 from elastic_core.services.platform import platform_stack, service_environment
 from elastic_core.settings import Settings
 from tests.e2e.platform import ROOT
+from tests.required import lacks
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 VALIDATE = ROOT / ".venv-kubernetes" / "bin" / "kubernetes-validate"
@@ -55,7 +56,7 @@ def settings() -> dict[str, str]:
 @pytest.mark.nightly
 def test_everything_fits_the_schemas_of_kubernetes(tmp_path: Path) -> None:
     if not VALIDATE.exists():
-        pytest.skip("`make kubernetes-check` installs what checks this")
+        lacks("kubernetes", "`make kubernetes-check` installs what checks this")
     documents = [*PLATFORM, TASK]
     documents += [
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": re.sub("[^a-z0-9]", "-", name.lower())}, "spec": spec}

@@ -51,6 +51,10 @@ def test_where_sizes_of_buckets_were_tried_it_says_which_was_kept():
     [
         (choosing(None), "auto: allreduce, since comm.allow is exact and admits no other"),
         (choosing("lossy"), "auto (lossy): allreduce, until others have been tried"),
+        (
+            choosing("averaging"),
+            "auto (averaging, which admits what lossy does: averages are not tried): allreduce, until others have been",
+        ),
         (choosing("lossy", exchange=CHOICE), f"auto (lossy): {choice_words(CHOICE)}"),
         (choosing("lossy", exchange=replace(CHOICE, num_slots=4)), "auto (lossy): allreduce, until others have been"),
         (choosing("lossy", exchange=CHOICE, allocation=an_allocation(1)), "auto (lossy): nothing is exchanged on 1"),

@@ -188,3 +188,8 @@ def test_a_spec_put_into_the_form_comes_out_again(
         if field.path:
             values[field.name] = value
     assert spec_from_form({**values, "preset": "none"}, {}) == spec
+
+
+def test_the_form_says_that_auto_tries_no_averages() -> None:
+    (allow,) = [item for item in form_fields(PRESETS) if item.name == "comm_allow"]
+    assert "auto tries no averages: averaging gives it what lossy does" in allow.schema["description"]

@@ -24,7 +24,10 @@ from elastic_core.spec.parts.job_comm import STEPS_ALONE
 
 def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, lease: LeaseRow) -> LaunchOrder:
     """Without the agent's token: it may go to the workers themselves."""
-    spec = spec_of(job)
+    spec, granted = spec_of(job), allocation(lease)
+    if job.exchange_fallback is not None:
+        spec = spec.model_copy(update={"comm": spec.comm.model_copy(update={"stage_ratio": None})})
+    is_exact = granted.comm == EXACT and not spec.comm.shrinks_stages(granted.layout)
     return LaunchOrder(
         segment_id=segment.id,
         job_id=job.id,
@@ -35,7 +38,7 @@ def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow
         attempt=segment.attempt,
         spec=spec,
         facts=from_json(JobFacts, job.facts),
-        allocation=allocation(lease),
+        allocation=granted,
         total_samples=job.total_samples,
         restore=restore_point(tx, job),
         warm_start=job.warm_start,
@@ -46,7 +49,7 @@ def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow
         lease_seconds=tx.settings.lease_seconds,
         heartbeat_seconds=tx.settings.heartbeat_seconds,
         grant_reason=segment.grant_reason or "",
-        exact_loss=ExactLoss() if allocation(lease).comm == EXACT else _exact_loss(tx, job),
+        exact_loss=ExactLoss() if is_exact else _exact_loss(tx, job),
         code=code_of(job.results).sha256,
     )
 
@@ -67,10 +70,13 @@ def _exact_loss(tx: Tx, job: JobRow) -> ExactLoss:
     known = first.loss if first is not None and isfinite(first.loss) else None
     alike = [JobRow.spec[key] == literal(job.spec[key], JSONB) for key in _ALIKE]
     reported = exists().where(ObservationRow.job_id == JobRow.id, ObservationRow.comm == EXACT)
+    alike.append(JobRow.spec["comm"]["stage_ratio"].astext.is_(None))
     finished = select(JobRow.id).where(JobRow.state == JobState.FINISHED, JobRow.id != job.id, *alike, reported)
     other = tx.session.scalar(finished.order_by(JobRow.finished_at.desc()).limit(1))
-    for source, rows in ((f"{other}, under the exact sum", ObservationRow.job_id == other), ("its own steps so", own)):
-        points = tx.session.execute(_LOSSES.where(rows, _EXACT).limit(_MOST_REPORTS)).all()
+    exactly = _EXACT if spec_of(job).comm.stage_ratio is None else _ALONE  # reports do not say how stages sent
+    of_other = and_(ObservationRow.job_id == other, _EXACT)
+    for source, rows in ((f"{other}, under the exact sum", of_other), ("its own steps so", and_(own, exactly))):
+        points = tx.session.execute(_LOSSES.where(rows).limit(_MOST_REPORTS)).all()
         if found := _forecast(points, job):
             return ExactLoss(first=known, limits=found, source=source)
     return ExactLoss(first=known)

@@ -17,11 +17,11 @@ from elastic_core.errors import UserError
 from elastic_core.placement import bundles
 from elastic_core.placement.placed_models import placed_of
 from elastic_core.policy.base.placed_jobs import pool_types
-from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec
+from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec, PresentCluster
 from elastic_core.spec.pool_check import check_against
 
 
-def set_cluster(tx: Tx, cluster: ClusterSpec) -> None:
+def set_cluster(tx: Tx, cluster: PresentCluster) -> None:
     _set_queues(tx, cluster)
     wanted = {node.name: node for node in cluster.domain_nodes()}
     before = nodes(tx)
@@ -37,7 +37,7 @@ def set_cluster(tx: Tx, cluster: ClusterSpec) -> None:
         _end_leases_on_missing_slots(tx)
 
 
-def _set_queues(tx: Tx, cluster: ClusterSpec) -> None:
+def _set_queues(tx: Tx, cluster: PresentCluster) -> None:
     wanted = tuple(sorted(cluster.queues, key=lambda queue: queue.name))
     if queue_specs(tx) == wanted:
         return
@@ -103,7 +103,10 @@ def check_feasible(tx: Tx, spec: JobSpec) -> None:
         NodeSpec(name=node.name, type=node.type, slots=node.num_slots) for node in nodes(tx) if node.present
     )
     if not present:
-        raise UserError("the cluster has no nodes yet, so no job can be admitted: `elastic up` registers them")
+        raise UserError(
+            "the cluster has no nodes yet, or has lost all, so no job can be admitted: `elastic up` registers them, "
+            "and those of a Ray cluster are in the pool when they are back"
+        )
     # Not validated: while a node is away more may be guaranteed than there is.
     check_against(spec, ClusterSpec.model_construct(nodes=present, queues=queue_specs(tx)))
 

@@ -7,7 +7,7 @@ from typing import Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from elastic_core.domain import AUTO, EXACT
+from elastic_core.domain import AUTO, EXACT, Layout
 
 Algorithm = Literal[
     "allreduce",
@@ -53,6 +53,7 @@ _AT_AN_INTERVAL: tuple[Algorithm, ...] = ("local_sgd", "diloco", "async_average"
 _INTERVAL = 8
 
 
+STAGE_RATIO = "stage_ratio"  # what a job has diverged under whose stages sent each other less
 EXACTLY: Allowed = "exact"
 PARTLY: Allowed = "partial"  # gradients of some samples only, which is said or not done
 
@@ -86,7 +87,8 @@ class Comm(BaseModel):
         title="Allow",
         description="the most that the exchange may be: exact; lossy, compressed gradients; averaging, averaged "
         "weights besides; partial, gradients of a layer by some of the ranks besides. If absent what the algorithm "
-        "needs, and exact for auto, which has no choice then; partial has to be said",
+        "needs, and exact for auto, which has no choice then; partial has to be said. auto tries no averages: "
+        "averaging gives it what lossy does",
         examples=["lossy"],
     )
 
@@ -153,6 +155,10 @@ class Comm(BaseModel):
             return "momenta"
         partly = "partial_backward" in (self.candidates if self.algorithm == AUTO else (self.algorithm,))
         return "gradients of parts of it" if partly else ""
+
+    def shrinks_stages(self, layout: Layout) -> bool:
+        """Whether stages send each other less than all, so that a job in this layout is not exact."""
+        return self.stage_ratio is not None and layout.pipeline > 1
 
     @property
     def candidates(self) -> tuple[str, ...]:

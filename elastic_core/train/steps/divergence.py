@@ -1,12 +1,15 @@
 """Notices that a job diverges under an exchange that is not exact, on every rank at the same step.
 
+An exchange is what replicas do with gradients or weights, and what stages of a pipeline send each other.
+
     the loss was not finite at two steps in a row (one bad step is passed over by some exchanges, and forgotten by all)
     weights that are about to be saved are not finite, so that no such checkpoint is committed
     the mean loss of ten steps is above an exact run's limit (`domain.exact_run`) where they began
 
 Then it raises `Diverged`: the processes end without a commit, and the ledger has the job go on from its last one by the
-exact sum. A job under the exact sum is never touched, whatever its loss; nor is one rank that exchanges nothing. Losses
-are agreed upon by all ranks, and weights that are saved are alike on all.
+exact sum, between stages too. A job under the exact sum is never touched, whatever its loss; nor is one rank that
+exchanges nothing. Losses are agreed upon by all ranks. Weights that are saved are alike on all, or each rank has a part
+of them: then the one whose part is not finite ends alone, and takes the others with it before they could commit.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from dataclasses import replace
 from math import isfinite
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from elastic_core.domain import AUTO, EXACT
 from elastic_core.host.exits import Diverged
 from elastic_core.protocol.process_groups import LaunchOrder
-from elastic_core.spec.parts.job_comm import STEPS_ALONE
+from elastic_core.spec.parts.job_comm import STAGE_RATIO, STEPS_ALONE
 
 WINDOW = 10  # steps, whose mean loss is compared: one step's is noise
 _NOT_FINITE = 2  # steps in a row
@@ -32,8 +36,10 @@ class DivergenceGuard:
 
     def __init__(self, order: LaunchOrder, world: int) -> None:
         comm = order.allocation.comm
-        self._guards = order.spec.comm.guard and comm != EXACT and (world > 1 or comm in STEPS_ALONE)
-        self._used = EXACT if comm == AUTO else comm  # the last that is not exact
+        shrinks = order.spec.comm.shrinks_stages(order.allocation.layout)
+        exchanges = comm != EXACT and (world > 1 or comm in STEPS_ALONE)
+        self._guards = order.spec.comm.guard and (exchanges or shrinks)
+        self._used = STAGE_RATIO if shrinks else EXACT if comm == AUTO else comm  # the last that is not exact
         self._latest: deque[float] = deque(maxlen=WINDOW)
         self._before: deque[int] = deque(maxlen=WINDOW)  # samples that the job had read before each of them
         restored = order.restore.candidates
@@ -69,12 +75,18 @@ class DivergenceGuard:
             )
 
     def check_weights(self, model: nn.Module, step: int) -> None:
-        """Before they are saved, alike on all ranks. Raises `Diverged`."""
+        """Before they are saved: those that this rank has. Raises `Diverged`."""
         if not self._guards or self._used == EXACT:
             return
-        weights = [parameter.detach() for parameter in model.parameters() if parameter.is_floating_point()]
+        weights = [_own(parameter.detach()) for parameter in model.parameters() if parameter.is_floating_point()]
+        weights = [own for own in weights if own.numel()]
         if weights and not bool(torch.stack(torch._foreach_norm(weights, float("inf"))).isfinite().all()):
             raise self._diverged(f"weights were not finite after step {step}")
 
     def _diverged(self, what: str) -> Diverged:
         return Diverged(f"{what}, under {self._used}")
+
+
+def _own(weights: Tensor) -> Tensor:
+    """This rank's part, where ranks share them."""
+    return weights.to_local() if isinstance(weights, DTensor) else weights

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,14 +12,16 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import ExactLoss, JobState, SegmentState
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.spec.admitted_layouts import Admitted
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec, an_observation
 
 WHY = "the losses of steps 8 to 9 are not finite, under bytegrad"
 
 
-def a_life(control: LedgerControl, job_id: str = "job-a", comm: dict[str, str] | None = None, **spec: object) -> Life:
+def a_life(control: LedgerControl, job_id: str = "job-a", comm: dict[str, Any] | None = None, **spec: object) -> Life:
     comm = {"algorithm": "bytegrad"} if comm is None else comm
-    control.submit(job_id, a_spec(slots=(2, 2), comm=comm, **spec), FACTS)
+    facts = replace(FACTS, layouts=Admitted(max_pipeline=2))
+    control.submit(job_id, a_spec(slots=(2, 2), comm=comm, **spec), facts)
     return Life(control, control.trainer, job_id)
 
 
@@ -112,3 +116,36 @@ def test_without_one_it_is_what_the_job_itself_lost_under_the_exact_sum(
     known = life.start().exact_loss
     assert (known.first, known.source) == (5.0, source)
     assert bool(known.limits) == bool(source)
+
+
+def a_life_in_stages(control: LedgerControl, job_id: str = "job-a") -> Life:
+    return a_life(control, job_id, comm={"stage_ratio": 8}, layouts={"pipeline": [2]})
+
+
+def test_after_a_fallback_stages_send_each_other_all_and_the_spec_stays(control: LedgerControl) -> None:
+    life = a_life_in_stages(control)
+    before = life.start()
+    assert (before.allocation.layout.pipeline, before.spec.comm.stage_ratio) == (2, 8)
+    control.trainer(before.token).commit(a_commit(before, 5, layout=before.allocation.layout))
+    life.leave(before, "diverged", WHY)
+    order = life.start()
+    assert (order.allocation.layout.pipeline, order.spec.comm.stage_ratio) == (2, None)
+    job = control.job("job-a")
+    assert job.spec.comm.stage_ratio == 8
+    assert job.exchange_fallback is not None
+    assert (job.exchange_fallback.algorithm, job.exchange_fallback.step) == ("stage_ratio", 5)
+    words = f"stages send each other all, for good: training diverged under stage_ratio and went on from step 5: {WHY}"
+    assert job.notes == (words,)
+    life.leave(order, "diverged", "again")
+    assert [event.kind for event in control.feed.events(0)].count(EventKind.EXCHANGE_FELL_BACK) == 1
+
+
+def test_an_exact_run_is_one_whose_stages_sent_each_other_all(control: LedgerControl) -> None:
+    finished(control, a_life_in_stages(control, "less"), FALLING)
+    life = a_life_in_stages(control)
+    life.leave(observed(control, life, FALLING), "infrastructure")
+    known = life.start().exact_loss
+    assert (known.first, known.limits, known.source) == (5.0, (), "")
+    control.cancel("job-a", "enough")
+    finished(control, a_life(control, "exact", comm={}, layouts={"pipeline": [2]}), FALLING)
+    assert a_life_in_stages(control, "job-b").start().exact_loss.source == "exact, under the exact sum"

@@ -19,9 +19,10 @@ from elastic_core.spec import JobSpec
 from elastic_core.train import entry
 from elastic_core.train.adapters.hugging_face import _NOT_OURS, schedule, trainer_task
 from elastic_core.train.data.audit import prove
+from tests.required import of_adapters
 from tests.train.adapters.trained import assert_resizes_change_no_weight, digits_job
 
-transformers = pytest.importorskip("transformers", reason="needs the packages of requirements-adapters.lock")
+transformers = of_adapters("transformers")
 
 VIT = "examples.hugging_face_vit:train"
 

@@ -20,9 +20,10 @@ from elastic_core.train.adapters.lightning import (
     redirected,
 )
 from elastic_core.train.checkpoint.training_state import seed_everything
+from tests.required import of_adapters
 from tests.train.adapters.trained import DIGITS, assert_resizes_change_no_weight, digits_job, final_weights
 
-lightning = pytest.importorskip("lightning", reason="needs the packages of requirements-adapters.lock")
+lightning = of_adapters("lightning")
 
 DIGITS_TASK = "examples.lightning_digits:train"
 

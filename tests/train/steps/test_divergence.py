@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from elastic_core.domain import ExactLoss
+from elastic_core.domain import ExactLoss, Layout
 from elastic_core.host.exits import Diverged
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec import parse_job_spec
@@ -118,3 +118,32 @@ def test_weights_that_are_not_finite_are_not_saved() -> None:
         model.bias[1] = inf
     with pytest.raises(Diverged, match="weights were not finite after step 3, under local_sgd"):
         guard.check_weights(model, 3)
+
+
+def an_order_in_stages(stages: int, **comm: object) -> LaunchOrder:
+    layouts = {"pipeline": [1, 2]}
+    spec = parse_job_spec(
+        {**JOB, "slots": {"min": 1, "max": 4, "types": ["cpu"]}, "comm": {"stage_ratio": 8, **comm}, "layouts": layouts}
+    )
+    layout = Layout(data=2 // stages, pipeline=stages)
+    return make_order(spec, slots=2, batch=8, total=1000, dataset=100, layout=layout, exact_loss=FALLING)
+
+
+def test_stages_that_send_each_other_less_are_watched_though_replicas_exchange_exactly() -> None:
+    with pytest.raises(Diverged, match="the losses of steps 1 to 2 are not finite, under stage_ratio"):
+        train(an_order_in_stages(2), [nan, nan])
+    with pytest.raises(
+        Diverged, match=r"an exact run's is at most 3.84 \(forecast from an earlier run\), under stage_rat"
+    ):
+        train(an_order_in_stages(2), [4.0] * (WINDOW + 1))
+    guard = DivergenceGuard(an_order_in_stages(2), world=2)
+    model = nn.Linear(2, 2)
+    guard.check_weights(model, 3)
+    torch.nn.init.constant_(model.bias, inf)
+    with pytest.raises(Diverged, match="weights were not finite after step 3, under stage_ratio"):
+        guard.check_weights(model, 3)
+
+
+def test_stages_are_not_where_the_layout_has_none_or_nobody_wants_a_guard() -> None:
+    train(an_order_in_stages(1), [nan] * 20)
+    train(an_order_in_stages(2, guard=False), [nan] * 20)

@@ -1,0 +1,63 @@
+"""What a run of the tests requires fails where it is lacking, and is skipped elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import required
+
+PROJECT = Path(__file__).parents[1]
+LACKING = """
+from tests.required import lacks, of_adapters
+
+def test_of_ray():
+    lacks("ray", "Ray is not installed here")
+
+def test_of_a_library():
+    of_adapters("no_such_library")
+"""
+MODULE = (
+    "from tests.required import of_adapters\nlibrary = of_adapters('no_such_library')\n\ndef test_it():\n    pass\n"
+)
+
+
+def tried(folder: Path, text: str, require: str) -> str:
+    """The last line that pytest says, in a process whose environment requires this."""
+    (folder / "test_lacking.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull]
+    environment = {**os.environ, "ELASTIC_REQUIRE": require, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(
+        [*command, "--rootdir", str(folder), str(folder)], env=environment, capture_output=True, text=True
+    )
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "require", "said"),
+    [(LACKING, "", "2 skipped"), (LACKING, "ray", "1 failed, 1 skipped"), (LACKING, "ray, adapters", "2 failed"),
+     (MODULE, "ray", "1 skipped"), (MODULE, "adapters", "1 error")],
+)  # fmt: skip
+def test_what_is_lacking_is_skipped_unless_it_is_required(tmp_path: Path, text: str, require: str, said: str) -> None:
+    assert tried(tmp_path, text, require).startswith(said)
+
+
+def test_a_name_that_nothing_asks_for_is_no_requirement() -> None:
+    with pytest.raises(
+        ValueError, match="ELASTIC_REQUIRE names rey; allowed are adapters, containers, kubernetes, ray"
+    ):
+        required.required("ray,rey")
+
+
+def test_what_make_installs_for_its_tests_it_requires() -> None:
+    rules = {rule.partition(":")[0]: rule for rule in (PROJECT / "Makefile").read_text().split("\n\n")}
+    rules = {name.splitlines()[-1]: rule for name, rule in rules.items()}
+    assert "nightly: setup ray adapters $(KUBERNETES)/kubernetes-validate\n" in rules["nightly"]
+    for name, wanted in (
+        ("nightly", "ray,adapters,kubernetes"), ("docker-test", "containers"), ("kubernetes-check", "kubernetes"),
+    ):  # fmt: skip
+        assert f"ELASTIC_REQUIRE={wanted} $(BIN)/pytest" in rules[name]
