@@ -202,7 +202,7 @@ def notifiers(settings: Settings) -> Finding:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         return Finding(
             check="notifiers", verdict=Verdict.FAIL, says=last,
-            do="mend or unset ELASTIC_NOTIFIERS: without it elastic_job cannot be read, and no job starts",
+            do="mend ELASTIC_NOTIFIERS or what it names, then elastic up --restart: it is told nothing until then",
         )  # fmt: skip
     return Finding(check="notifiers", verdict=Verdict.OK, says=done.stdout.strip().splitlines()[-1])
 

@@ -1,11 +1,13 @@
 """The notifiers that the setting `ELASTIC_NOTIFIERS` names: `module:object`, an instance or what makes one.
 
-They are the operator's own code, found on the services' path, beside `dags/` or installed. `python -m` this module says
-what they are, for `elastic doctor`.
+They are the operator's own code, found on the services' path, beside `dags/` or installed. One that cannot be had is
+told in words by `dags/elastic_notifiers.py`, as an import error of Airflow, and by `elastic doctor`, for which
+`python -m` this module says what they are; jobs and the other notifiers go on without it.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import import_module
 from typing import Any
@@ -16,17 +18,32 @@ from elastic_core.errors import UserError
 from elastic_core.settings import Settings
 
 NAME = "ELASTIC_NOTIFIERS"
+log = logging.getLogger(__name__)
 
 
 def parsed_notifiers(settings: Settings) -> tuple[BaseNotifier, ...]:
-    """For a DAG file: none where a task is about to run, which has no use for its DAG's callbacks."""
-    return () if get_parsing_context().dag_id else configured_notifiers(settings)
+    """For a file of DAGs: none where a task is about to run, which has no use for its DAG's callbacks."""
+    return () if get_parsing_context().dag_id else usable_notifiers(settings, log)
+
+
+def usable_notifiers(settings: Settings, log: Any) -> tuple[BaseNotifier, ...]:
+    """Those that can be had. What is wrong with the others is logged."""
+    usable = []
+    for path in _paths(settings):
+        try:
+            usable.append(_notifier(path))
+        except UserError as error:
+            log.error("%s", error)
+    return tuple(usable)
 
 
 def configured_notifiers(settings: Settings) -> tuple[BaseNotifier, ...]:
-    """In the order of the setting. Raises `UserError` for one that cannot be had, with the reason."""
-    paths = [path.strip() for path in settings.notifiers.split(",") if path.strip()]
-    return tuple(_notifier(path) for path in paths)
+    """All of them, in the order of the setting. Raises `UserError` for one that cannot be had, with the reason."""
+    return tuple(_notifier(path) for path in _paths(settings))
+
+
+def _paths(settings: Settings) -> list[str]:
+    return [path.strip() for path in settings.notifiers.split(",") if path.strip()]
 
 
 def _notifier(path: str) -> BaseNotifier:

@@ -12,7 +12,7 @@ from elastic_airflow.access import dag_runs
 from elastic_airflow.access.behalf import who_marked
 from elastic_airflow.access.driver import end_driver
 from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG
-from elastic_airflow.notifications.notifier_setting import configured_notifiers
+from elastic_airflow.notifications.notifier_setting import usable_notifiers
 from elastic_airflow.notifications.risk_notices import tell_of_risks
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.tasks.drive_job import note_run, record_job
@@ -198,7 +198,7 @@ class ReconcileOperator(ElasticOperator):
     def _tell_of_risks(self, control: HttpControl, settings: Settings, context: Any) -> list[str]:
         """Last, and whatever fails here harms nothing of what has to agree."""
         try:
-            told = tell_of_risks(control, configured_notifiers(settings), context, self.log)
+            told = tell_of_risks(control, usable_notifiers(settings, self.log), context, self.log)
         except Exception:
             self.log.exception("jobs at risk could not be told of; the next minute tries again")
             return []
