@@ -2,7 +2,8 @@
 
 `submit` checks the job and writes it to the ledger; `train` drives its segments (runs of `elastic_segment`) until all
 its work is done; `evaluate` measures the model on held-out data; `register` gives it a version in MLflow's registry,
-and the alias *champion* if it is better than the version that holds it.
+and the alias *champion* if it is better than the version that holds it. At the end, well or badly, the notifiers of
+`ELASTIC_NOTIFIERS` are told.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from airflow.sdk import DAG, Param, get_parsing_context
 
+from elastic_airflow.notifications.notifier_setting import parsed_notifiers
+from elastic_airflow.notifications.run_callbacks import callbacks
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator, SubmitJobOperator
 from elastic_core.settings import Settings
@@ -39,6 +42,7 @@ with DAG(
     params={field.name: Param(field.default, **field.schema) for field in FIELDS},
     render_template_as_native_obj=True,
     tags=["elastic"],
+    **callbacks(parsed_notifiers(SETTINGS)),
 ):
     submit = SubmitJobOperator(task_id="submit", presets=PRESETS)
     train = DriveJobOperator(task_id="train", job_id=submit.output)

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from airflow.sdk import Asset
 
+from elastic_airflow.notifications.notifier_setting import parsed_notifiers
 from elastic_airflow.retraining.factory import retraining_dag
+from elastic_core.settings import Settings
 
 dag = retraining_dag(
     "elastic_retrain",
     "elastic_retrain_spec",
     cron="30 3 * * *",
     assets=[Asset("elastic_training_data")],
+    notifiers=parsed_notifiers(Settings()),
     dag_display_name="elastic retrain",
     description="Trains again from the champion; the better model becomes the champion",
     doc_md=__doc__,

@@ -83,6 +83,11 @@ class Settings(BaseSettings):
         description="URL at which an OpenTelemetry collector takes traces (http://.../v1/traces), to be told of jobs' "
         "lives; empty: nobody is",
     )
+    notifiers: str = Field(
+        default="",
+        description="comma-separated notifiers of Airflow, module:object each, which are told of jobs' ends and of "
+        "deadlines and budgets at risk; an object is an instance, or gives one when called without arguments",
+    )
     control_url: str = Field(default="", description="base URL of the control API; empty for Airflow's API server here")
 
     # the checkpoint store: a folder or s3://bucket/prefix

@@ -5,6 +5,7 @@ SEGMENT_DAG = "elastic_segment"
 RECONCILE_DAG = "elastic_reconcile"
 TRAIN_TASK = "train"  # of a segment's run: the task that has its processes run
 SUBMIT_TASK = "submit"  # of a job's run: the task that inspects the user's task and records the job
+JOB = "job_id"  # XCom of a task that drives a job, from its beginning on
 REFUSAL = "refusal"  # XCom of that task: why it would not have the job
 
 CONN_ID = "elastic_control"  # Airflow connection to the control API
@@ -22,6 +23,9 @@ DRIVER = "airflow"
 # Key of a job's results: the Airflow run that recorded it ("dag_id", "run_id"), or took it up last. Its driver is known
 # only once the next task of that run has begun.
 RUN = "airflow_run"
+
+# Key of a job's results: which risks its operator's notifiers were told of (`notifications.risk_notices`).
+AT_RISK = "at_risk"
 
 
 def resumed_run_id(job_id: str) -> str:

@@ -11,10 +11,12 @@ from airflow.sdk.execution_time.comms import (
     ErrorResponse,
     GetDRCount,
     GetTaskStates,
+    GetXComSequenceSlice,
     OKResponse,
     SetXCom,
     TaskStatesResult,
     TriggerDagRun,
+    XComSequenceSliceResult,
 )
 
 
@@ -27,6 +29,7 @@ class FakeSupervisor:
         self.started: list[tuple[str, str]] = []
         self.cleared: list[tuple[str, str]] = []
         self.stored: list[SetXCom] = []
+        self.xcoms: dict[tuple[str, str, str], Any] = {}  # by run, task and key
         self.confs: dict[tuple[str, str], dict[str, Any]] = {}
         self.overtaken: set[tuple[str, str]] = set()  # runs that somebody starts between our look and our start
 
@@ -39,6 +42,9 @@ class FakeSupervisor:
         if isinstance(msg, SetXCom):
             self.stored.append(msg)
             return OKResponse(ok=True)
+        if isinstance(msg, GetXComSequenceSlice):
+            key = (msg.run_id, msg.task_id, msg.key)
+            return XComSequenceSliceResult(root=[self.xcoms[key]] if key in self.xcoms else [])
         if isinstance(msg, GetTaskStates):
             run_id = (msg.run_ids or [""])[0]
             return TaskStatesResult(task_states={run_id: self.task_states.get((msg.dag_id, run_id), {})})

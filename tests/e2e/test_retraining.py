@@ -1,9 +1,16 @@
-"""A team's retraining pipeline on the real services: an asset's update, drift, a person's word, the champion."""
+"""A team's retraining pipelines on the real services: an asset's update, drift, a person's word, the champion; a cron
+line with a notifier; a backfill on the data of each interval."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 
+from elastic_core.domain import JobState
 from elastic_core.track import model_registry
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import log_of, states_of
@@ -64,3 +71,70 @@ def test_drifted_data_trains_and_only_what_is_approved_becomes_champion(platform
     if states_of(platform, DAG, drifted).get("better") != "skipped":
         answer(platform, drifted, "Reject")
     assert champion(platform) == "1"
+
+
+@contextmanager
+def unpaused(platform: Platform, dag: str) -> Iterator[None]:
+    """The pipeline starts runs of its own for as long as this lasts."""
+    eventually(lambda: platform.airflow.get(f"/dags/{dag}").status_code == 200, 120, "the pipeline's file is read")
+    platform.airflow.patch(f"/dags/{dag}", json={"is_paused": False}).raise_for_status()
+    try:
+        yield
+    finally:
+        platform.airflow.patch(f"/dags/{dag}", json={"is_paused": True}).raise_for_status()
+
+
+def runs_of_type(platform: Platform, dag: str, kind: str) -> list[dict[str, Any]]:
+    """The oldest first."""
+    asked = {"order_by": "run_after", "run_type": kind}
+    found = platform.airflow.get(f"/dags/{dag}/dagRuns", params=asked).raise_for_status().json()["dag_runs"]
+    return [run for run in found if run["run_type"] == kind]
+
+
+def job_of(platform: Platform, dag: str, run: str) -> str:
+    """That its task `train` has named since its beginning."""
+    path = f"/dags/{dag}/dagRuns/{run}/taskInstances/train/xcomEntries/job_id"
+    value = platform.airflow.get(path).raise_for_status().json()["value"]
+    return str(json.loads(value) if value.startswith('"') else value)
+
+
+def told(platform: Platform) -> list[dict[str, Any]]:
+    file = platform.home / "told.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_cron_line_starts_a_run_every_minute_and_its_notifier_is_told_of_the_job(platform: Platform) -> None:
+    dag = "retrain_by_minute"
+    with unpaused(platform, dag):
+        runs = eventually(lambda: runs_of_type(platform, dag, "scheduled"), 150, "the minute starts a run")
+    run = runs[0]["dag_run_id"]
+    eventually(lambda: platform.run_state(dag, run) == "success", 300, f"{run} succeeds")
+    job = platform.control.job(job_of(platform, dag, run))
+    assert job.state is JobState.FINISHED
+    news = eventually(
+        lambda: [line for line in told(platform) if line["job_id"] == job.job_id], 120, "the notifier is told of it"
+    )
+    assert [(line["event"], line["state"]) for line in news] == [("finished", "finished")]
+    assert news[0]["links"]["Run"].endswith(f"/dags/{dag}/runs/{run}")
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_backfill_trains_on_the_data_of_each_interval(platform: Platform) -> None:
+    dag = "retrain_by_day"
+    with unpaused(platform, dag):
+        wanted = {
+            "dag_id": dag, "from_date": "2026-03-01T00:00:00Z", "to_date": "2026-03-02T00:00:00Z", "max_active_runs": 1,
+        }  # fmt: skip
+        platform.airflow.post("/backfills", json=wanted).raise_for_status()
+        eventually(
+            lambda: [run["state"] for run in runs_of_type(platform, dag, "backfill")] == ["success", "success"],
+            600, "both intervals are trained on",
+        )  # fmt: skip
+        runs = sorted(runs_of_type(platform, dag, "backfill"), key=lambda run: str(run["data_interval_start"]))
+    jobs = [platform.control.job(job_of(platform, dag, run["dag_run_id"])) for run in runs]
+    assert [str(run["data_interval_start"])[:10] for run in runs] == ["2026-03-01", "2026-03-02"]
+    assert [job.facts.dataset_samples for job in jobs] == [401, 402]
+    assert [job.samples_read for job in jobs] == [2 * 401, 2 * 402]

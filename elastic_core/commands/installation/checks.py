@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from elastic_core.errors import ElasticError
 from elastic_core.services import settings_in_force
@@ -28,6 +30,8 @@ from elastic_core.text import size_text
 LEAST_FREE = 2 * 2**30  # bytes of the home's disk
 LEAST_SHARED = 128 * 2**20  # bytes of /dev/shm: a tile for each of a few ranks
 SHARED = Path("/dev/shm")
+NOTIFIERS = "elastic_airflow.notifications.notifier_setting"  # run as a program: it says what they are
+LOAD_SECONDS = 120.0  # that loading Airflow and the operator's own code may take
 OFTEN_WRONG = ("apache-airflow", "mlflow", "torch", "scikit-learn", "sqlalchemy", "fastapi", "pydantic")
 
 
@@ -58,6 +62,7 @@ def all_findings(settings: Settings) -> Iterator[Finding]:
     yield home_folder(settings)
     yield shared_memory()
     yield cluster(settings)
+    yield notifiers(settings)
     states = services.status(stack) if settings.home.exists() else []
     running = any(service.pid for service in states)
     yield ports(settings, stack, running)
@@ -177,6 +182,29 @@ def _cuda_problem() -> str:
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} sees no CUDA device"
     return "" if torch.distributed.is_nccl_available() else f"torch {torch.__version__} has no NCCL"
+
+
+def notifiers(settings: Settings) -> Finding:
+    """Loaded as the services do, in a process of their own: it is the operator's code, and needs Airflow."""
+    if not settings.notifiers:
+        return Finding(check="notifiers", verdict=Verdict.OK, says="none: nobody is told how jobs end")
+    with TemporaryDirectory() as home:  # Airflow writes its configuration where there is none
+        environment = {**service_environment(settings, os.environ), "AIRFLOW_HOME": home}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", NOTIFIERS], env=environment, cwd=home, capture_output=True, text=True,
+                timeout=LOAD_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            says = f"loading {settings.notifiers} took more than {LOAD_SECONDS:g} s"
+            return Finding(check="notifiers", verdict=Verdict.FAIL, says=says, do="see what its modules do on import")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return Finding(
+            check="notifiers", verdict=Verdict.FAIL, says=last,
+            do="mend ELASTIC_NOTIFIERS or what it names, then elastic up --restart: it is told nothing until then",
+        )  # fmt: skip
+    return Finding(check="notifiers", verdict=Verdict.OK, says=done.stdout.strip().splitlines()[-1])
 
 
 def ports(settings: Settings, stack: Stack, running: bool) -> Finding:

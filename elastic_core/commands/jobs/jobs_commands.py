@@ -30,6 +30,7 @@ from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
 from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.outlook.at_risk import budget_words, deadline_words
 from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import CancelOutcome, JobStatus, SegmentStatus, SubmissionState
 from elastic_core.settings import Settings
@@ -295,6 +296,8 @@ def _print_facts(job: JobStatus) -> None:
         "set": job.changes.words,
         "code": code_of(job.results).words,
         "spent": cost_words(job),
+        "budget": budget_words(job, time.time()),
+        "deadline": deadline_words(job, time.time()),
         "submitted": _time(job.submitted_at) + (f" by {job.submitted_by}" if job.submitted_by else ""),
         "finished": _time(job.finished_at),
         "results": json.dumps(job.results) if job.results else "",

@@ -1,17 +1,19 @@
 """What a decision may know from measurements: step times per configuration, gradient noise, times and resizes so far.
 
 Defined in `snapshot.job_reports` and `snapshot.past`, and held to it by a test. Here all of it is summed up in SQL,
-over the latest observations only, so that a long job costs no more than a short one.
+over the latest observations only, so that a long job costs no more than a short one. `best_known` is for whoever asks
+whether a job that has no speed of its own now, since it waits, can still be done in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import text
 
 from elastic_core.control.ledger.database import Tx
-from elastic_core.domain import Layout, PlacedSpeed, ProfilePoint, from_json
+from elastic_core.domain import Layout, Limits, PlacedSpeed, ProfilePoint, from_json
 from elastic_core.snapshot.job_reports import NOISE_WINDOW, QUARTILE, RECENT, as_placed_speeds, as_profile
 from elastic_core.snapshot.past import Past
 
@@ -109,6 +111,100 @@ PAST = text(f"""
                AS restart_seconds
     FROM priced GROUP BY job_id
 """)
+
+# Median samples per second of each lease, and what its slots cost an hour, over the latest reports of each job.
+SPEEDS = text("""
+    SELECT told.job_id, told.num_slots, told.type, told.speed, coalesce((
+        SELECT sum(n.price_per_slot_hour)
+        FROM lease_slots h JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
+        WHERE h.epoch = told.epoch), 0) AS rate
+    FROM (
+        SELECT o.job_id, o.epoch, o.num_slots, o.type,
+               percentile_cont(0.5) WITHIN GROUP (ORDER BY o.samples_per_second) AS speed
+        FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM observations
+            WHERE job_id = wanted.id AND samples_per_second > 0 AND samples_per_second < 'Infinity'
+            ORDER BY id DESC LIMIT :recent
+        ) AS o
+        GROUP BY o.job_id, o.epoch, o.num_slots, o.type
+    ) AS told
+""")
+
+# Among the newest leases: looking through all jobs would take longer with every one that there ever was.
+OF_TASKS = text("""
+    SELECT task, id FROM (
+        SELECT j.id, j.spec ->> 'entry_point' AS task,
+               row_number() OVER (PARTITION BY j.spec ->> 'entry_point' ORDER BY l.epoch DESC) AS place
+        FROM (
+            SELECT job_id, max(epoch) AS epoch
+            FROM (SELECT job_id, epoch FROM leases ORDER BY epoch DESC LIMIT :leases) AS newest GROUP BY job_id
+        ) AS l
+        JOIN jobs j ON j.id = l.job_id WHERE j.spec ->> 'entry_point' = ANY (CAST(:tasks AS text[]))
+    ) AS of_task
+    WHERE place <= :most
+""")
+NEWEST_LEASES, JOBS_OF_TASK = 2000, 8  # that a task's speeds are looked for among, and that tell them
+
+
+@dataclass(frozen=True, slots=True)
+class BestKnown:
+    """The most `samples_per_second` that was measured, and the least `money_per_sample`: 0.0 without prices."""
+
+    samples_per_second: float
+    money_per_sample: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Speed:
+    num_slots: int
+    type: str
+    speed: float
+    rate: float
+
+    def fits(self, limits: Limits) -> bool:
+        """The job may have such slots. Of one with parameter servers reports count those as well."""
+        most = limits.max_slots if limits.servers is None else self.num_slots
+        return limits.min_slots <= self.num_slots <= most and (not limits.types or self.type in limits.types)
+
+
+def best_known(tx: Tx, wanted: Mapping[str, tuple[str, Limits]]) -> dict[str, BestKnown]:
+    """By job, of `wanted` (its task and its limits): what it measured itself, else what the last jobs of its task did
+    on slots that it may have. Absent where nothing was measured."""
+    if not wanted:
+        return {}
+    own = _speeds_of(tx, list(wanted))
+    tasks = sorted({task for job_id, (task, _) in wanted.items() if job_id not in own})
+    of_task: dict[str, list[str]] = {}
+    if tasks:
+        asked = {"tasks": tasks, "leases": NEWEST_LEASES, "most": JOBS_OF_TASK}
+        for task, job_id in tx.session.execute(OF_TASKS, asked):
+            of_task.setdefault(task, []).append(job_id)
+    others = _speeds_of(tx, [job_id for job_ids in of_task.values() for job_id in job_ids])
+    found = {}
+    for job_id, (task, limits) in wanted.items():
+        like = [speed for other in of_task.get(task, ()) for speed in others.get(other, ()) if speed.fits(limits)]
+        best = _best(own.get(job_id, like))
+        if best is not None:
+            found[job_id] = best
+    return found
+
+
+def _speeds_of(tx: Tx, job_ids: Sequence[str]) -> dict[str, list[_Speed]]:
+    if not job_ids:
+        return {}
+    found: dict[str, list[_Speed]] = {}
+    for job_id, *speed in tx.session.execute(SPEEDS, {"jobs": list(job_ids), "recent": RECENT}):
+        found.setdefault(job_id, []).append(_Speed(*speed))
+    return found
+
+
+def _best(speeds: Iterable[_Speed]) -> BestKnown | None:
+    speeds = list(speeds)
+    if not speeds:
+        return None
+    cheapest = min(known.rate / (3600.0 * known.speed) for known in speeds)
+    return BestKnown(max(known.speed for known in speeds), cheapest)
 
 
 def profiles(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, tuple[ProfilePoint, ...]]:

@@ -13,6 +13,7 @@ from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.money import slot_prices, spent
+from elastic_core.control.ledger.profiles import BestKnown, best_known
 from elastic_core.control.ledger.tables import (
     CheckpointRow,
     HeartbeatRow,
@@ -202,6 +203,8 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
         _speeds(tx, epochs),
         forecast_rows.latest(tx, [j.id for j in jobs if j.state == JobState.ACTIVE]),
     )
+    unmeasured = [job for job in jobs if _aims(job) and not (job.id in leases and speeds.get(leases[job.id].epoch))]
+    known = best_known(tx, {job.id: (spec_of(job).entry_point, limits_in_force(job)) for job in unmeasured})
     prices = slot_prices(tx)
     paid, restores, exchanges = spent(tx, ids), last_restores(tx, ids), last_exchanges(tx, ids)
     statuses = []
@@ -222,11 +225,17 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
                 paid.get(job.id, 0.0),
                 restores.get(job.id, {}),
                 exchanges.get(job.id),
+                known.get(job.id),
                 prices,
                 tx.now,
             )
         )
     return statuses
+
+
+def _aims(job: JobRow) -> bool:
+    """An active job that may miss something."""
+    return job.state == JobState.ACTIVE and (job.spec.get("deadline") is not None or job.spec.get("budget") is not None)
 
 
 def job_status(tx: Tx, job: JobRow) -> JobStatus:
@@ -236,7 +245,8 @@ def job_status(tx: Tx, job: JobRow) -> JobStatus:
 def _job_status(
     job: JobRow, segment: SegmentRow, lease: LeaseRow | None, head: CheckpointRow | None,
     beat: HeartbeatRow | None, target: TargetRow | None, speed: float | None, forecast: Forecast | None, paid: float,
-    restore: Mapping[str, float], exchange: ExchangeChoice | None, prices: Mapping[str, float], now: float,
+    restore: Mapping[str, float], exchange: ExchangeChoice | None, known: BestKnown | None,
+    prices: Mapping[str, float], now: float,
 ) -> JobStatus:  # fmt: skip
     # Of the live lease, what is not committed yet is shown, too.
     last = beat if beat is not None and (head is None or beat.step > head.step) else head
@@ -281,6 +291,8 @@ def _job_status(
         price_per_hour=rate,
         expected_cost=paid + rate * seconds_left / 3600 if rate and seconds_left is not None else None,
         samples_per_second=speed,
+        seconds_at_best=_seconds_at_best(left, done, forecast, known) if _aims(job) and seconds_left is None else None,
+        cost_at_least=_cost_at_least(paid, left, known) if _aims(job) else None,
         placed=placed,
         last_restore=restore,
         exchange=exchange,
@@ -310,6 +322,19 @@ def _seconds_left(left: int, speed: float | None, forecast: Forecast | None, now
     if forecast is not None and forecast.finish_at is not None and forecast.finish_at[1] > now:
         return forecast.finish_at[1] - now
     return left / speed if speed else None
+
+
+def _seconds_at_best(left: int, done: int, forecast: Forecast | None, known: BestKnown | None) -> float | None:
+    """That a job without a speed of now needs once it trains: as long as its last forecast gave to the same part of the
+    work, if that named a time; else `left` samples at the best speed that is known."""
+    if forecast is not None and forecast.finish_at is not None and forecast.work_left[1] > 0:
+        part = forecast.work_left_at(done)[1] / forecast.work_left[1]
+        return part * (forecast.finish_at[1] - forecast.at)
+    return left / known.samples_per_second if known is not None else None
+
+
+def _cost_at_least(paid: float, left: int, known: BestKnown | None) -> float | None:
+    return paid + left * known.money_per_sample if known is not None and known.money_per_sample else None
 
 
 def _why(segment: SegmentRow, target: TargetRow | None, pause: Pause | None) -> str:

@@ -13,18 +13,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.tables import NodeRow
+from elastic_core.control.ledger.tables import JobRow, NodeRow
+from elastic_core.control.ledger.views import job_statuses
 from elastic_core.control.metrics import metric_families as families
 from elastic_core.control.metrics.metric_families import FAMILIES, Family, Kind
 from elastic_core.control.metrics.standing import Sample, queues, standing
 from elastic_core.control.metrics.tallies import Key, Tallies
+from elastic_core.domain import JobState
+from elastic_core.protocol.outlook.at_risk import Risk, risks
 
 KEEP_SECONDS = 5.0
 FORECAST_SECONDS, FORECAST_JOBS = 60.0, 1000  # graded forecasts are read so often, of so many jobs
+RISK_SECONDS = 30.0  # which jobs are at risk is looked up so often
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RESIZE_KINDS = ("in_place", "restart", "retry")
 
@@ -38,6 +42,7 @@ class Meter:
         self._tallies = Tallies()
         self._page: tuple[float, bytes] | None = None
         self._forecasts: tuple[float, list[Sample]] | None = None
+        self._at_risk: tuple[float, list[Sample]] | None = None
 
     def page(self) -> bytes:
         """In Prometheus' text format (`CONTENT_TYPE`). Raises `InfrastructureError` where the ledger is away."""
@@ -51,7 +56,9 @@ class Meter:
         samples = self._ledger.read(lambda tx: [*standing(tx), *self._sums(tx)])
         if self._forecasts is None or now - self._forecasts[0] >= FORECAST_SECONDS:
             self._forecasts = now, self._ledger.read(_forecasts)
-        samples += [*self._forecasts[1], (families.READ_SECONDS, (), time.monotonic() - now)]
+        if self._at_risk is None or now - self._at_risk[0] >= RISK_SECONDS:
+            self._at_risk = now, self._ledger.read(_at_risk)
+        samples += [*self._forecasts[1], *self._at_risk[1], (families.READ_SECONDS, (), time.monotonic() - now)]
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Told(samples))
         return generate_latest(registry)
@@ -107,6 +114,13 @@ def _forecasts(tx: Tx) -> list[Sample]:
         if of_stage.coverage is not None:
             samples.append((families.FORECAST_COVERAGE, labels, of_stage.coverage))
     return samples
+
+
+def _at_risk(tx: Tx) -> list[Sample]:
+    aims = or_(JobRow.spec["deadline"].astext.is_not(None), JobRow.spec["budget"].astext.is_not(None))
+    jobs = job_statuses(tx, list(tx.session.scalars(select(JobRow).where(JobRow.state == JobState.ACTIVE, aims))))
+    at_risk = [risk for job in jobs for risk in risks(job, tx.now)]
+    return [(families.AT_RISK, (risk.value,), float(at_risk.count(risk))) for risk in Risk]
 
 
 class _Told(Collector):

@@ -38,6 +38,9 @@ JOBS = Family("elastic_jobs", Kind.GAUGE, "Active jobs: created, waiting, paused
 LONGEST_WAIT = Family("elastic_queue_longest_wait_seconds", Kind.GAUGE,
                       "How long the job that waits longest has waited for slots.", ("queue",))  # fmt: skip
 ENDED = Family("elastic_jobs_ended", Kind.GAUGE, "Jobs that are over; one that is revived is not.", ("state",))
+AT_RISK = Family("elastic_jobs_at_risk", Kind.GAUGE,
+                 "Active jobs that are expected to miss their deadline, or to exceed their budget.",
+                 ("kind",))  # fmt: skip
 SLOTS = Family("elastic_slots", Kind.GAUGE, "Slots: held, idle, set_aside, away (of nodes that are not there).",
                ("type", "state"))  # fmt: skip
 DECISIONS = Family("elastic_decisions", Kind.COUNTER, "Decisions ever made.")
@@ -81,7 +84,7 @@ COST_RATE = Family("elastic_cost_per_hour", Kind.GAUGE, "What the slots that are
 READ_SECONDS = Family("elastic_metrics_read_seconds", Kind.GAUGE, "How long reading these from the ledger took.")
 
 FAMILIES = (
-    JOBS, LONGEST_WAIT, ENDED, SLOTS, DECISIONS, DECISION_SECONDS, DECISION_FAILURES, RESIZES, RESIZE_SECONDS,
-    SLOT_SECONDS, TRAINED_SECONDS, THROUGHPUT, GOODPUT, CHECKPOINTS, CHECKPOINT_SECONDS, CHECKPOINT_BYTES,
-    HEARTBEAT_AGE, LEASE_SECONDS, FORECAST_ERROR, FORECAST_COVERAGE, COST, COST_RATE, READ_SECONDS,
+    JOBS, LONGEST_WAIT, ENDED, AT_RISK, SLOTS, DECISIONS, DECISION_SECONDS, DECISION_FAILURES, RESIZES,
+    RESIZE_SECONDS, SLOT_SECONDS, TRAINED_SECONDS, THROUGHPUT, GOODPUT, CHECKPOINTS, CHECKPOINT_SECONDS,
+    CHECKPOINT_BYTES, HEARTBEAT_AGE, LEASE_SECONDS, FORECAST_ERROR, FORECAST_COVERAGE, COST, COST_RATE, READ_SECONDS,
 )  # fmt: skip

@@ -35,7 +35,11 @@ class ElasticHook(BaseHook):
         self.conn_id = conn_id
 
     def get_conn(self) -> HttpControl:
-        return _control(self.conn_id, self.get_connection(self.conn_id), TASK_PATIENCE_SECONDS)
+        return self.connected(TASK_PATIENCE_SECONDS)
+
+    def connected(self, patience_seconds: float) -> HttpControl:
+        """`patience_seconds`: of one call while the API is away."""
+        return _control(self.conn_id, self.get_connection(self.conn_id), patience_seconds)
 
     async def aget_conn(self) -> HttpControl:
         return _control(self.conn_id, await self.aget_connection(self.conn_id), TRIGGER_PATIENCE_SECONDS)

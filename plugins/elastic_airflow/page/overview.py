@@ -15,6 +15,7 @@ from elastic_core.domain import AUTO, Allocation, JobState, JobView, SegmentStat
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
+from elastic_core.protocol.outlook.at_risk import is_late, risks
 from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
@@ -62,7 +63,7 @@ class JobShown(Shown):
     finished_at: float | None
     waiting_since: float | None
     deadline: float | None
-    late: bool  # it will miss its deadline at the present speed, or has
+    late: bool  # it will miss its deadline, or has
     step: int
     done_samples: int
     total_samples: int
@@ -80,6 +81,7 @@ class JobShown(Shown):
     spent: float  # in the currency of the nodes' prices
     cost: str  # the same in words, with what it is expected to be in all; empty where nothing costs anything
     budget: float | None
+    at_risk: tuple[str, ...]  # why an active job is expected to miss its deadline, or to exceed its budget
     stages: str  # of a placed job: which layers run on which slots
     placement: str  # what was predicted of them, and measured
     forecast: ForecastShown | None  # of an active job
@@ -228,7 +230,7 @@ def job_shown(
         finished_at=job.finished_at,
         waiting_since=(view.waiting_since if view and waits else None),
         deadline=deadline,
-        late=deadline is not None and (job.finished_at or now + (job.seconds_left or 0.0)) > deadline,
+        late=is_late(job, now),
         step=job.step,
         done_samples=job.done_samples,
         total_samples=job.total_samples,
@@ -248,6 +250,7 @@ def job_shown(
         stages=stages_words(job),
         placement=figures_words(job),
         budget=spec.budget,
+        at_risk=tuple(risks(job, now).values()),
         forecast=forecast_shown(job, now),
         hindsight=hindsight_shown(job),
         num_resizes=view.num_resizes if view else _resizes(segments),

@@ -23,6 +23,7 @@ from airflow.sdk import (
     chain,
 )
 
+from elastic_airflow.notifications.run_callbacks import callbacks
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.retraining.data_snapshot import Snapshot, SnapshotOperator
 from elastic_airflow.retraining.drift_check import Drift, DriftOperator, RememberDataOperator
@@ -64,7 +65,8 @@ def retraining_dag(
     :param alpha: it also has to be better by more than chance, at this level (e.g. 0.05), on the held-out samples one
         by one, of which the task's `evaluate_each` gives a figure. None: that is not asked.
     :param approval: a person has to approve in Airflow before a better model becomes champion.
-    :param notifiers: told when a run ends, well or badly.
+    :param notifiers: told when a run ends, well or badly; their context has a `notifications.job_news.JobNews` as
+        `elastic`.
     :param dag_arguments: of Airflow's `DAG`.
 
     Raises `ValueError` for arguments that do not go together.
@@ -83,9 +85,7 @@ def retraining_dag(
         schedule=_schedule(cron, timezone, assets, by_interval),
         params={"spec": _spec_param(), "start_from": _start_param(start_from)},
         render_template_as_native_obj=True,
-        on_success_callback=list(notifiers) or None,
-        on_failure_callback=list(notifiers) or None,
-        **{"catchup": False, "max_active_runs": 1, "tags": ["elastic"], **dag_arguments},
+        **{**callbacks(notifiers), "catchup": False, "max_active_runs": 1, "tags": ["elastic"], **dag_arguments},
     )
     with dag:
         _tasks(spec, drift, data, margin, alpha, approval, by_interval)

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from elastic_airflow.access.behalf import who_marked, who_started
 from elastic_airflow.access.driver import driver_of, end_driver
 from elastic_airflow.access.retries import cleared
-from elastic_airflow.names import DRIVER, RUN
+from elastic_airflow.names import DRIVER, JOB, RUN
 from elastic_airflow.operators import ElasticOperator, default_job_id
 from elastic_airflow.outcomes import job_summary
 from elastic_airflow.triggers import JobTrigger
@@ -60,6 +60,7 @@ class DriveJobOperator(ElasticOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         control = self.control()
         job = record_job(control, context, self.spec, self.job_id, self.warm_start)
+        context["ti"].xcom_push(key=JOB, value=job.job_id)
         job = self._record_driver(control, job, context["ti"])
         return self._drive(control, job)
 

@@ -12,6 +12,8 @@ from elastic_airflow.access import dag_runs
 from elastic_airflow.access.behalf import who_marked
 from elastic_airflow.access.driver import end_driver
 from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG
+from elastic_airflow.notifications.notifier_setting import usable_notifiers
+from elastic_airflow.notifications.risk_notices import tell_of_risks
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.tasks.drive_job import note_run, record_job
 from elastic_core.domain import JobState, SegmentState
@@ -191,7 +193,18 @@ class ReconcileOperator(ElasticOperator):
             self.log.info("%s", action)
         sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
         self._refit(control, settings)
-        return actions
+        return actions + self._tell_of_risks(control, settings, context)
+
+    def _tell_of_risks(self, control: HttpControl, settings: Settings, context: Any) -> list[str]:
+        """Last, and whatever fails here harms nothing of what has to agree."""
+        try:
+            told = tell_of_risks(control, usable_notifiers(settings, self.log), context, self.log)
+        except Exception:
+            self.log.exception("jobs at risk could not be told of; the next minute tries again")
+            return []
+        for words in told:
+            self.log.info("%s", words)
+        return told
 
     def _refit(self, control: HttpControl, settings: Settings) -> None:
         """Predictors may fail: what has to agree again does so without them."""

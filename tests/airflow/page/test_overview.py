@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from elastic_airflow.page.overview import restored_words
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from elastic_airflow.page.overview import job_shown, restored_words
+from elastic_core.settings import Settings
+from tests.builders import FACTS, FakeClock, Life, a_control, a_spec, an_observation
 
 
 def test_where_a_jobs_state_came_from_is_said_by_source_and_with_its_time() -> None:
@@ -15,3 +21,24 @@ def test_where_a_jobs_state_came_from_is_said_by_source_and_with_its_time() -> N
     }
     assert restored_words(timings) == "12.0 MiB kept in place, 1.5 KiB from processes of the same host, in 0.31 s"
     assert restored_words({}) == ""
+
+
+def test_a_job_that_waits_is_late_if_it_would_be_from_now_on(pool_url: str, tmp_path: Path) -> None:
+    """Half an hour of work, five minutes until its deadline, and no slots."""
+    clock = FakeClock(1_800_000_000.0)
+    with closing(a_control(pool_url, tmp_path, clock)) as plane:
+        plane.submit("runs", a_spec(slots=(4, 4)), FACTS)
+        order = Life(plane, plane.trainer, "runs").start()
+        plane.trainer(order.token).observe([an_observation(1, order, samples_per_second=10_000 / 1800.0)])
+        for job_id, seconds in (("late", 300.0), ("in-time", 3600.0)):
+            deadline = datetime.fromtimestamp(clock.now + seconds, UTC).isoformat()
+            plane.submit(job_id, a_spec(slots=(4, 4), deadline=deadline), FACTS)
+        shown = {
+            job.job_id: job_shown(job, [], None, Settings(home=tmp_path), clock.now)
+            for job in plane.jobs(active_only=True)
+        }
+    assert (shown["late"].slots, shown["late"].late) == (0, True)
+    assert shown["late"].at_risk == (
+        "it needs 30 min at the best speed known, once it has slots, and its deadline is in 5 min",
+    )
+    assert (shown["in-time"].late, shown["in-time"].at_risk) == (False, ())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from elastic_core.train.data.batches import DataPlan
 from elastic_core.train.data.data_state import DataState
 from tests.builders import (
     FACTS,
+    FakeClock,
     FakeJobRuns,
     Life,
     a_cluster,
@@ -271,3 +275,15 @@ def test_an_audit_proves_a_prefix_and_exits_with_1_for_anything_else(control: Le
     refuted = elastic("audit", "job-a", "--store", store_url)
     assert refuted.exit_code == 1
     assert "not the first of the data order" in refuted.stdout.replace("\n", " ")
+
+
+def test_a_job_is_shown_with_its_deadline_and_whether_it_is_at_risk(control: LedgerControl, clock: FakeClock) -> None:
+    now = time.time()
+    clock.now = now
+    for job_id, seconds in (("late", -3600.0), ("in-time", 3600.0)):
+        deadline = datetime.fromtimestamp(now + seconds, UTC).isoformat()
+        control.submit(job_id, a_spec(deadline=deadline), FACTS)
+    lines = {job_id: elastic("show", job_id).stdout.splitlines() for job_id in ("late", "in-time")}
+    (late,), (in_time,) = ([line for line in shown if line.startswith("deadline")] for shown in lines.values())
+    assert re.search(r"ago; at risk: its deadline passed (60 min|1 h 0\d min) ago$", late)
+    assert re.search(r", in (59|60) min$", in_time)

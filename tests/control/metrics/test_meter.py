@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,6 +23,7 @@ Labels = dict[str, str]
 def unkept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter_module, "KEEP_SECONDS", 0.0)
     monkeypatch.setattr(meter_module, "FORECAST_SECONDS", 0.0)
+    monkeypatch.setattr(meter_module, "RISK_SECONDS", 0.0)
 
 
 def told(meter: Meter) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -66,6 +68,23 @@ def test_jobs_are_counted_by_queue_and_by_what_they_do(
     control.cancel("job-d", "enough")
     assert value("elastic_jobs_ended", state="cancelled") == 1
     assert value("elastic_jobs_ended", state="failed") == 0
+
+
+def test_active_jobs_at_risk_are_counted_by_what_they_may_miss(
+    control: LedgerControl, clock: FakeClock, value: Callable[..., float]
+) -> None:
+    clock.now = 1_800_000_000.0  # deadlines lie after the year 2000
+    deadline = datetime.fromtimestamp(clock.now + 60.0, UTC).isoformat()
+    control.set_cluster(PRICED)
+    for name, aim in (("job-a", {"deadline": deadline}), ("job-b", {"budget": 1.0}), ("job-c", {})):
+        control.submit(name, a_spec(slots=(2, 2), **aim), FACTS)
+    assert value("elastic_jobs_at_risk", kind="deadline") == value("elastic_jobs_at_risk", kind="budget") == 0
+    for name in ("job-a", "job-b"):
+        Life(control, control.trainer, name).start()
+    clock.advance(3600.0)
+    assert value("elastic_jobs_at_risk", kind="deadline") == value("elastic_jobs_at_risk", kind="budget") == 1
+    control.cancel("job-a", "too late")
+    assert value("elastic_jobs_at_risk", kind="deadline") == 0
 
 
 def test_slots_are_held_idle_set_aside_or_away(control: LedgerControl, value: Callable[..., float]) -> None:

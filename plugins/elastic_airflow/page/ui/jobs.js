@@ -107,6 +107,7 @@ function facts(job, now) {
   add("Submitted by", job.submitted_by ?? "");
   if (job.priority) add("Priority", String(job.priority));
   if (job.deadline) add("Deadline", deadline(job, now), job.late ? "late" : "");
+  for (const why of job.at_risk) add("At risk", why, "late");
   for (const [name, value] of Object.entries(job.evaluation)) add(heldOut(name), measure(value));
   add("Model", job.model ?? "");
   return list;
