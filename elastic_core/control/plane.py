@@ -19,8 +19,8 @@ from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
 from elastic_core.control.metrics.meter import Meter
 from elastic_core.control.scheduling import chosen_policy
-from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
-from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
+from elastic_core.control.scheduling.allocator import Allocator, Replay, recorded, replay
+from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, InAThread, at_once
 from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.teams import audit_trail
@@ -72,15 +72,17 @@ class LedgerControl(JobActions):
 
     `runs` starts the runs that take care of jobs; without it `start_job` says that it cannot. `decider` asks policies,
     by default in this process; `aside` is given decisions that nobody has to wait for, and by default makes them at
-    once. `open_control` has a process for the one and a thread for the other.
+    once. `replays` is asked where somebody wants a decision made again, which must not hold up those of now.
+    `open_control` has a process for the one, a thread for the other, and another process for the third.
     """
 
     def __init__(
         self, ledger: Ledger, settings: Settings, trainer_secret: bytes | KeyFile, runs: JobRuns | None = None,
-        decider: Decider | None = None, aside: Aside = at_once,
+        decider: Decider | None = None, aside: Aside = at_once, replays: Decider | None = None,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self.aside = aside
+        self._replays = replays or DecidesHere()
         self._runs = runs
         self._tokens = TrainerTokens(trainer_secret)
         self._lately = SeenLately(settings)
@@ -97,6 +99,7 @@ class LedgerControl(JobActions):
 
     def close(self) -> None:
         self.allocator.close()
+        self._replays.close()
         self._ledger.close()
 
     def acting(self, caller: Caller | None) -> LedgerControl:
@@ -307,8 +310,9 @@ class LedgerControl(JobActions):
         return self._ledger.read(lambda tx: reads.explain(tx, job_id))
 
     def replay(self, decision_id: int) -> Replay:
-        """Make a recorded decision again from its inputs."""
-        return self._ledger.read(lambda tx: replay(tx, decision_id))
+        """Make a recorded decision again from its inputs. Raises `NoAnswer` where its policy takes too long."""
+        found = self._ledger.read(lambda tx: recorded(tx, decision_id))
+        return replay(found, self._replays)
 
     def history(self, limit: int) -> list[PastJob]:
         """The last `limit` jobs to be submitted, whatever became of them, the oldest first."""
@@ -343,10 +347,10 @@ def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerContr
     try:
         ledger.check()
         secret = KeyFile(settings.secret_file("trainer"))
-        policies = PolicyProcess(settings.decide_seconds, settings.decide_memory_mb)
+        policies, replays = (PolicyProcess(settings.decide_seconds, settings.decide_memory_mb) for _ in range(2))
         if runs is not None:  # an API server: it will decide, and nobody shall wait for the start of the process then
             policies.prepare()
-        return LedgerControl(ledger, settings, secret, runs, policies, InAThread())
+        return LedgerControl(ledger, settings, secret, runs, policies, InAThread(), replays)
     except ValueError as error:
         ledger.close()
         raise InfrastructureError(str(error)) from error
