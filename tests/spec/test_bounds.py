@@ -130,7 +130,7 @@ TIMES, LAYER = "placement_profile.layers.0.on.cpu", "placement_profile.layers.0"
     ],
 )
 def test_layers_that_a_user_describes_are_bounded_too(path: str, value: Any, says: str) -> None:
-    with pytest.raises(UserError, match="the job spec has [1-3] problem") as error:
+    with pytest.raises(UserError, match=r"the job spec has [1-3] problem") as error:
         parse_job_spec(changed(path, value, PLACED))
     assert says in str(error.value)
 
