@@ -46,14 +46,12 @@ def models_router(control: LedgerControl, settings: Settings, *, reads: Dependen
     @answers(ChampionMoved)
     def promote(name: str, version: str, caller: who) -> Response:
         """The version is the champion, whatever its metrics. The one before can be rolled back to."""
-        with open_registry(settings) as registry, control.acting(caller).promoting(name, version, "by hand"):
-            return json_answer(to_json(model_aliases.move_champion(registry, name, version)))
+        return json_answer(to_json(control.acting(caller).promote(name, version)))
 
     @router.post("/models/{name}/roll-back", dependencies=acting)
     @answers(ChampionMoved)
     def roll_back(name: str, to: str, caller: who) -> Response:
         """The champion of before, version `to`, is the champion again; asking twice is asking once."""
-        with open_registry(settings) as registry, control.acting(caller).promoting(name, to, "rolled back to"):
-            return json_answer(to_json(model_aliases.roll_back(registry, name, to)))
+        return json_answer(to_json(control.acting(caller).roll_back_model(name, to)))
 
     return router
