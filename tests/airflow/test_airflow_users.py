@@ -133,7 +133,7 @@ def asked(task_id: str, answered_by: str | None, run_id: str = "r1", ago: timede
     """A task of the DAG `again` that asks a person, and perhaps has the answer."""
     number, at = uuid4(), datetime.now(UTC) - ago
     task = {"id": number, "task_id": task_id, "dag_id": "again", "run_id": run_id, "map_index": -1,
-            "pool": "default_pool", "pool_slots": 1, "custom_operator_name": "", "dag_version_id": uuid4()}  # fmt: skip
+            "pool": "default_pool", "pool_slots": 1, "custom_operator_name": ""}  # fmt: skip
     answer = {"ti_id": number, "options": ["Approve", "Reject"], "subject": "Shall it?", "params": {}, "created_at": at,
               "params_input": {}, "responded_at": at if answered_by else None, "chosen_options": ["Approve"],
               "responded_by": {"id": answered_by, "name": answered_by} if answered_by else None}  # fmt: skip

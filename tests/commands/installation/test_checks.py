@@ -14,6 +14,7 @@ import pytest
 from elastic_core.commands.installation import checks
 from elastic_core.commands.installation.checks import Finding, Verdict
 from elastic_core.errors import InfrastructureError
+from elastic_core.host.network.exposed import is_exposed
 from elastic_core.services.platform import platform_stack, service_environment, service_settings
 from elastic_core.services.settings_in_force import record
 from elastic_core.settings import Settings
@@ -77,8 +78,8 @@ def test_a_cluster_file_that_is_none_is_a_failure(tmp_path: Path) -> None:
     ("address", "interface", "exposed"),
     [
         ("127.0.0.1", None, False), ("10.1.2.3", "eth0", False), ("172.31.255.1", "eth0", False),
-        ("192.168.0.7", "eth0", False), ("100.64.0.9", "eth0", False), ("169.254.3.4", "eth0", False),
-        ("fd00::7", "eth0", False), ("fe80::7", "eth0", False), ("::1", None, False),
+        ("192.168.0.7", "eth0", False), ("100.64.0.9", "eth0", False), ("10.255.255.255", "eth0", False),
+        ("fd00::7", "eth0", False), ("::1", None, False),
         ("172.32.0.1", "eth0", True), ("100.128.0.1", "eth0", True), ("8.8.8.8", "eth0", True), ("8.8.8.8", None, True),
         ("2600::1", "eth0", True), ("8.8.8.8", "wg0", False), ("8.8.8.8", "tailscale0", False),
         ("8.8.8.8", "ipsec0", False), ("8.8.8.8", "wlan0", True),
@@ -96,11 +97,17 @@ def test_nodes_that_strangers_may_hear_are_warned_of(
 
     monkeypatch.setattr("elastic_core.host.network.exposed.interface_of", interface_of)
     monkeypatch.setattr("elastic_core.host.this_machine.require_networks", lambda _spec: None)
-    nodes = [{"name": "a", "type": "cpu", "slots": 2, "address": address}, {"name": "b", "type": "cpu", "slots": 2}]
+    nodes = [{"name": "a", "type": "cpu", "slots": 2, "address": address}]
     (tmp_path / "cluster.json").write_text(json.dumps({"nodes": nodes}))
     finding = checks.cluster(Settings(cluster=tmp_path / "cluster.json"))
-    assert (finding.verdict is Verdict.WARN, f"a ({address})" in finding.says) == (exposed, exposed), finding
+    assert finding.verdict is (Verdict.WARN if exposed else Verdict.OK), finding
+    assert (f"a ({address})" in finding.says) is exposed
     assert ("encrypted overlay" in finding.do) is exposed
+
+
+def test_addresses_of_a_link_alone_are_private() -> None:
+    assert not any(is_exposed(address) for address in ("169.254.3.4", "fe80::7", "::ffff:10.0.0.7"))
+    assert is_exposed("::ffff:8.8.8.8")
 
 
 @pytest.mark.parametrize("url", ["postgresql+psycopg2://nobody@127.0.0.1:9/none"])
