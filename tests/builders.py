@@ -16,8 +16,7 @@ from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.job_runs import JobRun, JobRuns
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
-from elastic_core.protocol.records import JobFacts
-from elastic_core.protocol.rest.models import ChampionMoved
+from elastic_core.protocol.records import ChampionMoved, JobFacts
 from elastic_core.protocol.trainer import Commit, Heartbeat
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec

@@ -7,7 +7,7 @@ import typer
 from elastic_core.commands.opening import As, open_api
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
-from elastic_core.protocol.rest.models import ChampionMoved
+from elastic_core.protocol.records import ChampionMoved
 from elastic_core.settings import Settings
 from elastic_core.track.champions import model_aliases
 from elastic_core.track.champions.registry_api import open_registry

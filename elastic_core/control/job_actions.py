@@ -20,9 +20,8 @@ from elastic_core.control.transitions.cancel_many import cancel_many
 from elastic_core.domain import JobState
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.callers import Caller
-from elastic_core.protocol.champions import Champions
-from elastic_core.protocol.records import CancelOutcome, JobStatus, SegmentStatus
-from elastic_core.protocol.rest.models import ChampionMoved
+from elastic_core.protocol.job_runs import Champions
+from elastic_core.protocol.records import CancelOutcome, ChampionMoved, JobStatus, SegmentStatus
 from elastic_core.spec.bounds import LOWEST_PRIORITY
 from elastic_core.spec.job_changes import JobChanges
 

@@ -40,9 +40,8 @@ from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
 from elastic_core.protocol.callers import Caller
-from elastic_core.protocol.champions import Champions
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
-from elastic_core.protocol.job_runs import JobRuns
+from elastic_core.protocol.job_runs import Champions, JobRuns
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     AuditRecord,

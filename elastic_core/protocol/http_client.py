@@ -24,6 +24,7 @@ from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, Proces
 from elastic_core.protocol.records import (
     AuditRecord,
     CancelOutcome,
+    ChampionMoved,
     CheckpointRecord,
     Explanation,
     FinishedRun,
@@ -35,7 +36,6 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
-from elastic_core.protocol.rest.models import ChampionMoved
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.spec import ClusterSpec, JobSpec

@@ -19,6 +19,7 @@ from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, Proces
 from elastic_core.protocol.records import (
     AuditRecord,
     CancelOutcome,
+    ChampionMoved,
     CheckpointRecord,
     Explanation,
     FinishedRun,
@@ -30,7 +31,6 @@ from elastic_core.protocol.records import (
     SegmentStatus,
     Submission,
 )
-from elastic_core.protocol.rest.models import ChampionMoved
 from elastic_core.spec import ClusterSpec, JobSpec
 from elastic_core.spec.job_changes import JobChanges
 

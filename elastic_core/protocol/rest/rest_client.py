@@ -22,6 +22,7 @@ from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.records import (
     AuditRecord,
+    ChampionMoved,
     CheckpointRecord,
     DecisionListed,
     DecisionRecord,
@@ -33,7 +34,7 @@ from elastic_core.protocol.records import (
     Submission,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, DecisionReplayed, JobLog, JobPage, SortBy
-from elastic_core.protocol.rest.models import ChampionMoved, ModelListed, ModelShown
+from elastic_core.protocol.rest.models import ModelListed, ModelShown
 from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.waiting import growing

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from elastic_core.errors import Conflict, NotFound
-from elastic_core.protocol.rest.models import MOST_VERSIONS, ChampionMoved, ModelListed, ModelShown, VersionShown
+from elastic_core.protocol.records import ChampionMoved
+from elastic_core.protocol.rest.models import MOST_VERSIONS, ModelListed, ModelShown, VersionShown
 from elastic_core.protocol.service import JobRecords
 from elastic_core.track.champions.registered_versions import registered_version
 from elastic_core.track.champions.registry_api import Model, Registry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_core.protocol.rest.models import ChampionMoved
+from elastic_core.protocol.records import ChampionMoved
 from elastic_core.settings import Settings
 from elastic_core.track.champions import model_aliases
 from elastic_core.track.champions.registry_api import open_registry

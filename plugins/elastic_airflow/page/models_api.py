@@ -14,7 +14,8 @@ from elastic_core.control.rpc.api_v1 import PREFIX, answers, json_answer
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.protocol.callers import Caller
-from elastic_core.protocol.rest.models import ChampionMoved, ModelListed, ModelShown
+from elastic_core.protocol.records import ChampionMoved
+from elastic_core.protocol.rest.models import ModelListed, ModelShown
 from elastic_core.settings import Settings
 from elastic_core.track.champions import model_aliases
 from elastic_core.track.champions.registry_api import open_registry

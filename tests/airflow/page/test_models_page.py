@@ -15,7 +15,7 @@ from elastic_airflow.api_server import control_app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import Conflict, Forbidden, InfrastructureError, NotFound
 from elastic_core.protocol.callers import Caller, Way
-from elastic_core.protocol.rest.models import ChampionMoved
+from elastic_core.protocol.records import ChampionMoved
 from elastic_core.protocol.rest.rest_client import RestClient
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
