@@ -11,11 +11,12 @@ from typing import Any
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Observation
+from elastic_core.errors import NotFound
 from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.job_runs import JobRun, JobRuns
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
-from elastic_core.protocol.records import JobFacts
+from elastic_core.protocol.records import ChampionMoved, JobFacts
 from elastic_core.protocol.trainer import Commit, Heartbeat
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
@@ -74,6 +75,27 @@ def a_control(url: str, home: Path, clock: Any, runs: JobRuns | None = None, **m
     """A control plane in process, on a migrated database."""
     chosen = settings(home, **more)
     return LedgerControl(Ledger(url, chosen, clock), chosen, TRAINER_SECRET, runs)
+
+
+class KeptChampions:
+    """A registry of models in memory: which versions there are, and which of them were champions, the newest last."""
+
+    def __init__(self, **versions: tuple[str, ...]) -> None:
+        self.versions, self.champions = versions, {name: [numbers[0]] for name, numbers in versions.items()}
+
+    def promote(self, model: str, version: str) -> ChampionMoved:
+        if version not in self.versions.get(model, ()):
+            raise NotFound(f"model {model} has no version {version}")
+        before = self.champions[model][-1]
+        if before != version:
+            self.champions[model].append(version)
+        return ChampionMoved(name=model, before=before, now=version)
+
+    def roll_back(self, model: str, to: str) -> ChampionMoved:
+        before = self.champions[model][-1]
+        if before != to:
+            self.champions[model].pop()
+        return ChampionMoved(name=model, before=before, now=to)
 
 
 class FakeJobRuns:

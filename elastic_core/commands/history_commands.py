@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from elastic_core.commands.opening import operator
 from elastic_core.commands.printing import Json, print_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import FinishedRun
@@ -90,7 +91,7 @@ def _keep(settings: Settings, runs: list[FinishedRun]) -> int:
 
     control = open_control(settings)
     try:
-        new = control.import_runs(runs)
+        new = control.acting(operator()).import_runs(runs)
     finally:
         control.close()
     if new:

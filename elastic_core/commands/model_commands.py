@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from elastic_core.commands.opening import As, open_api
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
-from elastic_core.protocol.rest.models import ChampionMoved
+from elastic_core.protocol.records import ChampionMoved
 from elastic_core.settings import Settings
 from elastic_core.track.champions import model_aliases
 from elastic_core.track.champions.registry_api import open_registry
@@ -26,15 +27,17 @@ def list_models(as_json: Json = False) -> None:
 
 
 @app.command()
-def promote(model: str, version: str, as_json: Json = False) -> None:
+def promote(model: str, version: str, user: As = "", as_json: Json = False) -> None:
     """Make a version the champion, whatever its metrics. The one before can be rolled back to."""
-    _print(model_aliases.move_champion(open_registry(Settings()), model, version), as_json)
+    _print(open_api(Settings(), user).promote(model, version), as_json)
 
 
 @app.command("roll-back")
-def roll_back(model: str, as_json: Json = False) -> None:
+def roll_back(model: str, user: As = "", as_json: Json = False) -> None:
     """Make the champion of before the champion again."""
-    _print(model_aliases.roll_back(open_registry(Settings()), model), as_json)
+    with open_registry(Settings()) as registry:
+        before = model_aliases.former_champion(registry, model)
+    _print(open_api(Settings(), user).roll_back_model(model, before), as_json)
 
 
 def _print(moved: ChampionMoved, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 from elastic_core.client import connect
 from elastic_core.domain import JobState
 from elastic_core.errors import ElasticError, UserError
-from elastic_core.protocol.callers import OnBehalf, Way, at_host
+from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Way, at_host, caller_of
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.settings import Settings
 from elastic_core.state.stores.paths import MANIFEST
@@ -64,6 +64,11 @@ def open_api(settings: Settings, user: str = "") -> HttpControl:
     there is none."""
     on_behalf = OnBehalf(way=Way.CLI, user=user) if user else at_host(Way.CLI)
     return connect(settings).acting(on_behalf)
+
+
+def operator() -> Caller:
+    """The person at the host, for commands that open the ledger themselves: with all rights, and on record."""
+    return caller_of(at_host(Way.CLI), NoDirectory())
 
 
 def read_json(path: Path, what: str) -> Any:

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from elastic_core.commands.opening import operator
 from elastic_core.commands.printing import Json, print_json, print_table
-from elastic_core.errors import UserError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.mlflow_access import ADMIN
 from elastic_core.services import settings_in_force
 from elastic_core.services import stack as services
@@ -123,10 +124,27 @@ def rotate_secrets(
 ) -> None:
     """Make new signing secrets while jobs run."""
     chosen = tuple(names or SIGNING)
-    rotate(Settings(), chosen, time.time(), 0.0 if at_once else overlap_hours * 3600)
+    settings = Settings()
+    rotate(settings, chosen, time.time(), 0.0 if at_once else overlap_hours * 3600)
     until = "those before count no more" if at_once else f"those before count for {overlap_hours:g} h more"
     typer.echo(f"new: {', '.join(chosen)}; {until}")
+    _put_on_record(settings, f"{', '.join(chosen)}; {until}")
     typer.echo("Airflow's services sign with the ones before until `elastic down` and `elastic up`")
+
+
+def _put_on_record(settings: Settings, detail: str) -> None:
+    """Without a ledger it is said: secrets must be made anew all the same."""
+    from elastic_core.control.plane import open_control
+
+    try:
+        control = open_control(settings)
+    except InfrastructureError as failure:
+        typer.echo(f"`elastic audit` will not show this, since the ledger is not there: {failure}", err=True)
+        return
+    try:
+        control.acting(operator()).secrets_rotated(detail)
+    finally:
+        control.close()
 
 
 @app.command()

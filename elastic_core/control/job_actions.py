@@ -18,8 +18,10 @@ from elastic_core.control.teams.permissions import About, Action
 from elastic_core.control.transitions import lifecycle, steering
 from elastic_core.control.transitions.cancel_many import cancel_many
 from elastic_core.domain import JobState
+from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.callers import Caller
-from elastic_core.protocol.records import CancelOutcome, JobStatus, SegmentStatus
+from elastic_core.protocol.job_runs import Champions
+from elastic_core.protocol.records import CancelOutcome, ChampionMoved, JobStatus, SegmentStatus
 from elastic_core.spec.bounds import LOWEST_PRIORITY
 from elastic_core.spec.job_changes import JobChanges
 
@@ -31,6 +33,7 @@ class JobActions:
 
     _ledger: Ledger
     _caller: Caller | None
+    _champions: Champions | None  # where models' champions are kept
     allocator: Allocator
 
     def job(self, job_id: str) -> JobStatus:
@@ -90,14 +93,27 @@ class JobActions:
         self.allocator.decide_pending()
         return self.segment(segment_id)
 
+    def promote(self, model: str, version: str, reason: str = "by hand") -> ChampionMoved:
+        with self._promoting(model, version, reason) as champions:
+            return champions.promote(model, version)
+
+    def roll_back_model(self, model: str, to: str) -> ChampionMoved:
+        with self._promoting(model, to, "rolled back to") as champions:
+            return champions.roll_back(model, to)
+
     @contextmanager
-    def promoting(self, model: str, version: str, detail: str) -> Iterator[None]:
+    def _promoting(self, model: str, version: str, detail: str) -> Iterator[Champions]:
         """Around the move of a model's champion to this version, in whichever registry that is."""
+        if self._champions is None:
+            raise InfrastructureError(
+                "this control plane knows no registry of models: ask the one in Airflow's API server (`elastic status` "
+                "says where it is)"
+            )
         with audit_trail.asked(
             self._ledger, self._caller, Action.PROMOTE, lambda tx: audit_trail.of_version(tx, model, version),
             detail=detail,
         ):  # fmt: skip
-            yield
+            yield self._champions
 
     def _name(self) -> str:
         return PLATFORM if self._caller is None else self._caller.name

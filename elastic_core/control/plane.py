@@ -7,6 +7,7 @@ event. Use `open_control(settings)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from functools import partial
 from typing import Any
@@ -19,8 +20,8 @@ from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
 from elastic_core.control.metrics.meter import Meter
 from elastic_core.control.scheduling import chosen_policy
-from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
-from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
+from elastic_core.control.scheduling.allocator import Allocator, Replay, recorded, replay
+from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, InAThread, at_once
 from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.teams import audit_trail
@@ -40,7 +41,7 @@ from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
 from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
-from elastic_core.protocol.job_runs import JobRuns
+from elastic_core.protocol.job_runs import Champions, JobRuns
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     AuditRecord,
@@ -70,18 +71,22 @@ log = get_logger(__name__)
 class LedgerControl(JobActions):
     """`ServiceControl` on a ledger's database. Safe to use from many threads; several processes may have one each.
 
-    `runs` starts the runs that take care of jobs; without it `start_job` says that it cannot. `decider` asks policies,
-    by default in this process; `aside` is given decisions that nobody has to wait for, and by default makes them at
-    once. `open_control` has a process for the one and a thread for the other.
+    `runs` starts the runs that take care of jobs, `champions` keeps models' champions; without one, what needs it says
+    so. `decider` asks policies, by default in this process; `aside` is given decisions that nobody has to wait for, and
+    by default makes them at once. `replays` is asked where somebody wants a decision made again, which must not hold up
+    those of now. `open_control` has processes for the deciders, and a thread for what is aside.
     """
 
     def __init__(
         self, ledger: Ledger, settings: Settings, trainer_secret: bytes | KeyFile, runs: JobRuns | None = None,
-        decider: Decider | None = None, aside: Aside = at_once,
+        decider: Decider | None = None, aside: Aside = at_once, replays: Decider | None = None,
+        champions: Champions | None = None,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self.aside = aside
+        self._replays = replays or DecidesHere()
         self._runs = runs
+        self._champions = champions
         self._tokens = TrainerTokens(trainer_secret)
         self._lately = SeenLately(settings)
         self._started_at = self._upkept_at = ledger.clock()
@@ -97,6 +102,7 @@ class LedgerControl(JobActions):
 
     def close(self) -> None:
         self.allocator.close()
+        self._replays.close()
         self._ledger.close()
 
     def acting(self, caller: Caller | None) -> LedgerControl:
@@ -307,8 +313,9 @@ class LedgerControl(JobActions):
         return self._ledger.read(lambda tx: reads.explain(tx, job_id))
 
     def replay(self, decision_id: int) -> Replay:
-        """Make a recorded decision again from its inputs."""
-        return self._ledger.read(lambda tx: replay(tx, decision_id))
+        """Make a recorded decision again from its inputs. Raises `NoAnswer` where its policy takes too long."""
+        found = self._ledger.read(lambda tx: recorded(tx, decision_id))
+        return replay(found, self._replays)
 
     def history(self, limit: int) -> list[PastJob]:
         """The last `limit` jobs to be submitted, whatever became of them, the oldest first."""
@@ -325,7 +332,16 @@ class LedgerControl(JobActions):
 
     def import_runs(self, runs: Sequence[FinishedRun]) -> int:
         """Runs of elsewhere are learnt from beside the ledger's jobs; known ids stay as they are. How many are new."""
-        return self._ledger.write(lambda tx: finished.import_runs(tx, runs))
+        with self._recorded(Action.IMPORT, "the history", plural(len(runs), "run")):
+            return self._ledger.write(lambda tx: finished.import_runs(tx, runs))
+
+    def secrets_rotated(self, detail: str) -> None:
+        """It was done at the host, in files: to be on record with who did it."""
+        with self._recorded(Action.ROTATE, "the secrets", detail):
+            pass
+
+    def _recorded(self, action: Action, subject: str, detail: str) -> AbstractContextManager[None]:
+        return audit_trail.asked(self._ledger, self._caller, action, lambda _: About(subject=subject), detail=detail)
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:
         return self._ledger.read(lambda tx: reads.reads(tx, job_id))
@@ -336,17 +352,17 @@ def ledger_url(settings: Settings) -> str:
     return settings.ledger_url or read_secret(settings.secret_file("ledger_url")).decode()
 
 
-def open_control(settings: Settings, runs: JobRuns | None = None) -> LedgerControl:
+def open_control(settings: Settings, runs: JobRuns | None = None, champions: Champions | None = None) -> LedgerControl:
     """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet), `UserError` where it is
     a later release's."""
     ledger = Ledger(ledger_url(settings), settings, SteadyClock(settings.home.absolute()))
     try:
         ledger.check()
         secret = KeyFile(settings.secret_file("trainer"))
-        policies = PolicyProcess(settings.decide_seconds, settings.decide_memory_mb)
+        policies, replays = (PolicyProcess(settings.decide_seconds, settings.decide_memory_mb) for _ in range(2))
         if runs is not None:  # an API server: it will decide, and nobody shall wait for the start of the process then
             policies.prepare()
-        return LedgerControl(ledger, settings, secret, runs, policies, InAThread())
+        return LedgerControl(ledger, settings, secret, runs, policies, InAThread(), replays, champions)
     except ValueError as error:
         ledger.close()
         raise InfrastructureError(str(error)) from error

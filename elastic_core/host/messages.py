@@ -197,7 +197,7 @@ class GroupStop(Message):
 
     FILE = "stop.json"
     grace_seconds: float
-    kill_at: float  # Unix time of the end of the grace
+    kill_at: float  # end of the grace, by `SteadyClock`
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import shutil
 import signal
-import time
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.messages import (
@@ -23,6 +22,7 @@ from elastic_core.host.messages import (
 )
 from elastic_core.host.process import kill_marked
 from elastic_core.host.rundir import RUN_DIR, RunDir
+from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.launch.exit_classification import log_tail
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.worker_logs.parts import LogPart, read_part
@@ -80,13 +80,16 @@ class GroupFolders:
     def stop(self, origin_epoch: int, grace_seconds: float) -> None:
         """As the contract says, without waiting: the agent keeps the time. Later calls may shorten the grace.
 
+        When the grace ends goes by the ledger's clock: setting the host's neither ends a last checkpoint nor spares an
+        agent that hangs.
+
         On a dead group whose agent still tries to deliver its report, it ends the agent.
         """
         folder = RunDir.of(self.home, origin_epoch)
         agent = folder.read(AgentProcess)
         if agent is None:
             return
-        request, now = folder.read(GroupStop), time.time()
+        request, now = folder.read(GroupStop), SteadyClock(self.home)()
         if request and now > request.kill_at + STUCK_SECONDS:
             agent.process.send(signal.SIGKILL)  # stopped or wedged itself; its workers die with it
             return

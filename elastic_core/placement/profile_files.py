@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from elastic_core.domain import LayerTimes
 from elastic_core.errors import UserError
 from elastic_core.placement.placement_problem import Layer, PlacementProblem, ResourceType
-from elastic_core.spec.layer_profiles import FROZEN, MOST_LAYERS, MOST_TYPES, LayerProfile, TypeTraits
+from elastic_core.spec.layer_profiles import FROZEN, MOST_LAYERS, MOST_TYPES, Edges, LayerProfile, TypeTraits
 from elastic_core.spec.problems import parse
 from elastic_core.text import did_you_mean
 
@@ -34,7 +34,7 @@ class PlacementProfile(BaseModel):
     floor: float = Field(default=0.0, ge=0, description="samples a second that are wanted at least; 0: none")
     types: tuple[TypeProfile, ...] = Field(min_length=1, max_length=MOST_TYPES)
     layers: tuple[LayerProfile, ...] = Field(min_length=1, max_length=MOST_LAYERS)
-    edges: tuple[tuple[str, str], ...] = Field(default=(), description="[from, to] by name; left out: a chain in order")
+    edges: Edges = Field(default=(), description="[from, to] by name; left out: a chain in order")
 
     def problem(self) -> PlacementProblem:
         """Raises `UserError` for times that cannot be had, names that are not there, and a circle."""

@@ -49,6 +49,7 @@ class OnBehalf:
     user: str | None = None  # this user of Airflow, with no more rights than theirs
     run: tuple[str, str] | None = None  # (dag id, run id): who started that run
     marked: bool = False  # of that run: not who started it, but who marked or cleared something of it last
+    approved: str | None = None  # of that run: who answered this task of it, which asks a person
 
     def header(self) -> str:
         return json.dumps({name: value for name, value in to_json(self).items() if value})
@@ -86,6 +87,9 @@ class Users(Protocol):
     def marked(self, dag_id: str, run_id: str) -> Caller:
         """Who has marked or cleared something of a run last, by Airflow's log. `Forbidden` where it was deleted."""
 
+    def approved(self, dag_id: str, run_id: str, task_id: str) -> Caller:
+        """Who answered a task that asks a person, by Airflow's tables; where nobody did, who marked it."""
+
 
 class NoDirectory:
     """Without Airflow nobody is in a group, and a run is its DAG's."""
@@ -99,6 +103,9 @@ class NoDirectory:
     def marked(self, dag_id: str, run_id: str) -> Caller:  # noqa: ARG002 - the protocol's
         return Caller(name=UNKNOWN_USER, way=Way.AIRFLOW)
 
+    def approved(self, dag_id: str, run_id: str, task_id: str) -> Caller:  # noqa: ARG002 - the protocol's
+        return Caller(name=UNKNOWN_USER, way=Way.AIRFLOW)
+
 
 UNKNOWN_USER = "unknown user of Airflow"
 
@@ -107,6 +114,8 @@ def caller_of(on_behalf: OnBehalf, users: Users) -> Caller:
     """Raises `UserError` for one that names nobody."""
     way = on_behalf.way
     if on_behalf.run is not None:
+        if on_behalf.approved is not None:
+            return users.approved(*on_behalf.run, on_behalf.approved)
         return users.marked(*on_behalf.run) if on_behalf.marked else users.started(*on_behalf.run, way)
     if on_behalf.user is not None:
         return users.named(on_behalf.user, way)

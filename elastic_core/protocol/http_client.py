@@ -24,6 +24,7 @@ from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, Proces
 from elastic_core.protocol.records import (
     AuditRecord,
     CancelOutcome,
+    ChampionMoved,
     CheckpointRecord,
     Explanation,
     FinishedRun,
@@ -164,6 +165,14 @@ class HttpControl:
 
     def start_job(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> Submission:
         answer: Submission = self._channel.call("start_job", job_id=job_id, spec=spec, warm_start=warm_start)
+        return answer
+
+    def promote(self, model: str, version: str, reason: str = "by hand") -> ChampionMoved:
+        answer: ChampionMoved = self._channel.call("promote", model=model, version=version, reason=reason)
+        return answer
+
+    def roll_back_model(self, model: str, to: str) -> ChampionMoved:
+        answer: ChampionMoved = self._channel.call("roll_back_model", model=model, to=to)
         return answer
 
     def submission(self, job_id: str) -> Submission:

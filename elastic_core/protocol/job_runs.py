@@ -1,6 +1,7 @@
-"""The runs that take care of jobs and of their segments, as the control plane sees them: start one, look at one.
+"""What the control plane asks of others: the runs that take care of jobs and of their segments, and where models'
+champions are kept.
 
-A port: the control plane knows no Airflow, and Airflow's API server brings the implementation. A run inspects the
+Ports: it knows no Airflow and no registry, and Airflow's API server brings the implementations. A run inspects the
 task in a process of its own, records the job in the ledger, drives its segments, evaluates the model and registers it.
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from elastic_core.protocol.callers import Caller
+from elastic_core.protocol.records import ChampionMoved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +44,16 @@ class JobRuns(Protocol):
         A run that ended before its segment does its work again. Returns what was done, in words; raises
         `InfrastructureError` where runs cannot be started now.
         """
+
+
+class Champions(Protocol):
+    """A registry of models, for the control plane, which knows none. Whether somebody may is asked before.
+
+    Raises `InfrastructureError` while it is away.
+    """
+
+    def promote(self, model: str, version: str) -> ChampionMoved:
+        """The version is the champion, and the challenger no more. Raises `NotFound`."""
+
+    def roll_back(self, model: str, to: str) -> ChampionMoved:
+        """The champion of before is the champion again. Raises `Conflict` where that is not version `to`."""

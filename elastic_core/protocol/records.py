@@ -354,3 +354,12 @@ class NodeStatus:
     set_aside_at: float | None
     set_aside_by: str | None
     set_aside_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChampionMoved:
+    """The alias `champion` of a model went from one version to another."""
+
+    name: str
+    before: str | None
+    now: str

@@ -1,4 +1,4 @@
-"""What the control plane promises to operators, triggers, the CLI and the page: `ServiceControl`, in five subjects.
+"""What the control plane promises to operators, triggers, the CLI and the page: `ServiceControl`, in six subjects.
 
 Implemented in process (`control.plane`) and over HTTP (`protocol.http_client`); one contract suite runs over both. A
 caller names the smallest part that it needs. What holds for every method: what it changes is committed in the ledger
@@ -19,6 +19,7 @@ from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, Proces
 from elastic_core.protocol.records import (
     AuditRecord,
     CancelOutcome,
+    ChampionMoved,
     CheckpointRecord,
     Explanation,
     FinishedRun,
@@ -235,6 +236,19 @@ class PoolControl(Protocol):
         """These checkpoints are gone from the store. Those that were so before, or never were, are passed over."""
 
 
+class ModelControl(Protocol):
+    """Which version of a registered model is its champion; for who may act on the job that made the version."""
+
+    def promote(self, model: str, version: str, reason: str = "by hand") -> ChampionMoved:
+        """The version is the champion, whatever its metrics; asking twice is asking once. Raises `NotFound`."""
+
+    def roll_back_model(self, model: str, to: str) -> ChampionMoved:
+        """The champion of before, version `to`, is the champion again; asking twice is asking once.
+
+        Raises `Conflict` where another version is the champion of before.
+        """
+
+
 class DecisionControl(Protocol):
     """What is decided for the pool, and from what."""
 
@@ -261,5 +275,5 @@ class DecisionControl(Protocol):
         """The last decision that spoke of the job, and what it said."""
 
 
-class ServiceControl(JobControl, SegmentControl, PoolControl, DecisionControl, Protocol):
+class ServiceControl(JobControl, SegmentControl, PoolControl, ModelControl, DecisionControl, Protocol):
     """All of it, as it travels: `POST <base>/service/<method>`."""

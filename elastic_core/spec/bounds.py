@@ -19,6 +19,9 @@ MOST_SECONDS = 1e9
 MOST_KEPT = 10_000  # checkpoints
 MOST_LISTED = 1_024  # entries of a list
 MOST_CHARACTERS = 256  # of a name
+LEAST_SECONDS = 1e-9  # where seconds are divided by: less would be no number of JSON then
+LEAST_RATIO, MOST_RATIO = 1e-9, 1e9
+MOST_DATA_BYTES = 10**18  # of a model's state, of a link in a second
 
 
 def problem_of(data: Any) -> str | None:

@@ -22,7 +22,6 @@ from mlflow.exceptions import MlflowException
 
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.records import REGISTERED_VERSIONS, CheckpointRecord, JobStatus, registered_key
-from elastic_core.protocol.rest.models import ChampionMoved
 from elastic_core.protocol.service import JobControl, JobRecords
 from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
@@ -171,7 +170,7 @@ def promote_if_better(
     """Move the alias `champion` to the candidate if it is better at `metric` (`mode` "min" or "max").
 
     `margin`: better by less is not better. `hold`: the candidate gets the alias `challenger` instead, and whoever is
-    asked decides (`promote`). `test`: of the candidate against the champion that there is now; what it takes for chance
+    asked decides. `test`: of the candidate against the champion that there is now; what it takes for chance
     is not better.
 
     Both must have been measured on the same held-out data. Without `champion_metrics`, those that the champion was
@@ -205,12 +204,6 @@ def promote_if_better(
     raise InfrastructureError(
         f"The champion of {name} changed {MOST_RIVALS} times while version {version} was judged. It is tried again."
     )
-
-
-def promote(settings: Settings, name: str, version: str) -> ChampionMoved:
-    """The version is the champion from now on, and the challenger no more. Raises as `move_champion`."""
-    with open_registry(settings) as registry:
-        return move_champion(registry, name, version)
 
 
 def choose_checkpoint(checkpoints: Sequence[CheckpointRecord], job: JobStatus, which: str) -> CheckpointRecord:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.models.dagrun import DagRun
+from airflow.models.hitl import HITLDetail
 from airflow.models.log import Log
+from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
@@ -69,6 +71,17 @@ class AirflowUsers:
         if event == DELETION:
             raise Forbidden(f"run {run_id!r} of {dag_id!r} was deleted: no task of it was marked or cleared since")
         return self.named(name, Way.AIRFLOW) if name else Caller(name=UNKNOWN_USER, way=Way.AIRFLOW)
+
+    def approved(self, dag_id: str, run_id: str, task_id: str) -> Caller:
+        """Whose answer Airflow has on record with the task; of one that was marked, who marked it."""
+        asked = select(HITLDetail).join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
+        of_task = asked.where(
+            TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == task_id
+        )
+        with create_session() as session:
+            answered = session.scalar(of_task.order_by(HITLDetail.responded_at.desc()).limit(1))
+            name = answered.responded_by_user_name if answered is not None else None
+        return self.named(name, Way.AIRFLOW) if name else self.marked(dag_id, run_id)
 
     def _caller(self, name: str, way: Way, groups: frozenset[str]) -> Caller:
         every = groups | self._file.of(name)

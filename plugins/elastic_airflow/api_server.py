@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 
     from elastic_airflow.airflow_users import AirflowUsers
+    from elastic_core.control.plane import LedgerControl
+    from elastic_core.protocol.callers import Users
+    from elastic_core.protocol.tokens import KeyFile
 
+Dependency = Callable[..., Any]
 log = structlog.get_logger(__name__)
 
 MAX_WAIT_SECONDS = 15.0  # between two tries to build the control plane
@@ -112,27 +116,38 @@ def acting_user(users: AirflowUsers) -> Callable[..., Caller]:
     return acting
 
 
-def build_control_app() -> FastAPI:
-    """The control API over the ledger of the settings. Raises whatever keeps it from starting."""
-    from elastic_airflow.airflow_runs import AirflowJobRuns
-    from elastic_airflow.airflow_users import AirflowUsers
+def control_app(
+    control: LedgerControl, settings: Settings, *, service_secret: bytes | KeyFile, reads: Dependency,
+    writes: Dependency, users: Users | None = None, metrics_token: bytes | KeyFile | None = None,
+) -> FastAPI:  # fmt: skip
+    """The control API with all of its routes, those of the page and of models included; arguments as `create_app`'s."""
     from elastic_airflow.page.models_api import models_router
     from elastic_airflow.page.page_api import log_router, ui_router
-    from elastic_core.control.plane import open_control
     from elastic_core.control.rpc.api_v1 import PREFIX
     from elastic_core.control.rpc.http_api import create_app
-    from elastic_core.protocol.tokens import KeyFile
 
-    settings = Settings()
-    control = open_control(settings, runs=AirflowJobRuns())
-    secret = KeyFile(settings.secret_file("control"))
-    reads, users = user_may("GET"), AirflowUsers(settings)
-    writes = acting_user(users)
     app: FastAPI = create_app(
-        control, service_secret=secret, user_reads=reads, user_writes=writes, users=users,
-        metrics_token=KeyFile(settings.secret_file("metrics")),
+        control, service_secret=service_secret, user_reads=reads, user_writes=writes, users=users,
+        metrics_token=metrics_token,
     )  # fmt: skip
     app.include_router(ui_router(control, settings), prefix="/ui", dependencies=[Depends(reads)])
     app.include_router(log_router(control, settings), prefix=PREFIX, dependencies=[Depends(reads)])
     app.include_router(models_router(control, settings, reads=reads, writes=writes))
     return app
+
+
+def build_control_app() -> FastAPI:
+    """The control API over the ledger of the settings. Raises whatever keeps it from starting."""
+    from elastic_airflow.airflow_runs import AirflowJobRuns
+    from elastic_airflow.airflow_users import AirflowUsers
+    from elastic_core.control.plane import open_control
+    from elastic_core.protocol.tokens import KeyFile
+    from elastic_core.track.champions.registry_champions import RegistryChampions
+
+    settings = Settings()
+    control = open_control(settings, runs=AirflowJobRuns(), champions=RegistryChampions(settings))
+    users = AirflowUsers(settings)
+    return control_app(
+        control, settings, service_secret=KeyFile(settings.secret_file("control")), reads=user_may("GET"),
+        writes=acting_user(users), users=users, metrics_token=KeyFile(settings.secret_file("metrics")),
+    )  # fmt: skip

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from airflow import settings as airflow_settings
@@ -16,7 +17,9 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models import import_all_models
 from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
+from airflow.models.hitl import HITLDetail
 from airflow.models.log import Log
+from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType as By
 from fastapi import Depends, FastAPI
@@ -46,7 +49,7 @@ def tables() -> Iterator[None]:
 def empty() -> Iterator[None]:
     yield
     with create_session() as session:
-        for table in (Log, DagRun):
+        for table in (Log, HITLDetail, TaskInstance, DagRun):
             session.query(table).delete()
 
 
@@ -124,6 +127,40 @@ def test_a_run_that_the_control_plane_starts_is_read_back_as_its_callers(
     assert AirflowJobRuns().start("job-a", {}, caller)
     found = users.started("elastic_job", "job-a", Way.AIRFLOW)
     assert (found.name, found.unrestricted) == read_back
+
+
+def asked(task_id: str, answered_by: str | None, run_id: str = "r1", ago: timedelta = timedelta(seconds=5)) -> None:
+    """A task of the DAG `again` that asks a person, and perhaps has the answer."""
+    number, at = uuid4(), datetime.now(UTC) - ago
+    task = {"id": number, "task_id": task_id, "dag_id": "again", "run_id": run_id, "map_index": -1,
+            "pool": "default_pool", "pool_slots": 1, "custom_operator_name": ""}  # fmt: skip
+    answer = {"ti_id": number, "options": ["Approve", "Reject"], "subject": "Shall it?", "params": {}, "created_at": at,
+              "params_input": {}, "responded_at": at if answered_by else None, "chosen_options": ["Approve"],
+              "responded_by": {"id": answered_by, "name": answered_by} if answered_by else None}  # fmt: skip
+    with create_session() as session:
+        session.execute(insert(TaskInstance).values(task))
+        session.execute(insert(HITLDetail).values(answer))
+
+
+def test_who_approved_is_whose_answer_airflow_has_on_record_with_that_task(users: AirflowUsers) -> None:
+    a_run("r1", By.UI, "root", "again")
+    a_run("r2", By.UI, "root", "again")
+    asked("approve", "ann")
+    asked("something-else", "root")
+    asked("approve", "root", run_id="r2")
+    found = users.approved("again", "r1", "approve")
+    assert (found.name, found.way, found.groups) == ("ann", Way.AIRFLOW, {"user", "vision"})
+    assert users.approved("again", "r2", "approve").unrestricted
+
+
+def test_where_nobody_answered_it_is_who_marked_the_task(users: AirflowUsers) -> None:
+    a_run("r3", By.UI, "root", "again")
+    asked("approve", None, run_id="r3")
+    assert users.approved("again", "r3", "approve").name == UNKNOWN_USER
+    with create_session() as session:
+        session.add(Log(event="patch_task_instance", owner="ann", dag_id="again", run_id="r3"))
+    assert users.approved("again", "r3", "approve").name == "ann"
+    assert users.approved("again", "r3", "no-such-task").name == "ann"
 
 
 def test_who_marked_a_run_is_the_last_who_acted_on_it_of_late(users: AirflowUsers) -> None:

@@ -1,8 +1,10 @@
-"""A process for policies as `control.scheduling.policy_process` starts it, with policies that misbehave."""
+"""A process for policies as `control.scheduling.policy_process` starts it, with policies that misbehave; with the word
+`what-if` one that simulates, as `control.rpc.whatif` starts it."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from random import Random
 from typing import ClassVar
@@ -40,4 +42,8 @@ class Odd:
 
 if __name__ == "__main__":
     registry._POLICIES["odd"] = Odd
+    if "what-if" in sys.argv:
+        from elastic_core.control.rpc import what_if_process
+
+        what_if_process.main()
     policy_process.main()

@@ -1,17 +1,27 @@
-"""Folders of process groups do not pile up: those of groups that ended long ago go, with their logs."""
+"""Folders of process groups do not pile up: those of groups that ended long ago go, with their logs. And a stop that is
+asked for again keeps to its grace, whatever the host's clock is set to."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from elastic_core.host.messages import EXIT
+import pytest
+
+from elastic_core.host.messages import EXIT, AgentProcess, GroupStop
+from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
-from elastic_core.launch.folders import GroupFolders
+from elastic_core.host.steady_clock import SteadyClock
+from elastic_core.launch.folders import STUCK_SECONDS, GroupFolders
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from tests.builders import settings
 
-DAY = 86_400.0
+DAY, HOUR = 86_400.0, 3600.0
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 
 
 def a_group(home: Path, origin_epoch: int, ended_at: float | None) -> Path:
@@ -41,3 +51,53 @@ def test_folders_of_groups_that_ended_before_go_with_their_logs(tmp_path: Path) 
 
 def test_where_nothing_was_ever_started_there_is_nothing_to_remove(tmp_path: Path) -> None:
     assert GroupFolders(settings(tmp_path / "new")).remove_ended(before=10 * DAY) == 0
+
+
+@pytest.fixture
+def deaf_agent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The agent of group 7: a process that goes on when it is asked to end, as one does that waits for a checkpoint."""
+    folder = RunDir.of(tmp_path, 7)
+    folder.create()
+    agent = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    agent.stdout.readline()
+    known = ProcessId.of(agent.pid)
+    assert known is not None
+    folder.write(AgentProcess(known.pid, known.start_time))
+    yield agent
+    agent.kill()
+    agent.wait()
+    agent.stdout.close()
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_a_stop_that_is_repeated_after_the_clock_was_set_keeps_to_its_grace(
+    tmp_path: Path, deaf_agent: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    groups, folder = GroupFolders(settings(tmp_path)), RunDir.of(tmp_path, 7)
+    groups.stop(7, grace_seconds=60)
+    asked = folder.read(GroupStop)
+    monkeypatch.setattr(time, "time", lambda before=time.time: before() + jump)
+    groups.stop(7, grace_seconds=60)
+    again = folder.read(GroupStop)
+    assert deaf_agent.poll() is None, "its last checkpoint is being written"
+    assert asked is not None
+    assert again is not None
+    assert again.kill_at == asked.kill_at
+    assert 0 < again.grace_seconds <= 60
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_an_agent_that_hangs_is_killed_on_time_whatever_the_clock_is_set_to(
+    tmp_path: Path, deaf_agent: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    groups, folder = GroupFolders(settings(tmp_path)), RunDir.of(tmp_path, 7)
+    groups.stop(7, grace_seconds=0)
+    monkeypatch.setattr(time, "time", lambda before=time.time: before() + jump)
+    monkeypatch.setattr(time, "monotonic", lambda before=time.monotonic: before() + STUCK_SECONDS + 1)
+    monkeypatch.setattr(
+        "elastic_core.launch.folders.SteadyClock", lambda home: SteadyClock(home, steady=time.monotonic)
+    )
+    groups.stop(7, grace_seconds=0)
+    assert deaf_agent.wait(timeout=30) == -9
+    assert folder.read(GroupStop) is not None

@@ -64,7 +64,7 @@ def test_edges_make_chains_between_forks_and_joins() -> None:
 
 WRONG = [
     (changed("layers", 0, "on", "cpu", "compute_seconds", to=-1.0),
-     "layers.0.on.cpu.compute_seconds: input should be greater than 0, seen -1.0"),
+     "layers.0.on.cpu.compute_seconds: input should be greater than or equal to 0.000000001, seen -1.0"),
     (changed("layers", 1, "on", "t4", "exchange_seconds", to=-0.5), "greater than or equal to 0, seen -0.5"),
     (changed("layers", 1, "on", "t4", "alpha", to=1.5),
      "layers.1.on.t4.alpha: input should be less than or equal to 1, seen 1.5"),

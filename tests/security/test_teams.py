@@ -19,14 +19,15 @@ import pytest
 from fastapi import FastAPI, Header, HTTPException
 from fastapi.routing import APIRoute
 
+import tests.airflow_home  # noqa: F401 - before what may import Airflow
+from elastic_airflow.api_server import control_app
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.http_api import create_app
 from elastic_core.control.teams.permissions import ACTS
 from elastic_core.domain import JobState
 from elastic_core.protocol.callers import Caller, OnBehalf, Way
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.spec import QueueSpec
-from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, a_cluster, a_control, a_spec
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, KeptChampions, a_cluster, a_control, a_spec
 from tests.conftest import TestServer
 from tests.control.serving import served
 
@@ -53,6 +54,9 @@ class Directory:
     def marked(self, dag_id: str, run_id: str) -> Caller:
         return person(run_id, Way.AIRFLOW)
 
+    def approved(self, dag_id: str, run_id: str, task_id: str) -> Caller:
+        return person(run_id, Way.AIRFLOW)
+
 
 def reads(x_user: str = Header(default="")) -> None:
     if x_user not in GROUPS and x_user != "reader":
@@ -75,6 +79,8 @@ def teams_url(postgres_server: TestServer, tmp_path_factory: pytest.TempPathFact
             plane.set_cluster(a_cluster().model_copy(update={"queues": (TEAM,)}))
             for job_id, name in SUBMITTED_BY.items():
                 plane.acting(person(name, Way.REST)).submit(job_id, a_spec(queue="vision"), FACTS)
+                made = {f"of-{job_id}/1": {"uri": "ckpt/1", "metrics": {"accuracy": 0.9}, "at": 1.0}}
+                plane.record_results(job_id, {"registered_versions": made})
 
     name = f"teams_{uuid.uuid4().hex[:12]}"
     yield postgres_server.create_prepared(name, "teams", prepare).render_as_string(hide_password=False)
@@ -84,12 +90,15 @@ def teams_url(postgres_server: TestServer, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def control(teams_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
     with closing(a_control(teams_url, tmp_path, FakeClock(), FakeJobRuns())) as plane:
+        plane._champions = KeptChampions(**{f"of-{job_id}": ("1",) for job_id in SUBMITTED_BY})
         yield plane
 
 
 @pytest.fixture
 def app(control: LedgerControl) -> FastAPI:
-    return create_app(control, service_secret=CONTROL_SECRET, user_reads=reads, user_writes=writes, users=Directory())
+    return control_app(
+        control, control.settings, service_secret=CONTROL_SECRET, reads=reads, writes=writes, users=Directory()
+    )
 
 
 @pytest.fixture
@@ -125,6 +134,8 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/api/v1/jobs/{job}/revive": {},
     "/api/v1/jobs/{job}/rollback": {"checkpoint_id": 1},
     "/api/v1/jobs/{job}": {"priority": 1},  # PATCH
+    "/api/v1/models/of-{job}/versions/1/promote": {},
+    "/api/v1/models/of-{job}/roll-back?to=1": {},
     "/api/v1/nodes/node-a/set-aside": {"reason": "its fan is broken"},
     "/api/v1/nodes/node-a/take-back": {},
 }
@@ -151,7 +162,8 @@ def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
         for route in app.routes
         if isinstance(route, APIRoute) and route.path.startswith(("/ui", "/api")) and route.methods - {"GET", "HEAD"}
     }
-    parts = {"{job}__seg_0": "{segment_id}", "{job}": "{job_id}", "/new/": "/{job_id}/", "/node-a/": "/{node}/"}
+    parts = {"{job}__seg_0": "{segment_id}", "{job}": "{job_id}", "/new/": "/{job_id}/", "/node-a/": "/{node}/",
+             "/of-{job_id}/": "/{name}/", "/versions/1/": "/versions/{version}/", "?to=1": ""}  # fmt: skip
     named = set(ROUTES)
     for example, part in parts.items():
         named = {path.replace(example, part) for path in named}
@@ -199,6 +211,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "set_cluster": {"cluster": a_cluster().model_dump(mode="json")},
     "set_aside_node": {"node": "node-a", "reason": "its fan is broken"},
     "take_back_node": {"node": "node-a"},
+    "promote": {"model": "of-bens", "version": "1"},
+    "roll_back_model": {"model": "of-bens", "to": "1"},
 }
 
 
@@ -217,6 +231,7 @@ def test_a_signed_request_has_no_more_rights_than_whom_it_acts_for(client: httpx
             OnBehalf(way=Way.CLI, user=who),
             OnBehalf(way=Way.DAG, run=("a_dag", who)),
             OnBehalf(way=Way.AIRFLOW, run=("a_dag", who), marked=True),
+            OnBehalf(way=Way.AIRFLOW, run=("a_dag", who), approved="approve"),
         ):
             answer = signed(client, name, on_behalf, **ARGUMENTS[name])
             refused = "may not" in answer.text

@@ -15,6 +15,7 @@ from elastic_core.domain import from_json, to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.spec import JobSpec, bounds, parse_job_spec, total_samples
+from elastic_core.spec.layer_profiles import ModelProfile
 
 WHOLE: dict[str, Any] = {
     "name": "digits",
@@ -24,10 +25,39 @@ WHOLE: dict[str, Any] = {
     "batch": {"min": 8, "max": 64, "base": 8},
     "slots": {"min": 1, "max": 4, "types": ["cpu"]},
     "layouts": {"tensor": [1, 2], "pipeline": [1]},
+    "comm": {"algorithm": "allreduce", "allow": "exact", "warmup_steps": 10, "guard": True},
     "segment": {"seconds": 60},
     "checkpoints": {"keep_last": 2},
     "deadline": "2030-01-31T18:00:00+01:00",
 }
+# What whole models cut into layouts cannot have besides.
+SERVED: dict[str, Any] = {
+    **{name: value for name, value in WHOLE.items() if name != "layouts"},
+    "sync": "either",
+    "servers": {"min": 1, "max": 2},
+}
+AVERAGED: dict[str, Any] = {
+    **{name: value for name, value in WHOLE.items() if name != "layouts"},
+    "comm": {"algorithm": "local_sgd", "allow": "averaging", "interval": 4, "hierarchical": True},
+}
+PLACED: dict[str, Any] = {
+    **{name: value for name, value in WHOLE.items() if name not in ("layouts", "comm")},
+    "placement": "auto",
+    "placement_floor": 10,
+    "placement_profile": {
+        "batch": 8,
+        "layers": [
+            {"name": "a", "kind": "embedding", "on": {"cpu": {
+                "compute_seconds": 0.01, "exchange_seconds": 0.002, "alpha": 0.9, "beta": 0.8}},
+             "weight_bytes": 4096, "activation_bytes": 512},
+            {"name": "b", "on": {"h200": {"compute_seconds": 0.001}}},
+        ],
+        "types": [{"name": "cpu", "relative_speed": 1.0, "memory_bytes": 1e9, "link_bytes_per_second": 1e9,
+                   "is_cpu": True, "shards_weights": True}, {"name": "h200", "relative_speed": 20}],
+        "edges": [["a", "b"]],
+    },
+}  # fmt: skip
+WHOLES = (WHOLE, SERVED, AVERAGED, PLACED)
 
 
 def nested(depth: int) -> Any:
@@ -37,13 +67,13 @@ def nested(depth: int) -> Any:
     return value
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    spec = copy.deepcopy(WHOLE)
+def changed(path: str, value: Any, whole: dict[str, Any] = WHOLE) -> dict[str, Any]:
+    spec = copy.deepcopy(whole)
     *parents, last = path.split(".")
-    node = spec
+    node: Any = spec
     for name in parents:
-        node = node[name]
-    node[last] = value
+        node = node[int(name) if isinstance(node, list) else name]
+    node[int(last) if isinstance(node, list) else last] = value
     return spec
 
 
@@ -69,6 +99,77 @@ def test_what_is_over_a_bound_is_refused_with_the_bound(path: str, value: Any, s
     with pytest.raises(UserError, match="the job spec has 1 problem") as error:
         parse_job_spec(changed(path, value))
     assert says in str(error.value)
+
+
+TIMES, LAYER = "placement_profile.layers.0.on.cpu", "placement_profile.layers.0"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (f"{TIMES}.compute_seconds", 1e300, "less than or equal to 1000000000"),
+        (f"{TIMES}.compute_seconds", 1e-300, "greater than or equal to 0.000000001"),
+        (f"{TIMES}.compute_seconds", 0, "greater than or equal to 0.000000001"),
+        (f"{TIMES}.exchange_seconds", 1e300, "less than or equal to 1000000000"),
+        (f"{TIMES}.alpha", 1.5, "less than or equal to 1"),
+        (f"{LAYER}.weight_bytes", 1e300, "less than or equal to 1000000000000000000"),
+        (f"{LAYER}.activation_bytes", 1e300, "less than or equal to 1000000000000000000"),
+        (f"{LAYER}.name", "x" * 201, "at most 200 characters"),
+        (f"{LAYER}.kind", "x" * 33, "at most 32 characters"),
+        (f"{LAYER}.on", {"x" * 33: {"compute_seconds": 1}}, "at most 32 characters"),
+        (f"{LAYER}.on", {f"t{index}": {"compute_seconds": 1} for index in range(65)}, "at most 64 items"),
+        ("placement_profile.batch", 1e300, "less than or equal to 1073741824"),
+        ("placement_profile.batch", 1e-300, "greater than or equal to 0.000000001"),
+        ("placement_profile.types.0.relative_speed", 1e300, "less than or equal to 1000000000"),
+        ("placement_profile.types.0.relative_speed", 1e-300, "greater than or equal to 0.000000001"),
+        ("placement_profile.types.0.memory_bytes", 1e300, "less than or equal to 1000000000000000000"),
+        ("placement_profile.types.0.link_bytes_per_second", 1e-300, "greater than or equal to 1"),
+        ("placement_profile.types.0.link_bytes_per_second", 1e300, "less than or equal to 1000000000000000000"),
+        ("placement_profile.edges", [["a", "x" * 201]], "at most 200 characters"),
+        ("placement_profile.edges", [["a", "b"]] * 1001, "at most 1000 items"),
+    ],
+)
+def test_layers_that_a_user_describes_are_bounded_too(path: str, value: Any, says: str) -> None:
+    with pytest.raises(UserError, match=r"the job spec has [1-3] problem") as error:
+        parse_job_spec(changed(path, value, PLACED))
+    assert says in str(error.value)
+
+
+def numbers_without_a_bound(kind: Any, where: str) -> Iterator[str]:
+    """In the JSON schema of a model: numbers without both bounds, lists, objects and texts without an upper one."""
+    schema = kind.model_json_schema(mode="validation")
+    waiting = [(where, schema)]
+    while waiting:
+        path, node = waiting.pop()
+        if "$ref" in node:
+            waiting.append((path, schema["$defs"][node["$ref"].rsplit("/", 1)[1]]))
+        waiting += [(path, option) for option in node.get("anyOf", ())]
+        waiting += [(f"{path}.{name}", part) for name, part in node.get("properties", {}).items()]
+        for part in ("items", "additionalProperties"):
+            if isinstance(node.get(part), dict):
+                waiting.append((f"{path}[]", node[part]))
+        kind_of = node.get("type")
+        if kind_of in ("number", "integer"):
+            if not (node.keys() & {"minimum", "exclusiveMinimum"} and node.keys() & {"maximum", "exclusiveMaximum"}):
+                yield f"{path}: a number"
+        elif kind_of == "array" and "maxItems" not in node:
+            yield f"{path}: a list"
+        elif kind_of == "string" and not node.keys() & {"maxLength", "enum", "const", "pattern"}:
+            yield f"{path}: a text"
+        elif kind_of == "object" and isinstance(node.get("additionalProperties"), dict) and "maxProperties" not in node:
+            yield f"{path}: an object"
+
+
+def test_every_number_list_and_text_of_a_profile_has_a_bound() -> None:
+    assert list(numbers_without_a_bound(ModelProfile, "placement_profile")) == []
+
+
+def test_the_specs_that_are_mutated_are_specs() -> None:
+    for whole in WHOLES:
+        assert is_a_spec(whole)
+    given = {name for whole in WHOLES for name in whole}
+    missing = {"seed", "precision", "audit", "prefer", "priority", "queue", "registered_model", "budget"}
+    assert given >= set(JobSpec.model_fields) - missing, "every field with parts is mutated within"
 
 
 def test_passes_over_a_large_data_set_are_bounded_too() -> None:
@@ -101,7 +202,7 @@ def odd(draw: random.Random) -> Any:
 
 
 def mutated(draw: random.Random) -> Any:
-    spec = copy.deepcopy(WHOLE)
+    spec = copy.deepcopy(draw.choice(WHOLES))
     fields = [*JobSpec.model_fields, "nonsense"]
     for _ in range(draw.randint(1, 3)):
         if draw.random() < 0.3:

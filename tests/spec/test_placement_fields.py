@@ -30,7 +30,7 @@ def test_a_job_is_not_placed_unless_it_says_so() -> None:
         ({"placement_floor": 5}, "placement_floor is given, and placement is 'none'"),
         ({"placement": "auto", "placement_floor": 0}, "placement_floor: input should be greater than 0"),
         ({"placement": "auto", "placement_profile": {"layers": [
-            {"name": "a", "on": {"cpu": {"compute_seconds": -1.0}}}]}}, "compute_seconds: .*greater than 0, seen -1"),
+            {"name": "a", "on": {"cpu": {"compute_seconds": -1.0}}}]}}, r"seconds: .*equal to 0\.000000001, seen -1"),
         ({"placement": "auto", "placement_profile": {"layers": [{**LAYER, "price": 3}]}}, "there is no such key"),
         ({"placement": "auto", "layouts": {"tensor": [1, 2]}}, "layouts cut the model.*leave them out"),
         ({"placement": "auto", "comm": {"algorithm": "bytegrad"}}, "comm.algorithm 'bytegrad'"),

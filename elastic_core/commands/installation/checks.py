@@ -25,6 +25,7 @@ from elastic_core.services.platform import platform_stack, service_environment, 
 from elastic_core.services.ports import is_free, owner
 from elastic_core.services.supervision.program import Stack
 from elastic_core.settings import Settings
+from elastic_core.spec import ClusterSpec
 from elastic_core.text import size_text
 
 LEAST_FREE = 2 * 2**30  # bytes of the home's disk
@@ -172,7 +173,23 @@ def cluster(settings: Settings) -> Finding:
             check="cluster", verdict=Verdict.FAIL, says=f"slots: {counts}; {problem}",
             do="install torch with CUDA (requirements-cuda.lock), and a driver that it can use",
         )  # fmt: skip
+    if exposed := _exposed(spec):
+        return Finding(
+            check="cluster", verdict=Verdict.WARN,
+            says=f"slots: {counts}; ranks on {exposed} exchange gradients over gloo, which encrypts nothing, at "
+            "addresses that are not private",
+            do="give nodes addresses of a private network, or of an encrypted overlay (WireGuard, IPsec): SECURITY.md",
+        )  # fmt: skip
     return Finding(check="cluster", verdict=Verdict.OK, says=f"slots: {counts}")
+
+
+def _exposed(spec: ClusterSpec) -> str:
+    """The nodes whose addresses strangers may reach, in words; "" for none."""
+    from elastic_core.host.network.exposed import is_exposed
+
+    return ", ".join(
+        f"{node.name} ({node.address})" for node in spec.nodes if node.address is not None and is_exposed(node.address)
+    )
 
 
 def _cuda_problem() -> str:

@@ -23,6 +23,7 @@ from elastic_core.control.rpc.api_v1 import include_api, json_answer
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.control.rpc.metrics_page import metrics_router
 from elastic_core.control.rpc.questions_api import questions_router
+from elastic_core.control.rpc.whatif import what_if
 from elastic_core.control.teams.permissions import check_method
 from elastic_core.domain import to_json
 from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
@@ -204,8 +205,6 @@ def _ui_pool_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
     @router.get("/whatif")
     def whatif(policy: str, jobs: int = 100) -> Response:
         """What another policy would have done with the last jobs. Within bounds: see `control.rpc.whatif`."""
-        from elastic_core.control.rpc.whatif import what_if  # nothing else of the API needs the simulator
-
         return json_answer(what_if(control, policy, jobs))
 
     return router

@@ -1,12 +1,11 @@
 """Questions that a policy has to work for: `POST /api/v1/what-if`, and `GET /api/v1/decisions/{id}/replay`.
 
-They change nothing, so whoever may look may ask. One at a time, because they run beside what matters more.
+They change nothing, so whoever may look may ask. One at a time, each in a process with limits (`rpc.whatif`), because
+they run beside what matters more.
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Response
@@ -15,8 +14,8 @@ from pydantic import Field
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import PREFIX, Asked, ChangesWanted, answers, parsed, takes
 from elastic_core.control.rpc.cross_site import refuse_other_sites
+from elastic_core.control.rpc.whatif import ahead, one_at_a_time
 from elastic_core.domain import to_json
-from elastic_core.errors import Conflict
 from elastic_core.protocol.encoding import dumps
 from elastic_core.protocol.rest.answers import DecisionReplayed
 from elastic_core.protocol.rest.what_if import AddedNodes, WhatIf, WhatIfAnswer
@@ -24,7 +23,6 @@ from elastic_core.spec.job_changes import JobChanges
 
 Dependency = Callable[..., Any]
 MOST_NAMED = 500
-_answering = Lock()
 
 
 class NodesAdded(Asked):
@@ -58,17 +56,13 @@ def questions_router(control: LedgerControl, reads: Dependency, body: Dependency
     @answers(WhatIfAnswer)
     def ask(content: Annotated[bytes, Depends(body)]) -> Response:
         """How the active jobs would fare: simulated, twice, within half a minute. Nothing is changed."""
-        from elastic_core.sim.projection import what_if  # nothing else of this API needs the simulator
-
-        asked = parsed(content, WhatIfWanted).question()
-        with _one_at_a_time():
-            return _json(what_if(control, asked))
+        return _json(ahead(control, parsed(content, WhatIfWanted).question()))
 
     @router.get("/decisions/{decision_id}/replay")
     @answers(DecisionReplayed)
     def replay(decision_id: int) -> Response:
         """What its policy decides today from the inputs of a recorded decision."""
-        with _one_at_a_time():
+        with one_at_a_time():
             again = control.replay(decision_id)
         return _json(DecisionReplayed(decision_id=decision_id, same=again.same, again=again.again))
 
@@ -77,13 +71,3 @@ def questions_router(control: LedgerControl, reads: Dependency, body: Dependency
 
 def _json(value: Any) -> Response:
     return Response(dumps(to_json(value)), media_type="application/json")
-
-
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    if not _answering.acquire(blocking=False):
-        raise Conflict("another what-if or replay is being answered; ask again in a moment")
-    try:
-        yield
-    finally:
-        _answering.release()

@@ -301,26 +301,44 @@ def _write(tx: Tx, snapshot: Snapshot, decided: Decision, late: bool) -> Written
     return written
 
 
-def replay(tx: Tx, decision_id: int) -> Replay:
-    """Make a recorded decision again from its inputs."""
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a decision was made from and came to, as the ledger holds it."""
+
+    decision_id: int
+    trigger: str
+    policy: str
+    snapshot: Snapshot
+    plan: Plan
+    kept: Plan | None  # the plan before, where that stayed
+
+
+def recorded(tx: Tx, decision_id: int) -> Recorded:
+    """Raises `NotFound` for a decision that the ledger does not hold, or that kept a plan which it does not hold."""
     row = tx.session.get(DecisionRow, decision_id)
     if row is None:
         raise NotFound(
             f"there is no decision {decision_id}, or none any more (ELASTIC_KEEP_DAYS, ELASTIC_KEEP_DECISIONS); "
             "`elastic jobs explain JOB` names the last one of a job"
         )
-    snapshot = from_json(Snapshot, row.snapshot)
-    again = _replay_carried_over(tx, row, snapshot) if row.policy == KEPT else ask(registry.get(row.policy), snapshot)
-    return Replay(
-        decision_id, row.trigger, snapshot, from_json(Plan, row.plan), from_json(Plan, loads(dumps(to_json(again))))
-    )
-
-
-def _replay_carried_over(tx: Tx, row: DecisionRow, snapshot: Snapshot) -> Plan:
-    before = _last_decision(tx, before=row.id)
-    if before is None:
+    before = _last_decision(tx, before=row.id) if row.policy == KEPT else None
+    if row.policy == KEPT and before is None:
         raise NotFound(f"decision {row.id} kept the plan before it, which is not in the ledger any more")
-    return carried_over(from_json(Plan, before.plan), snapshot, row.plan["notes"][0])
+    return Recorded(
+        decision_id, row.trigger, row.policy, from_json(Snapshot, row.snapshot), from_json(Plan, row.plan),
+        None if before is None else from_json(Plan, before.plan),
+    )  # fmt: skip
+
+
+def replay(found: Recorded, decider: Decider) -> Replay:
+    """Make a recorded decision again from its inputs, in no transaction: a policy takes its time."""
+    if found.kept is not None:
+        again = carried_over(found.kept, found.snapshot, found.plan.notes[0])
+    else:
+        placing = places(registry.get(found.policy))
+        again = ask_within_quotas(lambda within: decider.decide(found.policy, within), found.snapshot, placing)
+    again = from_json(Plan, loads(dumps(to_json(again))))
+    return Replay(found.decision_id, found.trigger, found.snapshot, found.plan, again)
 
 
 def _last_plan(tx: Tx) -> Plan | None:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -56,14 +56,14 @@ class PolicyProcess:
     def __init__(self, seconds: float, memory_mb: int, command: Sequence[str] = COMMAND) -> None:
         """`seconds`: how long a decision may take; `memory_mb`: MiB of data that the process may have."""
         self._seconds, self._command = seconds, (*command, str(memory_mb))
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
         """Start the process ahead of the first question, without waiting for it."""
         with self._lock:
             if self._child is None:
-                self._child = _Child(self._command)
+                self._child = Child(self._command)
 
     def decide(self, policy: str, snapshot: Snapshot) -> Plan:
         """Raises `NoAnswer`, `PolicyFailed`."""
@@ -71,7 +71,7 @@ class PolicyProcess:
         with self._lock:
             try:
                 if self._child is None:
-                    self._child = _Child(self._command)
+                    self._child = Child(self._command)
                 self._child.wait_until_ready(f"the process for {policy} did not start")
                 self._child.write(question)
                 answer = self._child.read(self._seconds, f"{policy} did not decide")
@@ -95,7 +95,9 @@ class PolicyProcess:
             self._child = None
 
 
-class _Child:
+class Child:
+    """A process of this installation's own that answers questions, a line of JSON each; for one thread at a time."""
+
     def __init__(self, command: Sequence[str]) -> None:
         root = str(Path(elastic_core.__file__).parents[1])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -148,9 +150,14 @@ class _Child:
 
 
 def main() -> None:
-    """The process: answers question after question until its input ends. It logs to standard error."""
-    logs.configure("policy process")
-    _limit_memory(int(sys.argv[1]))
+    serve("policy process", _answer)
+
+
+def serve(name: str, answer_to: Callable[[Any], bytes]) -> None:
+    """Answer question after question until the input ends, within the MiB of memory that the last argument says. What
+    it logs goes to standard error."""
+    logs.configure(name)
+    _limit_memory(int(sys.argv[-1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a solver prints is no answer
     questions: queue.Queue[bytes] = queue.Queue()
@@ -162,7 +169,7 @@ def main() -> None:
         answers.flush()
         gc.collect()
         with without_collections():
-            answer = _answer(loads(questions.get()))
+            answer = answer_to(loads(questions.get()))
 
 
 def keep_what_is_loaded() -> None:

@@ -32,6 +32,8 @@ class Action(StrEnum):
     SET_ASIDE = "set aside"
     TAKE_BACK = "take back"
     PROMOTE = "promote"
+    IMPORT = "import history"
+    ROTATE = "rotate secrets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,7 @@ LOOKS = frozenset(
 )
 ACTS = frozenset({"start_job", "check_submission", "submit", "cancel", "cancel_jobs", "revive", "rollback", "revoke",
                   "pause", "resume", "stop", "set_job", "checkpoint_now", "set_policy", "set_cluster",
-                  "set_aside_node", "take_back_node"})  # fmt: skip
+                  "set_aside_node", "take_back_node", "promote", "roll_back_model"})  # fmt: skip
 
 
 def check_method(caller: Caller, name: str) -> None:

@@ -37,12 +37,3 @@ class ModelShown:
     registered: int  # versions in all
     roll_back_to: str | None  # the newest champion from before that is still there
     page: str  # the model in MLflow's own UI
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChampionMoved:
-    """The alias `champion` of a model went from one version to another."""
-
-    name: str
-    before: str | None
-    now: str

@@ -22,6 +22,7 @@ from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.records import (
     AuditRecord,
+    ChampionMoved,
     CheckpointRecord,
     DecisionListed,
     DecisionRecord,
@@ -33,7 +34,7 @@ from elastic_core.protocol.records import (
     Submission,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, DecisionReplayed, JobLog, JobPage, SortBy
-from elastic_core.protocol.rest.models import ChampionMoved, ModelListed, ModelShown
+from elastic_core.protocol.rest.models import ModelListed, ModelShown
 from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.waiting import growing
@@ -41,6 +42,7 @@ from elastic_core.waiting import growing
 T = TypeVar("T")
 API = "/elastic/api/v1"
 TIMEOUT_SECONDS = 30.0
+QUESTION_SECONDS = 240.0  # for what a policy has to work for, in a process that has to start first
 LOG_POLL_SECONDS = 1.0
 BY_STATUS: Mapping[int, type[ElasticError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound, 422: UserError}
 
@@ -185,7 +187,8 @@ class RestClient:
 
     def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """How the active jobs would fare with this changed, beside how they fare as it is: simulated."""
-        return self._send(WhatIfAnswer, "POST", "/what-if", to_json(asked))
+        sent = {"content": dumps(to_json(asked)), "timeout": QUESTION_SECONDS}
+        return from_json(WhatIfAnswer, loads(self._answer("POST", "/what-if", **sent)))
 
     def decisions(self, *, limit: int = 50, before: int | None = None) -> tuple[DecisionListed, ...]:
         """The last ones, newest first; `before` turns the page."""
@@ -196,7 +199,8 @@ class RestClient:
 
     def replay(self, decision_id: int) -> DecisionReplayed:
         """What its policy decides today from the inputs of a recorded decision."""
-        return self._get(DecisionReplayed, f"/decisions/{decision_id}/replay")
+        path = f"/decisions/{decision_id}/replay"
+        return from_json(DecisionReplayed, loads(self._answer("GET", path, timeout=QUESTION_SECONDS)))
 
     # models
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from elastic_core.errors import Conflict, NotFound
-from elastic_core.protocol.rest.models import MOST_VERSIONS, ChampionMoved, ModelListed, ModelShown, VersionShown
+from elastic_core.protocol.records import ChampionMoved
+from elastic_core.protocol.rest.models import MOST_VERSIONS, ModelListed, ModelShown, VersionShown
 from elastic_core.protocol.service import JobRecords
 from elastic_core.track.champions.registered_versions import registered_version
 from elastic_core.track.champions.registry_api import Model, Registry
@@ -74,6 +75,11 @@ def name_challenger(registry: Registry, name: str, version: str) -> None:
     registry.set_alias(name, CHALLENGER, version)
 
 
+def former_champion(registry: Registry, name: str) -> str:
+    """The newest champion of before that is still there. Raises `Conflict` where none is known."""
+    return _champions_before(_listed(registry.model(name)), _numbers(registry, name))[0]
+
+
 def roll_back(registry: Registry, name: str, to: str | None = None) -> ChampionMoved:
     """The champion before has the alias again. `to`: the version that shall; where it is the champion, all stays.
 
@@ -82,12 +88,7 @@ def roll_back(registry: Registry, name: str, to: str | None = None) -> ChampionM
     listed, versions = _listed(registry.model(name)), _numbers(registry, name)
     if to is not None and to == listed.champion:
         return ChampionMoved(name=name, before=to, now=to)
-    former = _former_ones(listed, versions)
-    if not former:
-        raise Conflict(
-            f"model {name} has no champion from before that is still there (it is version {listed.champion} now): "
-            f"nothing to roll back to. `elastic models promote {name} VERSION` takes any of {', '.join(versions)}"
-        )
+    former = _champions_before(listed, versions)
     if to not in (None, former[0]):
         raise Conflict(
             f"version {to} of {name} is not the champion of before: that is version {former[0]} now, and "
@@ -96,6 +97,18 @@ def roll_back(registry: Registry, name: str, to: str | None = None) -> ChampionM
     _remember(registry, name, former[1:])
     registry.set_alias(name, CHAMPION, former[0])
     return ChampionMoved(name=name, before=listed.champion, now=former[0])
+
+
+def _champions_before(listed: ModelListed, versions: Sequence[str]) -> list[str]:
+    """As `_former_ones`. Raises `Conflict` where there is none."""
+    former = _former_ones(listed, versions)
+    if not former:
+        raise Conflict(
+            f"model {listed.name} has no champion from before that is still there (it is version {listed.champion} "
+            f"now): nothing to roll back to. `elastic models promote {listed.name} VERSION` takes any of "
+            f"{', '.join(versions)}"
+        )
+    return former
 
 
 def _former_ones(listed: ModelListed, versions: Sequence[str]) -> list[str]:

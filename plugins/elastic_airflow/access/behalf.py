@@ -17,6 +17,11 @@ def who_marked(dag_id: str, run_id: str) -> OnBehalf:
     return OnBehalf(way=Way.AIRFLOW, run=(dag_id, run_id), marked=True)
 
 
+def who_approved(ti: Any, task_id: str) -> OnBehalf:
+    """Whoever answered that task, of the run of this one, which asks a person."""
+    return OnBehalf(way=Way.AIRFLOW, run=(ti.dag_id, ti.run_id), approved=task_id)
+
+
 def by_a_user(state: str | None) -> str:
     """The act of a user that left a task in this state (None: in none), in the ledger's words."""
     return f"{f'marked as {state}' if state in ('failed', 'success') else 'cleared'} by a user in Airflow"

@@ -14,7 +14,8 @@ from elastic_core.control.rpc.api_v1 import PREFIX, answers, json_answer
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.protocol.callers import Caller
-from elastic_core.protocol.rest.models import ChampionMoved, ModelListed, ModelShown
+from elastic_core.protocol.records import ChampionMoved
+from elastic_core.protocol.rest.models import ModelListed, ModelShown
 from elastic_core.settings import Settings
 from elastic_core.track.champions import model_aliases
 from elastic_core.track.champions.registry_api import open_registry
@@ -46,14 +47,12 @@ def models_router(control: LedgerControl, settings: Settings, *, reads: Dependen
     @answers(ChampionMoved)
     def promote(name: str, version: str, caller: who) -> Response:
         """The version is the champion, whatever its metrics. The one before can be rolled back to."""
-        with open_registry(settings) as registry, control.acting(caller).promoting(name, version, "by hand"):
-            return json_answer(to_json(model_aliases.move_champion(registry, name, version)))
+        return json_answer(to_json(control.acting(caller).promote(name, version)))
 
     @router.post("/models/{name}/roll-back", dependencies=acting)
     @answers(ChampionMoved)
     def roll_back(name: str, to: str, caller: who) -> Response:
         """The champion of before, version `to`, is the champion again; asking twice is asking once."""
-        with open_registry(settings) as registry, control.acting(caller).promoting(name, to, "rolled back to"):
-            return json_answer(to_json(model_aliases.roll_back(registry, name, to)))
+        return json_answer(to_json(control.acting(caller).roll_back_model(name, to)))
 
     return router

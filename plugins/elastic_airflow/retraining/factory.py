@@ -129,7 +129,9 @@ def _tasks(
             "{{ ti.xcom_pull('register')['model'] }} become champion?",
             body="{{ ti.xcom_pull('register')['verdict'] }}",
         )
-        promote = PromoteOperator(task_id="promote", registration="{{ ti.xcom_pull('register') }}")
+        promote = PromoteOperator(
+            task_id="promote", registration="{{ ti.xcom_pull('register') }}", approved_in=approve.task_id
+        )
         register >> better >> approve >> promote
 
 

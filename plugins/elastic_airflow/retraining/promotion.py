@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from elastic_airflow.access.behalf import who_approved
 from elastic_airflow.operators import ElasticOperator
-from elastic_core.settings import Settings
 
 
 class _OfRegistration(ElasticOperator):
@@ -36,13 +36,19 @@ class BetterOperator(_OfRegistration):
 
 
 class PromoteOperator(_OfRegistration):
-    """The registered version becomes the champion."""
+    """The registered version becomes the champion, on behalf of whoever approved it.
+
+    :param approved_in: the task of this run that asked a person, whose answer Airflow has on record with their name.
+    """
+
+    def __init__(self, *, approved_in: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.approved_in = approved_in
 
     def execute(self, context: Any) -> str:
-        from elastic_core.track import model_registry  # imports mlflow
-
         registration = self.registered()
         name, version = str(registration["model"]), str(registration["version"])
-        moved = model_registry.promote(Settings(), name, version)
+        control = self.control().acting(who_approved(context["ti"], self.approved_in))
+        moved = control.promote(name, version, "approved in Airflow")
         self.log.info("version %s of %s is the champion now; before it was %s", version, name, moved.before or "none")
         return version

@@ -181,13 +181,13 @@ class ReconcileOperator(ElasticOperator):
         from elastic_core.state.stores.store_urls import open_store
 
         settings, control = Settings(), self.control()
-        launcher = launchers.chosen(settings)
-        answer = reconcile_host(control, launcher, SteadyClock(settings.home))
+        launcher, clock = launchers.chosen(settings), SteadyClock(settings.home)
+        answer = reconcile_host(control, launcher, clock)
         launcher.remove_ended(time.time() - settings.keep_days * 86_400)
         cache_servers.retain_jobs(settings, answer.active_jobs)
         if answer.active_jobs:
             access_brokers.start(settings)  # unless it runs
-        actions = [*answer.actions, *self._take_care_of_jobs(control, answer.active_jobs)]
+        actions = [*answer.actions, *self._take_care_of_jobs(control, answer.active_jobs, clock())]
         actions += self._start_missing_segment_runs(control, answer.active_segments)
         for action in actions:
             self.log.info("%s", action)
@@ -218,13 +218,16 @@ class ReconcileOperator(ElasticOperator):
             if outcome:
                 self.log.info("%s", outcome)
 
-    def _take_care_of_jobs(self, control: HttpControl, job_ids: Sequence[str]) -> list[str]:
-        """Active jobs that no task drives: that of a task that was marked is cancelled, the others get a new run."""
+    def _take_care_of_jobs(self, control: HttpControl, job_ids: Sequence[str], now: float) -> list[str]:
+        """Active jobs that no task drives: that of a task that was marked is cancelled, the others get a new run.
+
+        `now`: by the ledger's clock.
+        """
         actions = []
         for job in map(control.job, job_ids):
             driver = job.results.get(DRIVER)
             if driver is None:
-                actions += self._start_first_run(job)
+                actions += self._start_first_run(job, now)
             elif driver.get("ended"):
                 actions += self._start_resume_run(job, "was revived")
             elif dag_runs.presence(driver["dag_id"], driver["run_id"]) is dag_runs.Presence.MISSING:
@@ -248,9 +251,9 @@ class ReconcileOperator(ElasticOperator):
         end_driver(control, ended)
         return [f"job {job.job_id} is cancelled: its task was marked as {state}"]
 
-    def _start_first_run(self, job: JobStatus) -> list[str]:
+    def _start_first_run(self, job: JobStatus, now: float) -> list[str]:
         """For a job that was recorded by a script, or whose run was lost before it could drive the job."""
-        if time.time() - job.submitted_at < TAKEN_UP_SECONDS:
+        if now - job.submitted_at < TAKEN_UP_SECONDS:
             return []
         run = job.results.get(RUN) or {"dag_id": JOB_DAG, "run_id": job.job_id}
         presence = dag_runs.presence(run["dag_id"], run["run_id"])

@@ -12,12 +12,9 @@ import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from elastic_airflow.page.models_api import models_router
-from elastic_airflow.page.page_api import log_router, ui_router
+from elastic_airflow.api_server import control_app
 from elastic_airflow.page.page_files import page_router
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.api_v1 import PREFIX
-from elastic_core.control.rpc.http_api import create_app
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.settings import Settings
 from tests.builders import CONTROL_SECRET, FakeClock, a_control
@@ -56,10 +53,7 @@ def address(shown: LedgerControl, settings: Settings, monkeypatch: pytest.Monkey
     """Of the page, its own routes and the REST API as the API server mounts them. No DAG is paused."""
     monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", list)
     ann = Caller(name="ann", way=Way.PAGE, unrestricted=True)
-    inner = create_app(shown, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: ann)
-    inner.include_router(ui_router(shown, settings), prefix="/ui")
-    inner.include_router(log_router(shown, settings), prefix=PREFIX)
-    inner.include_router(models_router(shown, settings, reads=lambda: None, writes=lambda: ann))
+    inner = control_app(shown, settings, service_secret=CONTROL_SECRET, reads=lambda: None, writes=lambda: ann)
     inner.include_router(page_router(), prefix="/page")
     app = FastAPI()
     app.mount("/elastic", inner)

@@ -11,17 +11,17 @@ from fastapi import FastAPI, Header, HTTPException
 from mlflow import MlflowClient
 from playwright.sync_api import Page, expect
 
-from elastic_airflow.page.models_api import models_router
+from elastic_airflow.api_server import control_app
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.http_api import create_app
 from elastic_core.errors import Conflict, Forbidden, InfrastructureError, NotFound
 from elastic_core.protocol.callers import Caller, Way
-from elastic_core.protocol.rest.models import ChampionMoved
+from elastic_core.protocol.records import ChampionMoved
 from elastic_core.protocol.rest.rest_client import RestClient
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
 from elastic_core.track.champions.model_aliases import move_champion
 from elastic_core.track.champions.registry_api import Registry
+from elastic_core.track.champions.registry_champions import RegistryChampions
 from tests.airflow.page.test_accessibility import faults
 from tests.builders import CONTROL_SECRET, FACTS, a_cluster, a_spec
 from tests.control.serving import served
@@ -51,6 +51,7 @@ def registry(mlflow_server: MlflowServer) -> MlflowClient:
 @pytest.fixture
 def model(registry: MlflowClient, settings: Settings, shown: LedgerControl) -> str:
     """Of three versions, two of ann's job and a third made by hand. The champion is the second, after the first."""
+    shown._champions = RegistryChampions(settings)
     name = f"cats-{uuid.uuid4().hex[:8]}"
     registry.create_registered_model(name)
     for _ in range(3):
@@ -135,8 +136,7 @@ def rest(shown: LedgerControl, settings: Settings) -> Iterator[str]:
             raise HTTPException(403, "Forbidden")
         return Caller(name=name, way=Way.REST, unrestricted=name == "admin")
 
-    inner = create_app(shown, service_secret=CONTROL_SECRET, user_reads=reads, user_writes=writes)
-    inner.include_router(models_router(shown, settings, reads=reads, writes=writes))
+    inner = control_app(shown, settings, service_secret=CONTROL_SECRET, reads=reads, writes=writes)
     app = FastAPI()
     app.mount("/elastic", inner)
     with served(app) as url:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from elastic_airflow.names import DRIVER, JOB_DAG, RUN, SEGMENT_DAG
 from elastic_airflow.tasks.job_tasks import ReconcileOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
+from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
 from tests.airflow.doubles import FakeSupervisor, a_context
@@ -106,6 +108,18 @@ def test_a_job_that_was_recorded_a_moment_ago_is_left_to_whoever_did(
 ) -> None:
     plane.submit("script-1", a_spec("script"), FACTS)
     reconcile()
+    assert (JOB_DAG, "script-1") not in airflow.runs
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_who_is_given_a_run_does_not_depend_on_what_the_hosts_clock_is_set_to(
+    recorded: str, airflow: FakeSupervisor, plane: LedgerControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    jump: float,
+) -> None:  # fmt: skip
+    SteadyClock(tmp_path)  # the platform was started before the jump
+    plane.submit("script-1", a_spec("script"), FACTS)
+    monkeypatch.setattr(time, "time", lambda before=time.time: before() + jump)
+    assert "job recorded-1 had no run: started one" in reconcile()
     assert (JOB_DAG, "script-1") not in airflow.runs
 
 

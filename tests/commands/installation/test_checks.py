@@ -13,6 +13,8 @@ import pytest
 
 from elastic_core.commands.installation import checks
 from elastic_core.commands.installation.checks import Finding, Verdict
+from elastic_core.errors import InfrastructureError
+from elastic_core.host.network.exposed import is_exposed
 from elastic_core.services.platform import platform_stack, service_environment, service_settings
 from elastic_core.services.settings_in_force import record
 from elastic_core.settings import Settings
@@ -70,6 +72,42 @@ def test_a_store_that_is_no_folder_is_a_failure(tmp_path: Path) -> None:
 def test_a_cluster_file_that_is_none_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text("{")
     assert checks.cluster(Settings(cluster=tmp_path / "cluster.json")).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("address", "interface", "exposed"),
+    [
+        ("127.0.0.1", None, False), ("10.1.2.3", "eth0", False), ("172.31.255.1", "eth0", False),
+        ("192.168.0.7", "eth0", False), ("100.64.0.9", "eth0", False), ("10.255.255.255", "eth0", False),
+        ("fd00::7", "eth0", False), ("::1", None, False),
+        ("172.32.0.1", "eth0", True), ("100.128.0.1", "eth0", True), ("8.8.8.8", "eth0", True), ("8.8.8.8", None, True),
+        ("2600::1", "eth0", True), ("8.8.8.8", "wg0", False), ("8.8.8.8", "tailscale0", False),
+        ("8.8.8.8", "ipsec0", False), ("8.8.8.8", "wlan0", True),
+    ],
+)  # fmt: skip
+def test_nodes_that_strangers_may_hear_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, interface: str | None, exposed: bool
+) -> None:
+    """`interface`: that has the address here; None: none has."""
+
+    def interface_of(asked: str) -> str:
+        if interface is None:
+            raise InfrastructureError(f"No network interface here has {asked}")
+        return interface
+
+    monkeypatch.setattr("elastic_core.host.network.exposed.interface_of", interface_of)
+    monkeypatch.setattr("elastic_core.host.this_machine.require_networks", lambda _spec: None)
+    nodes = [{"name": "a", "type": "cpu", "slots": 2, "address": address}]
+    (tmp_path / "cluster.json").write_text(json.dumps({"nodes": nodes}))
+    finding = checks.cluster(Settings(cluster=tmp_path / "cluster.json"))
+    assert finding.verdict is (Verdict.WARN if exposed else Verdict.OK), finding
+    assert (f"a ({address})" in finding.says) is exposed
+    assert ("encrypted overlay" in finding.do) is exposed
+
+
+def test_addresses_of_a_link_alone_are_private() -> None:
+    assert not any(is_exposed(address) for address in ("169.254.3.4", "fe80::7", "::ffff:10.0.0.7"))
+    assert is_exposed("::ffff:8.8.8.8")
 
 
 @pytest.mark.parametrize("url", ["postgresql+psycopg2://nobody@127.0.0.1:9/none"])

@@ -11,6 +11,8 @@ import pytest
 from fastapi import FastAPI, Header, HTTPException
 from fastapi.routing import APIRoute
 
+import tests.airflow_home  # noqa: F401 - before what may import Airflow
+from elastic_airflow.api_server import control_app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.protocol import calls
@@ -34,8 +36,8 @@ def app(control: LedgerControl) -> FastAPI:
         if x_user != "writer":
             raise HTTPException(403)
 
-    return create_app(
-        control, service_secret=CONTROL_SECRET, user_reads=user_reads, user_writes=user_writes,
+    return control_app(
+        control, control.settings, service_secret=CONTROL_SECRET, reads=user_reads, writes=user_writes,
         metrics_token=METRICS_TOKEN,
     )  # fmt: skip
 
@@ -51,6 +53,8 @@ def signed(path: str, body: bytes, at: float | None = None, secret: bytes = CONT
 
 
 def test_no_route_answers_a_stranger(app: FastAPI, client: httpx.Client) -> None:
+    paths = {route.path for route in app.routes if isinstance(route, APIRoute)}
+    assert {"/ui/overview", "/api/v1/models", "/api/v1/jobs/{job_id}/log"} < paths, "what the API server mounts besides"
     for route in app.routes:
         assert isinstance(route, APIRoute), "pages that FastAPI adds by itself are off"
         path = route.path.replace("{name}", "jobs").replace("{job_id}", "a").replace("{segment_id}", "a")
