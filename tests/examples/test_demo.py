@@ -118,6 +118,8 @@ def test_jobs_are_sized_for_the_machine_and_valid():
     assert spec.work.epochs >= 2
     assert spec.audit == "full"
     assert spec.slots.max == 4
+    until = JobSpec.model_validate(sized_spec(UNTIL))
+    assert (until.name, until.work.epochs, until.work.target_loss) == ("digits-until", 60, 0.15)
     assert len(job_ids(0.0)) == len(PLANS) == 4
 
 
