@@ -17,6 +17,7 @@ from elastic_core.control.job_list import JobsWanted, page_of
 from elastic_core.control.ledger import finished, forecast_rows, history, reads
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
+from elastic_core.control.ledger.nodes import nodes_to_decide_on
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
 from elastic_core.control.metrics.meter import Meter
 from elastic_core.control.scheduling import chosen_policy
@@ -40,7 +41,7 @@ from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
 from elastic_core.protocol.callers import Caller
-from elastic_core.protocol.forecasts import Forecast, ForecastReport
+from elastic_core.protocol.forecasts import Forecast, ForecastReport, Outlook
 from elastic_core.protocol.job_runs import Champions, JobRuns
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
@@ -329,6 +330,9 @@ class LedgerControl(JobActions):
 
     def forecast_report(self, limit: int) -> ForecastReport:
         return self._ledger.read(lambda tx: forecast_rows.forecast_report(tx, limit))
+
+    def outlook(self, spec: JobSpec, facts: JobFacts) -> Outlook:
+        return self.allocator.predictors.outlook(spec, facts, self._ledger.read(nodes_to_decide_on))
 
     def import_runs(self, runs: Sequence[FinishedRun]) -> int:
         """Runs of elsewhere are learnt from beside the ledger's jobs; known ids stay as they are. How many are new."""

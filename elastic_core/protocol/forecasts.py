@@ -87,3 +87,23 @@ class ForecastReport:
     jobs: int  # that have ended, with forecasts
     declared: int
     stages: tuple[StageSummary, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutlook:
+    """Seconds of a step on so many slots of a type, forecast from jobs of any task: 80 % lie between low and high."""
+
+    type: str
+    num_slots: int
+    num_nodes: int  # the fewest that have so many
+    global_batch: int
+    seconds: Quantiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What this installation's jobs say of one that is not submitted yet."""
+
+    work: Quantiles | None = None  # all its work, in its unit; None where it is declared, or nothing is forecast
+    work_source: str = DECLARED  # or `WorkForecast.source`
+    steps: tuple[StepOutlook, ...] = ()  # none where too few jobs were measured to learn from

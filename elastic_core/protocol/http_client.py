@@ -19,7 +19,7 @@ from elastic_core.domain import Observation, Plan, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol import calls
 from elastic_core.protocol.callers import OnBehalf
-from elastic_core.protocol.forecasts import Forecast, ForecastReport
+from elastic_core.protocol.forecasts import Forecast, ForecastReport, Outlook
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     AuditRecord,
@@ -318,6 +318,10 @@ class HttpControl:
 
     def forecast_report(self, limit: int) -> ForecastReport:
         answer: ForecastReport = self._channel.call("forecast_report", limit=limit)
+        return answer
+
+    def outlook(self, spec: JobSpec, facts: JobFacts) -> Outlook:
+        answer: Outlook = self._channel.call("outlook", spec=spec, facts=facts)
         return answer
 
     def audit_records(

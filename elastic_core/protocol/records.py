@@ -282,7 +282,8 @@ class FinishedRun:
     losses: Reports  # evenly spread reports of its current lineage
     metrics: Reports = ()  # the task's metric, held out, wherever it was evaluated
     work: int | None = None  # samples done; None: up to its last report
-    completed: bool = True  # False: still active, cancelled or failed; its whole work is more than `work`
+    # False: still active, cancelled, failed, or ended at its limit; its whole work is more than `work`.
+    completed: bool = True
     profile: tuple[ProfilePoint, ...] = ()
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from elastic_core.domain import Plan, Snapshot
 from elastic_core.errors import UserError
-from elastic_core.protocol.forecasts import Forecast, ForecastReport
+from elastic_core.protocol.forecasts import Forecast, ForecastReport, Outlook
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     AuditRecord,
@@ -80,6 +80,10 @@ class JobRecords(Protocol):
 
     def forecast_report(self, limit: int) -> ForecastReport:
         """How forecasts turned out, over the last `limit` jobs that ended with any."""
+
+    def outlook(self, spec: JobSpec, facts: JobFacts) -> Outlook:
+        """How much work a job like this is and what its steps take, forecast from the jobs that there were. Nothing is
+        submitted. Empty where the control plane uses no predictors."""
 
     def audit_records(
         self, job_ids: Sequence[str] | None = None, actor: str | None = None, limit: int = 100

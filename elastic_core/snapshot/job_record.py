@@ -20,6 +20,7 @@ from elastic_core.domain import (
     Queue,
     SegmentState,
     Snapshot,
+    StepForecast,
     ThroughputModel,
     WorkForecast,
 )
@@ -76,8 +77,11 @@ class JobRecord:
     spent: float = 0.0  # as `JobView.spent`
     measured: Measured = _NOTHING_MEASURED
     throughput: ThroughputModel | None = None
+    # As in `JobView`, whose end nobody has declared: of production in the answers of predictors, which come later.
     predictable: float | None = None
+    expected_samples: float | None = None
     work_forecast: WorkForecast | None = None
+    step_forecast: StepForecast | None = None
 
 
 def job_view(record: JobRecord) -> JobView:
@@ -119,7 +123,9 @@ def job_view(record: JobRecord) -> JobView:
         throughput=record.throughput,
         noise_scale=measured.noise_scale,
         predictable=record.predictable,
+        expected_samples=record.expected_samples,
         work_forecast=record.work_forecast,
+        step_forecast=record.step_forecast,
     )
 
 

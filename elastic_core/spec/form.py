@@ -49,7 +49,8 @@ HELP = {
     "work.epochs": "Passes over the data set. Give this or samples, not both.",
     "work.samples": "Samples to train on in all. Give this or epochs, not both.",
     "work.measure": "What epochs and samples count: samples that are read, or progress, which is what they are worth "
-    "at the base batch (AdaScale): a larger batch then takes fewer steps and reads more.",
+    "at the base batch (AdaScale): a larger batch then takes fewer steps and reads more, at most as many passes as "
+    "`elastic jobs estimate` says.",
     "work.max_samples": "With measure progress: the job ends here in any case.",
     "work.patience": "End when the metric was not better than its best in so many passes in a row.",
     "batch.min": "Smallest global batch (samples of one step over all slots) that the platform may choose.",

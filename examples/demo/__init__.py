@@ -1,4 +1,5 @@
-"""The demo: three real training jobs arrive one after another and share four CPU slots under Airflow.
+"""The demo: four real training jobs arrive one after another and share four CPU slots under Airflow. One of them
+ends by its loss: its work is forecast while it runs.
 
     python -m examples.demo [--keep] [--running] [--seconds 330]
 

@@ -15,6 +15,7 @@ from elastic_core.domain import JobState
 from elastic_core.errors import ElasticError, NotFound
 from elastic_core.protocol.records import JobStatus
 from examples.demo import live, report
+from examples.demo.ends import Classes
 from examples.demo.jobs import Plan, job_ids, sized_spec
 from examples.demo.services import Platform, platform
 
@@ -32,12 +33,14 @@ def main() -> int:
     plans = job_ids(time.time())
     specs = {job_id: sized_spec(plan) for job_id, plan in plans.items()}
     for job_id, spec in specs.items():
-        console.print(f"{job_id}: {spec['entry_point']}, {spec['work']['epochs']} epochs", highlight=False)
+        target = spec["work"].get("target_loss")
+        until = "" if target is None else f" at most, until its loss is {target:g}"
+        console.print(f"{job_id}: {spec['entry_point']}, {spec['work']['epochs']} epochs{until}", highlight=False)
     try:
         with platform(console, options.keep, options.running) as there:
             console.print(f"services are up after {time.monotonic() - started:.0f} s")
-            watch(console, there, plans, specs, deadline)
-            outcomes = gather(console, there, plans)
+            classes = watch(console, there, plans, specs, deadline)
+            outcomes = gather(console, there, plans, classes)
             for outcome in outcomes:
                 report.show(console, outcome)
             report.addresses(console, there.settings, outcomes, options.keep or options.running)
@@ -61,9 +64,12 @@ def watch(
     plans: Mapping[str, Plan],
     specs: Mapping[str, Mapping[str, Any]],
     deadline: float,
-) -> None:
-    """Submit the jobs one after another and show them until all have ended, or the time is over."""
-    waiting, began = list(plans), time.monotonic()
+) -> Classes:
+    """Submit the jobs one after another and show them until all have ended, or the time is over.
+
+    Returns the classes that jobs of unknown end had.
+    """
+    waiting, began, classes = list(plans), time.monotonic(), Classes(plans)
     submitted: list[str] = []
     jobs: dict[str, JobStatus | None] = dict.fromkeys(plans)
     nodes = [node for node in there.control.snapshot().nodes if node.present]
@@ -75,26 +81,28 @@ def watch(
                 submitted.append(waiting.pop(0))
             for job_id in submitted:
                 jobs[job_id] = find(there, job_id)
+            classes.look(there, jobs)
             if console.is_terminal:
                 view.update(live.picture(nodes, jobs, time.monotonic() - began))
             elif (now := live.holdings(jobs)) != told:
                 told = now
                 console.print(f"{time.monotonic() - began:5.0f} s  {live.line(jobs)}", highlight=False)
             if not waiting and all(there.run_state(job_id) in ("success", "failed") for job_id in submitted):
-                return
+                return classes
             time.sleep(1.0)
     console.print("the time is over: cancelling what still runs", style="red")
     for job_id in submitted:
         job = jobs[job_id]
         if job is not None and job.state is JobState.ACTIVE:
             there.control.cancel(job_id, "the demo's time is over")
+    return classes
 
 
-def gather(console: Console, there: Platform, plans: Mapping[str, Plan]) -> list[report.Outcome]:
+def gather(console: Console, there: Platform, plans: Mapping[str, Plan], classes: Classes) -> list[report.Outcome]:
     outcomes = []
     for job_id, plan in plans.items():
         try:
-            outcomes.append(report.gather(there, job_id, plan))
+            outcomes.append(report.gather(there, job_id, plan, classes.probabilities.get(job_id)))
         except NotFound:
             console.print(f"{job_id} was never submitted: see the log of its task `submit` in Airflow", style="red")
     return outcomes
@@ -109,7 +117,10 @@ def find(there: Platform, job_id: str) -> JobStatus | None:
 
 
 def arrived(job: JobStatus | None, plan: Plan) -> bool:
-    return job is not None and job.done_samples >= plan.next_at * job.total_samples
+    """The job before has trained for a while, or is over, however little it had to do."""
+    if job is None:
+        return False
+    return job.state is not JobState.ACTIVE or job.done_samples >= plan.next_at * job.total_samples
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_core.domain import JobState
+from elastic_core.protocol.forecasts import Forecast
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.state.stores.store_urls import open_store
 from elastic_core.train.data.audit import AuditResult, prove
+from examples.demo import ends
 from examples.demo.jobs import Plan
 from examples.demo.services import Platform
 
@@ -27,6 +29,13 @@ class Outcome:
     segments: Sequence[SegmentStatus]
     reads: Sequence[AuditResult]
     run_state: str
+    forecasts: Sequence[Forecast] = ()
+    probability: float | None = None  # of its class, the last that a decision saw; None: never asked, or not known
+
+    def whole_epochs(self) -> Sequence[AuditResult]:
+        """All but the pass in which a job reached its target loss."""
+        cut = self.plan.target_loss is not None and bool(self.reads) and self.reads[-1].proven is None
+        return self.reads[:-1] if cut else self.reads
 
     def resizes(self) -> list[tuple[SegmentStatus, SegmentStatus]]:
         held = [segment for segment in self.segments if segment.allocation is not None]
@@ -40,7 +49,7 @@ class Claim:
     detail: str = ""
 
 
-def gather(platform: Platform, job_id: str, plan: Plan) -> Outcome:
+def gather(platform: Platform, job_id: str, plan: Plan, probability: float | None) -> Outcome:
     """Raises `NotFound` for a job that never reached the ledger."""
     settings, job = platform.settings, platform.control.job(job_id)
     store = open_store(settings.store_url(), endpoint=settings.s3_endpoint)
@@ -50,6 +59,8 @@ def gather(platform: Platform, job_id: str, plan: Plan) -> Outcome:
         segments=platform.control.segments(job_id),
         reads=prove(platform.control.reads(job_id), job.facts.dataset_samples, store),
         run_state=platform.run_state(job_id),
+        forecasts=platform.control.forecasts(job_id),
+        probability=probability,
     )
 
 
@@ -85,6 +96,8 @@ def show(console: Console, outcome: Outcome) -> None:
         why = asked if asked.startswith("resize") else after.grant_reason
         line = f"  {word} {slots(before)} -> {slots(after)} slots at step {after.start_step}: {why}"
         console.print(line, highlight=False)
+    for line in ends.lines(outcome):
+        console.print(line, highlight=False)
     _show_reads(console, outcome)
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in job.results.get("evaluation", {}).items())
     console.print(f"  held-out metrics: {metrics or 'none'}", highlight=False)
@@ -92,14 +105,15 @@ def show(console: Console, outcome: Outcome) -> None:
 
 
 def _show_reads(console: Console, outcome: Outcome) -> None:
-    proven = [proof for proof in outcome.reads if proof.proven]
+    whole = outcome.whole_epochs()
+    proven = [proof for proof in whole if proof.proven]
     compared = " (every recorded index compared)" if all(proof.every_index for proof in proven) else ""
     console.print(
-        f"  reads: {len(proven)} of {len(outcome.reads)} epochs proven: each of the "
+        f"  reads: {len(proven)} of {len(whole)} epochs proven: each of the "
         f"{outcome.job.facts.dataset_samples} samples was read exactly once{compared}",
         highlight=False,
     )
-    for proof in outcome.reads:
+    for proof in whole:
         if not proof.proven:
             console.print(f"  epoch {proof.epoch}: {proof.problem or 'not complete'}", style="red")
 
@@ -108,7 +122,7 @@ def claims(num_jobs: int, outcomes: Sequence[Outcome]) -> list[Claim]:
     """What the demo promises, each held against what happened."""
     resizes = [(slots(a), slots(b)) for outcome in outcomes for a, b in outcome.resizes()]
     grew, shrank = sum(b > a for a, b in resizes), sum(b < a for a, b in resizes)
-    reads = [proof for outcome in outcomes for proof in outcome.reads]
+    reads = [proof for outcome in outcomes for proof in outcome.whole_epochs()]
     return [
         Claim(
             "every job finished",
@@ -124,7 +138,14 @@ def claims(num_jobs: int, outcomes: Sequence[Outcome]) -> list[Claim]:
             f"{len(reads)} epochs",
         ),
         *(_learned(outcome) for outcome in outcomes),
+        *(claim for outcome in outcomes if outcome.plan.target_loss is not None for claim in _forecast(outcome)),
     ]
+
+
+def _forecast(outcome: Outcome) -> Iterator[Claim]:
+    name, told = outcome.plan.label, ends.expected(outcome)
+    yield Claim(f"{name}: its work was forecast as an interval while it ran", bool(told), f"{len(told)} forecasts")
+    yield Claim(f"{name} ended by its loss, before its limit", ends.ended_early(outcome), ends.ending(outcome))
 
 
 def _learned(outcome: Outcome) -> Claim:
@@ -133,7 +154,7 @@ def _learned(outcome: Outcome) -> Claim:
     good = value is not None and (value >= bar if facts.metric_mode == "max" else value <= bar)
     sign = ">=" if facts.metric_mode == "max" else "<="
     got = "nothing" if value is None else f"{value:.4g}"
-    return Claim(f"{outcome.plan.preset} learned: {facts.metric} {sign} {bar:g}", good, got)
+    return Claim(f"{outcome.plan.label} learned: {facts.metric} {sign} {bar:g}", good, got)
 
 
 def addresses(console: Console, settings: Settings, outcomes: Sequence[Outcome], up: bool) -> None:

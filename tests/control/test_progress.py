@@ -112,6 +112,44 @@ def test_losses_of_finished_runs_are_over_the_work_in_its_own_measure(control: L
     assert [work for work, _ in run.losses] == [7, 14]
 
 
+@pytest.mark.parametrize(
+    ("work", "samples", "progress", "loss", "completed"),
+    [
+        ({"max_samples": 12_000, "target_loss": 0.1}, 12_000, 4_000.0, 0.5, False),  # ended at the cap
+        ({"max_samples": 12_000, "patience": 3}, 12_000, 4_000.0, 0.5, False),
+        ({"max_samples": 12_000, "target_loss": 0.1}, 12_000, 4_000.0, 0.1, True),  # its last step was good enough
+        ({"max_samples": 12_000, "target_loss": 0.1}, 11_000, 4_000.0, 0.1, True),
+        ({"max_samples": 12_000, "patience": 3}, 11_000, 4_000.0, 0.5, True),
+        ({"max_samples": 12_000}, 12_000, 4_000.0, 0.5, True),  # how much work it is was declared
+        ({"target_loss": 0.1}, 11_000, 10_000.0, 0.5, False),  # ended at its amount of work
+    ],
+)
+def test_a_finished_job_that_took_the_most_it_might_is_no_completed_run(
+    control: LedgerControl, work: dict[str, object], samples: int, progress: float, loss: float, completed: bool
+) -> None:
+    order = a_life(control, work={**WORK["work"], **work}).start()
+    trainer = control.trainer(order.token)
+    trainer.observe([an_observation(2, order, samples=samples, progress=progress, gain=1.0, loss=loss)])
+    trainer.commit(a_commit(order, 2, samples=samples, progress=progress, gain=1.0, finished=True))
+    assert control.job("job-a").state == JobState.FINISHED
+    (run,) = control.finished_runs(5)
+    assert (run.completed, run.work_done) == (completed, progress)
+
+
+@pytest.mark.parametrize(
+    ("samples", "loss", "completed"), [(10_000, 0.5, False), (10_000, 0.1, True), (9_000, 0.5, True)]
+)
+def test_a_job_in_samples_that_never_reached_its_target_is_no_completed_run(
+    control: LedgerControl, samples: int, loss: float, completed: bool
+) -> None:
+    order = a_life(control, work={"samples": 10_000, "target_loss": 0.1}).start()
+    trainer = control.trainer(order.token)
+    trainer.observe([an_observation(2, order, samples=samples, loss=loss)])
+    trainer.commit(a_commit(order, 2, samples=samples, finished=True))
+    (run,) = control.finished_runs(5)
+    assert (run.completed, run.work_done) == (completed, samples)
+
+
 def test_a_job_with_patience_has_no_known_end_for_decisions(control: LedgerControl) -> None:
     a_life(control, work={"samples": 10_000, "patience": 3}).start()
     view = control.snapshot().jobs[0]

@@ -2,12 +2,15 @@
 
 Bounded: of a long run only evenly spread reports are handed out, and a run that was rolled back counts as it was
 trained in the end (its current lineage). A job that was cancelled or has failed, or is still active, is handed out as
-what it is: not completed. History that was imported (`imported_runs`) stands beside the jobs of this ledger.
+what it is: not completed. So is one that ended at the most that it might take, by its amount of work or by
+`work.max_samples`, and not by its target loss or its patience: how much it would have taken nobody has seen. History
+that was imported (`imported_runs`) stands beside the jobs of this ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import func, select, text
 from sqlalchemy.dialects.postgresql import insert
@@ -19,6 +22,7 @@ from elastic_core.control.ledger.views import spec_of
 from elastic_core.domain import CPU, JobState, from_json, to_json
 from elastic_core.protocol.records import FinishedRun, JobDescription, JobFacts, Reports
 from elastic_core.spec import JobSpec
+from elastic_core.spec.job import most_samples
 
 MOST_REPORTS = 256  # of one run
 
@@ -44,12 +48,18 @@ METRICS = text("""
     ORDER BY c.job_id, c.step, c.id
 """)
 
-# The furthest that its current lineage is known to have come.
+# The furthest that its current lineage is known to have come: in its own measure of work, and in samples read.
 WORK = text("""
-    SELECT wanted.id, greatest(
-        (SELECT max(coalesce(progress, samples)) FROM observations WHERE job_id = wanted.id AND lineage = j.lineage),
-        (SELECT max(coalesce(progress, samples)) FROM checkpoints WHERE job_id = wanted.id AND lineage = j.lineage)
-    ) FROM unnest(CAST(:jobs AS text[])) AS wanted (id) JOIN jobs j ON j.id = wanted.id
+    SELECT wanted.id, greatest(o.work, c.work) AS work, greatest(o.samples, c.samples) AS samples
+    FROM unnest(CAST(:jobs AS text[])) AS wanted (id) JOIN jobs j ON j.id = wanted.id
+    CROSS JOIN LATERAL (
+        SELECT max(coalesce(progress, samples)) AS work, max(samples) AS samples
+        FROM observations WHERE job_id = j.id AND lineage = j.lineage
+    ) AS o
+    CROSS JOIN LATERAL (
+        SELECT max(coalesce(progress, samples)) AS work, max(samples) AS samples
+        FROM checkpoints WHERE job_id = j.id AND lineage = j.lineage
+    ) AS c
 """)
 
 RESUBMITTED = text("""
@@ -59,6 +69,14 @@ RESUBMITTED = text("""
           AND b.spec->'params' = j.spec->'params'
     ) FROM jobs j WHERE id = ANY (CAST(:jobs AS text[]))
 """)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """The furthest that a job came: `work` in its own measure, `samples` read."""
+
+    work: int
+    samples: int
 
 
 def finished_runs(tx: Tx, limit: int) -> list[FinishedRun]:
@@ -76,7 +94,8 @@ def finished_runs(tx: Tx, limit: int) -> list[FinishedRun]:
 def _own_runs(tx: Tx, rows: Sequence[JobRow]) -> list[FinishedRun]:
     ids = [job.id for job in rows]
     run_losses, is_resubmitted, run_metrics = losses(tx, ids), resubmitted(tx, ids), metrics(tx, ids)
-    work = {job_id: int(samples or 0) for job_id, samples in tx.session.execute(WORK, {"jobs": ids})}
+    reached = {row.id: _Reached(int(row.work or 0), int(row.samples or 0))
+               for row in tx.session.execute(WORK, {"jobs": ids})}  # fmt: skip
     points = profiles(tx, ids)
     return [
         FinishedRun(
@@ -86,16 +105,30 @@ def _own_runs(tx: Tx, rows: Sequence[JobRow]) -> list[FinishedRun]:
             resubmitted=is_resubmitted[job.id],
             losses=run_losses.get(job.id, ()),
             metrics=run_metrics.get(job.id, ()),
-            work=work[job.id],
-            completed=job.state == JobState.FINISHED,
+            work=reached[job.id].work,
+            completed=job.state == JobState.FINISHED
+            and not _was_cut_off(spec_of(job), job.total_samples, reached[job.id], run_losses.get(job.id, ())),
             profile=points.get(job.id, ()),
         )
         for job in rows
-        if work[job.id]
+        if reached[job.id].work
     ]
 
 
-def describe(spec: JobSpec, facts: JobFacts, most_samples: int) -> JobDescription:
+def _was_cut_off(spec: JobSpec, total_samples: int, reached: _Reached, reported: Reports) -> bool:
+    """Whether a finished job whose end nobody knew ended at the most that it might take, and not at what it looked for.
+
+    The step that reaches the limit may reach the target loss as well: then the last report says so.
+    """
+    if spec.work.end_is_known:
+        return False
+    if reached.work < total_samples and reached.samples < most_samples(spec, total_samples):
+        return False
+    target = spec.work.target_loss
+    return target is None or not reported or not reported[-1][1] <= target
+
+
+def describe(spec: JobSpec, facts: JobFacts, most: int) -> JobDescription:
     limits = spec.limits()
     return JobDescription(
         entry_point=spec.entry_point,
@@ -103,7 +136,7 @@ def describe(spec: JobSpec, facts: JobFacts, most_samples: int) -> JobDescriptio
         requested_slots=limits.requested_slots,
         requested_batch=limits.requested_batch,
         dataset_samples=facts.dataset_samples,
-        most_samples=most_samples,
+        most_samples=most,
         num_parameters=facts.num_parameters,
         accelerated=None if not limits.types else limits.types[0] != CPU,
         target_loss=spec.work.target_loss,

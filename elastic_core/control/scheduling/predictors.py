@@ -11,16 +11,21 @@ first time; from then on `renew`, which reconciliation calls as well, asks anew 
 so that it may turn predictable while it runs. Where nothing was learnt the stated prior forecasts. Whatever fails here
 is logged, the jobs' fields stay None, and training goes on. With the setting `use_predictors` off nothing is learnt and
 no job is asked about.
+
+The same files answer about a job that is not submitted yet (`outlook`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import select, text
 
 from elastic_core.control.ledger.database import Ledger, Tx
@@ -31,9 +36,12 @@ from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.scheduling import snapshots
 from elastic_core.control.scheduling.submissions import submission_of
 from elastic_core.domain import (
+    EXACT,
     JobView,
     Limits,
+    Node,
     ProfilePoint,
+    Quantiles,
     Snapshot,
     StepForecast,
     ThroughputModel,
@@ -42,13 +50,17 @@ from elastic_core.domain import (
 )
 from elastic_core.errors import UserError
 from elastic_core.logs import get_logger
+from elastic_core.predict.forecasts.intervals import quantile
 from elastic_core.predict.forecasts.run_features import Progress, averaged_losses
 from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
+from elastic_core.predict.forecasts.work_position import PROBABILITIES
 from elastic_core.predict.speed.experience import NOTHING, Experience
 from elastic_core.predict.speed.fit import Profiled, experience_from, job_models, models_of_jobs
 from elastic_core.predict.work import convergence
+from elastic_core.protocol.forecasts import Outlook, StepOutlook
 from elastic_core.protocol.records import JobDescription, JobFacts, Reports
 from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec, total_samples
 
 if TYPE_CHECKING:
     from elastic_core.predict.forecasts.forecast_files import Forecasters
@@ -60,6 +72,7 @@ TEACHERS = 32  # jobs that experience is learnt from, the latest
 RECENT_LEASES = 5000  # that they are looked for among
 CLASS_SECONDS = 30.0  # age of an answer that reconciliation renews
 STALE_CLASS_SECONDS = 600.0  # that a decision renews itself
+INTERVAL = 0.1, 0.5, 0.9  # probabilities of what an outlook says: low, median, high
 log = get_logger(__name__)
 
 ON_SEVERAL_TYPES = text("""
@@ -174,6 +187,42 @@ class Predictors:
         self._ask_due(snapshot, STALE_CLASS_SECONDS)
         return replace(snapshot, jobs=tuple(map(self._with_answer, snapshot.jobs)))
 
+    def outlook(self, spec: JobSpec, facts: JobFacts, nodes: Sequence[Node]) -> Outlook:
+        """Of a job that is not submitted: its work where no amount is declared, and its steps on whatever slots of one
+        type these nodes can give it, at its base batch or a sample a slot."""
+        if not self._settings.use_predictors:
+            return Outlook()
+        job = describe(spec, facts, total_samples(spec, facts.dataset_samples))
+        steps = self._step_outlooks(job, spec.limits(), nodes)
+        if spec.work.end_is_known:
+            return Outlook(steps=steps)
+        forecast = self._work({"": _unsubmitted(job, spec.limits())}, {"": Progress(0.0, (), ())})[""]
+        low, median, high = (quantile(forecast, probability) for probability in INTERVAL)
+        return Outlook(work=(low, median, high), work_source=forecast.source, steps=steps)
+
+    def _step_outlooks(self, job: JobDescription, limits: Limits, nodes: Sequence[Node]) -> tuple[StepOutlook, ...]:
+        """None of models that are cut, nor of an inexact exchange: what is learnt from has neither."""
+        forecasters = self._forecasters.get()
+        if forecasters is None or forecasters.steps is None or limits.cuts:
+            return ()
+        from elastic_core.predict.forecasts.step_seconds import Place
+
+        counts = limits.slot_counts if limits.comm == EXACT else tuple(set(limits.slot_counts) & {1})
+        places = [
+            Place(kind, count, num_nodes, max(job.requested_batch, count))
+            for kind, sizes in sorted(_sizes_by_type(nodes, limits.types).items())
+            for count in counts
+            if (num_nodes := _fewest_nodes(sizes, count))
+        ]
+        rows = forecasters.steps.seconds([job] * len(places), places)
+        return tuple(
+            StepOutlook(
+                type=place.type, num_slots=place.num_slots, num_nodes=place.num_nodes, global_batch=place.global_batch,
+                seconds=_interval(row),
+            )
+            for place, row in zip(places, rows, strict=True)
+        )  # fmt: skip
+
     def _ask_due(self, snapshot: Snapshot, older_than: float) -> None:
         """Ask about who has no answer, or one that is older; forget those who are no longer there."""
         undeclared = {job.job_id: job for job in snapshot.jobs if job.total_samples is None}
@@ -242,6 +291,29 @@ class Predictors:
         types = [[kind for kind in present if kind in (job.limits.types or present)] for job in jobs.values()]
         said = forecasters.steps.forecasts([job.description for job in jobs.values()], types)
         return dict(zip(jobs, said, strict=True))
+
+
+def _unsubmitted(job: JobDescription, limits: Limits) -> _Undeclared:
+    return _Undeclared(description=job, limits=limits, resubmitted=False, losses=(), metrics=())
+
+
+def _sizes_by_type(nodes: Sequence[Node], types: tuple[str, ...]) -> dict[str, list[int]]:
+    """Slots of each present node of a type that is allowed (all where none is named), the largest first."""
+    sizes: dict[str, list[int]] = {}
+    for node in nodes:
+        if node.present and node.num_slots and (not types or node.type in types):
+            sizes.setdefault(node.type, []).append(node.num_slots)
+    return {kind: sorted(each, reverse=True) for kind, each in sizes.items()}
+
+
+def _fewest_nodes(sizes: Sequence[int], count: int) -> int:
+    """0 where they have not so many slots."""
+    return next((number for number, held in enumerate(accumulate(sizes), 1) if held >= count), 0)
+
+
+def _interval(seconds: NDArray[np.float64]) -> Quantiles:
+    low, median, high = (float(np.interp(probability, PROBABILITIES, seconds)) for probability in INTERVAL)
+    return low, median, high
 
 
 def _load_classifier(path: Path) -> Classifier:

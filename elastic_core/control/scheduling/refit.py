@@ -143,12 +143,12 @@ def label_of(run: FinishedRun) -> bool | None:
 
     A target counts where the run reached it. One that went to its limit instead is judged by where its loss was then.
     """
-    if not run.completed:
+    to_its_limit = run.work_done >= run.description.most_samples
+    if not run.completed and not to_its_limit:
         return None
     from elastic_core.predict.predictability.hindsight import was_predictable  # SciPy: not every minute, for nothing
 
-    reached = run.work_done < run.description.most_samples
-    return was_predictable(run.losses, run.description.target_loss if reached else None)
+    return was_predictable(run.losses, None if to_its_limit else run.description.target_loss)
 
 
 def refit_forecasts(runs: Sequence[FinishedRun], path: Path) -> str:

@@ -17,7 +17,7 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.nodes import nodes_to_decide_on, queues
 from elastic_core.control.ledger.profiles import noise_scales, pasts, placed_speeds, profiles
-from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
+from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, HeartbeatRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.ledger.views import last_segments, limits_in_force, live_leases, pause_of, spec_in_force
 from elastic_core.domain import (
     EXACT,
@@ -39,14 +39,21 @@ from elastic_core.snapshot.past import Past
 from elastic_core.spec import JobSpec
 
 BETWEEN_SECONDS = 60.0
-CUT_OFF_SECONDS = 600.0  # each ending is decided upon at once, or by the next reconciliation
-MOST_CUT_OFF = 256
+CUT_OFF_SECONDS = 600.0  # by which endings are told that came before the last decision: it was read before it was made
+MOST_CUT_OFF = 4096  # the latest: each is an id of some tens of bytes in the record of the decision
 _ACTIVE = select(JobRow).where(JobRow.state == JobState.ACTIVE).order_by(JobRow.submitted_at, JobRow.id)
 _LAST_LEASES = (
     select(LeaseRow)
     .where(LeaseRow.job_id.in_(bindparam("jobs", expanding=True)))
     .ext(distinct_on(LeaseRow.job_id))
     .order_by(LeaseRow.job_id, LeaseRow.epoch.desc())
+)
+# The decision whose state the next one gets: a policy that failed, or whose last plan stayed, has learnt nothing.
+_LAST_STATE = (
+    select(DecisionRow.at - DecisionRow.seconds)
+    .where(DecisionRow.failure.is_(None))
+    .order_by(DecisionRow.id.desc())
+    .limit(1)
 )
 log = get_logger(__name__)
 Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
@@ -88,10 +95,15 @@ def build(tx: Tx, policy: str) -> Snapshot:
 
 
 def _cut_off(tx: Tx) -> tuple[str, ...]:
-    """Jobs that were cancelled or have failed since the decision before this one, and some time before that."""
-    ended = select(JobRow.id).where(
-        JobRow.state.in_((JobState.CANCELLED, JobState.FAILED)), JobRow.finished_at > tx.now - CUT_OFF_SECONDS
-    )
+    """Jobs that were cancelled or have failed since the decision whose state is handed on, and some time before that.
+
+    Policies take a job that they remember, and that is no longer there, for one that has finished. However long nobody
+    could decide, what ended meanwhile is told; of more than `MOST_CUT_OFF` endings only the latest.
+    """
+    ended = select(JobRow.id).where(JobRow.state.in_((JobState.CANCELLED, JobState.FAILED)))
+    last = tx.session.scalar(_LAST_STATE)
+    if last is not None:  # else there is no state, or the decision that left it is no longer kept
+        ended = ended.where(JobRow.finished_at > min(last, tx.now) - CUT_OFF_SECONDS)
     return tuple(tx.session.scalars(ended.order_by(JobRow.finished_at.desc(), JobRow.id).limit(MOST_CUT_OFF)))
 
 

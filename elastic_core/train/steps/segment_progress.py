@@ -23,7 +23,7 @@ from elastic_core.train.steps.divergence import DivergenceGuard
 from elastic_core.train.steps.early_stopping import Evaluations
 from elastic_core.train.steps.observe import Observer, StepFacts
 from elastic_core.train.steps.runtime_context import RuntimeContext
-from elastic_core.train.steps.stepping import StepResult, needs_noise
+from elastic_core.train.steps.stepping import NOISE_EVERY, StepResult, needs_noise
 from elastic_core.train.steps.work_done import WorkDone
 from elastic_core.train.versions import differences, loaded_versions
 
@@ -32,6 +32,12 @@ _VERSIONS, _CODE = "versions", "code"  # in a checkpoint's scalars
 NOISE_UNKNOWN = (
     "the gradient noise was never measured, so that no gain of a larger batch is known, and none is taken: learning "
     "rate and progress are as at batch.base, or less. It takes a global batch of two samples, and finite gradients"
+)
+
+BATCH_STAYS = (
+    "these steps measure no gradient noise, and until it was measured, of this job or another of its task, the global "
+    "batch stays at batch.base, whatever batch.max is. It is measured on two slots or more with whole models, with "
+    "batch.max_per_slot below batch.base, and with learning_rate_rule adascale on one slot as well"
 )
 
 
@@ -56,6 +62,8 @@ class Progress:
         self.leased_from = 0.0  # monotonic: since when at the latest its lease holds
         self.timings: dict[str, float] = {}  # since the last checkpoint: seconds, `..._at` in Unix time, `..._bytes`
         self._logged: dict[str, float] = {}
+        self._unmeasured = 0  # steps of this process before the first that measured gradient noise
+        self._measured = False  # one did
         self._losses: list[float] = []  # since the last checkpoint
         self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
         self._in_force = EXACT if self.order.allocation.comm == AUTO else self.order.allocation.comm
@@ -167,6 +175,8 @@ class Progress:
         self.evaluations = self.evaluations.trained(self.loss, result.batch_samples)
         self._losses.append(self.loss)
         self._latest.append(self.loss)
+        self._measured = self._measured or result.noise is not None
+        self._unmeasured += not self._measured
         self._observer.add(
             StepFacts(
                 step=self.step,
@@ -198,6 +208,8 @@ class Progress:
         notes = [self._environment] if self._environment else []
         if needs_noise(self.order.spec) and noise.weight == 0 and self.step > 0:
             notes.append(NOISE_UNKNOWN)
+        if self._batch_stays:
+            notes.append(BATCH_STAYS)
         if self.fraction < 1.0 and self.samples >= self.most_samples:
             notes.append(
                 f"ended at work.max_samples: {self.samples} samples were read, and {self.fraction:.1%} of the work is "
@@ -208,6 +220,13 @@ class Progress:
             passes = plural(self.evaluations.since_best, "pass", "passes")
             notes.append(f"ended by work.patience: nothing was better than {best} in the last {passes}")
         return tuple(notes)
+
+    @property
+    def _batch_stays(self) -> bool:
+        """Whether its batch might grow, and waits for a measurement that this process does not make."""
+        spec = self.order.spec
+        may_grow = spec.batch.max > (spec.batch.base or spec.batch.min) and not spec.places_layers
+        return may_grow and not needs_noise(spec) and not self._measured and self._unmeasured >= 2 * NOISE_EVERY
 
     def report_due(self) -> bool:
         return self._observer.due(self._control_link.heartbeat.interval if self._control_link is not None else 0.0)

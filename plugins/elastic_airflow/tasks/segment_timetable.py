@@ -23,7 +23,7 @@ class ByLedger(Timetable):
     def next_dagrun_info(
         self,
         *,
-        last_automated_data_interval: DataInterval | None,  # noqa: ARG002 - there is no next one
-        restriction: TimeRestriction,  # noqa: ARG002
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
     ) -> DagRunInfo | None:
         return None

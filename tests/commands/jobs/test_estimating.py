@@ -16,10 +16,11 @@ from elastic_core.commands.jobs import estimating, jobs_commands
 from elastic_core.commands.jobs.estimating import with_profile
 from elastic_core.domain import Allocation, Layout, PlacedFigures, PlacedStage, Slot, Snapshot
 from elastic_core.errors import UserError
-from elastic_core.protocol.records import AuditRecord, JobStatus, SegmentStatus
+from elastic_core.protocol.forecasts import Outlook, StepOutlook
+from elastic_core.protocol.records import AuditRecord, JobFacts, JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec
-from tests.builders import a_spec
+from tests.builders import FACTS, a_spec
 from tests.commands.test_forecasts import a_status
 from tests.policy.builders import snapshot
 from tests.policy.placed import a_pool
@@ -48,6 +49,12 @@ def a_placed_status() -> JobStatus:
 
 
 class Api:
+    outlooks = Outlook()
+
+    def outlook(self, spec: JobSpec, facts: JobFacts) -> Outlook:
+        self.asked = spec, facts
+        return self.outlooks
+
     def snapshot(self) -> Snapshot:
         return snapshot(a_pool((4,), (2,)))
 
@@ -91,6 +98,60 @@ def test_an_ordinary_job_that_nobody_ran_has_prices_and_no_times(tmp_path: Path)
     assert {one["basis"] for one in found} == {"unknown"}
     assert [one["seconds"] for one in found] == [None] * 4
     assert "nothing was measured" in elastic("jobs", "estimate", path).output
+
+
+def asks(monkeypatch: pytest.MonkeyPatch, outlook: Outlook) -> None:
+    """The control plane says this of a job; no code of a task is asked for its data set of 1000 samples."""
+    told = type("Told", (Api,), {"outlooks": outlook})
+    monkeypatch.setattr(estimating, "open_api", lambda _: told())
+    monkeypatch.setattr(estimating, "_inspected", lambda _: FACTS)
+
+
+def a_step(num_slots: int, seconds: tuple[float, float, float]) -> StepOutlook:
+    return StepOutlook(type="cpu", num_slots=num_slots, num_nodes=1, global_batch=16, seconds=seconds)
+
+
+def test_a_task_that_was_never_measured_is_told_what_jobs_of_others_say_and_that_it_is_a_forecast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks(monkeypatch, Outlook(steps=(a_step(1, (0.5, 1.0, 2.0)),)))
+    path = file_of(tmp_path, a_spec(slots=(1, 2), work={"samples": 16 * 3600}))
+    one, *others = json.loads(elastic("jobs", "estimate", path, "--json").output)
+    assert (one["slots"], one["basis"], one["seconds"]) == ({"cpu": 1}, "forecast from jobs of other tasks", 3600.0)
+    assert one["seconds_80"] == pytest.approx([1800.0, 3600.0, 7200.0])
+    assert one["samples_per_second"] == 16.0
+    assert {other["basis"] for other in others} == {"unknown"}
+    told = elastic("jobs", "estimate", path).output
+    row = next(line for line in told.splitlines() if line.lstrip("│ ").startswith("1 cpu"))
+    assert "60 min (30 min to 2 h 00 min)" in row
+    assert "no job of examples.digits:Digits has measured a step there" in told
+
+
+def test_work_whose_end_is_not_known_is_what_the_control_plane_expects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = a_step(1, (1.0, 1.0, 1.0))
+    asks(monkeypatch, Outlook(work=(400.0, 800.0, 1600.0), work_source="history", steps=(step,)))
+    path = file_of(tmp_path, a_spec(work={"samples": 16_000, "target_loss": 0.1}))
+    one = json.loads(elastic("jobs", "estimate", path, "--json").output)[0]
+    assert one["seconds"] == 50.0
+    assert one["seconds_80"] == pytest.approx([25.0, 50.0, 100.0])
+    told = elastic("jobs", "estimate", path).output
+    assert "a forecast (history): where the job ends. Time and money are for 800 samples of work" in told
+    assert "80 % of jobs like it take 400 to 1600, and it may take 16000" in told
+    asks(monkeypatch, Outlook())
+    assert "not known: where the job ends; time and money are for all of its 16000 samples" in elastic(
+        "jobs", "estimate", path
+    ).output  # fmt: skip
+
+
+def test_progress_says_how_many_passes_it_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks(monkeypatch, Outlook())
+    path = file_of(tmp_path, a_spec(batch=(16, 32), work={"samples": 4_000, "measure": "progress"}))
+    told = elastic("jobs", "estimate", path).output
+    assert "4000 samples of work are at most 8032 samples read, 8.03 passes over the data set; 4 where" in told
+    path = file_of(tmp_path, a_spec(work={"epochs": 4, "measure": "progress", "max_samples": 6_000}))
+    assert "at most 6000 samples read, 6 passes" in elastic("jobs", "estimate", path).output
 
 
 @pytest.mark.usefixtures("api")

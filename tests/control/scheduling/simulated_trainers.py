@@ -22,6 +22,7 @@ from elastic_core.policy.plans.grants import as_held
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
 from elastic_core.protocol.trainer import Directive, Heartbeat
 from elastic_core.sim.engine.running import Running
+from elastic_core.sim.ground_truth.physics import gain
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.spec import JobSpec
 from tests.builders import FACTS, FakeClock, a_commit, an_observation
@@ -69,6 +70,13 @@ class Trainer:
         assert self.order is not None
         return self.plane.trainer(self.order.token)
 
+    def _progress(self) -> dict[str, float]:
+        """What is told besides of a job whose measure of work is progress."""
+        physics = self.job.job.physics
+        if self.job.job.reported_noise is not None:
+            return {}
+        return {"progress": self.job.done, "gain": gain(physics, self.job.split.batch, self.job.epoch)}
+
     def _exited(self, kind: ExitKind) -> None:
         self.plane.trainer(self.agent_token).exited(ExitReport(kind=kind))
 
@@ -98,19 +106,21 @@ class Trainer:
             self._commit(samples=self.committed + 1, timings={"first_step_at": self.job.paused_until})
             self.step += 1
         self.beat(now)
-        reports = []
+        reports, more = [], self._progress()
         for said in self.job.unsent:
             self.step += 1
-            reports.append(an_observation(self.step, self.order, samples=int(self.job.done), at=now, **said))
+            reports.append(an_observation(self.step, self.order, samples=int(self.job.done), at=now, **said, **more))
         self.job.unsent = []
         self.calls.observe(reports)
 
     def beat(self, now: float) -> Any:
-        return self.calls.heartbeat(Heartbeat(step=self.step, samples=int(self.job.done), at=now))
+        beat = Heartbeat(step=self.step, samples=int(self.job.done), at=now, **self._progress())
+        return self.calls.heartbeat(beat)
 
     def _commit(self, **more: Any) -> Any:
         assert self.order is not None
-        commit = a_commit(self.order, self.step, **{"samples": int(self.job.done), "size_bytes": 0, **more})
+        told = {"samples": int(self.job.done), "size_bytes": 0, **self._progress(), **more}
+        commit = a_commit(self.order, self.step, **told)
         self.committed = commit.samples
         return self.calls.commit(commit)
 

@@ -41,5 +41,10 @@ def test_as_if_shorter_it_teaches_while_it_runs_and_not_at_submission() -> None:
 
 
 def test_a_run_that_was_cut_off_or_reported_little_teaches_nothing() -> None:
-    assert lesson_of(replace(a_long_run(), completed=False)) is None
+    assert lesson_of(replace(a_long_run(), work=MOST - 1, completed=False)) is None
     assert lesson_of(replace(a_long_run(), losses=a_long_run().losses[:10])) is None
+
+
+def test_a_run_that_went_to_its_limit_is_judged_by_its_loss_there_though_its_work_is_not_known() -> None:
+    run = a_long_run()
+    assert label_of(replace(run, completed=False)) is label_of(run) is True

@@ -15,7 +15,7 @@ from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.data.audit import prove
 from elastic_core.train.data.data_state import DataState
 from elastic_core.train.gradients.learning_rate import WORK_UNITS
-from elastic_core.train.steps.segment_progress import NOISE_UNKNOWN
+from elastic_core.train.steps.segment_progress import BATCH_STAYS, NOISE_UNKNOWN
 from tests.train import forked
 from tests.train.job import Job
 
@@ -170,3 +170,18 @@ def test_samples_stay_the_measure_of_others(new_job):
     assert job.run(1, 64) == [0]
     last = job.ledger.commits()[-1]
     assert (last.samples, last.progress, last.gain, last.notes) == (400, None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("slots", "batch", "says"),
+    [
+        (1, {"min": 8, "max": 64, "base": 16}, True),
+        (2, {"min": 8, "max": 64, "base": 16}, False),  # two gradients to compare
+        (1, {"min": 8, "max": 64, "base": 16, "max_per_slot": 8}, False),  # two micro-batches
+        (1, {"min": 8, "max": 16, "base": 16}, False),  # it could not grow
+    ],
+)
+def test_a_batch_that_waits_for_noise_that_nothing_measures_says_what_to_do(new_job, slots, batch, says):
+    job = new_job("waiting", total=400, spec={"batch": batch})
+    assert job.run(slots, 16) == [0] * slots
+    assert (BATCH_STAYS in job.ledger.commits()[-1].notes) is says

@@ -62,8 +62,8 @@ def test_the_end_is_the_same_for_any_number_of_workers_and_any_segments(new_job,
         job = a_job(new_job, f"{metric}-{world}")
         assert job.run(world, 48, facts=facts) == [0] * world
         ends[world] = end_of(job)
-        (note,) = job.ledger.commits()[-1].notes
-        assert note.startswith("ended by work.patience: nothing was better than ")
+        ended = "ended by work.patience: nothing was better than "
+        assert [note.startswith(ended) for note in job.ledger.commits()[-1].notes].count(True) == 1
     cut = a_job(new_job, f"{metric}-cut")
     while not (cut.ledger.commits() and cut.ledger.commits()[-1].finished):
         assert cut.run(1, 48, segment_steps=5, facts=facts) == [0]
