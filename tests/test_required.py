@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,9 +55,8 @@ def test_a_name_that_nothing_asks_for_is_no_requirement() -> None:
 
 
 def test_what_make_installs_for_its_tests_it_requires() -> None:
-    rules = {rule.partition(":")[0]: rule for rule in (PROJECT / "Makefile").read_text().split("\n\n")}
-    rules = {name.splitlines()[-1]: rule for name, rule in rules.items()}
-    assert "nightly: setup ray adapters $(KUBERNETES)/kubernetes-validate\n" in rules["nightly"]
+    rules = dict(re.findall(r"^([a-z-]+): (.*\n(?:\t.*\n)*)", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    assert rules["nightly"].startswith("setup ray adapters $(KUBERNETES)/kubernetes-validate\n")
     for name, wanted in (
         ("nightly", "ray,adapters,kubernetes"), ("docker-test", "containers"), ("kubernetes-check", "kubernetes"),
     ):  # fmt: skip
