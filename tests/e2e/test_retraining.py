@@ -76,8 +76,8 @@ def test_drifted_data_trains_and_only_what_is_approved_becomes_champion(platform
 
 @contextmanager
 def unpaused(platform: Platform, dag: str) -> Iterator[None]:
-    """The pipeline starts runs of its own for as long as this lasts, and goes on with them no longer. What a run that has
-    begun meanwhile trains is cancelled: others want the slots."""
+    """The pipeline starts runs of its own for as long as this lasts, and goes on with them no longer: what a run that
+    has begun meanwhile trains is cancelled, since others want the slots."""
     eventually(lambda: platform.airflow.get(f"/dags/{dag}").status_code == 200, 120, "the pipeline's file is read")
     platform.airflow.patch(f"/dags/{dag}", json={"is_paused": False}).raise_for_status()
     try:
