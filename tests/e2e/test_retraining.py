@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from elastic_airflow.names import DRIVER
 from elastic_core.domain import JobState
 from elastic_core.track import model_registry
 from tests.e2e.platform import Platform, eventually
@@ -75,13 +76,17 @@ def test_drifted_data_trains_and_only_what_is_approved_becomes_champion(platform
 
 @contextmanager
 def unpaused(platform: Platform, dag: str) -> Iterator[None]:
-    """The pipeline starts runs of its own for as long as this lasts."""
+    """The pipeline starts runs of its own for as long as this lasts, and goes on with them no longer: what a run that
+    has begun meanwhile trains is cancelled, since others want the slots."""
     eventually(lambda: platform.airflow.get(f"/dags/{dag}").status_code == 200, 120, "the pipeline's file is read")
     platform.airflow.patch(f"/dags/{dag}", json={"is_paused": False}).raise_for_status()
     try:
         yield
     finally:
         platform.airflow.patch(f"/dags/{dag}", json={"is_paused": True}).raise_for_status()
+        for job in platform.control.jobs(active_only=True):
+            if job.results.get(DRIVER, {}).get("dag_id") == dag:
+                platform.control.cancel(job.job_id, "its pipeline is paused")
 
 
 def runs_of_type(platform: Platform, dag: str, kind: str) -> list[dict[str, Any]]:
@@ -109,8 +114,8 @@ def test_a_cron_line_starts_a_run_every_minute_and_its_notifier_is_told_of_the_j
     dag = "retrain_by_minute"
     with unpaused(platform, dag):
         runs = eventually(lambda: runs_of_type(platform, dag, "scheduled"), 150, "the minute starts a run")
-    run = runs[0]["dag_run_id"]
-    eventually(lambda: platform.run_state(dag, run) == "success", 300, f"{run} succeeds")
+        run = runs[0]["dag_run_id"]
+        eventually(lambda: platform.run_state(dag, run) == "success", 300, f"{run} succeeds")
     job = platform.control.job(job_of(platform, dag, run))
     assert job.state is JobState.FINISHED
     news = eventually(
