@@ -330,6 +330,16 @@ class AuditRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEvent:
+    """What happened to a node."""
+
+    at: float
+    node: str
+    what: str  # "set aside", "taken back" or "lost"
+    why: str  # and who did it, or whose slots they were
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelOutcome:
     """What became of one of many jobs that were to be cancelled."""
 

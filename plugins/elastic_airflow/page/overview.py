@@ -16,7 +16,7 @@ from elastic_core.placement.placed_words import cost_words, figures_words, stage
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.process_groups import code_of
-from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, SegmentStatus
+from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, NodeEvent, NodeStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.text import size_text
 
@@ -32,8 +32,18 @@ class NodeShown(Shown):
     name: str
     type: str
     num_slots: int
-    present: bool  # False as well where it is set aside
+    held: int  # of them, now
+    present: bool
     set_aside: str  # why; "" where it is not
+
+
+class NodeEventShown(Shown):
+    """A mark on the timeline."""
+
+    at: float
+    node: str
+    what: str  # "set aside", "taken back" or "lost"
+    why: str
 
 
 class ActionShown(Shown):
@@ -125,6 +135,7 @@ class Overview(Shown):
     nodes: tuple[NodeShown, ...]
     jobs: tuple[JobShown, ...]
     holds: tuple[HoldShown, ...]
+    events: tuple[NodeEventShown, ...]
     decision: DecisionShown | None
     paused: tuple[str, ...]  # DAGs that are paused: nothing new starts through them
     forecasts: ForecastReport  # how those of the jobs that ended turned out
@@ -141,6 +152,7 @@ def jobs_to_show(jobs: Iterable[JobStatus], since: float) -> list[JobStatus]:
 def overview(
     *,
     snapshot: Snapshot,
+    nodes: Sequence[NodeStatus],
     jobs: Sequence[JobStatus],
     segments: Sequence[SegmentStatus],
     explanation: Explanation | None,
@@ -151,9 +163,10 @@ def overview(
     since: float,
     now: float,
     audit: Sequence[AuditRecord] = (),
+    events: Sequence[NodeEvent] = (),
 ) -> Overview:
-    """`segments` that held slots in the window; `explanation` of any one job, for the decision that it came from;
-    `audit` of these jobs, newest first."""
+    """`nodes` that ever were; `segments` that held slots in the window; `explanation` of any one job, for the decision
+    that it came from; `audit` of these jobs, newest first; `events` of nodes."""
     actions = _actions(audit)
     by_job: dict[str, list[SegmentStatus]] = {}
     for segment in segments:
@@ -165,16 +178,7 @@ def overview(
     return Overview(
         now=now,
         since=since,
-        nodes=tuple(
-            NodeShown(
-                name=node.name,
-                type=node.type,
-                num_slots=node.num_slots,
-                present=node.present,
-                set_aside=node.set_aside,
-            )
-            for node in snapshot.nodes
-        ),
+        nodes=nodes_shown(nodes, segments),
         jobs=tuple(
             job_shown(
                 job, by_job.get(job.job_id, []), views.get(job.job_id), settings, now, actions.get(job.job_id, ())
@@ -182,10 +186,28 @@ def overview(
             for job in jobs
         ),
         holds=tuple(hold_shown(segment) for segment in segments),
+        events=tuple(
+            NodeEventShown(at=event.at, node=event.node, what=event.what, why=event.why)
+            for event in events
+            if event.at >= since
+        ),
         decision=decision,
         paused=tuple(paused),
         forecasts=forecasts,
     )
+
+
+def nodes_shown(nodes: Sequence[NodeStatus], segments: Sequence[SegmentStatus]) -> tuple[NodeShown, ...]:
+    """Those that are there, and those that are gone and of which a segment held a slot."""
+    held = {slot.node for segment in segments if segment.allocation for slot in segment.allocation.slots}
+    return tuple(
+        NodeShown(
+            name=node.name, type=node.type, num_slots=node.num_slots, held=node.held_slots, present=node.present,
+            set_aside=node.set_aside_reason or "",
+        )
+        for node in nodes
+        if node.present or node.held_slots or node.name in held
+    )  # fmt: skip
 
 
 def _actions(audit: Sequence[AuditRecord]) -> dict[str, tuple[ActionShown, ...]]:
