@@ -330,13 +330,16 @@ class AuditRecord:
     detail: str  # the reason that was given, or why it was refused
 
 
+SET_ASIDE, TAKEN_BACK, LOST = "set aside", "taken back", "lost"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEvent:
     """What happened to a node."""
 
     at: float
     node: str
-    what: str  # "set aside", "taken back" or "lost"
+    what: str  # one of the three
     why: str  # and who did it, or whose slots they were
 
 

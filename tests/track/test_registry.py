@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
+from elastic_airflow.tasks.job_tasks import RegisterOperator
 from elastic_core.domain import to_json
 from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.protocol.process_groups import CODE, PinnedCode
@@ -73,6 +74,19 @@ def test_a_version_says_of_which_code_and_data_and_how_many_segments_it_is_made(
     tags = client.get_model_version(made.name, made.version).tags
     assert (tags["elastic.code_sha256"], tags["elastic.data_sha256"]) == ("c" * 64, "d" * 64)
     assert tags["elastic.segments"] == "5"
+
+
+def test_the_task_that_registers_hands_on_what_the_data_was(trained, client, monkeypatch):
+    """As Airflow has filled its template in."""
+    monkeypatch.setenv("ELASTIC_HOME", str(trained.settings.home))
+    monkeypatch.setenv("ELASTIC_MLFLOW_URI", trained.settings.mlflow_uri)
+    monkeypatch.setattr(RegisterOperator, "control", lambda _: trained)
+    monkeypatch.setattr(RegisterOperator, "ended", lambda self, control: control.job(self.job_id))
+    monkeypatch.setattr(RegisterOperator, "show_links", lambda *_: None)
+    trained.checkpoint(10)
+    outcome = RegisterOperator(task_id="register", job_id=trained.name, data_sha256="e" * 64).execute({})
+    tags = client.get_model_version(outcome["model"], outcome["version"]).tags
+    assert tags["elastic.data_sha256"] == "e" * 64
 
 
 def test_a_version_of_a_job_without_pinned_code_or_snapshot_claims_neither(trained, client):

@@ -13,10 +13,9 @@ from sqlalchemy import select
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import AuditRow, LeaseRow, NodeRow
 from elastic_core.control.teams.permissions import Action
-from elastic_core.protocol.records import NodeEvent
+from elastic_core.protocol.records import LOST, SET_ASIDE, TAKEN_BACK, NodeEvent
 
 MOST_EVENTS = 500
-SET_ASIDE, TAKEN_BACK, LOST = "set aside", "taken back", "lost"
 WHAT = {Action.SET_ASIDE.value: SET_ASIDE, Action.TAKE_BACK.value: TAKEN_BACK}
 SUBJECT = "node "  # how the record of an action on one begins
 LEFT = "slots left the cluster: "  # how the reason of a lease begins that ended so

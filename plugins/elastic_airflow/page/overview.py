@@ -16,7 +16,15 @@ from elastic_core.placement.placed_words import cost_words, figures_words, stage
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.process_groups import code_of
-from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, NodeEvent, NodeStatus, SegmentStatus
+from elastic_core.protocol.records import (
+    LOST,
+    AuditRecord,
+    Explanation,
+    JobStatus,
+    NodeEvent,
+    NodeStatus,
+    SegmentStatus,
+)
 from elastic_core.settings import Settings
 from elastic_core.text import size_text
 
@@ -167,7 +175,7 @@ def overview(
 ) -> Overview:
     """`nodes` that ever were; `segments` that held slots in the window; `explanation` of any one job, for the decision
     that it came from; `audit` of these jobs, newest first; `events` of nodes."""
-    actions = _actions(audit)
+    actions, events = _actions(audit), [event for event in events if event.at >= since]
     by_job: dict[str, list[SegmentStatus]] = {}
     for segment in segments:
         by_job.setdefault(segment.job_id, []).append(segment)
@@ -178,7 +186,7 @@ def overview(
     return Overview(
         now=now,
         since=since,
-        nodes=nodes_shown(nodes, segments),
+        nodes=nodes_shown(nodes, segments, events),
         jobs=tuple(
             job_shown(
                 job, by_job.get(job.job_id, []), views.get(job.job_id), settings, now, actions.get(job.job_id, ())
@@ -186,20 +194,20 @@ def overview(
             for job in jobs
         ),
         holds=tuple(hold_shown(segment) for segment in segments),
-        events=tuple(
-            NodeEventShown(at=event.at, node=event.node, what=event.what, why=event.why)
-            for event in events
-            if event.at >= since
-        ),
+        events=tuple(NodeEventShown(at=event.at, node=event.node, what=event.what, why=event.why) for event in events),
         decision=decision,
         paused=tuple(paused),
         forecasts=forecasts,
     )
 
 
-def nodes_shown(nodes: Sequence[NodeStatus], segments: Sequence[SegmentStatus]) -> tuple[NodeShown, ...]:
-    """Those that are there, and those that are gone and of which a segment held a slot."""
-    held = {slot.node for segment in segments if segment.allocation for slot in segment.allocation.slots}
+def nodes_shown(
+    nodes: Sequence[NodeStatus], segments: Sequence[SegmentStatus], events: Sequence[NodeEvent]
+) -> tuple[NodeShown, ...]:
+    """Those that are there, and those that are gone and were held: by one of the segments, or by an attempt that lost
+    them (a segment is shown with its last)."""
+    held = {event.node for event in events if event.what == LOST}
+    held |= {slot.node for segment in segments if segment.allocation for slot in segment.allocation.slots}
     return tuple(
         NodeShown(
             name=node.name, type=node.type, num_slots=node.num_slots, held=node.held_slots, present=node.present,

@@ -12,14 +12,15 @@ from playwright.sync_api import Locator, Page, expect
 
 from elastic_airflow.page.overview import nodes_shown
 from elastic_core.control.plane import LedgerControl
-from elastic_core.protocol.records import NodeStatus
+from elastic_core.protocol.records import NodeEvent, NodeStatus
 from tests.airflow.page.test_accessibility import WATCH, faults
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_control, a_spec
 
 
 @pytest.fixture
 def clock() -> FakeClock:
-    return FakeClock()
+    """In a year that a deadline may lie in."""
+    return FakeClock(1_800_000_000.0)
 
 
 @pytest.fixture
@@ -58,9 +59,10 @@ def test_a_node_that_is_gone_is_shown_only_while_it_held_something_in_the_window
             set_aside_by=None, set_aside_reason=why,
         )  # fmt: skip
 
-    nodes = [status("here", True), status("gone", False), status("aside", True, why="hot"),
+    nodes = [status("here", True), status("gone", False), status("aside", True, why="hot"), status("lost", False),
              status("aside-and-gone", False, why="hot"), status("leaving", False, held=1)]  # fmt: skip
-    assert [node.name for node in nodes_shown(nodes, [])] == ["here", "aside", "leaving"]
+    lost = NodeEvent(at=1.0, node="lost", what="lost", why="it left the cluster; held by job-a")
+    assert [node.name for node in nodes_shown(nodes, [], [lost])] == ["here", "aside", "lost", "leaving"]
 
 
 def test_the_pools_use_is_told_and_a_lost_node_is_marked_until_it_is_past(

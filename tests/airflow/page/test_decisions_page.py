@@ -54,7 +54,7 @@ def test_it_is_decided_again_and_the_same(decided: Page) -> None:
 
 def test_how_long_it_took_then_is_said_while_one_waits(decided: Page, shown: LedgerControl) -> None:
     held: list[Route] = []
-    decided.route("**/replay", held.append)
+    decided.route("**/replay", lambda route: held.append(route))
     decided.get_by_role("button", name="Decide again from these inputs").click()
     said = decided.get_by_role("status")
     expect(said).to_contain_text("s so far.")

@@ -76,7 +76,7 @@ def test_how_long_it_may_take_is_said_while_one_waits(page: Page, address: str, 
     """First what the server allows itself, then what it took: for one course, or for two."""
     shown.submit("job-a", a_spec(slots=(4, 4)), FACTS)
     held: list[Route] = []
-    page.route("**/api/v1/what-if", held.append)
+    page.route("**/api/v1/what-if", lambda route: held.append(route))
     page.goto(f"{address}what_if/what_if.html")
     summary = page.get_by_role("status")
     expect(summary).to_contain_text(f"Being simulated… It may take up to {SECONDS:.0f} s.")

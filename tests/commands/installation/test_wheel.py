@@ -1,6 +1,6 @@
 """A wheel, built and installed outside of the checkout, is a whole platform for an Airflow of one's own.
 
-Its dependencies are those of this environment, which a `.pth` file makes reachable: nothing is downloaded.
+Its dependencies are those of this environment, by links: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Installed:
         return subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=280,
             env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder), "AIRFLOW_HOME": str(self.folder / "airflow"),
-                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False", **environment},
+                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "200", **environment},
         )  # fmt: skip
 
     def elastic(self, *arguments: str) -> str:
@@ -103,8 +103,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     folder = tmp_path_factory.mktemp("elsewhere")
     venv.create(folder / "venv", with_pip=False, symlinks=True)
     packages = folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
-    # Their `.pth` files are not read, so that the checkout which is installed there is not found.
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # All that is installed here but the platform itself: the checkout must not be found.
+    (folder / "dependencies").mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith(("elastic_", "__editable__")):
+            (folder / "dependencies" / path.name).symlink_to(path)
+    (packages / "dependencies.pth").write_text(f"{folder / 'dependencies'}\n")
     done = subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "venv/bin/python"),
          "install", "--no-deps", "--no-index", "--ignore-installed", str(wheel)],
