@@ -39,6 +39,7 @@ PARTS = {
     "pool.what_if_command": None,
     "model_commands": "models",
     "installation.doctor_commands": None,
+    "installation.init_command": None,
     "forecast_commands": None,
     "history_commands": "history",
     "placement_commands": "placement",

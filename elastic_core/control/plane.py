@@ -25,7 +25,7 @@ from elastic_core.control.scheduling.allocator import Allocator, Replay, recorde
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, InAThread, at_once
 from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.seen_lately import SeenLately
-from elastic_core.control.teams import audit_trail
+from elastic_core.control.teams import audit_trail, node_events
 from elastic_core.control.teams.permissions import About, Action
 from elastic_core.control.transitions import (
     ledger_reconcile,
@@ -54,6 +54,7 @@ from elastic_core.protocol.records import (
     JobFacts,
     JobGroup,
     JobStatus,
+    NodeEvent,
     NodeStatus,
     PastJob,
     PolicyInForce,
@@ -219,6 +220,10 @@ class LedgerControl(JobActions):
 
     def nodes(self) -> list[NodeStatus]:
         return self._ledger.read(node_health.statuses)
+
+    def node_events(self, since: float) -> list[NodeEvent]:
+        """What happened to nodes at or after `since` (Unix seconds), in order."""
+        return self._ledger.read(lambda tx: node_events.node_events(tx, since))
 
     def set_aside_node(self, node: str, reason: str) -> NodeStatus:
         by = self._caller.name if self._caller is not None else "the operator"

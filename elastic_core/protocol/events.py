@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 MLFLOW_READER, TRACES_READER = "mlflow", "traces"
+SWEPT = "swept"  # why a checkpoint is retired whose bytes are gone from the store
 
 
 class EventKind(StrEnum):
@@ -29,7 +30,7 @@ class EventKind(StrEnum):
     EXCHANGE_FELL_BACK = "exchange_fell_back"  # (fallback: ExchangeFallback): a job goes on by the exact sum
     NOTE = "note"  # (text): what the job's user should know
     POLICY_CHANGED = "policy_changed"  # (policy, before): of the pool, so its job_id is empty
-    CHECKPOINTS_RETIRED = "checkpoints_retired"  # (uris, why): swept from the store, or found corrupt
+    CHECKPOINTS_RETIRED = "checkpoints_retired"  # (uris, why): `SWEPT`, or found corrupt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

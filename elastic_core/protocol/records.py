@@ -27,6 +27,7 @@ from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.spec.job_changes import AS_SUBMITTED, JobChanges
 
+DATA_SHA256 = "data_sha256"  # of a job's results: of the snapshot of data that a retraining trained it on
 REGISTERED_VERSIONS = "registered_versions"  # of a job's results: `registered_key` -> checkpoint, metrics and time
 
 
@@ -332,6 +333,19 @@ class AuditRecord:
     queue: str | None
     done: bool  # False: refused
     detail: str  # the reason that was given, or why it was refused
+
+
+SET_ASIDE, TAKEN_BACK, LOST = "set aside", "taken back", "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEvent:
+    """What happened to a node."""
+
+    at: float
+    node: str
+    what: str  # one of the three
+    why: str  # and who did it, or whose slots they were
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,10 @@ from elastic_core.spec.job import JobSpec, parse_job_spec
 from elastic_core.text import near_miss
 
 NO_PRESET = NO_GOAL = "none"
+NO_PRESETS = (
+    "There are none: the folder `examples/specs` of the project's (`ELASTIC_PROJECT`) holds no JSON file. "
+    "`elastic init` writes some."
+)
 UNCHOSEN = "not chosen"  # how a field that may stay empty shows that, where it is a list to choose from
 PRESET, GOAL, WHOLE_SPEC, JOB_ID, WARM_START = "preset", "goal", "spec", "job_id", "warm_start"
 
@@ -183,7 +187,7 @@ def _preset(presets: Mapping[str, Mapping[str, Any]]) -> FormField:
         "title": "Preset",
         "description_md": _lines(
             "A whole job to start from. Every field that is filled in below replaces its value.",
-            [f"**{name}**: {_summary(presets[name])}" for name in sorted(presets)],
+            [f"**{name}**: {_summary(presets[name])}" for name in sorted(presets)] or [NO_PRESETS],
         ),
     }
     return FormField(name=PRESET, path=(), default=NO_PRESET, schema=schema)

@@ -19,7 +19,8 @@ from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_TAG_VAL_LENGTH
 from elastic_core.domain import Allocation, Layout, Observation, PlacedFigures, from_json, to_json
 from elastic_core.domain.placed import cost_of_a_million
 from elastic_core.protocol.exchange_words import figures_by_name
-from elastic_core.protocol.records import CheckpointRecord
+from elastic_core.protocol.process_groups import code_of
+from elastic_core.protocol.records import DATA_SHA256, CheckpointRecord, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 
@@ -144,6 +145,19 @@ def checkpoint_params(checkpoint: CheckpointRecord) -> dict[str, str]:
         "uri": checkpoint.uri,
         "manifest_sha256": checkpoint.manifest_sha256,
         "final": str(checkpoint.final).lower(),
+    }
+
+
+def version_tags(job: JobStatus, checkpoint: CheckpointRecord, metrics: Mapping[str, float]) -> dict[str, str]:
+    """What a registered version was made of. Without code or data where the ledger knows of none."""
+    made_of = {"elastic.code_sha256": code_of(job.results).sha256, "elastic.data_sha256": job.results.get(DATA_SHA256)}
+    return {
+        "elastic.job_id": job.job_id,
+        "elastic.step": str(checkpoint.step),
+        "elastic.segments": str(int(checkpoint.segment_id.rpartition("_")[2]) + 1),
+        "elastic.checkpoint_uri": checkpoint.uri,
+        "elastic.metrics": json.dumps(dict(metrics)),
+        **{name: value for name, value in made_of.items() if value},
     }
 
 

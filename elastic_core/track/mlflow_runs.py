@@ -26,6 +26,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL, MLFLOW_PARENT_RUN
 from mlflow.utils.validation import MAX_METRICS_PER_BATCH, MAX_PARAMS_TAGS_PER_BATCH
 
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.protocol.events import SWEPT
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.track import facts
 from elastic_core.track.champions.registry_api import REFUSALS
@@ -195,7 +196,12 @@ class Runs:
         return models[0] if models else None
 
     def retire_checkpoint(self, experiment_id: str, uri: str, why: str) -> None:
-        with talking_to_mlflow(f"tag checkpoint {uri} as retired"):
+        """Say why; one whose bytes are gone is deleted, as `mlflow gc` takes for good. Nothing where it is gone
+        already."""
+        with talking_to_mlflow(f"show checkpoint {uri} as retired"):
             model = self.find_checkpoint(experiment_id, uri)
-            if model is not None:
-                self.client.set_logged_model_tags(model.model_id, {"elastic.retired": why})
+            if model is None:
+                return
+            self.client.set_logged_model_tags(model.model_id, {"elastic.retired": why})
+            if why == SWEPT:
+                self.client.delete_logged_model(model.model_id)

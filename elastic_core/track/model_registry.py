@@ -7,13 +7,12 @@ a second call finds what the first one made.
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelStatus
@@ -286,11 +285,6 @@ def _create_version(
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    tags: dict[str, Any] = {
-        "elastic.job_id": job.job_id,
-        "elastic.step": str(checkpoint.step),
-        "elastic.checkpoint_uri": checkpoint.uri,
-        "elastic.metrics": json.dumps(dict(metrics)),
-    }
+    tags = facts.version_tags(job, checkpoint, metrics)
     source, run_id = client.get_logged_model(model_id).artifact_location, job.results.get("mlflow_run_id")
     return client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)

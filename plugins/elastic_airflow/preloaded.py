@@ -15,6 +15,7 @@ PRELOADED: Sequence[str] = (
     "airflow.dag_processing.dagbag",
     "airflow.sdk.execution_time.task_runner",
     "elastic_airflow.plugin",
+    "elastic_airflow.platform_dags",
     "elastic_airflow.tasks.drive_job",
     "elastic_airflow.tasks.job_tasks",
     "elastic_airflow.retraining.factory",

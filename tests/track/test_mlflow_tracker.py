@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 
 from elastic_core.domain import ExchangeFallback, ExchangeFigures, JobState, SegmentState, to_json
-from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.events import SWEPT, EventKind
 from elastic_core.protocol.exchange_words import fallback_words
 from elastic_core.settings import Settings
 from elastic_core.track.follow import Follower, lag
@@ -136,7 +137,7 @@ def test_checkpoints_are_ranked_by_their_metric_and_told_when_they_are_gone(clie
     for step, accuracy in ((10, 0.5), (20, 0.9), (30, 0.7)):
         story.observe(step).commit(step, accuracy=accuracy, loss=1 - accuracy)
     uris = [event.payload["checkpoint"]["uri"] for event in story.log if event.kind is EventKind.COMMITTED]
-    story.tell(EventKind.CHECKPOINTS_RETIRED, segment=False, uris=uris[:1], why="swept")
+    story.tell(EventKind.CHECKPOINTS_RETIRED, segment=False, uris=uris[:1], why="corrupt: a byte is another")
     follow(story, client)
 
     ranked = models(client, story, order_by=[{"field_name": "metrics.checkpoint/accuracy", "ascending": False}])
@@ -149,10 +150,30 @@ def test_checkpoints_are_ranked_by_their_metric_and_told_when_they_are_gone(clie
     assert best.params["size_bytes"] == "1020"
     assert best.params["layout"] == "data=2 tensor=1 pipeline=1"
     assert {(m.key, m.value, m.step) for m in best.metrics} >= {("checkpoint/accuracy", 0.9, 20)}
-    assert ranked[2].tags["elastic.retired"] == "swept"
+    assert ranked[2].tags["elastic.retired"] == "corrupt: a byte is another"
     assert "elastic.retired" not in best.tags
     outputs = client.get_run(job_run(client, story).info.run_id).outputs.model_outputs
     assert {output.model_id for output in outputs} == {model.model_id for model in ranked}
+
+
+def test_a_swept_checkpoint_is_gone_from_the_models_however_often_that_is_told(client):
+    story = Story().submit().grant(2)
+    for step in (10, 20):
+        story.observe(step).commit(step, loss=1 / step)
+    uris = [event.payload["checkpoint"]["uri"] for event in story.log if event.kind is EventKind.COMMITTED]
+    follow(story, client)
+    (swept,) = (model for model in models(client, story) if model.params["step"] == "10")
+    for _ in range(2):
+        story.tell(EventKind.CHECKPOINTS_RETIRED, segment=False, uris=uris[:1], why=SWEPT)
+        follow(story, client)
+        assert [model.params["step"] for model in models(client, story)] == ["20"]
+    with pytest.raises(MlflowException, match="not found"):
+        client.get_logged_model(swept.model_id)
+    job = job_run(client, story)
+    assert points(client, job) == sorted(story.curve.items()), "the curve stays"
+    story.positions.clear()  # the tracker is set up anew and reads everything again
+    follow(story, client)
+    assert [model.params["step"] for model in models(client, story)] == ["20"]
 
 
 def test_a_segment_without_a_resize_goes_on_in_the_same_curve(client):

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import httpx
 import mlflow.pyfunc
 import numpy as np
 import pytest
 from mlflow import MlflowClient
 
+from elastic_airflow.tasks.job_tasks import RegisterOperator
+from elastic_core.domain import to_json
 from elastic_core.errors import CorruptCheckpoint, UserError
+from elastic_core.protocol.process_groups import CODE, PinnedCode
+from elastic_core.protocol.records import DATA_SHA256
 from elastic_core.settings import Settings
 from elastic_core.track.champions.judging import RegisteredVersion, judge
 from elastic_core.track.champions.paired_test import PairedTest
@@ -26,6 +38,8 @@ from elastic_core.track.model_registry import (
 from elastic_core.train.task import Task
 from examples.digits import Digits, split_digits
 from tests.track.trained_job import TrainedJob
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -50,6 +64,80 @@ def test_a_registered_model_loads_and_predicts_what_the_checkpoint_does(trained,
     assert version.tags["elastic.step"] == "20"
     assert version.tags["elastic.checkpoint_uri"] == trained.records[1].uri
     assert trained.results["registered_checkpoint"] == trained.records[1].uri
+
+
+def test_a_version_says_of_which_code_and_data_and_how_many_segments_it_is_made(trained, client):
+    trained.results = {CODE: to_json(PinnedCode(sha256="c" * 64, packages=("examples",))), DATA_SHA256: "d" * 64}
+    trained.checkpoint(10)
+    trained.records[0] = replace(trained.records[0], segment_id=f"{trained.name}__seg_4")
+    made = register_model(trained, trained.settings, trained.name, {})
+    tags = client.get_model_version(made.name, made.version).tags
+    assert (tags["elastic.code_sha256"], tags["elastic.data_sha256"]) == ("c" * 64, "d" * 64)
+    assert tags["elastic.segments"] == "5"
+
+
+def test_the_task_that_registers_hands_on_what_the_data_was(trained, client, monkeypatch):
+    """As Airflow has filled its template in."""
+    monkeypatch.setenv("ELASTIC_HOME", str(trained.settings.home))
+    monkeypatch.setenv("ELASTIC_MLFLOW_URI", trained.settings.mlflow_uri)
+    monkeypatch.setattr(RegisterOperator, "control", lambda _: trained)
+    monkeypatch.setattr(RegisterOperator, "ended", lambda self, control: control.job(self.job_id))
+    monkeypatch.setattr(RegisterOperator, "show_links", lambda *_: None)
+    trained.checkpoint(10)
+    outcome = RegisterOperator(task_id="register", job_id=trained.name, data_sha256="e" * 64).execute({})
+    tags = client.get_model_version(outcome["model"], outcome["version"]).tags
+    assert tags["elastic.data_sha256"] == "e" * 64
+
+
+def test_a_version_of_a_job_without_pinned_code_or_snapshot_claims_neither(trained, client):
+    trained.checkpoint(10)
+    made = register_model(trained, trained.settings, trained.name, {})
+    tags = client.get_model_version(made.name, made.version).tags
+    assert {"elastic.code_sha256", "elastic.data_sha256"} & set(tags) == set()
+    assert tags["elastic.segments"] == "1"
+
+
+@pytest.mark.nightly
+def test_mlflows_own_server_of_models_answers_with_what_the_checkpoint_predicts(trained, tmp_path):
+    """`mlflow models serve` on loopback, in this environment."""
+    trained.checkpoint(10)
+    model = trained.checkpoint(20, seed=1)
+    made = register_model(trained, trained.settings, trained.name, {"accuracy": 0.9})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", made.uri, "--env-manager", "local",
+               "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]  # fmt: skip
+    path = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": trained.settings.mlflow_uri, "PYTHONPATH": path,
+                   "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # fmt: skip
+    with (tmp_path / "serving.log").open("wb") as log:
+        serving = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    try:
+        images = split_digits()[1].tensors[0][:5]
+        answer = asked_until_it_answers(
+            f"http://127.0.0.1:{port}/invocations", {"inputs": images.numpy().tolist()}, serving, tmp_path
+        )
+    finally:
+        os.killpg(serving.pid, signal.SIGKILL)
+        serving.wait()
+    np.testing.assert_allclose(answer["predictions"], model(images).detach().numpy(), rtol=1e-5)
+
+
+def asked_until_it_answers(url: str, body: Any, serving: subprocess.Popen[bytes], folder: Path) -> Any:
+    """What it answers once it is up. Fails with its log where it ends, or says anything but 200."""
+    deadline = time.monotonic() + 240
+    while True:
+        try:
+            answer = httpx.post(url, json=body, timeout=60)
+        except httpx.TransportError:
+            said = (folder / "serving.log").read_text()[-3000:]
+            assert serving.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.5)
+            continue
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
 
 def test_a_task_that_gives_no_example_has_a_signature_of_what_it_is_trained_on(trained, monkeypatch):

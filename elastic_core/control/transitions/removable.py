@@ -12,7 +12,7 @@ from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
 from elastic_core.control.ledger.views import checkpoint_record, spec_of
 from elastic_core.domain import JobState, from_json
-from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.events import SWEPT, EventKind
 from elastic_core.protocol.records import CheckpointRecord, JobFacts
 
 SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was the head until a moment ago
@@ -64,4 +64,4 @@ def swept(tx: Tx, checkpoint_ids: Sequence[int]) -> None:
     for job_id, uri in tx.session.execute(mark.returning(CheckpointRow.job_id, CheckpointRow.uri)):
         uris.setdefault(job_id, []).append(uri)
     for job_id, job_uris in sorted(uris.items()):
-        emit(tx, EventKind.CHECKPOINTS_RETIRED, job_id, {"uris": job_uris, "why": "swept"})
+        emit(tx, EventKind.CHECKPOINTS_RETIRED, job_id, {"uris": job_uris, "why": SWEPT})

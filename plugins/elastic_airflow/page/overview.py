@@ -17,7 +17,15 @@ from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.outlook.at_risk import is_late, risks
 from elastic_core.protocol.process_groups import code_of
-from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, SegmentStatus
+from elastic_core.protocol.records import (
+    LOST,
+    AuditRecord,
+    Explanation,
+    JobStatus,
+    NodeEvent,
+    NodeStatus,
+    SegmentStatus,
+)
 from elastic_core.settings import Settings
 from elastic_core.text import size_text
 
@@ -33,8 +41,18 @@ class NodeShown(Shown):
     name: str
     type: str
     num_slots: int
-    present: bool  # False as well where it is set aside
+    held: int  # of them, now
+    present: bool
     set_aside: str  # why; "" where it is not
+
+
+class NodeEventShown(Shown):
+    """A mark on the timeline."""
+
+    at: float
+    node: str
+    what: str  # "set aside", "taken back" or "lost"
+    why: str
 
 
 class ActionShown(Shown):
@@ -127,6 +145,7 @@ class Overview(Shown):
     nodes: tuple[NodeShown, ...]
     jobs: tuple[JobShown, ...]
     holds: tuple[HoldShown, ...]
+    events: tuple[NodeEventShown, ...]
     decision: DecisionShown | None
     paused: tuple[str, ...]  # DAGs that are paused: nothing new starts through them
     forecasts: ForecastReport  # how those of the jobs that ended turned out
@@ -143,6 +162,7 @@ def jobs_to_show(jobs: Iterable[JobStatus], since: float) -> list[JobStatus]:
 def overview(
     *,
     snapshot: Snapshot,
+    nodes: Sequence[NodeStatus],
     jobs: Sequence[JobStatus],
     segments: Sequence[SegmentStatus],
     explanation: Explanation | None,
@@ -153,10 +173,11 @@ def overview(
     since: float,
     now: float,
     audit: Sequence[AuditRecord] = (),
+    events: Sequence[NodeEvent] = (),
 ) -> Overview:
-    """`segments` that held slots in the window; `explanation` of any one job, for the decision that it came from;
-    `audit` of these jobs, newest first."""
-    actions = _actions(audit)
+    """`nodes` that ever were; `segments` that held slots in the window; `explanation` of any one job, for the decision
+    that it came from; `audit` of these jobs, newest first; `events` of nodes."""
+    actions, events = _actions(audit), [event for event in events if event.at >= since]
     by_job: dict[str, list[SegmentStatus]] = {}
     for segment in segments:
         by_job.setdefault(segment.job_id, []).append(segment)
@@ -167,16 +188,7 @@ def overview(
     return Overview(
         now=now,
         since=since,
-        nodes=tuple(
-            NodeShown(
-                name=node.name,
-                type=node.type,
-                num_slots=node.num_slots,
-                present=node.present,
-                set_aside=node.set_aside,
-            )
-            for node in snapshot.nodes
-        ),
+        nodes=nodes_shown(nodes, segments, events),
         jobs=tuple(
             job_shown(
                 job, by_job.get(job.job_id, []), views.get(job.job_id), settings, now, actions.get(job.job_id, ())
@@ -184,10 +196,28 @@ def overview(
             for job in jobs
         ),
         holds=tuple(hold_shown(segment) for segment in segments),
+        events=tuple(NodeEventShown(at=event.at, node=event.node, what=event.what, why=event.why) for event in events),
         decision=decision,
         paused=tuple(paused),
         forecasts=forecasts,
     )
+
+
+def nodes_shown(
+    nodes: Sequence[NodeStatus], segments: Sequence[SegmentStatus], events: Sequence[NodeEvent]
+) -> tuple[NodeShown, ...]:
+    """Those that are there, and those that are gone and were held: by one of the segments, or by an attempt that lost
+    them (a segment is shown with its last)."""
+    held = {event.node for event in events if event.what == LOST}
+    held |= {slot.node for segment in segments if segment.allocation for slot in segment.allocation.slots}
+    return tuple(
+        NodeShown(
+            name=node.name, type=node.type, num_slots=node.num_slots, held=node.held_slots, present=node.present,
+            set_aside=node.set_aside_reason or "",
+        )
+        for node in nodes
+        if node.present or node.held_slots or node.name in held
+    )  # fmt: skip
 
 
 def _actions(audit: Sequence[AuditRecord]) -> dict[str, tuple[ActionShown, ...]]:

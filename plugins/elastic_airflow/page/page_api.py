@@ -19,12 +19,15 @@ from elastic_core.domain import JobState, to_json
 from elastic_core.launch.job_logs import MOST_BYTES, read_job_log
 from elastic_core.launch.launchers import chosen
 from elastic_core.protocol.forecasts import ForecastReport
+from elastic_core.protocol.records import NodeEvent
 from elastic_core.protocol.rest.answers import JobLog
 from elastic_core.settings import Settings
 
 KEEP_SECONDS = 1.0  # at least, and
 KEEP_TIMES = 4.0  # as long as making it took: pages take no more than a fifth of a core, however many jobs there are
 REPORT_SECONDS, REPORT_JOBS = 30.0, 1000  # how forecasts turned out: read so often, over so many jobs
+EVENTS_SECONDS = 10.0  # what happened to nodes: read so often
+MOST_MINUTES = 24 * 60
 MOST_ACTIONS = 1000  # that are read for all jobs shown
 LOG_BYTES = 64 * 2**10  # of the end of a log, with which looking at it begins
 DAGS = (JOB_DAG, SEGMENT_DAG, RECONCILE_DAG)
@@ -39,6 +42,7 @@ class OverviewReader:
         self._cached: dict[int, Overview] = {}
         self._keep_seconds = KEEP_SECONDS
         self._report: tuple[float, ForecastReport] | None = None
+        self._events: tuple[float, list[NodeEvent]] | None = None
 
     def read(self, minutes: int) -> Overview:
         cached = self._cached.get(minutes)
@@ -69,6 +73,7 @@ class OverviewReader:
         plan = control.last_plan()
         return overview(
             snapshot=control.snapshot(),
+            nodes=control.nodes(),
             jobs=jobs,
             segments=control.timeline(since),
             explanation=control.explain(active[0]) if active else None,
@@ -79,12 +84,19 @@ class OverviewReader:
             since=since,
             now=now,
             audit=control.audit_records([job.job_id for job in jobs], limit=MOST_ACTIONS),
+            events=self._node_events(now),
         )
 
     def _forecasts(self, now: float) -> ForecastReport:
         if self._report is None or now - self._report[0] > REPORT_SECONDS:
             self._report = now, self._control.forecast_report(REPORT_JOBS)
         return self._report[1]
+
+    def _node_events(self, now: float) -> list[NodeEvent]:
+        """Of the longest window that is asked for."""
+        if self._events is None or now - self._events[0] > EVENTS_SECONDS:
+            self._events = now, self._control.node_events(now - 60.0 * MOST_MINUTES)
+        return self._events[1]
 
 
 def log_router(control: LedgerControl, settings: Settings) -> APIRouter:
@@ -115,7 +127,7 @@ def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
     router.include_router(log_router(control, settings))
 
     @router.get("/overview")
-    def read_overview(minutes: int = Query(default=15, ge=1, le=24 * 60)) -> Overview:
+    def read_overview(minutes: int = Query(default=15, ge=1, le=MOST_MINUTES)) -> Overview:
         return reader.read(minutes)
 
     return router

@@ -116,8 +116,9 @@ def _tasks(
     job_id = "{{ ti.xcom_pull('train')['job_id'] }}"
     evaluate = EvaluateOperator(task_id="evaluate", job_id=job_id)
     register = RegisterOperator(
-        task_id="register", job_id=job_id, compare=True, margin=margin, alpha=alpha, hold=approval
-    )
+        task_id="register", job_id=job_id, compare=True, margin=margin, alpha=alpha, hold=approval,
+        data_sha256=None if data is None else "{{ ti.xcom_pull('snapshot')['sha256'] }}",
+    )  # fmt: skip
     plan >> train >> evaluate >> register
     if drift is not None:
         train >> RememberDataOperator(task_id="remember_data", job_id=job_id) >> register

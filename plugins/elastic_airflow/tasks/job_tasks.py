@@ -19,7 +19,7 @@ from elastic_airflow.tasks.drive_job import note_run, record_job
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
 from elastic_core.protocol.process_groups import code_of
-from elastic_core.protocol.records import JobStatus
+from elastic_core.protocol.records import DATA_SHA256, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form
 
@@ -108,16 +108,21 @@ class RegisterOperator(_AfterTraining):
     :param alpha: how likely chance alone may make it seem better, at most; needs `compare`, and the task's
         `evaluate_each`. None: that is not asked.
     :param hold: a better one becomes `challenger`, and waits for somebody's word.
+    :param data_sha256: of the snapshot of data that the job was trained on, for the version's tags. Templated; None:
+        there was none.
 
     Returns {"model", "version", "verdict", "better"}.
     """
 
+    template_fields: Sequence[str] = (*_AfterTraining.template_fields, "data_sha256")
+
     def __init__(
         self, *, compare: bool = False, margin: float = 0.0, alpha: float | None = None, hold: bool = False,
-        **kwargs: Any,
+        data_sha256: str | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self.compare, self.margin, self.alpha, self.hold = compare, margin, alpha, hold
+        self.data_sha256 = data_sha256
 
     def execute(self, context: Any) -> dict[str, Any]:
         from elastic_core.track import model_registry  # imports mlflow
@@ -127,6 +132,8 @@ class RegisterOperator(_AfterTraining):
             raise AirflowSkipException("there is no MLflow (ELASTIC_MLFLOW_URI=none): nothing to register the model in")
         job = self.ended(control)
         self.show_links(job)
+        if self.data_sha256 is not None:
+            job = control.record_results(job.job_id, {DATA_SHA256: self.data_sha256})
         name, metric = job.spec.registered_model or job.spec.name, job.facts.metric
         metrics = job.results.get("evaluation", {})
         holder = model_registry.champion(control, settings, name)

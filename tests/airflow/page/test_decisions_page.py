@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from elastic_core.control.plane import LedgerControl
 from tests.builders import FACTS, Life, a_spec
@@ -48,6 +50,19 @@ def test_an_older_one_is_chosen_and_stays_while_newer_ones_come(
 def test_it_is_decided_again_and_the_same(decided: Page) -> None:
     decided.get_by_role("button", name="Decide again from these inputs").click()
     expect(decided.get_by_role("status")).to_have_text("Decided the same today.")
+
+
+def test_how_long_it_took_then_is_said_while_one_waits(decided: Page, shown: LedgerControl) -> None:
+    held: list[Route] = []
+    decided.route("**/replay", lambda route: held.append(route))
+    decided.get_by_role("button", name="Decide again from these inputs").click()
+    said = decided.get_by_role("status")
+    expect(said).to_contain_text("s so far.")
+    told = re.match(r"Being decided… About ([\d.]+) s, as it took then\.", said.inner_text())
+    assert told
+    assert float(told[1]) == pytest.approx(shown.decisions(1)[0].seconds, abs=0.5)
+    held.pop().continue_()
+    expect(said).to_have_text("Decided the same today.")
 
 
 def test_there_are_pages_of_older_ones(page: Page, address: str, shown: LedgerControl) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from elastic_core.control.plane import LedgerControl
+from elastic_core.sim.projection import SECONDS
 from tests.builders import FACTS, Life, a_spec
 
 LATER_THAN_NOW = "in "
@@ -69,3 +70,26 @@ def test_what_is_wrong_is_said_and_the_last_answer_stays(asked: Page) -> None:
     asked.get_by_role("button", name="Simulate").click()
     expect(asked.get_by_role("status")).to_contain_text("under fair_share, then under fixed")
     expect(asked.locator(".banner")).to_have_count(0)
+
+
+def test_how_long_it_may_take_is_said_while_one_waits(page: Page, address: str, shown: LedgerControl) -> None:
+    """First what the server allows itself, then what it took: for one course, or for two."""
+    shown.submit("job-a", a_spec(slots=(4, 4)), FACTS)
+    held: list[Route] = []
+    page.route("**/api/v1/what-if", lambda route: held.append(route))
+    page.goto(f"{address}what_if/what_if.html")
+    summary = page.get_by_role("status")
+    expect(summary).to_contain_text(f"Being simulated… It may take up to {SECONDS:.0f} s.")
+    expect(summary).to_contain_text("s so far.")
+    held.pop().continue_()
+    expect(summary).to_contain_text("1 job")
+    page.evaluate("sessionStorage.setItem('elastic-took-what-if', 7)")
+    page.get_by_label("Decided by").fill("fixed")
+    page.get_by_role("button", name="Simulate").click()
+    expect(summary).to_contain_text("About 14 s, as the last time.")
+    held.pop().continue_()
+    expect(summary).to_contain_text("then under fixed")
+    expect(summary).not_to_contain_text("so far")
+    took = float(page.evaluate("sessionStorage.getItem('elastic-took-what-if')"))
+    assert 0 < took < SECONDS
+    assert took != 7

@@ -30,6 +30,7 @@ def test_the_shortest_pipeline_is_four_tasks() -> None:
     assert edges(dag) == {("plan", "train"), ("train", "evaluate"), ("evaluate", "register")}
     assert isinstance(dag.timetable, CronTriggerTimetable)
     assert not dag.catchup
+    assert dag.get_task("register").data_sha256 is None
 
 
 def test_drift_snapshot_and_approval_have_their_places() -> None:
@@ -44,6 +45,8 @@ def test_drift_snapshot_and_approval_have_their_places() -> None:
     }  # fmt: skip
     register = dag.get_task("register")
     assert (register.margin, register.alpha, register.hold, register.compare) == (0.01, 0.05, True, True)
+    assert "data_sha256" in register.template_fields
+    assert register.data_sha256 == "{{ ti.xcom_pull('snapshot')['sha256'] }}"
     json.dumps(DagSerialization.to_dict(dag))
 
 

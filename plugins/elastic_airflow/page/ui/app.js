@@ -1,5 +1,6 @@
 // Asks for the overview every two seconds while somebody looks, and draws it.
 
+import { cardsOf } from "./attention.js";
 import { el } from "./format.js";
 import { drawChosen } from "./choosing.js";
 import { drawReport } from "./forecasts.js";
@@ -42,14 +43,14 @@ function draw() {
   if (!data) return;
   const byAge = [...data.jobs].sort((a, b) => a.submitted_at - b.submitted_at || a.job_id.localeCompare(b.job_id));
   byAge.forEach((job) => colour(job.job_id));
-  const ended = data.jobs.filter((job) => job.state !== "active");
+  const cards = cardsOf(data.jobs);
   $("summary").replaceChildren(...summary(data));
   drawTimeline($("timeline"), data, colour, tip);
-  if (!$("chosen").dataset.open) drawChosen($("chosen"), data.jobs, refresh);
-  $("ended-section").hidden = !ended.length;
+  if (!$("chosen").dataset.open) drawChosen($("chosen"), cards.active, refresh);
+  $("ended-section").hidden = !cards.ended.length;
   keepingLogs(() => {
-    drawJobs($("jobs"), data.jobs.filter((job) => job.state === "active"), data.now, colour);
-    drawEnded($("ended"), ended, data.now, colour);
+    drawJobs($("jobs"), cards, data.now, colour);
+    drawEnded($("ended"), cards.ended, data.now, colour);
   });
   $("forecasts-section").hidden = !data.forecasts.jobs;
   drawReport($("forecasts"), data.forecasts);

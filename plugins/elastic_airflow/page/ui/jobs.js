@@ -2,18 +2,39 @@
 
 import { count, duration, el, measure, plural } from "./format.js";
 import { hindsight, timeLeft, workLeft } from "./forecasts.js";
+import { ASKED } from "./attention.js";
 import { chooser } from "./choosing.js";
 import { logOf } from "./log.js";
 import { base, link } from "./shell.js";
 
-export function drawJobs(root, jobs, now, colour) {
-  if (!jobs.length) {
+const MOST_ASIDE = 3; // nodes of which the summary says why
+const MINOR = new Set(["Code", "Exchange", "Layout", "Placement", "Reads", "Resizes", "Segment", "Stages", "State came"]); // not shown in a crowd
+
+// `cards` as `cardsOf` has them.
+export function drawJobs(root, cards, now, colour) {
+  root.classList.toggle("crowd", cards.crowded);
+  if (cards.crowded) {
+    root.replaceChildren(crowdLine(cards.count), ...cards.groups.map((group) => groupOf(group, now, colour)));
+    return;
+  }
+  if (!cards.active.length) {
     const form = link(el("a"), `${base}/dags/elastic_job`);
     form.append("elastic_job");
     root.replaceChildren(el("p", { class: "card empty" }, "No job is active. Trigger ", form, " to start one."));
     return;
   }
-  root.replaceChildren(...jobs.map((job) => card(job, now, colour)));
+  root.replaceChildren(...cards.active.map((job) => card(job, now, colour)));
+}
+
+function crowdLine(jobs) {
+  const table = link(el("a"), `${base}/plugin/elastic-jobs`);
+  table.append(`All ${count(jobs)} active jobs`);
+  return el("p", { class: "card all" }, table, ", and those that ended, are in the table of jobs. Here are those that may need a look.");
+}
+
+function groupOf([title, jobs, total], now, colour) {
+  const more = total > jobs.length ? `${title}: ${jobs.length} of ${count(total)}` : title;
+  return el("div", { class: title === ASKED ? "group asked" : "group", role: "group", "aria-label": title }, el("h3", {}, more), ...jobs.map((job) => card(job, now, colour)));
 }
 
 export function drawEnded(root, jobs, now, colour) {
@@ -80,7 +101,7 @@ function bar(job, colour) {
 
 function facts(job, now) {
   const list = el("dl", { class: "facts" });
-  const add = (name, value, kind) => value !== null && value !== "" && list.append(el("div", { class: kind }, el("dt", {}, name), el("dd", {}, value)));
+  const add = (name, value, kind) => value !== null && value !== "" && list.append(el("div", { class: kind || (MINOR.has(name) ? "minor" : null) }, el("dt", {}, name), el("dd", {}, value)));
   const active = job.state === "active";
   const range = job.min_slots === job.max_slots ? `${job.max_slots}` : `${job.min_slots} to ${job.max_slots}`;
   if (active) {
@@ -125,7 +146,7 @@ function deadline(job, now) {
 }
 
 export function summary(data) {
-  const total = data.nodes.filter((node) => node.present).reduce((sum, node) => sum + node.num_slots, 0);
+  const total = data.nodes.filter((node) => node.present && !node.set_aside).reduce((sum, node) => sum + node.num_slots, 0);
   const active = data.jobs.filter((job) => job.state === "active");
   const held = active.reduce((sum, job) => sum + job.slots, 0);
   const training = active.filter((job) => job.slots).length;
@@ -133,7 +154,9 @@ export function summary(data) {
     ["Slots in use", `${held} of ${total}`],
     ["Jobs", `${training} training, ${active.length - training} waiting`],
   ];
-  for (const node of data.nodes.filter((one) => one.set_aside)) pairs.push([`${node.name} is set aside`, node.set_aside]);
+  const aside = data.nodes.filter((one) => one.set_aside);
+  for (const node of aside.slice(0, MOST_ASIDE)) pairs.push([`${node.name} is set aside`, node.set_aside]);
+  if (aside.length > MOST_ASIDE) pairs.push(["More are set aside", plural(aside.length - MOST_ASIDE, "node")]);
   if (data.decision) {
     const ago = data.decision.decided_at ? `, ${duration(data.now - data.decision.decided_at)} ago` : "";
     pairs.push([data.decision.policy ? `Last decision (${data.decision.policy})` : "Last decision", `${data.decision.trigger}${ago}`]);

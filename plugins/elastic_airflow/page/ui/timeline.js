@@ -1,31 +1,66 @@
-// Who holds which slot over time: one row a slot, grouped by node; one block for each lease.
+// Who holds which slot over time: the use of the pool, then rows by node; one block for each lease.
 
 import { clock, duration, el, plural, svg } from "./format.js";
+import { clip, folds, labels, layout } from "./rows.js";
+import { usage, useLine } from "./use.js";
 
-const GUTTER = 132, AXIS = 22, NODE_GAP = 12, RIGHT = 14;
+const AXIS = 20, RIGHT = 14, USE = 34;
 const STEPS = [10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400];
+const MARKS = { "set aside": "M-5,-4H5L0,5Z", "taken back": "M-5,4H5L0,-5Z", lost: "M-4,-4L4,4M4,-4L-4,4" };
 
+// Head (use of the pool, axis) and rows are drawn apart, so that many rows scroll below it and keep their place.
 export function drawTimeline(root, overview, colour, tip) {
   const data = { ...overview, since: shownSince(overview) };
-  const width = Math.max(360, root.clientWidth - 2);
   const rows = layout(data.nodes);
-  if (!rows.list.length) {
+  if (!rows.list.length && !rows.folds) {
     root.replaceChildren(el("p", { class: "empty" }, "The cluster has no slots yet: `elastic up` tells the ledger of this machine's."));
     return;
   }
-  const height = rows.height + AXIS;
-  const span = data.now - data.since;
-  const x = (at) => GUTTER + ((Math.min(Math.max(at, data.since), data.now) - data.since) / span) * (width - GUTTER - RIGHT);
-  const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Slots over time" });
-  chart.append(grid(data, x, width, rows.height), ...labels(data.nodes, rows));
+  const [head, body] = parts(root, rows.folds);
+  const width = Math.max(360, body.clientWidth - 2), span = data.now - data.since, used = usage(data);
+  const x = (at) => rows.gutter + ((Math.min(Math.max(at, data.since), data.now) - data.since) / span) * (width - rows.gutter - RIGHT);
+  const line = { gutter: rows.gutter, width: width - rows.gutter - RIGHT, top: 2, height: USE, tip };
+  const upper = chartOf(width, USE + AXIS, "Slots in use over time");
+  upper.append(...useLine(data, used, x, line), grid(data, x, width, USE + 2, true));
+  head.replaceChildren(upper);
+
+  const redraw = () => drawTimeline(root, overview, colour, tip);
+  const chart = chartOf(width, rows.height, "Slots over time, by node");
+  chart.append(grid(data, x, width, rows.height, false), ...(rows.folds ? folds(data, used, rows, x, width, redraw) : labels(data.nodes, rows)));
   for (const row of rows.list) {
-    chart.append(svg("rect", { class: "idle", x: GUTTER, y: row.y, width: width - GUTTER - RIGHT, height: row.h, rx: 3 }));
+    chart.append(svg("rect", { class: "idle", x: rows.gutter, y: row.y, width: width - rows.gutter - RIGHT, height: row.h, rx: 3 }));
   }
   for (const hold of data.holds) chart.append(...blocks(hold, data, rows, x, colour, tip));
   for (const chain of chains(data.holds)) chart.append(...labelOf(chain, data, rows, x));
+  for (const event of data.events) chart.append(...mark(event, data, rows, x, tip));
   const now = x(data.now);
   chart.append(svg("line", { class: "now", x1: now, x2: now, y1: 0, y2: rows.height }));
-  root.replaceChildren(chart);
+  const focused = body.contains(document.activeElement) && document.activeElement.dataset.node;
+  body.replaceChildren(chart);
+  if (focused) [...body.querySelectorAll("[data-node]")].find((row) => row.dataset.node === focused)?.focus({ preventScroll: true });
+}
+
+function parts(root, folds) {
+  let [head, body] = root.querySelectorAll(":scope > div");
+  if (!body) {
+    [head, body] = [el("div"), el("div", { class: "rows" })];
+    root.replaceChildren(head, body);
+  }
+  body.classList.toggle("long", folds);
+  return [head, body];
+}
+
+function chartOf(width, height, name) {
+  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": name });
+}
+
+function mark(event, data, rows, x, tip) {
+  const top = rows.tops.get(event.node);
+  if (top === undefined || event.at < data.since) return [];
+  const y = top + (rows.folds ? 7 : 6), name = `${event.node} was ${event.what} at ${clock(event.at, true)}`;
+  const sign = svg("path", { class: `mark ${event.what.replace(" ", "-")}`, d: MARKS[event.what], transform: `translate(${x(event.at)} ${y})`, role: "img", "aria-label": name });
+  tip(sign, () => [el("strong", {}, name), event.why && el("p", {}, event.why)]);
+  return [sign];
 }
 
 // The asked window, without the emptiness before the first lease in it.
@@ -34,53 +69,14 @@ function shownSince(overview) {
   return Math.max(overview.since, first - 0.04 * (overview.now - first));
 }
 
-function layout(nodes) {
-  const total = nodes.reduce((sum, node) => sum + node.num_slots, 0);
-  const h = total > 64 ? 8 : total > 24 ? 13 : 22;
-  const list = [], places = new Map(), tops = new Map();
-  let y = 4;
-  for (const node of nodes) {
-    tops.set(node.name, y);
-    for (let index = 0; index < node.num_slots; index += 1) {
-      const row = { y, h, node: node.name, index };
-      list.push(row);
-      places.set(`${node.name}:${index}`, row);
-      y += h + (h > 10 ? 4 : 2);
-    }
-    y += NODE_GAP;
-  }
-  return { list, places, tops, height: y - NODE_GAP + 4, h };
-}
-
-function state(node) {
-  return node.set_aside ? `${node.type}, set aside` : node.present ? node.type : `${node.type}, gone`;
-}
-
-function labels(nodes, rows) {
-  return nodes.flatMap((node) => {
-    const top = rows.tops.get(node.name);
-    const parts = [
-      svg("text", { class: "node", x: 2, y: top + 15 }, clip(node.name, 13)),
-      svg("text", { class: "kind", x: 2, y: top + 30 }, state(node)),
-    ];
-    if (rows.h > 10) {
-      for (let index = 0; index < node.num_slots; index += 1) {
-        const row = rows.places.get(`${node.name}:${index}`);
-        parts.push(svg("text", { class: "kind", x: GUTTER - 10, y: row.y + 15, "text-anchor": "end" }, String(index)));
-      }
-    }
-    return parts;
-  });
-}
-
-function grid(data, x, width, height) {
-  const span = data.now - data.since;
-  const step = STEPS.find((s) => (span / s) * 74 < width - GUTTER) ?? 21600;
+function grid(data, x, width, height, named) {
+  const span = data.now - data.since, room = x(data.now) - x(data.since);
+  const step = STEPS.find((s) => (span / s) * 74 < room) ?? 21600;
   const group = svg("g", { class: "grid" });
   for (let at = Math.ceil(data.since / step) * step; at <= data.now; at += step) {
     group.append(svg("line", { x1: x(at), x2: x(at), y1: 0, y2: height }));
     const anchor = x(at) > width - 40 ? "end" : "middle";
-    group.append(svg("text", { x: x(at), y: height + 15, "text-anchor": anchor }, clock(at, step < 60)));
+    if (named) group.append(svg("text", { x: x(at), y: height + 14, "text-anchor": anchor }, clock(at, step < 60)));
   }
   return group;
 }
@@ -135,8 +131,4 @@ function describe(hold, name, data, stage) {
 
 function nameOf(hold, data) {
   return data.jobs.find((job) => job.job_id === hold.job_id)?.name ?? hold.job_id;
-}
-
-function clip(text, room) {
-  return text.length <= room ? text : `${text.slice(0, Math.max(1, room - 1))}…`;
 }

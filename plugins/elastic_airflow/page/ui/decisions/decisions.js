@@ -2,6 +2,7 @@
 
 import { clock, count, duration, el, measure, plural } from "../format.js";
 import { api, asked, base, followTheme, link } from "../shell.js";
+import { waiting } from "../waiting.js";
 
 const PERIOD = 5000, PAGE = 30;
 const $ = (id) => document.getElementById(id);
@@ -71,7 +72,7 @@ function drawn({ decision, snapshot, plan }) {
     ["Took", decision.seconds < 1 ? `${measure(1000 * decision.seconds)} ms` : duration(decision.seconds)], ["Nodes", pool(snapshot)], ["Asks again", plan.wake_at ? clock(plan.wake_at, true) : "at the next event"],
   ].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
   const told = el("p", { role: "status" }), button = el("button", { type: "button" }, "Decide again from these inputs");
-  button.addEventListener("click", () => again(decision.decision_id, plan, told, button));
+  button.addEventListener("click", () => again(decision, plan, told, button));
   return [
     el("h3", {}, `Decision ${decision.decision_id}`), el("dl", { class: "facts" }, ...facts),
     decision.failure ? el("p", { class: "banner bad" }, `${decision.wanted} failed: ${decision.failure}`) : "",
@@ -122,11 +123,11 @@ function layout({ sharded, servers, ...sizes }) {
   return [...axes, sharded ? "sharded" : "", servers ? plural(servers, "server") : ""].filter(Boolean).join(", ") || "one replica";
 }
 
-async function again(number, plan, told, button) {
+async function again(decision, plan, told, button) {
   button.disabled = true;
-  told.textContent = "Being decided…";
+  const stop = waiting(told, "Being decided", `About ${duration(decision.seconds)}, as it took then`);
   try {
-    const replayed = await api(`decisions/${number}/replay`);
+    const replayed = await api(`decisions/${decision.decision_id}/replay`).finally(stop);
     const others = Object.keys(plan.targets).filter((job) => JSON.stringify(plan.targets[job]) !== JSON.stringify(replayed.again.targets[job]));
     told.textContent = replayed.same ? "Decided the same today." : `Decided otherwise today: ${others.map((job) => `${job} ${counts(replayed.again.targets[job]?.counts ?? {})}`).join("; ") || "targets are the same, the policy's own state is not"}.`;
   } catch (error) {

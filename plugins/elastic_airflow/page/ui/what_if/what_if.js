@@ -2,11 +2,13 @@
 
 import { clock, duration, el, plural } from "../format.js";
 import { api, base, followTheme, link } from "../shell.js";
+import { remember, tookLast, waiting } from "../waiting.js";
 
 const $ = (id) => document.getElementById(id);
 const LIMITS = ["priority", "min_slots", "max_slots"];
 const WORDS = { priority: "Priority", min_slots: "Min slots", max_slots: "Max slots" };
-let asked = 0;
+const MOST_SECONDS = 10; // that the server simulates, of each of the two courses
+let asked = 0, stop = () => {};
 
 // What is filled in, as the API takes it.
 function question() {
@@ -29,20 +31,32 @@ async function ask() {
   const turn = ++asked;
   document.querySelector("table").setAttribute("aria-busy", "true");
   $("ask").disabled = true;
-  $("summary").textContent = "Being simulated…";
+  const wanted = question(), courses = Object.keys(wanted).length ? 2 : 1;
+  stop();
+  stop = waiting($("summary"), "Being simulated", expected(courses));
   let failure = null;
   try {
-    const told = await api("what-if", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question()) });
+    const told = await api("what-if", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(wanted) });
+    remember("what-if", told.took_seconds / courses);
     if (turn !== asked) return; // a later question has been put
+    stop();
     draw(told);
   } catch (error) {
     if (turn !== asked) return;
+    stop();
     failure = error.message;
   }
   if (failure) $("summary").textContent = "Not answered; below is the last answer, if there was one.";
   $("banners").replaceChildren(...(failure ? [el("p", { class: "banner bad" }, failure)] : []));
   document.querySelector("table").setAttribute("aria-busy", "false");
   $("ask").disabled = false;
+}
+
+// Without changes there is one course to simulate.
+function expected(courses) {
+  const last = tookLast("what-if");
+  if (last === null) return `It may take up to ${courses * MOST_SECONDS} s`;
+  return `About ${duration(last * courses)}, as the last time`;
 }
 
 function draw(told) {

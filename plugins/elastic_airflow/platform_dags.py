@@ -1,0 +1,108 @@
+"""The platform's own DAGs, each made by a function that a small file in a DAGs folder calls.
+
+So a new release brings its DAGs along, wherever those files were copied; and they are made anew each time such a file
+is read, with the presets and tasks that the project's folder has then.
+"""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param, get_parsing_context
+
+from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG, SUBMIT_TASK, TRAIN_TASK
+from elastic_airflow.notifications.notifier_setting import parsed_notifiers
+from elastic_airflow.notifications.run_callbacks import callbacks
+from elastic_airflow.tasks.drive_job import DriveJobOperator
+from elastic_airflow.tasks.job_tasks import EvaluateOperator, ReconcileOperator, RegisterOperator, SubmitJobOperator
+from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator, RunSegmentOperator
+from elastic_airflow.tasks.segment_timetable import ByLedger
+from elastic_core.settings import Settings
+from elastic_core.spec.entry_catalogue import find_entries
+from elastic_core.spec.form import form_fields
+from elastic_core.spec.presets import find_presets
+
+MOST_RUNS = 10_000  # the ledger decides who may run: what waits must never keep what runs from its turn
+
+
+def job_dag() -> DAG:
+    """One training job: fill in the form, watch it train. Whatever submits a job starts a run of this DAG.
+
+    `submit` checks the job and writes it to the ledger; `train` drives its segments (runs of `elastic_segment`) until
+    all its work is done; `evaluate` measures the model on held-out data; `register` gives it a version in MLflow's
+    registry, and the alias *champion* if it is better than the version that holds it. At the end, well or badly, the
+    notifiers of `ELASTIC_NOTIFIERS` are told.
+    """
+    settings = Settings()
+    presets = find_presets(settings.project)
+    # A task that is about to run reads this, too, and shows no form.
+    entries = () if get_parsing_context().dag_id else find_entries(settings.project, settings.tasks)
+    with DAG(
+        dag_id=JOB_DAG,
+        dag_display_name="elastic job",
+        description="Train a model on slots that follow the pool's load",
+        doc_md=inspect.getdoc(job_dag),
+        schedule=None,
+        catchup=False,
+        max_active_runs=MOST_RUNS,
+        max_active_tasks=MOST_RUNS,
+        is_paused_upon_creation=False,
+        params={field.name: Param(field.default, **field.schema) for field in form_fields(presets, entries)},
+        render_template_as_native_obj=True,
+        tags=["elastic"],
+        **callbacks(parsed_notifiers(settings)),
+    ) as dag:
+        submit = SubmitJobOperator(task_id=SUBMIT_TASK, presets=presets)
+        train = DriveJobOperator(task_id=TRAIN_TASK, job_id=submit.output)
+        evaluate = EvaluateOperator(task_id="evaluate", job_id=submit.output)
+        register = RegisterOperator(task_id="register", job_id=submit.output)
+        submit >> train >> evaluate >> register
+    return dag
+
+
+def segment_dag() -> DAG:
+    """One stretch of a job's training under one allocation: hold the slots, run the processes.
+
+    Runs are started by a job's task or by `elastic_reconcile`, under the segment's id, and can be looked at, cleared
+    and marked by themselves. Clearing a committed segment does nothing; clearing or marking a running one ends it
+    early, with a checkpoint.
+    """
+    with DAG(
+        dag_id=SEGMENT_DAG,
+        dag_display_name="elastic segment",
+        description="A stretch of one job's training under one allocation",
+        doc_md=inspect.getdoc(segment_dag),
+        schedule=ByLedger(),
+        catchup=False,
+        allowed_run_types=["operator_triggered", "scheduled"],
+        max_active_runs=MOST_RUNS,
+        max_active_tasks=MOST_RUNS,
+        is_paused_upon_creation=False,
+        tags=["elastic"],
+    ) as dag:
+        AcquireSlotsOperator(task_id="acquire") >> RunSegmentOperator(task_id=TRAIN_TASK)
+    return dag
+
+
+def reconcile_dag() -> DAG:
+    """Every minute: ledger, processes and Airflow are made to agree again, whatever crashed.
+
+    Leases that expired, processes that nobody owns, and jobs and segments that go on without a run. Once an hour the
+    classifier that says whose progress can be predicted is fitted to what jobs turned out to be.
+    """
+    with DAG(
+        dag_id=RECONCILE_DAG,
+        dag_display_name="elastic reconcile",
+        description="Makes ledger, processes and Airflow agree again",
+        doc_md=inspect.getdoc(reconcile_dag),
+        schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        dagrun_timeout=timedelta(minutes=10),
+        tags=["elastic"],
+    ) as dag:
+        # The next minute is the retry.
+        ReconcileOperator(task_id="reconcile", retries=0, retry_policy=None)
+    return dag

@@ -1,0 +1,218 @@
+"""The page of slots and cards in a browser: from four slots to hundreds, and with more jobs than cards are read of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from elastic_airflow.page.overview import nodes_shown
+from elastic_core.control.plane import LedgerControl
+from elastic_core.protocol.records import NodeEvent, NodeStatus
+from tests.airflow.page.test_accessibility import WATCH, faults
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_control, a_spec
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """In a year that a deadline may lie in."""
+    return FakeClock(1_800_000_000.0)
+
+
+@pytest.fixture
+def shown(pool_url: str, tmp_path: Path, clock: FakeClock) -> Iterator[LedgerControl]:
+    with closing(a_control(pool_url, tmp_path, clock)) as plane:
+        yield plane
+
+
+def start(shown: LedgerControl, job_id: str, slots: int, **more: object) -> None:
+    shown.submit(job_id, a_spec(job_id, slots=(slots, slots), **more), FACTS)
+    Life(shown, shown.trainer, job_id).start()
+
+
+def wait(shown: LedgerControl, job_id: str, slots: int, **more: object) -> None:
+    """For slots that are not there."""
+    shown.submit(job_id, a_spec(job_id, slots=(slots, slots), **more), FACTS)
+    shown.acquire(f"{job_id}__seg_0")
+
+
+def node(page: Page, name: str) -> Locator:
+    return page.locator(f"#timeline [data-node='{name}']")
+
+
+def settled(page: Page) -> None:
+    """Until the page was drawn anew, from an answer that was asked for after this."""
+    for _ in range(2):
+        with page.expect_response(lambda answer: "/ui/overview" in answer.url):
+            pass
+    page.wait_for_timeout(300)
+
+
+def test_a_node_that_is_gone_is_shown_only_while_it_held_something_in_the_window() -> None:
+    def status(name: str, present: bool, held: int = 0, why: str | None = None) -> NodeStatus:
+        return NodeStatus(
+            name=name, type="cpu", num_slots=2, present=present, held_slots=held, set_aside_at=1.0 if why else None,
+            set_aside_by=None, set_aside_reason=why,
+        )  # fmt: skip
+
+    nodes = [status("here", True), status("gone", False), status("aside", True, why="hot"), status("lost", False),
+             status("aside-and-gone", False, why="hot"), status("leaving", False, held=1)]  # fmt: skip
+    lost = NodeEvent(at=1.0, node="lost", what="lost", why="it left the cluster; held by job-a")
+    assert [node.name for node in nodes_shown(nodes, [], [lost])] == ["here", "aside", "lost", "leaving"]
+
+
+def test_the_pools_use_is_told_and_a_lost_node_is_marked_until_it_is_past(
+    page: Page, address: str, shown: LedgerControl, clock: FakeClock
+) -> None:
+    start(shown, "job-a", 2)
+    clock.advance(600)
+    page.goto(address)
+    timeline = page.locator("#timeline")
+    expect(timeline).to_contain_text("In use: 2 of 4")
+    expect(timeline).to_contain_text("48 % over time")  # two of four slots, but for the 24 s that are shown before
+    expect(timeline).to_contain_text("node-b")
+    held = shown.job("job-a").allocation
+    assert held is not None
+    lost = held.slots[0].node
+    other = ({"node-a", "node-b"} - {lost}).pop()
+    clock.advance(60)
+    shown.set_cluster(a_cluster({other: 2}))
+    shown.cancel("job-a", "enough")
+    clock.advance(30)
+    page.reload()
+    expect(timeline).to_contain_text("cpu, gone")
+    expect(page.get_by_label(f"{lost} was lost at")).to_have_count(1)
+    expect(timeline).to_contain_text("In use: 0 of 2")
+    clock.advance(16 * 60)
+    page.reload()
+    expect(timeline).to_contain_text(other)
+    expect(timeline).not_to_contain_text(lost)
+
+
+def test_nodes_set_aside_and_taken_back_are_marked(page: Page, address: str, shown: LedgerControl) -> None:
+    shown.set_aside_node("node-a", "it is hot")
+    shown.take_back_node("node-a")
+    shown.set_aside_node("node-b", "it is slow")
+    page.goto(address)
+    mark = page.get_by_label("node-b was set aside at")
+    expect(mark).to_have_count(1)
+    expect(page.get_by_label("node-a was taken back at")).to_have_count(1)
+    mark.hover()
+    expect(page.get_by_role("tooltip")).to_contain_text("it is slow")
+
+
+def test_up_to_sixty_four_slots_have_a_row_each(page: Page, address: str, shown: LedgerControl) -> None:
+    shown.set_cluster(a_cluster({f"node-{number}": 8 for number in range(8)}))
+    page.goto(address)
+    expect(page.locator("#timeline .rows .idle")).to_have_count(64)
+    expect(page.locator("#timeline [data-node]")).to_have_count(0)
+
+
+def test_more_slots_have_a_row_a_node_which_a_click_or_a_key_unfolds(
+    page: Page, address: str, shown: LedgerControl, clock: FakeClock
+) -> None:
+    shown.set_cluster(a_cluster({f"node-{number}": 8 for number in range(9)}))
+    start(shown, "job-a", 6)
+    clock.advance(300)
+    page.goto(address)
+    held = shown.job("job-a").allocation
+    assert held is not None
+    name = held.slots[0].node
+    row, slots = node(page, name), page.locator("#timeline .rows > svg > .idle")
+    expect(page.locator("#timeline [data-node]")).to_have_count(9)
+    expect(slots).to_have_count(0)
+    expect(row).to_contain_text("6 of 8")
+    row.click()
+    expect(node(page, name)).to_have_attribute("aria-expanded", "true")
+    expect(slots).to_have_count(8)
+    expect(page.locator("#timeline .hold")).to_have_count(6)
+    other = node(page, "node-8")
+    other.focus()
+    page.keyboard.press("Enter")
+    expect(slots).to_have_count(16)
+    settled(page)
+    expect(node(page, "node-8")).to_be_focused()
+    expect(slots).to_have_count(16)
+    page.keyboard.press("Space")
+    expect(slots).to_have_count(8)
+    assert faults(page) == []
+
+
+def crowd(shown: LedgerControl, clock: FakeClock, jobs: int) -> None:
+    """Jobs of which one holds slots, one has failed, two are late and the rest waits, the last one longest."""
+    start(shown, "job-holds", 4)
+    shown.submit("job-failed", a_spec("failed"), FACTS)
+    shown.fail("job-failed", "RuntimeError: out of memory")
+    wait(shown, "job-longest", 4)
+    soon = datetime.fromtimestamp(clock.now + 60, UTC).isoformat()
+    for number in range(2):
+        wait(shown, f"job-late-{number}", 4, deadline=soon)
+    clock.advance(120)
+    for number in range(jobs - 4):
+        wait(shown, f"job-{number:03}", 4)
+        clock.advance(0.1)
+    clock.advance(10)
+
+
+def cards(page: Page) -> list[str]:
+    return [card.get_attribute("id") or "" for card in page.locator(".card.job").all()]
+
+
+def test_twenty_active_jobs_have_a_card_each(page: Page, address: str, shown: LedgerControl, clock: FakeClock) -> None:
+    crowd(shown, clock, 20)
+    page.goto(address)
+    expect(page.locator("#jobs .card.job")).to_have_count(20)
+    expect(page.locator("#ended .card.job")).to_have_count(1)
+
+
+def test_of_more_only_those_that_need_a_look_have_one(
+    page: Page, address: str, shown: LedgerControl, clock: FakeClock
+) -> None:
+    crowd(shown, clock, 25)
+    page.goto(address)
+    table = page.get_by_role("link", name="All 25 active jobs")
+    expect(table).to_have_attribute("href", "/plugin/elastic-jobs")
+    assert cards(page) == ["job-job-failed", "job-job-late-0", "job-job-late-1", "job-job-longest", "job-job-000",
+                           "job-job-001"]  # fmt: skip
+    expect(page.get_by_role("group", name="Waiting longest")).to_contain_text("Waiting longest: 3 of 24")
+    expect(page.locator("#ended-section")).to_be_hidden()
+    page.get_by_role("button", name="Choose all").click()
+    expect(page.get_by_role("button", name="Cancel 5 jobs")).to_be_visible()  # and nobody who is not seen
+    page.goto(f"{address}?job=job-007")
+    expect(page.locator("#job-job-007")).to_be_in_viewport()
+    assert faults(page) == []
+
+
+def test_a_crowded_page_stands_still_when_it_is_updated(
+    page: Page, address: str, shown: LedgerControl, clock: FakeClock
+) -> None:
+    shown.set_cluster(a_cluster({f"node-{number}": 8 for number in range(9)}))
+    crowd(shown, clock, 25)
+    page.goto(address)
+    expect(page.get_by_role("link", name="All 25 active jobs")).to_be_visible()
+    page.wait_for_timeout(1000)
+    page.evaluate(WATCH)
+    clock.advance(5)
+    shown.submit("another", a_spec(), FACTS)
+    expect(page.get_by_role("link", name="All 26 active jobs")).to_be_visible()
+    settled(page)
+    assert page.evaluate("window.shifts") == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_three_hundred_jobs_on_256_slots_are_two_screens(
+    page: Page, address: str, shown: LedgerControl, clock: FakeClock, width: int
+) -> None:
+    shown.set_cluster(a_cluster({f"node-{number:02}": 8 for number in range(32)}))
+    crowd(shown, clock, 300)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(address)
+    expect(page.get_by_role("link", name="All 300 active jobs")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollHeight") <= 2 * 900
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert faults(page) == []
