@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from elastic_core.commands.opening import open_api, read_json
+from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import JobView, SegmentState, Snapshot, to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import JobFacts
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec, total_samples
+from elastic_core.spec.inputs.value_files import read_values
 from elastic_core.text import span
 
 if TYPE_CHECKING:  # what decides is loaded by who asks it
@@ -45,7 +46,7 @@ def with_profile(spec: Any, profile: Path | None) -> Any:
 
 
 def estimate(
-    spec: Annotated[Path, typer.Argument(help="JSON file with the job spec")],
+    spec: Annotated[Path, typer.Argument(help="file with the job spec: JSON, or YAML by its name")],
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
@@ -54,7 +55,7 @@ def estimate(
     from elastic_core.policy.base.placed_jobs import pool_types
     from elastic_core.policy.horizon.estimates import estimates
 
-    parsed = parse_job_spec(with_profile(read_json(spec, "job spec"), profile))
+    parsed = parse_job_spec(with_profile(read_values(spec, "job spec"), profile))
     facts = _facts(parsed)
     pool = open_api(Settings()).snapshot()
     job = _view(parsed, facts, pool)
