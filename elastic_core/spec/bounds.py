@@ -21,9 +21,9 @@ MOST_LISTED = 1_024  # entries of a list
 MOST_CHARACTERS = 256  # of a name
 
 
-def problem_of(data: Any) -> str | None:
+def problem_of(data: Any, most_bytes: int = MOST_BYTES) -> str | None:
     """What keeps plain JSON values from being stored, whatever they mean: None if nothing does."""
-    return problem_of_texts(data) or _problem_of_size(data)
+    return problem_of_texts(data) or _problem_of_size(data, most_bytes)
 
 
 def problem_of_texts(data: Any) -> str | None:
@@ -63,9 +63,9 @@ def _problem_of_text(text: str) -> str | None:
     return None
 
 
-def _problem_of_size(data: Any) -> str | None:
+def _problem_of_size(data: Any, most_bytes: int) -> str | None:
     try:
         size = len(json.dumps(data, default=str))
     except (TypeError, ValueError) as error:
         return f"it is no plain JSON: {error}"
-    return f"it has {size} bytes as JSON; allowed are {MOST_BYTES}" if size > MOST_BYTES else None
+    return f"it has {size} bytes as JSON; allowed are {most_bytes}" if size > most_bytes else None
