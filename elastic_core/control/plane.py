@@ -125,10 +125,10 @@ class LedgerControl(JobActions):
             return start_job.start_job(self._ledger, self._job_runs(), job_id, spec, warm_start, self._caller)
 
     def start_sweep(self, group: str, sweep: Sweep, warm_start: str | None = None) -> SweepStarted:
-        members = expand(group, sweep)
+        until, members = sweep_starts.deadline(), expand(group, sweep)
         there = sweep_starts.check_all(self._ledger, self._job_runs(), members, warm_start, self._caller)
         return sweep_starts.start_all(
-            group, members, there, lambda one: self.start_job(one.job_id, one.spec, warm_start)
+            group, members, there, until, lambda one: self.start_job(one.job_id, one.spec, warm_start)
         )
 
     def submission(self, job_id: str) -> Submission:
