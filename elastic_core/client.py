@@ -135,8 +135,11 @@ def cancel_group(
             with suppress(InfrastructureError):
                 starting = [one for one in starting if client.submission(one).state is SubmissionState.STARTING]
         outcomes += _cancel_active(client, group, reason)
-    outcomes += [CancelOutcome(job_id=job_id, state=None, error=_STILL_STARTING) for job_id in starting]
-    return list({outcome.job_id: outcome for outcome in outcomes}.values())
+    late = [CancelOutcome(job_id=job_id, state=None, error=_STILL_STARTING) for job_id in starting]
+    told = {
+        outcome.job_id: outcome for outcome in [*late, *outcomes]
+    }  # what became a job at the last moment is cancelled
+    return [told[job_id] for job_id in sorted(told)]
 
 
 def submissions_of(control: HttpControl, group: str) -> Iterator[Submission]:
