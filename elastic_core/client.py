@@ -1,4 +1,4 @@
-"""The platform from Python: `submit(spec)`, and `connect()` for everything else of the control API.
+"""The platform from Python: `submit(spec)`, `submit_sweep(spec, grid=...)`, and `connect()` for all else of its API.
 
 These are for scripts and notebooks on a machine that has the platform's settings and service secret; the command
 `elastic` uses them too. `RestClient` is for any machine, with a login of Airflow. Nothing of a task's code is imported
@@ -8,23 +8,30 @@ here: it need not be on this machine.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.errors import InfrastructureError, NotFound, UserError
 from elastic_core.protocol.callers import OnBehalf, Way, at_host
 from elastic_core.protocol.http_client import HttpControl
-from elastic_core.protocol.records import Submission, SubmissionState
+from elastic_core.protocol.records import CancelOutcome, Submission, SubmissionState, SweepMember, SweepStarted
 from elastic_core.protocol.rest.rest_client import RestClient as RestClient
 from elastic_core.protocol.tokens import read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec
+from elastic_core.spec.inputs.sweeps import expand, member_id, new_group_id, parse_sweep
+from elastic_core.spec.parts.job_group import MOST_MEMBERS
+from elastic_core.text import plural
 
 PATIENCE_SECONDS = 5.0  # of one call while the API is away: a person waits
 WAIT_SECONDS = 300.0  # a data set may be built before the job is accepted
 POLL_SECONDS = 0.5
+MOST_TOLD = 5  # refusals in one error
+CANCELLED_AT_ONCE = 100
+_STILL_STARTING = "its run still asks the task's code, and it is no job yet: cancel the group again"
 
 
 def connect(
@@ -58,17 +65,129 @@ def submit(
     """
     parsed = spec if isinstance(spec, JobSpec) else parse_job_spec(spec)
     name = job_id or f"{parsed.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    client = control or connect()
-    try:
+    with _given(control) as client:
         submission = client.start_job(name, parsed, warm_start)
         until = time.monotonic() + wait_seconds
         while submission.state is SubmissionState.STARTING and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
             with suppress(InfrastructureError):  # the run goes on while the API is away
                 submission = client.submission(name)
-    finally:
-        if control is None:
-            client.close()
     if submission.state is SubmissionState.REFUSED:
         raise UserError(f"job {name!r} was refused: {submission.error}")
     return submission
+
+
+def submit_sweep(
+    spec: JobSpec | Mapping[str, Any],
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    members: Sequence[Mapping[str, Any]] | None = None,
+    group: str | None = None,
+    warm_start: str | None = None,
+    wait_seconds: float = WAIT_SECONDS,
+    control: HttpControl | None = None,
+) -> SweepStarted:
+    """Start a job for every member of a sweep, as one group; what became of each after at most `wait_seconds`.
+
+    `grid` has values by field of the spec (`{"params.learning_rate": [0.01, 0.1], "batch.max": [256, 512]}`: a member
+    for each choice), `members` the fields of each member. Asking again with the same `group` makes no second jobs;
+    without one it is made of the spec's name and the time.
+
+    Raises `UserError` where a member is wrong or may not be submitted: none is started then. It is raised as well where
+    the task's own code refuses some; the others go on then (`cancel_group` ends them).
+    """
+    sweep = parse_sweep(spec, grid, members)
+    name = group or new_group_id(sweep, datetime.now(UTC))
+    expand(name, sweep)  # what is wrong is said without asking anybody
+    with _given(control) as client:
+        started = client.start_sweep(name, sweep, warm_start)
+        while started.left:
+            started = client.start_sweep(name, sweep, warm_start)
+        until = time.monotonic() + wait_seconds
+        while _starting(started) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+            with suppress(InfrastructureError):
+                started = _looked_at(client, started)
+    refused = [(m.job_id, m.submission.error) for m in started.members if m.submission and _is_refused(m.submission)]
+    if refused:
+        others = len(started.members) - len(refused)
+        raise UserError(
+            f"{plural(len(refused), 'member')} of the sweep {name!r} {'was' if len(refused) == 1 else 'were'} refused, "
+            f"the other {others} go on: " + "; ".join(f"{job_id}: {error}" for job_id, error in refused[:MOST_TOLD])
+        )
+    return started
+
+
+def cancel_group(
+    group: str, reason: str, *, wait_seconds: float = WAIT_SECONDS, control: HttpControl | None = None
+) -> list[CancelOutcome]:
+    """Cancel all jobs of a sweep that are active, and those that its members are about to become.
+
+    A member whose run still asks the task's code is no job yet, and cannot be cancelled: it is waited for, for at most
+    `wait_seconds` in all. One that is none by then has an error among the outcomes.
+    """
+    with _given(control) as client:
+        outcomes = _cancel_active(client, group, reason)
+        starting = [one.job_id for one in submissions_of(client, group) if one.state is SubmissionState.STARTING]
+        until = time.monotonic() + wait_seconds
+        while starting and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+            with suppress(InfrastructureError):
+                starting = [one for one in starting if client.submission(one).state is SubmissionState.STARTING]
+        outcomes += _cancel_active(client, group, reason)
+    late = [CancelOutcome(job_id=job_id, state=None, error=_STILL_STARTING) for job_id in starting]
+    told = {
+        outcome.job_id: outcome for outcome in [*late, *outcomes]
+    }  # what became a job at the last moment is cancelled
+    return [told[job_id] for job_id in sorted(told)]
+
+
+def submissions_of(control: HttpControl, group: str) -> Iterator[Submission]:
+    """Of a sweep's members, from the first on, whether they have become jobs or not."""
+    for index in range(MOST_MEMBERS):
+        try:
+            yield control.submission(member_id(group, index))
+        except NotFound:
+            return
+
+
+def _cancel_active(control: HttpControl, group: str, reason: str) -> list[CancelOutcome]:
+    """In parts whose answers come within the client's time-out, also on a busy machine."""
+    chosen = [job.job_id for job in control.jobs(active_only=True, group=group)]
+    return [
+        outcome
+        for start in range(0, len(chosen), CANCELLED_AT_ONCE)
+        for outcome in control.cancel_jobs(chosen[start : start + CANCELLED_AT_ONCE], reason)
+    ]
+
+
+def _looked_at(control: HttpControl, started: SweepStarted) -> SweepStarted:
+    """Those that are starting, as they are now."""
+    members = (
+        replace(member, submission=control.submission(member.job_id)) if _is_starting(member) else member
+        for member in started.members
+    )
+    return replace(started, members=tuple(members))
+
+
+def _starting(started: SweepStarted) -> bool:
+    return any(_is_starting(member) for member in started.members)
+
+
+def _is_starting(member: SweepMember) -> bool:
+    return member.submission is not None and member.submission.state is SubmissionState.STARTING
+
+
+def _is_refused(submission: Submission) -> bool:
+    return submission.state is SubmissionState.REFUSED
+
+
+@contextmanager
+def _given(control: HttpControl | None) -> Iterator[HttpControl]:
+    """The caller's, else one of our own, which is closed."""
+    client = control or connect()
+    try:
+        yield client
+    finally:
+        if control is None:
+            client.close()

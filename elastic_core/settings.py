@@ -146,7 +146,8 @@ class Settings(BaseSettings):
 
     # scheduling
     cluster: Path | None = Field(
-        default=None, description="cluster spec (JSON); absent: this machine's CUDA devices, else CPU slots"
+        default=None,
+        description="cluster spec (JSON, or YAML by its name); absent: this machine's CUDA devices, else CPU slots",
     )
     tasks: str = Field(
         default="examples.*",

@@ -1,16 +1,15 @@
-"""What commands open: the checkpoint that a user names, the control API, a JSON file."""
+"""What commands open: the checkpoint that a user names, the control API."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elastic_core.client import connect
 from elastic_core.domain import JobState
-from elastic_core.errors import ElasticError, UserError
+from elastic_core.errors import ElasticError
 from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Way, at_host, caller_of
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.settings import Settings
@@ -69,13 +68,3 @@ def open_api(settings: Settings, user: str = "") -> HttpControl:
 def operator() -> Caller:
     """The person at the host, for commands that open the ledger themselves: with all rights, and on record."""
     return caller_of(at_host(Way.CLI), NoDirectory())
-
-
-def read_json(path: Path, what: str) -> Any:
-    """Raises `UserError` for a file that cannot be read, or holds no JSON."""
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"the {what} {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"the {what} {path} is not JSON: {error}") from error

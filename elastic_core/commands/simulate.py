@@ -32,6 +32,7 @@ from elastic_core.sim.ground_truth.workload import Workload
 from elastic_core.sim.report.report import Comparison
 from elastic_core.sim.workloads import catalogue, clusters
 from elastic_core.spec.cluster import parse_cluster_spec
+from elastic_core.spec.inputs.value_files import SUFFIXES, read_values
 from elastic_core.text import figure_of_time
 
 app = typer.Typer()
@@ -52,7 +53,7 @@ def simulate_command(
         list[str] | None, typer.Option(help="policy to run; several times to compare [default: " +
                                        ", ".join(DEFAULT_POLICIES) + "]")
     ] = None,
-    cluster: Annotated[str, typer.Option(help="JSON file with a cluster spec, or a name; --list shows them")] = "",
+    cluster: Annotated[str, typer.Option(help="file (JSON, YAML) with a cluster spec, or a name; --list shows")] = "",
     seed: Annotated[int, typer.Option(help="of everything that is drawn: workloads, noise, the policies' own")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="only the first so many jobs")] = 10**9,
     rounds: Annotated[str, typer.Option(help="decide only every so often, e.g. 60s, 10min; else at every event")] = "",
@@ -190,15 +191,9 @@ def _interrupt_between_decisions() -> Iterator[Callable[[], None]]:
 
 def _cluster(named: str) -> tuple[Node, ...]:
     path = Path(named)
-    if not (path.suffix == ".json" or path.is_file()):
+    if not (path.suffix in SUFFIXES or path.is_file()):
         return clusters.preset(named)
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}") from error
-    return parse_cluster_spec(content).domain_nodes()
+    return parse_cluster_spec(read_values(path, "cluster spec")).domain_nodes()
 
 
 def _seconds(option: str, text: str) -> float:

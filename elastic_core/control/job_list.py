@@ -44,6 +44,7 @@ class JobsWanted:
     state: str | None = None  # a `JobState`, or "paused"
     queue: str | None = None
     user: str | None = None
+    group: str | None = None  # a sweep's id
     sort: SortBy = SortBy.SUBMITTED
     descending: bool = False
     offset: int = 0
@@ -69,6 +70,8 @@ def _of(wanted: JobsWanted) -> Any:
         query = query.where(JobRow.paused.is_not(None))
     if wanted.queue is not None:
         query = query.where(JobRow.spec["queue"].astext == wanted.queue)
+    if wanted.group is not None:
+        query = query.where(JobRow.spec["group"]["id"].astext == wanted.group)
     if wanted.user is not None:
         query = query.where(JobRow.submitted_by == wanted.user)
     return query

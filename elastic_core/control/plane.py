@@ -12,6 +12,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
+from elastic_core.control import sweep_starts
 from elastic_core.control.job_actions import JobActions
 from elastic_core.control.job_list import JobsWanted, page_of
 from elastic_core.control.ledger import finished, forecast_rows, history, reads
@@ -60,11 +61,13 @@ from elastic_core.protocol.records import (
     PolicyInForce,
     SegmentStatus,
     Submission,
+    SweepStarted,
 )
 from elastic_core.protocol.rest.answers import JobPage
 from elastic_core.protocol.tokens import KeyFile, TrainerTokens, read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, PresentCluster
+from elastic_core.spec.inputs.sweeps import Sweep, expand
 from elastic_core.text import plural
 
 log = get_logger(__name__)
@@ -129,6 +132,13 @@ class LedgerControl(JobActions):
         ):
             return start_job.start_job(self._ledger, self._job_runs(), job_id, spec, warm_start, self._caller)
 
+    def start_sweep(self, group: str, sweep: Sweep, warm_start: str | None = None) -> SweepStarted:
+        until, members = sweep_starts.deadline(), expand(group, sweep)
+        there = sweep_starts.check_all(self._ledger, self._job_runs(), members, warm_start, self._caller)
+        return sweep_starts.start_all(
+            group, members, there, until, lambda one: self.start_job(one.job_id, one.spec, warm_start)
+        )
+
     def submission(self, job_id: str) -> Submission:
         return start_job.submission(self._ledger, self._job_runs(), job_id)
 
@@ -159,8 +169,8 @@ class LedgerControl(JobActions):
         )  # fmt: skip
         return self.job(job_id)
 
-    def jobs(self, active_only: bool = False) -> list[JobStatus]:
-        return self._ledger.read(lambda tx: reads.jobs(tx, active_only))
+    def jobs(self, active_only: bool = False, group: str | None = None) -> list[JobStatus]:
+        return self._ledger.read(lambda tx: reads.jobs(tx, active_only, group))
 
     def jobs_page(self, wanted: JobsWanted) -> JobPage:
         return self._ledger.read(lambda tx: page_of(tx, wanted))

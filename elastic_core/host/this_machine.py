@@ -6,7 +6,6 @@ program is absent, by torch in a process of its own.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -19,6 +18,9 @@ from elastic_core.host.network.namespaces import why_unusable
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, NodeSpec
 from elastic_core.spec.cluster import parse_cluster_spec
+from elastic_core.spec.inputs.value_files import read_values
+
+MOST_CLUSTER_BYTES = 4 * 2**20
 
 _ASK_TORCH = """
 import torch
@@ -34,8 +36,8 @@ def discover(settings: Settings) -> ClusterSpec:
 
 def read_cluster(path: Path) -> ClusterSpec:
     try:
-        return parse_cluster_spec(json.loads(path.read_text()))
-    except (OSError, ValueError, UserError) as error:
+        return parse_cluster_spec(read_values(path, "cluster spec", MOST_CLUSTER_BYTES))
+    except UserError as error:
         raise UserError(
             f'the cluster spec {path} cannot be used: {error}\nIt looks like {{"nodes": [{{"name": "a", "type": "cpu", '
             '"slots": 2}]}.'

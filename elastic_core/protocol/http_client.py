@@ -35,10 +35,12 @@ from elastic_core.protocol.records import (
     PolicyInForce,
     SegmentStatus,
     Submission,
+    SweepStarted,
 )
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.spec import JobSpec, PresentCluster
+from elastic_core.spec.inputs.sweeps import Sweep
 from elastic_core.spec.job_changes import JobChanges
 from elastic_core.waiting import growing
 
@@ -167,6 +169,10 @@ class HttpControl:
         answer: Submission = self._channel.call("start_job", job_id=job_id, spec=spec, warm_start=warm_start)
         return answer
 
+    def start_sweep(self, group: str, sweep: Sweep, warm_start: str | None = None) -> SweepStarted:
+        answer: SweepStarted = self._channel.call("start_sweep", group=group, sweep=sweep, warm_start=warm_start)
+        return answer
+
     def promote(self, model: str, version: str, reason: str = "by hand") -> ChampionMoved:
         answer: ChampionMoved = self._channel.call("promote", model=model, version=version, reason=reason)
         return answer
@@ -188,8 +194,8 @@ class HttpControl:
     def job(self, job_id: str) -> JobStatus:
         return self._job("job", job_id=job_id)
 
-    def jobs(self, active_only: bool = False) -> list[JobStatus]:
-        answer: list[JobStatus] = self._channel.call("jobs", active_only=active_only)
+    def jobs(self, active_only: bool = False, group: str | None = None) -> list[JobStatus]:
+        answer: list[JobStatus] = self._channel.call("jobs", active_only=active_only, group=group)
         return answer
 
     def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:

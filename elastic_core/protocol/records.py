@@ -349,6 +349,25 @@ class NodeEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepMember:
+    job_id: str
+    values: Mapping[str, Any]  # its own, by the field of the spec
+    submission: Submission | None = None  # None: it has not been started yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepStarted:
+    """What became of a sweep's members so far. Those that are `left` the same request starts, asked again."""
+
+    group: str
+    members: tuple[SweepMember, ...]
+
+    @property
+    def left(self) -> int:
+        return sum(member.submission is None for member in self.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelOutcome:
     """What became of one of many jobs that were to be cancelled."""
 

@@ -30,8 +30,10 @@ from elastic_core.protocol.records import (
     PolicyInForce,
     SegmentStatus,
     Submission,
+    SweepStarted,
 )
 from elastic_core.spec import JobSpec, PresentCluster
+from elastic_core.spec.inputs.sweeps import Sweep
 from elastic_core.spec.job_changes import JobChanges
 
 MOST_AT_ONCE = 1000  # jobs of one request
@@ -51,8 +53,8 @@ class JobRecords(Protocol):
     def job(self, job_id: str) -> JobStatus:
         """The job as it is now, with progress that is not committed yet."""
 
-    def jobs(self, active_only: bool = False) -> list[JobStatus]:
-        """All jobs, or those that are active, in order of submission."""
+    def jobs(self, active_only: bool = False, group: str | None = None) -> list[JobStatus]:
+        """All jobs, or those that are active, or of this sweep, in order of submission."""
 
     def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
         """Those whose results say that they registered this version of a model, in order of submission.
@@ -103,6 +105,11 @@ class JobControl(JobRecords, Protocol):
         It inspects the task, records the job (`submit`), drives it, evaluates and registers the model. A request that
         was refused before is tried again. Raises `Conflict` for another spec under the same id, `UserError` for what
         can be seen to be wrong without the task's code: entry point, pool, queue.
+        """
+
+    def start_sweep(self, group: str, sweep: Sweep, warm_start: str | None = None) -> SweepStarted:
+        """`start_job` for every member of a sweep, once all of them were seen to be right, and as many as fit into
+        some seconds; asked again it goes on. Nothing is started where one is wrong: raises as `start_job`, with which.
         """
 
     def submission(self, job_id: str) -> Submission:

@@ -24,9 +24,9 @@ LEAST_RATIO, MOST_RATIO = 1e-9, 1e9
 MOST_DATA_BYTES = 10**18  # of a model's state, of a link in a second
 
 
-def problem_of(data: Any) -> str | None:
+def problem_of(data: Any, most_bytes: int = MOST_BYTES) -> str | None:
     """What keeps plain JSON values from being stored, whatever they mean: None if nothing does."""
-    return problem_of_texts(data) or _problem_of_size(data)
+    return problem_of_texts(data) or _problem_of_size(data, most_bytes)
 
 
 def problem_of_texts(data: Any) -> str | None:
@@ -66,9 +66,9 @@ def _problem_of_text(text: str) -> str | None:
     return None
 
 
-def _problem_of_size(data: Any) -> str | None:
+def _problem_of_size(data: Any, most_bytes: int) -> str | None:
     try:
         size = len(json.dumps(data, default=str))
     except (TypeError, ValueError) as error:
         return f"it is no plain JSON: {error}"
-    return f"it has {size} bytes as JSON; allowed are {MOST_BYTES}" if size > MOST_BYTES else None
+    return f"it has {size} bytes as JSON; allowed are {most_bytes}" if size > most_bytes else None

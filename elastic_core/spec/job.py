@@ -13,6 +13,7 @@ from math import ceil
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from elastic_core.domain import EXACT, Layout, Limits
 from elastic_core.errors import UserError
@@ -21,6 +22,7 @@ from elastic_core.spec.cluster import QUEUE_NAME
 from elastic_core.spec.layer_profiles import ModelProfile
 from elastic_core.spec.parts.exchange_checks import check_layouts, check_noise
 from elastic_core.spec.parts.job_comm import Comm
+from elastic_core.spec.parts.job_group import Group
 from elastic_core.spec.parts.job_slots import (
     Layouts,
     Servers,
@@ -190,6 +192,9 @@ class JobSpec(BaseModel):
         max_length=bounds.MOST_CHARACTERS,
         title="Registered model",
         description="MLflow model name; the job's name if absent",
+    )
+    group: SkipJsonSchema[Group | None] = Field(  # nothing that a form could ask for: a sweep writes it
+        default=None, title="Group", description="the sweep that the job is a member of; written by it"
     )
 
     @field_validator("params")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -13,6 +13,7 @@ from elastic_core.text import near_miss
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = Sequence[int | str]
+NO_KEY = "there is no such key"
 
 
 def parse(kind: type[Model], data: Any, what: str) -> Model:
@@ -46,7 +47,32 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = near_miss(key, names, cutoff=0.6)
     hint = f"; did you mean {near!r}?" if near else "."
-    return f"there is no such key{hint} Allowed: {', '.join(names)}"
+    return f"{NO_KEY}{hint} Allowed: {', '.join(names)}"
+
+
+def path_problem(kind: type[BaseModel], path: Sequence[str]) -> str | None:
+    """Why there is no field at this path of a model, `path[0].path[1]...`; None where there is one, or may be."""
+    here: type[BaseModel] = kind
+    for depth, part in enumerate(path):
+        if part not in here.model_fields:
+            return unknown_key(part, here.model_fields)
+        annotation = here.model_fields[part].annotation
+        inner = _model_in(annotation)
+        if inner is None:
+            free = annotation is dict or get_origin(annotation) is dict  # of what it holds nothing is known here
+            whole = ".".join(path[: depth + 1])
+            return None if free or depth + 1 == len(path) else f"{whole} is one value, and has no fields of its own"
+        here = inner
+    return None
+
+
+def dotted_fields(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """All fields of a model and of those in it, by their paths."""
+    for name, field in kind.model_fields.items():
+        yield prefix + name
+        inner = _model_in(field.annotation)
+        if inner is not None:
+            yield from dotted_fields(inner, f"{prefix}{name}.")
 
 
 def _sentence(kind: type[BaseModel], problem: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import DATA_SHA256, CheckpointRecord, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
+from elastic_core.spec.inputs.sweeps import swept_values, words_of
 
 _MILLION = "cost_per_million_samples"
 
@@ -85,8 +86,17 @@ def text(value: Any) -> str:
 
 
 def experiment_name(spec: JobSpec) -> str:
-    """Jobs of one name share an experiment: their runs and checkpoints are what can be compared."""
-    return f"elastic/{spec.name}"
+    """Jobs of one name share an experiment: their runs and checkpoints are what can be compared. So do those of a
+    sweep, with jobs that were submitted alone under the name that the sweep's have without their suffix."""
+    return f"elastic/{spec.group.name if spec.group is not None else spec.name}"
+
+
+def group_tags(spec: JobSpec) -> dict[str, str]:
+    """By which the runs of a sweep are found, and told apart in a list; none of a job alone."""
+    if spec.group is None:
+        return {}
+    swept = words_of(swept_values(spec))
+    return {"elastic.group": spec.group.id, "elastic.group_index": str(spec.group.index), "elastic.swept": swept}
 
 
 def flat(prefix: str, value: Any) -> dict[str, Any]:
@@ -97,7 +107,8 @@ def flat(prefix: str, value: Any) -> dict[str, Any]:
 
 
 def spec_params(spec: JobSpec) -> dict[str, Any]:
-    return flat("", spec.model_dump(mode="json", exclude={"name"}))
+    """What a sweep has set is there also where it is null, or a whole object."""
+    return {**flat("", spec.model_dump(mode="json", exclude={"name", "group"})), **swept_values(spec)}
 
 
 def layout_text(layout: Layout) -> str:

@@ -214,6 +214,7 @@ class MlflowTracker:
             },
             tags={
                 "elastic.metric": f"{info.metric_mode} checkpoint/{info.metric}",
+                **facts.group_tags(spec),
                 "mlflow.note.content": self._links(job),
             },
         )

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -28,6 +29,7 @@ from elastic_core.errors import UserError
 from elastic_core.protocol.callers import Way
 from elastic_core.protocol.records import JobStatus, Submission, SubmissionState
 from elastic_core.spec import JobSpec
+from elastic_core.spec.inputs.value_files import SUFFIXES, read_values
 from elastic_core.spec.job import parse_job_spec
 
 if TYPE_CHECKING:
@@ -59,7 +61,8 @@ class ElasticTrainingOperator(ElasticOperator):
     The job is that of every other way of submission: a run of `elastic_job` under the job's id does the work, this task
     is deferred until that run is over. The user's code is not imported here.
 
-    :param spec: what to train, a `JobSpec` or its JSON (templated). Absent: `job_id` names a job that exists.
+    :param spec: what to train, a `JobSpec`, its JSON, or a file with it, JSON or YAML by its name (templated); the file
+        is read when the task runs. Absent: `job_id` names a job that exists.
     :param job_id: the job's id (templated). Absent: made of the spec's name and this task instance, so that a
         retried or cleared task goes on with the job that it started.
     :param warm_start: uri of a checkpoint whose weights the job starts from (templated).
@@ -76,13 +79,14 @@ class ElasticTrainingOperator(ElasticOperator):
     def __init__(
         self,
         *,
-        spec: JobSpec | Mapping[str, Any] | str | None = None,
+        spec: JobSpec | Mapping[str, Any] | Path | str | None = None,
         job_id: str | None = None,
         warm_start: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.spec = spec.model_dump(mode="json") if isinstance(spec, JobSpec) else spec
+        given = spec.model_dump(mode="json") if isinstance(spec, JobSpec) else spec
+        self.spec = str(given) if isinstance(given, Path) else given
         self.job_id = job_id
         self.warm_start = warm_start
 
@@ -108,7 +112,7 @@ class ElasticTrainingOperator(ElasticOperator):
             if not self.job_id:
                 raise UserError("give spec= (what to train) or job_id= (a job that was submitted before)")
             return control.submission(self.job_id)
-        spec = parse_job_spec(json.loads(self.spec) if isinstance(self.spec, str) else self.spec)
+        spec = parse_job_spec(_values(self.spec))
         job_id = self.job_id or default_job_id(spec.name, ti)
         return control.acting(who_started(ti, Way.DAG)).start_job(job_id, spec, self.warm_start)
 
@@ -145,6 +149,13 @@ class ElasticTrainingOperator(ElasticOperator):
         self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
         outcome = {name: job.results[name] for name in ("evaluation", "registration") if name in job.results}
         return {"job_id": job.job_id, "step": job.step, "samples": job.samples_read, **outcome}
+
+
+def _values(spec: Mapping[str, Any] | str) -> Any:
+    """Of a text: that of the file that it names, else its JSON."""
+    if not isinstance(spec, str):
+        return spec
+    return read_values(Path(spec), "job spec") if spec.endswith(SUFFIXES) else json.loads(spec)
 
 
 def default_job_id(name: str, ti: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +55,19 @@ def test_it_has_the_control_plane_start_the_jobs_run_and_waits_for_its_end(runs:
         {"job_id": JOB, "conn_id": "elastic_control"},
     )
     assert (waiting.method_name, waiting.kwargs) == ("follow", {"job_id": JOB})
+
+
+@pytest.mark.parametrize("name", ["spec.json", "spec.yaml"])
+def test_a_spec_may_be_a_file_that_is_read_when_the_task_runs(runs: FakeJobRuns, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    for given in (file, str(file)):
+        operator = an_operator(spec=given)
+        file.write_text(json.dumps(a_spec().model_dump(mode="json"), indent=1))
+        deferred(operator.execute, a_context())
+        assert parse_job_spec(runs.runs[JOB].conf["spec"]) == a_spec()
+    file.write_text("name: [")
+    with pytest.raises(UserError, match=rf"the job spec {file} is not (JSON|YAML): line 1"):
+        an_operator(spec=file).execute(a_context())
 
 
 def test_a_try_after_a_fault_goes_on_with_the_same_job(runs: FakeJobRuns) -> None:

@@ -9,6 +9,7 @@ import pytest
 from elastic_core.control.job_list import JobsWanted
 from elastic_core.control.plane import LedgerControl
 from elastic_core.protocol.rest.answers import SortBy
+from elastic_core.spec.inputs.sweeps import expand, parse_sweep
 from elastic_core.spec.job_changes import JobChanges
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
 
@@ -51,6 +52,19 @@ def jobs(control: LedgerControl, clock: FakeClock) -> LedgerControl:
     control.pause("rests", "lunch")
     control.set_job("slow", JobChanges(priority=7))
     return control
+
+
+def test_the_jobs_of_a_sweep_are_found_by_its_group(control: LedgerControl) -> None:
+    control.submit("alone", a_spec(), FACTS)
+    for group in ("g", "g-2"):
+        for member in expand(group, parse_sweep(a_spec(), {"seed": [1, 2]})):
+            control.submit(member.job_id, member.spec, FACTS)
+    control.cancel("g-001", "enough")
+    page = control.jobs_page(JobsWanted(group="g", limit=1))
+    assert (page.total, [job.job_id for job in page.jobs]) == (2, ["g-000"])
+    assert [job.job_id for job in control.jobs(group="g")] == ["g-000", "g-001"]
+    assert [job.job_id for job in control.jobs(active_only=True, group="g")] == ["g-000"]
+    assert control.jobs(group="alone") == []
 
 
 @pytest.mark.parametrize("descending", [False, True])

@@ -24,6 +24,7 @@ from elastic_airflow.api_server import control_app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.teams.permissions import ACTS
 from elastic_core.domain import JobState
+from elastic_core.errors import NotFound
 from elastic_core.protocol.callers import Caller, OnBehalf, Way
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.spec import QueueSpec
@@ -126,6 +127,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/ui/nodes/node-a/set_aside": {"reason": "its fan is broken"},
     "/ui/nodes/node-a/take_back": {},
     "/api/v1/jobs": {"job_id": "new", "spec": SPEC},
+    "/api/v1/sweeps": {"group": "many", "spec": SPEC, "grid": {"seed": [1, 2]}},
     "/api/v1/jobs/{job}/pause": {"reason": "lunch"},
     "/api/v1/jobs/{job}/resume": {},
     "/api/v1/jobs/{job}/checkpoint": {"reason": "a storm comes"},
@@ -139,7 +141,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/api/v1/nodes/node-a/set-aside": {"reason": "its fan is broken"},
     "/api/v1/nodes/node-a/take-back": {},
 }
-SUBMITS = ("/start", "/api/v1/jobs")
+SUBMITS = ("/start", "/api/v1/jobs", "/api/v1/sweeps")
 # Routes and methods of the pool itself: the operator's, and administrators'.
 POOL = ("/ui/nodes/", "/api/v1/nodes/", "set_policy", "set_cluster", "set_aside_", "take_back_")
 # role -> (route of an own job, of another's job, a submission) is let in
@@ -205,6 +207,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "checkpoint_now": {"job_id": "bens", "reason": "a storm comes"},
     "stop": {"job_id": "bens", "reason": "enough"},
     "start_job": {"job_id": "new", "spec": SPEC},
+    "start_sweep": {"group": "many", "sweep": {"spec": SPEC, "grid": {"seed": [1, 2]}}},
     "check_submission": {"job_id": "new", "spec": SPEC},
     "submit": {"job_id": "new", "spec": SPEC, "facts": {"dataset_samples": 100}},
     "set_policy": {"policy": "fifo"},
@@ -222,7 +225,7 @@ def test_a_signed_request_has_no_more_rights_than_whom_it_acts_for(client: httpx
     assert ARGUMENTS.keys() == ACTS
     allowed = {
         "eve": False,
-        "ann": name in ("start_job", "check_submission", "submit"),
+        "ann": name in ("start_job", "start_sweep", "check_submission", "submit"),
         "olga": not name.startswith(POOL),
         "root": True,
     }
@@ -279,6 +282,19 @@ def test_every_action_is_on_record_with_who_asked_and_refusals_too(
     assert control.job("bens").state is JobState.CANCELLED
     assert client.get("/ui/audit").status_code == 401
     assert client.get("/ui/audit?limit=0", headers={"x-user": "reader"}).status_code == 422
+
+
+def test_a_sweep_is_refused_whole_where_one_member_may_not_be_submitted(
+    client: httpx.Client, control: LedgerControl
+) -> None:
+    body = {"group": "many", "spec": SPEC, "grid": {"priority": [5, 6]}}
+    refused = client.post("/api/v1/sweeps", json=body, headers={**OWN_PAGE, "x-user": "ann"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert "member many-001 of the sweep (priority 6) is refused, so that none is started" in refused.json()["message"]
+    with pytest.raises(NotFound):
+        control.submission("many-000")
+    assert [(r.job_id, r.done) for r in control.audit_records(actor="ann", limit=1)] == [("many-001", False)]
+    assert client.post("/api/v1/sweeps", json=body, headers={**OWN_PAGE, "x-user": "olga"}).status_code == 200
 
 
 def test_a_priority_above_the_queues_is_for_its_owners(client: httpx.Client) -> None:

@@ -44,7 +44,8 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
 
 def test_every_leaf_of_the_spec_is_a_field() -> None:
     whole = JobSpec.model_validate(DIGITS).model_dump()
-    assert {field.path for field in form_fields({}) if field.path} == leaves(whole)
+    written = {("group",)}  # by a sweep, which a form is not
+    assert {field.path for field in form_fields({}) if field.path} == leaves(whole) - written
 
 
 def test_every_field_has_a_section_help_and_may_stay_empty() -> None:

@@ -11,6 +11,7 @@ from elastic_core.domain import Allocation, JobState, Layout, Observation, Segme
 from elastic_core.protocol.events import Event, EventKind
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, JobStatus
 from elastic_core.spec import JobSpec
+from elastic_core.spec.parts.job_group import Group
 
 T0 = 1_700_000_000.0
 
@@ -21,6 +22,7 @@ class Story:
 
     name: str = "digits"
     job_id: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:8]}")
+    group: Group | None = None
     lineage: int = 0
     log: list[Event] = field(default_factory=list)
     acknowledged: dict[str, int] = field(default_factory=dict)
@@ -131,7 +133,7 @@ class Story:
 
     def job(self, job_id: str) -> JobStatus:
         assert job_id == self.job_id
-        return replace(STATUS, job_id=job_id, spec=SPEC.model_copy(update={"name": self.name}),
+        return replace(STATUS, job_id=job_id, spec=SPEC.model_copy(update={"name": self.name, "group": self.group}),
                        lineage=self.lineage, results=dict(self.results))  # fmt: skip
 
     def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from elastic_core.domain import ExchangeFallback, ExchangeFigures, JobState, Seg
 from elastic_core.protocol.events import SWEPT, EventKind
 from elastic_core.protocol.exchange_words import fallback_words
 from elastic_core.settings import Settings
+from elastic_core.spec.parts.job_group import Group
 from elastic_core.track.follow import Follower, lag
 from elastic_core.track.mlflow_tracker import MlflowTracker
 from tests.track.story import T0, Story, observation
@@ -72,6 +74,20 @@ def test_the_choice_of_an_exchange_is_a_tag_of_its_attempt_and_job_and_its_figur
     for run in (attempt, job_run(client, story)):
         assert run.data.tags["elastic.exchange"] == "bytegrad on 2 slots: 0.4 s and 25 MB a step"
     assert points(client, attempt, "exchange/bytegrad/measured_seconds") == [(8, 0.4)]
+
+
+def test_the_jobs_of_a_sweep_are_runs_of_one_experiment_that_say_what_was_tried(client):
+    name = f"swept-{uuid.uuid4().hex[:8]}"
+    swept = ("params.width", "batch.base")
+    for index in range(2):
+        group = Group(id=f"{name}-night", name=name, index=index, swept=swept)
+        follow(Story(name=f"{name}-00{index}", group=group).submit(), client)
+    experiment = client.get_experiment_by_name(f"elastic/{name}")
+    found = client.search_runs([experiment.experiment_id], f"tags.`elastic.group` = '{name}-night'")
+    assert sorted(run.data.tags["elastic.group_index"] for run in found) == ["0", "1"]
+    assert {run.data.tags["elastic.swept"] for run in found} == {"params.width 32, batch.base null"}
+    assert {(run.data.params["params.width"], run.data.params["batch.base"]) for run in found} == {("32", "null")}
+    assert not any(key.startswith("group") for run in found for key in run.data.params)
 
 
 def test_a_job_that_fell_back_to_the_exact_sum_is_tagged_with_why(client):

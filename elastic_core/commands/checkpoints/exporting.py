@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from elastic_core.commands.opening import Sha256, Store, open_api, open_checkpoint, read_json
+from elastic_core.commands.opening import Sha256, Store, open_api, open_checkpoint
 from elastic_core.commands.printing import Json, print_json
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, entry_points, parse_job_spec
+from elastic_core.spec.inputs.value_files import read_values
 from elastic_core.text import size_text
 
 if TYPE_CHECKING:  # torch takes seconds to import: each command brings it when it needs it
@@ -47,7 +48,7 @@ def export(
             "Say what to export to, one of the two: --out FILE (a safetensors file), or --mlflow-model FOLDER or "
             f"{REGISTRY}NAME."
         )
-    given = None if spec is None else parse_job_spec(read_json(spec, "job spec"))
+    given = None if spec is None else parse_job_spec(read_values(spec, "job spec"))
     place, manifest = open_checkpoint(uri, store, sha256)
     if out is not None:
         _export_weights(place, manifest, out, prefix, as_json)

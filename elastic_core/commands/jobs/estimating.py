@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from elastic_core.commands.opening import open_api, read_json
+from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import JobView, Quantiles, SegmentState, Snapshot, to_json
 from elastic_core.errors import UserError
@@ -23,6 +23,7 @@ from elastic_core.protocol.forecasts import Outlook, StepOutlook
 from elastic_core.protocol.records import JobFacts
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec, total_samples
+from elastic_core.spec.inputs.value_files import read_values
 from elastic_core.spec.job import most_samples
 from elastic_core.text import span
 
@@ -63,7 +64,7 @@ class Told:
 
 
 def estimate(
-    spec: Annotated[Path, typer.Argument(help="JSON file with the job spec")],
+    spec: Annotated[Path, typer.Argument(help="file with the job spec: JSON, or YAML by its name")],
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
@@ -72,7 +73,7 @@ def estimate(
     from elastic_core.policy.base.placed_jobs import pool_types
     from elastic_core.policy.horizon.estimates import UNKNOWN, estimates
 
-    parsed = parse_job_spec(with_profile(read_json(spec, "job spec"), profile))
+    parsed = parse_job_spec(with_profile(read_values(spec, "job spec"), profile))
     facts, api = _facts(parsed), open_api(Settings())
     pool = api.snapshot()
     outlook = Outlook() if parsed.work.end_is_known else api.outlook(parsed, facts)

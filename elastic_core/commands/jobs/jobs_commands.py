@@ -1,5 +1,5 @@
-"""`elastic jobs list | show | segments | explain | audit | submit | cancel | revive | rollback | replay`, and those of
-`log_commands`, `estimating` and `steering_commands`.
+"""`elastic jobs list | show | segments | explain | audit | revive | rollback | replay`, and those of `submitting`,
+`cancelling`, `log_commands`, `estimating` and `steering_commands`.
 
 Talks to the control API with the service secret; only `replay` opens the ledger itself, and `audit` the store.
 """
@@ -10,48 +10,56 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from elastic_core import client
-from elastic_core.client import WAIT_SECONDS
 from elastic_core.commands.audit_commands import words_of
 from elastic_core.commands.forecast_commands import lines_of
 from elastic_core.commands.jobs import log_commands, steering_commands
-from elastic_core.commands.jobs.ended_jobs import ended_words, lines_of_ended
-from elastic_core.commands.jobs.estimating import Profile, estimate, with_profile
-from elastic_core.commands.opening import As, JobId, Store, complete_job, open_api, read_json
+from elastic_core.commands.jobs.cancelling import cancel
+from elastic_core.commands.jobs.ended_jobs import lines_of_ended
+from elastic_core.commands.jobs.estimating import estimate
+from elastic_core.commands.jobs.group_table import as_plain, jobs_of, print_group
+from elastic_core.commands.jobs.one_line import print_status
+from elastic_core.commands.jobs.submitting import submit
+from elastic_core.commands.opening import As, JobId, Store, open_api
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import Allocation, JobState, to_json
-from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
-from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.outlook.at_risk import budget_words, deadline_words
 from elastic_core.protocol.process_groups import code_of
-from elastic_core.protocol.records import CancelOutcome, JobStatus, SegmentStatus, SubmissionState
+from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
+from elastic_core.spec.inputs.sweeps import swept_values
+from elastic_core.spec.inputs.sweeps import words_of as values_words
 from elastic_core.text import plural, span
 
 app = typer.Typer(help="Submit, watch and steer training jobs.", no_args_is_help=True)
 app.command()(estimate)
 app.command()(log_commands.logs)
+app.command()(submit)
+app.command()(cancel)
 for steering in (steering_commands.pause, steering_commands.resume, steering_commands.stop):
     app.command()(steering)
 app.command("set")(steering_commands.set_job)
 LAST_ACTIONS = 10
-CANCELLED_AT_ONCE = 100  # an answer within the client's time-out also on a busy machine
 _out = Console(highlight=False, soft_wrap=True)
 
 
 @app.command("list")
 def list_jobs(
-    active: Annotated[bool, typer.Option(help="only those that are not over")] = False, as_json: Json = False
+    active: Annotated[bool, typer.Option(help="only those that are not over")] = False,
+    group: Annotated[str, typer.Option(help="those of this sweep, with their values and metric, the best first")] = "",
+    as_json: Json = False,
 ) -> None:
     """All jobs, the oldest first."""
+    if group:
+        found = jobs_of(open_api(Settings()), group, active)
+        print_json(as_plain(found)) if as_json else print_group(found)
+        return
     jobs = open_api(Settings()).jobs(active)
     if as_json:
         print_json([to_json(job) for job in jobs])
@@ -138,92 +146,9 @@ def audit(job: JobId, store: Store = "", as_json: Json = False) -> None:
 
 
 @app.command()
-def submit(
-    spec: Annotated[Path, typer.Argument(help="JSON file with the job spec")],
-    job: Annotated[str, typer.Option("--id", help="the job's id; its name and the time when absent")] = "",
-    warm_start: Annotated[str, typer.Option(help="uri of a checkpoint whose weights it starts from")] = "",
-    profile: Profile = None,
-    wait: Annotated[float, typer.Option(help="seconds to wait for the task's own code to accept it")] = WAIT_SECONDS,
-    user: As = "",
-    as_json: Json = False,
-) -> None:
-    """Submit a job: its run of `elastic_job` starts at once. A repeated id with the same spec is one job."""
-    api = open_api(Settings(), user)
-    submission = client.submit(
-        with_profile(read_json(spec, "job spec"), profile), job_id=job or None, warm_start=warm_start or None,
-        wait_seconds=wait, control=api,
-    )  # fmt: skip
-    if submission.state is not SubmissionState.STARTING:
-        _print_status(api.job(submission.job_id), as_json)
-    elif as_json:
-        print_json(to_json(submission))
-    else:
-        _out.print(f"{submission.job_id}: starting, see run {submission.run_id} of {submission.dag_id}", markup=False)
-
-
-@app.command()
-def cancel(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", autocompletion=complete_job)] = None,
-    reason: Annotated[str, typer.Option(help="shown with the job")] = "by hand",
-    queue: Annotated[str, typer.Option(help="all active jobs of this queue")] = "",
-    of: Annotated[str, typer.Option("--user", help="all active jobs that this user submitted")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="all active jobs")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
-    user: As = "",
-    as_json: Json = False,
-) -> None:
-    """End jobs now, without a last commit (`stop` waits for one). Exit code 1: one of many was not."""
-    api = open_api(Settings(), user)
-    chosen = _chosen(api, jobs or [], queue, of, everything)
-    if jobs and len(chosen) == 1:
-        _print_status(_cancel(api, chosen[0], reason), as_json)
-        return
-    if not yes and chosen:
-        typer.confirm(f"Cancel {plural(len(chosen), 'job')}?", abort=True, err=True)
-    outcomes = [
-        outcome
-        for start in range(0, len(chosen), CANCELLED_AT_ONCE)
-        for outcome in api.cancel_jobs(chosen[start : start + CANCELLED_AT_ONCE], reason)
-    ]
-    if as_json:
-        print_json([to_json(outcome) for outcome in outcomes])
-    else:
-        print_table(("job", "state", "why not"), ((o.job_id, o.state or "", _why_not(o)) for o in outcomes))
-    if any(_why_not(outcome) for outcome in outcomes):
-        raise typer.Exit(1)
-
-
-def _why_not(outcome: CancelOutcome) -> str:
-    if outcome.error or outcome.state is JobState.CANCELLED:
-        return outcome.error or ""
-    return f"it has ended before: {outcome.state}"
-
-
-def _cancel(api: HttpControl, job: str, reason: str) -> JobStatus:
-    """Raises `Conflict` for a job that has ended before: nothing of it is cancelled."""
-    before = api.job(job)
-    status = before if before.state is not JobState.ACTIVE else api.cancel(job, reason)
-    if status is before or status.state is not JobState.CANCELLED:
-        raise Conflict(f"the job {job!r} has ended, {ended_words(status)}: there is nothing to cancel")
-    return status
-
-
-def _chosen(api: HttpControl, named: list[str], queue: str, of: str, everything: bool) -> list[str]:
-    filtered = bool(queue or of or everything)
-    if filtered == bool(named):
-        raise UserError("name jobs, or choose active ones with --queue, --user or --all")
-    if named:
-        return list(dict.fromkeys(named))
-    active = api.jobs(active_only=True)
-    return [
-        job.job_id for job in active if (not queue or job.spec.queue == queue) and (not of or job.submitted_by == of)
-    ]
-
-
-@app.command()
 def revive(job: JobId, user: As = "", as_json: Json = False) -> None:
     """Open a failed or cancelled job again, from its last good checkpoint."""
-    _print_status(open_api(Settings(), user).revive(job), as_json)
+    print_status(open_api(Settings(), user).revive(job), as_json)
 
 
 @app.command()
@@ -234,7 +159,7 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Go on from an earlier checkpoint, in a new lineage."""
-    _print_status(open_api(Settings(), user).rollback(job, checkpoint), as_json)
+    print_status(open_api(Settings(), user).rollback(job, checkpoint), as_json)
 
 
 @app.command()
@@ -271,13 +196,6 @@ def replay(decision: int, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _print_status(status: JobStatus, as_json: bool) -> None:
-    if as_json:
-        print_json(to_json(status))
-    else:
-        _out.print(f"{status.job_id}: {status.state}, {status.error or status.target_reason}", markup=False)
-
-
 def _print_facts(job: JobStatus) -> None:
     work = f"{job.done_samples} of {job.total_samples} samples{_reference(job)}"
     facts: Mapping[str, Any] = {
@@ -294,6 +212,7 @@ def _print_facts(job: JobStatus) -> None:
         "exchange": exchange_words(job),
         "why": job.target_reason,
         "set": job.changes.words,
+        "group": _group(job),
         "code": code_of(job.results).words,
         "spent": cost_words(job),
         "budget": budget_words(job, time.time()),
@@ -309,6 +228,10 @@ def _print_facts(job: JobStatus) -> None:
         _out.print(f"{name:10} {value}", markup=False)
     for note in job.notes:
         _out.print(f"{'note':10} {note}", markup=False)
+
+
+def _group(job: JobStatus) -> str:
+    return f"{job.spec.group.id}: {values_words(swept_values(job.spec))}" if job.spec.group is not None else ""
 
 
 def _progress(job: JobStatus) -> str:

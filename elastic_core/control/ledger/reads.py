@@ -29,8 +29,10 @@ from elastic_core.protocol.records import (
 from elastic_core.protocol.tokens import TrainerTokens
 
 
-def jobs(tx: Tx, active_only: bool) -> list[JobStatus]:
+def jobs(tx: Tx, active_only: bool, group: str | None = None) -> list[JobStatus]:
     query = select(JobRow).order_by(JobRow.submitted_at, JobRow.id)
+    if group is not None:
+        query = query.where(JobRow.spec["group"]["id"].astext == group)
     if active_only:
         query = query.where(JobRow.state == JobState.ACTIVE)
     return views.job_statuses(tx, tx.session.scalars(query).all())

@@ -36,9 +36,11 @@ from elastic_core.protocol.records import (
     PolicyInForce,
     SegmentStatus,
     Submission,
+    SweepStarted,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, JobPage, SortBy
 from elastic_core.spec import parse_job_spec
+from elastic_core.spec.inputs.sweeps import Sweep, new_group_id
 from elastic_core.spec.job_changes import JobChanges
 
 PREFIX = "/api/v1"
@@ -58,6 +60,13 @@ class NewJob(Asked):
     spec: dict[str, Any] = Field(description="the job spec, as docs/guide/your-model.md describes it")
     job_id: str | None = None
     warm_start: str | None = Field(default=None, description="uri of a checkpoint whose weights it starts from")
+
+
+class NewSweep(Sweep):
+    """Jobs of one spec, all of them or none. Without an id the group has one of the spec's name and the time."""
+
+    group: str | None = Field(default=None, description="the group's id, with which its jobs' ids begin")
+    warm_start: str | None = Field(default=None, description="uri of a checkpoint whose weights they start from")
 
 
 class Reason(Asked):
@@ -87,6 +96,7 @@ def include_api(
     """`reads` and `writes` as in `http_api.create_app`; `body` reads a request's, within bounds."""
     app.include_router(_job_reads(control, reads))
     app.include_router(_pool_reads(control, reads))
+    app.include_router(_submissions(control, writes, body))
     app.include_router(_job_writes(control, writes, body))
     app.include_router(_node_writes(control, writes, body))
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)])
@@ -160,14 +170,15 @@ def _job_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
         state: str | None = None,
         queue: str | None = None,
         user: str | None = None,
+        group: str | None = None,
         sort: SortBy = SortBy.SUBMITTED,
         descending: bool = False,
         offset: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_JOBS)] = 50,
     ) -> Response:
         """A page of the jobs that are wanted. `state`: active, finished, failed, cancelled, or paused."""
-        wanted = JobsWanted(search=search, state=state, queue=queue, user=user, sort=sort, descending=descending,
-                            offset=offset, limit=limit)  # fmt: skip
+        wanted = JobsWanted(search=search, state=state, queue=queue, user=user, group=group, sort=sort,
+                            descending=descending, offset=offset, limit=limit)  # fmt: skip
         return json_answer(to_json(control.jobs_page(wanted)))
 
     @router.get("/jobs/{job_id}")
@@ -253,11 +264,10 @@ def _pool_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
     return router
 
 
-def _job_writes(control: LedgerControl, writes: Dependency, body: Dependency) -> APIRouter:
+def _submissions(control: LedgerControl, writes: Dependency, body: Dependency) -> APIRouter:
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(writes), Depends(refuse_other_sites)], tags=["jobs"])
     who = Annotated[Caller | None, Depends(writes)]
     sent = Annotated[bytes, Depends(body)]
-    reason = takes(Reason)
 
     @router.post("/jobs", openapi_extra=takes(NewJob))
     @answers(Submission)
@@ -266,6 +276,24 @@ def _job_writes(control: LedgerControl, writes: Dependency, body: Dependency) ->
         spec = parse_job_spec(new.spec)
         job_id = new.job_id or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         return json_answer(to_json(control.acting(caller).start_job(job_id, spec, new.warm_start)))
+
+    @router.post("/sweeps", openapi_extra=takes(NewSweep))
+    @answers(SweepStarted)
+    def submit_sweep(content: sent, caller: who) -> Response:
+        """A job for each member; asked again it goes on with those that are left."""
+        new = parsed(content, NewSweep)
+        sweep = Sweep(spec=new.spec, grid=new.grid, members=new.members)
+        group = new.group or new_group_id(sweep, datetime.now(UTC))
+        return json_answer(to_json(control.acting(caller).start_sweep(group, sweep, new.warm_start)))
+
+    return router
+
+
+def _job_writes(control: LedgerControl, writes: Dependency, body: Dependency) -> APIRouter:
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(writes), Depends(refuse_other_sites)], tags=["jobs"])
+    who = Annotated[Caller | None, Depends(writes)]
+    sent = Annotated[bytes, Depends(body)]
+    reason = takes(Reason)
 
     @router.patch("/jobs/{job_id}", openapi_extra=takes(ChangesWanted))
     @answers(JobStatus)

@@ -33,7 +33,7 @@ from elastic_core.protocol.encoding import loads
 from elastic_core.protocol.tokens import CALLER_HEADER, KeyFile, ServiceSigner
 from elastic_core.spec import parse_job_spec
 
-MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, and stands in an object
+MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, a sweep twice that, and stand in an object
 MAX_REPORT_BODY = 16 * 2**20  # observations, commits, what a host says of its process groups
 REPORTS = frozenset({"observe", "commit", "reconcile", "swept", "record_results", "set_cluster", "submit", "exited"})
 Dependency = Callable[..., Any]

@@ -17,20 +17,22 @@ from elastic_core.spec.pool_check import NO_SHARE
 from elastic_core.text import plural
 
 
-def check_room(tx: Tx, queue_name: str, user: str | None) -> None:
-    """Raises `UserError` where one more active job would be too many."""
+def check_room(tx: Tx, queue_name: str, user: str | None, more: int = 1) -> None:
+    """Raises `UserError` where so many more active jobs would be too many."""
     queue = queue_spec(tx, queue_name)
-    if queue.max_jobs is not None and (active := _active(tx, queue_name)) >= queue.max_jobs:
-        raise _full(queue_name, f"{plural(active, 'job')} of it are active", f"max_jobs is {queue.max_jobs}")
+    if queue.max_jobs is not None and (active := _active(tx, queue_name)) + more > queue.max_jobs:
+        raise _full(queue_name, more, f"{plural(active, 'job')} of it are active", f"max_jobs is {queue.max_jobs}")
     most = queue.max_jobs_per_user
-    if most is not None and user is not None and (active := _active(tx, queue_name, user)) >= most:
-        raise _full(queue_name, f"{plural(active, 'job')} of {user!r} in it are active", f"max_jobs_per_user is {most}")
+    if most is not None and user is not None and (active := _active(tx, queue_name, user)) + more > most:
+        seen = f"{plural(active, 'job')} of {user!r} in it are active"
+        raise _full(queue_name, more, seen, f"max_jobs_per_user is {most}")
 
 
-def _full(queue: str, seen: str, allowed: str) -> UserError:
+def _full(queue: str, more: int, seen: str, allowed: str) -> UserError:
+    wanted, some = ("one more job", "one") if more == 1 else (f"{more} more jobs", "some")
     return UserError(
-        f"the queue {queue!r} has no room for one more job: {seen}, and its {allowed}. Wait until one has ended, "
-        "cancel one, or ask the operator for a larger quota"
+        f"the queue {queue!r} has no room for {wanted}: {seen}, and its {allowed}. Wait until {some} "
+        f"{'has' if more == 1 else 'have'} ended, cancel {some}, or ask the operator for a larger quota"
     )
 
 

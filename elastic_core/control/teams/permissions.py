@@ -117,9 +117,9 @@ LOOKS = frozenset(
         *(name for part in (JobRecords, DecisionControl) for name in vars(part) if not name.startswith("_")),
     ]
 )
-ACTS = frozenset({"start_job", "check_submission", "submit", "cancel", "cancel_jobs", "revive", "rollback", "revoke",
-                  "pause", "resume", "stop", "set_job", "checkpoint_now", "set_policy", "set_cluster",
-                  "set_aside_node", "take_back_node", "promote", "roll_back_model"})  # fmt: skip
+ACTS = frozenset({"start_job", "start_sweep", "check_submission", "submit", "cancel", "cancel_jobs", "revive",
+                  "rollback", "revoke", "pause", "resume", "stop", "set_job", "checkpoint_now", "set_policy",
+                  "set_cluster", "set_aside_node", "take_back_node", "promote", "roll_back_model"})  # fmt: skip
 
 
 def check_method(caller: Caller, name: str) -> None:

@@ -45,6 +45,22 @@ def start_job(
     return submission(ledger, runs, job_id)
 
 
+def check_start(
+    ledger: Ledger, runs: JobRuns, job_id: str, spec: JobSpec, warm_start: str | None, caller: Caller | None = None
+) -> bool:
+    """Raises what `start_job` would raise, and starts nothing. Whether there is a run or a job under this id already.
+
+    One that was refused is there as well: it would be tried again.
+    """
+    user = caller.name if caller is not None else None
+    if ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, user)):
+        return True
+    run = runs.look(job_id, {})
+    if run is not None:
+        _check_same_request(run, spec, warm_start)
+    return run is not None
+
+
 def submission(ledger: Ledger, runs: JobRuns, job_id: str) -> Submission:
     job = ledger.read(lambda tx: _job(tx, job_id))
     run = runs.look(job_id, job.results if job is not None else {})

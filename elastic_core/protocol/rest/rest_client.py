@@ -7,7 +7,7 @@ is what that user may. A request that got no answer is sent again; asking twice 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -32,11 +32,13 @@ from elastic_core.protocol.records import (
     PolicyInForce,
     SegmentStatus,
     Submission,
+    SweepStarted,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, DecisionReplayed, JobLog, JobPage, SortBy
 from elastic_core.protocol.rest.models import ModelListed, ModelShown
 from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
+from elastic_core.spec.inputs.sweeps import new_group_id, parse_sweep
 from elastic_core.waiting import growing
 
 T = TypeVar("T")
@@ -77,18 +79,21 @@ class RestClient:
 
     def jobs(
         self, *, search: str = "", state: str | None = None, queue: str | None = None, user: str | None = None,
-        sort: SortBy = SortBy.SUBMITTED, descending: bool = False, offset: int = 0, limit: int = 50,
+        group: str | None = None, sort: SortBy = SortBy.SUBMITTED, descending: bool = False, offset: int = 0,
+        limit: int = 50,
     ) -> JobPage:  # fmt: skip
         """A page. `state`: active, finished, failed, cancelled, or paused; `limit`: 500 at most."""
-        wanted = {"search": search, "state": state, "queue": queue, "user": user, "sort": sort.value,
-                  "descending": descending, "offset": offset, "limit": limit}  # fmt: skip
+        wanted = {"search": search, "state": state, "queue": queue, "user": user, "group": group,
+                  "sort": sort.value, "descending": descending, "offset": offset, "limit": limit}  # fmt: skip
         return self._get(JobPage, "/jobs", wanted)
 
-    def all_jobs(self, *, search: str = "", state: str | None = None, queue: str | None = None) -> Iterator[JobStatus]:
+    def all_jobs(
+        self, *, search: str = "", state: str | None = None, queue: str | None = None, group: str | None = None
+    ) -> Iterator[JobStatus]:
         """Every job, page by page, in the order of submission."""
         offset, total = 0, 1
         while offset < total:
-            page = self.jobs(search=search, state=state, queue=queue, offset=offset, limit=MOST_JOBS)
+            page = self.jobs(search=search, state=state, queue=queue, group=group, offset=offset, limit=MOST_JOBS)
             yield from page.jobs
             offset, total = offset + MOST_JOBS, page.total
 
@@ -136,6 +141,22 @@ class RestClient:
         name = job_id or f"{parsed.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         body = {"job_id": name, "spec": parsed.model_dump(mode="json"), "warm_start": warm_start}
         return self._send(Submission, "POST", "/jobs", body)
+
+    def submit_sweep(
+        self, spec: JobSpec | Mapping[str, Any], *, grid: Mapping[str, Sequence[Any]] | None = None,
+        members: Sequence[Mapping[str, Any]] | None = None, group: str | None = None, warm_start: str | None = None,
+    ) -> SweepStarted:  # fmt: skip
+        """Start a job for each member of a grid (values by field) or list (fields by member), or none at all.
+
+        Asking again with the same `group` is safe; without one it is made of the spec's name and the time.
+        """
+        sweep = parse_sweep(spec, grid, members)
+        name = group or new_group_id(sweep, datetime.now(UTC))
+        body = {"group": name, **sweep.model_dump(mode="json"), "warm_start": warm_start}
+        started = self._send(SweepStarted, "POST", "/sweeps", body)
+        while started.left:  # a request starts some
+            started = self._send(SweepStarted, "POST", "/sweeps", body)
+        return started
 
     def set_job(
         self, job_id: str, *, priority: int | None = None, min_slots: int | None = None, max_slots: int | None = None

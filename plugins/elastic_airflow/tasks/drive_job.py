@@ -22,7 +22,7 @@ from elastic_airflow.triggers import JobTrigger
 from elastic_core.domain import JobState
 from elastic_core.errors import NotFound, UserError
 from elastic_core.protocol.callers import Way
-from elastic_core.protocol.records import JobStatus
+from elastic_core.protocol.records import JobFacts, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.job import parse_job_spec
 
@@ -114,14 +114,21 @@ def record_job(
     control = control.acting(who_started(context["ti"], Way.AIRFLOW))
     parsed = parse_job_spec(json.loads(spec) if isinstance(spec, str) else spec)
     name = job_id or default_job_id(parsed.name, context["ti"])
-    try:
-        job = control.job(name)
-    except NotFound:
+    facts = _known_facts(control, name)
+    if facts is None:
         from elastic_core.train.process.inspect import inspect_job  # imports torch: only in the task that needs it
 
         control.check_submission(name, parsed, warm_start)
-        return control.submit(name, parsed, inspect_job(parsed, Settings()), warm_start)
-    return control.submit(name, parsed, job.facts, warm_start)  # raises Conflict for another spec under this id
+        facts = inspect_job(parsed, Settings())
+    return control.submit(name, parsed, facts, warm_start)  # raises Conflict for another spec under this id
+
+
+def _known_facts(control: HttpControl, job_id: str) -> JobFacts | None:
+    """None for a job that the ledger does not know. Apart, so that no refusal that follows is chained to that."""
+    try:
+        return control.job(job_id).facts
+    except NotFound:
+        return None
 
 
 def note_run(control: HttpControl, job: JobStatus, ti: Any) -> None:

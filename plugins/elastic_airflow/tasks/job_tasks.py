@@ -34,7 +34,10 @@ TAKEN_UP_SECONDS = 30.0  # that whoever recorded a job has for the run, and the 
 
 
 class SubmitJobOperator(ElasticOperator):
-    """The filled form becomes a job of the ledger; returns its id. A job id that exists is attached to."""
+    """The filled form becomes a job of the ledger; returns its id. A job id that exists is attached to.
+
+    What is refused stands alone in the task's log: the tracebacks of the calls on the way say nothing to its reader.
+    """
 
     def __init__(self, *, presets: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -46,7 +49,7 @@ class SubmitJobOperator(ElasticOperator):
             job = self._submit_form(control, context)
         except UserError as error:
             context["ti"].xcom_push(key=REFUSAL, value=str(error))
-            raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+            raise AirflowFailException(f"{type(error).__name__}: {error}") from None
         note_run(control, job, context["ti"])
         control.ensure_segment_runs(job.job_id)  # it asks for its slots while the task that drives the job starts
         self.show_links(job)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
+import structlog
 from airflow.sdk.exceptions import AirflowFailException
 
 from elastic_airflow.names import JOB_DAG, REFUSAL, RUN
 from elastic_airflow.tasks.job_tasks import SubmitJobOperator
 from elastic_core.control.plane import LedgerControl
-from elastic_core.errors import UserError
+from elastic_core.errors import InfrastructureError, UserError
 from tests.airflow.doubles import FakeTask, a_context
 from tests.builders import FACTS, FakeJobRuns, a_spec
 
@@ -65,3 +67,40 @@ def test_a_refusal_is_left_for_whoever_asked(plane: LedgerControl) -> None:
         submit({"spec": {"name": "x"}, "job_id": "refused"}, task)
     assert "entry_point" in task.pushed[REFUSAL]
     assert plane.jobs() == []
+
+
+def logged_by_airflow(error: BaseException) -> list[dict[str, Any]]:
+    """The tracebacks that Airflow's log has of a task that failed, the first one on top."""
+    transform = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer())
+    told = transform(None, "error", {"exc_info": (type(error), error, error.__traceback__)})
+    shown: list[dict[str, Any]] = told["exception"]
+    return shown
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"spec": {"name": "x"}, "job_id": "refused"},  # by what reads the form
+        {"spec": {**SPEC, "queue": "reserch"}, "job_id": "refused"},  # by the server
+    ],
+)
+def test_a_refusal_stands_alone_in_the_tasks_log(params: dict[str, Any], plane: LedgerControl) -> None:
+    task = FakeTask(JOB_DAG, "refused", "submit")
+    with pytest.raises(AirflowFailException) as raised:
+        submit(params, task)
+    (only,) = logged_by_airflow(raised.value)
+    assert (only["exc_type"], only["exc_value"]) == ("AirflowFailException", f"UserError: {task.pushed[REFUSAL]}")
+    text = "".join(traceback.format_exception(raised.value))
+    assert text.count("Traceback (most recent call last)") == 1
+
+
+def test_what_the_tasks_own_code_raises_is_not_chained_to_the_look_for_the_job(
+    plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(spec: Any, settings: Any) -> Any:
+        raise InfrastructureError("the data set is away")
+
+    monkeypatch.setattr("elastic_core.train.process.inspect.inspect_job", raises)
+    with pytest.raises(InfrastructureError) as raised:
+        submit({"spec": SPEC, "job_id": "new"})
+    assert len(logged_by_airflow(raised.value)) == 1

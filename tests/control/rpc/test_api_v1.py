@@ -14,8 +14,9 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState
 from elastic_core.protocol.callers import Caller, Way
+from elastic_core.spec import parse_job_spec
 from elastic_core.spec.job_changes import JobChanges
-from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_commit, a_spec
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, Life, a_commit, a_spec
 from tests.control.serving import served
 
 ANN = Caller(name="ann", way=Way.REST, unrestricted=True)
@@ -90,6 +91,52 @@ def test_a_job_is_submitted_under_its_id_or_one_that_is_made(api: httpx.Client) 
     assert ok(api.post("/jobs", json={"job_id": "mine", "spec": spec}))["job_id"] == "mine"
     assert ok(api.post("/jobs", json={"spec": spec}))["job_id"].startswith("digits-")
     assert ok(api.get("/jobs/mine/submission"))["state"] == "starting"
+
+
+SWEEP = {"group": "night", "spec": a_spec().model_dump(mode="json"), "grid": {"seed": [1, 2], "batch.max": [64, 128]}}
+
+
+def test_a_sweep_makes_the_jobs_of_its_grid_once(api: httpx.Client, control: LedgerControl, runs: FakeJobRuns) -> None:
+    started = ok(api.post("/sweeps", json=SWEEP))
+    ids = [f"night-00{index}" for index in range(4)]
+    assert (started["group"], [one["job_id"] for one in started["members"]], list(runs.runs)) == ("night", ids, ids)
+    assert started["members"][1]["values"] == {"seed": 1, "batch.max": 128}
+    assert {one["submission"]["state"] for one in started["members"]} == {"starting"}
+    assert ok(api.post("/sweeps", json=SWEEP)) == started
+    for job_id in ids:  # what each run does first
+        control.submit(job_id, parse_job_spec(runs.runs[job_id].conf["spec"]), FACTS)
+    control.submit("alone", a_spec(), FACTS)
+    listed = ok(api.get("/jobs", params={"group": "night"}))
+    assert (listed["total"], [job["job_id"] for job in listed["jobs"]]) == (4, ids)
+    assert listed["jobs"][3]["spec"]["group"] == {
+        "id": "night", "name": "digits", "index": 3, "swept": ["seed", "batch.max"]
+    }  # fmt: skip
+    assert ok(api.post("/sweeps", json={**SWEEP, "group": None}))["group"].startswith("digits-")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"grid": {"sede": [1]}}, "did you mean 'seed'?"),
+        ({"grid": {"seed": []}}, "the sweep gives no values for 'seed'"),
+        ({"grid": {"seed": 1}}, "grid.seed: Input should be a valid list"),
+        ({"grid": None}, "either a grid"),
+        ({"grid": None, "members": [{"seed": n} for n in range(257)]}, "the sweep has 257 members; allowed are 256"),
+        ({"gird": {}}, "gird: Extra inputs are not permitted"),
+        ({"group": "a/b"}, "the group's id 'a/b' cannot be used"),
+        ({"grid": {"slots.min": [1, 4], "slots.max": [2]}}, "1 of 2 members of the sweep is wrong"),
+        (
+            {"grid": {"queue": ["default", "none"]}},
+            "member night-001 of the sweep (queue none) is refused, so that none",
+        ),
+    ],
+)
+def test_a_sweep_that_is_wrong_starts_nothing(
+    api: httpx.Client, runs: FakeJobRuns, change: dict[str, Any], says: str
+) -> None:
+    answer = api.post("/sweeps", json={**SWEEP, **change})
+    assert (answer.status_code, says in answer.json()["message"]) == (422, True), answer.text
+    assert runs.runs == {}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from elastic_core.domain import JobState
 from elastic_core.errors import UserError
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.spec import QueueSpec
+from elastic_core.spec.inputs.sweeps import expand, parse_sweep
 from tests.builders import FACTS, FakeJobRuns, a_cluster, a_spec
 
 
@@ -55,6 +56,23 @@ def test_a_request_is_refused_before_a_run_is_started(control: LedgerControl, ru
         control.acting(Caller(name="ben", way=Way.REST)).start_job("b", a_spec(queue="team"))
     assert runs.runs == {}
     assert [record.done for record in control.audit_records(actor="ben")] == [False]
+
+
+def test_a_sweep_needs_a_place_for_each_of_its_members(control: LedgerControl, runs: FakeJobRuns) -> None:
+    with_queue(control, max_jobs=3, max_jobs_per_user=2)
+    submit(control, "a", user="ben")
+    spec = a_spec(queue="team")
+    for user, seeds, says in (
+        ("zoe", [1, 2, 3], "no room for 3 more jobs: 1 job of it are active, and its max_jobs is 3. Wait until some"),
+        ("ben", [1, 2], "no room for 2 more jobs: 1 job of 'ben' in it are active, and its max_jobs_per_user is 2"),
+    ):
+        with pytest.raises(UserError, match=says):
+            control.acting(Caller(name=user, way=Way.REST)).start_sweep("g", parse_sweep(spec, {"seed": seeds}))
+    assert runs.runs == {}
+    zoe = control.acting(Caller(name="zoe", way=Way.REST))
+    assert zoe.start_sweep("g", parse_sweep(spec, {"seed": [1, 2]})).left == 0
+    zoe.submit("g-000", expand("g", parse_sweep(spec, {"seed": [1, 2]}))[0].spec, FACTS)
+    assert zoe.start_sweep("g", parse_sweep(spec, {"seed": [1, 2]})).left == 0, "its own jobs are not in its way"
 
 
 def test_two_submissions_at_once_do_not_both_take_the_last_place(control: LedgerControl) -> None:

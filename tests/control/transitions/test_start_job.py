@@ -10,8 +10,47 @@ from elastic_core.domain import JobState
 from elastic_core.errors import Conflict, InfrastructureError, NotFound, UserError
 from elastic_core.protocol.records import SubmissionState
 from elastic_core.spec import parse_job_spec
+from elastic_core.spec.inputs.sweeps import parse_sweep
 from tests.builders import FACTS, FakeClock, FakeJobRuns, a_commit, a_control, a_spec
 from tests.control.conftest import Plane
+
+SWEEP = parse_sweep(a_spec(), {"seed": [1, 2, 3]})
+
+
+def test_a_sweep_starts_a_run_for_each_member_and_asked_again_it_is_the_same(plane: Plane, runs: FakeJobRuns) -> None:
+    started = plane.service.start_sweep("g", SWEEP, "job-z/step-1")
+    assert (list(runs.runs), started.left) == (["g-000", "g-001", "g-002"], 0)
+    assert [parse_job_spec(run.conf["spec"]).seed for run in runs.runs.values()] == [1, 2, 3]
+    assert {run.conf["warm_start"] for run in runs.runs.values()} == {"job-z/step-1"}
+    assert plane.service.start_sweep("g", SWEEP, "job-z/step-1") == started
+    assert (len(runs.runs), runs.tried_again) == (3, [])
+
+
+def test_of_a_sweep_that_takes_long_a_request_starts_some_and_the_next_goes_on(
+    plane: Plane, runs: FakeJobRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_core.control.sweep_starts.START_SECONDS", 0.0)
+    assert [plane.service.start_sweep("g", SWEEP).left for _ in range(3)] == [2, 1, 0]
+    assert len(runs.runs) == 3
+
+
+def test_a_member_that_was_something_else_before_keeps_all_others_from_starting(
+    plane: Plane, runs: FakeJobRuns
+) -> None:
+    plane.service.start_job("g-002", a_spec())
+    with pytest.raises(Conflict, match=r"member g-002 of the sweep \(seed 3\) is refused.*by another request"):
+        plane.service.start_sweep("g", SWEEP)
+    with pytest.raises(UserError, match=r"member h-000 of the sweep \(entry_point os:system\) is refused.*patterns"):
+        plane.service.start_sweep("h", parse_sweep(a_spec(), {"entry_point": ["os:system", "examples.digits:Digits"]}))
+    assert list(runs.runs) == ["g-002"]
+
+
+def test_a_sweep_that_was_refused_in_part_is_tried_anew_where_it_was(plane: Plane, runs: FakeJobRuns) -> None:
+    plane.service.start_sweep("g", SWEEP)
+    runs.end("g-001", succeeded=False, refusal="params: unknown")
+    again = plane.service.start_sweep("g", SWEEP)
+    assert runs.tried_again == ["g-001"]
+    assert {one.submission.state for one in again.members if one.submission} == {SubmissionState.STARTING}
 
 
 def test_a_request_starts_a_run_under_the_jobs_id_with_all_that_the_run_needs(plane: Plane, runs: FakeJobRuns) -> None:

@@ -26,6 +26,7 @@ from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.rest import rest_client
 from elastic_core.protocol.rest.answers import SortBy
 from elastic_core.settings import Settings
+from elastic_core.spec.inputs.sweeps import expand, parse_sweep
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, Life, a_cluster, a_commit, a_control, a_spec
 from tests.control.serving import served
 
@@ -114,6 +115,24 @@ def test_a_job_is_submitted_looked_at_and_steered_in_records(client: RestClient,
     assert client.cancel("job-a", "enough").error == "enough"
     assert client.revive("job-a").state is JobState.ACTIVE
     assert client.rollback("job-a", record.checkpoint_id).lineage == 1
+
+
+def test_a_sweep_is_submitted_and_its_jobs_are_listed(
+    client: RestClient, control: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_core.control.sweep_starts.START_SECONDS", 0.0)  # one a request
+    started = client.submit_sweep(a_spec(), members=({"seed": 1}, {"seed": 2, "batch.max": 64}), group="night")
+    assert (started.left, [one.values for one in started.members]) == (0, [{"seed": 1}, {"seed": 2, "batch.max": 64}])
+    assert client.submit_sweep(a_spec(), members=[{"seed": 1}, {"seed": 2, "batch.max": 64}], group="night") == started
+    for member in expand("night", parse_sweep(a_spec(), members=[{"seed": 1}, {"seed": 2, "batch.max": 64}])):
+        control.submit(member.job_id, member.spec, FACTS)
+    control.submit("alone", a_spec(), FACTS)
+    assert [job.job_id for job in client.all_jobs(group="night")] == ["night-000", "night-001"]
+    assert client.jobs(group="night", limit=1).total == 2
+    with pytest.raises(UserError, match="did you mean 'seed'"):
+        client.submit_sweep(a_spec(), grid={"sede": [1]})
+    with pytest.raises(Conflict, match=r"member night-000 of the sweep \(seed 3\) is refused"):
+        client.submit_sweep(a_spec(), grid={"seed": [3]}, group="night")
 
 
 def test_the_pool_its_decisions_and_who_did_what_are_told_in_records(
