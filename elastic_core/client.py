@@ -1,4 +1,4 @@
-"""The platform from Python: `submit(spec)`, and `connect()` for everything else of the control API.
+"""The platform from Python: `submit(spec)`, `fork(checkpoint_id)`, and `connect()` for all else of the control API.
 
 These are for scripts and notebooks on a machine that has the platform's settings and service secret; the command
 `elastic` uses them too. `RestClient` is for any machine, with a login of Airflow. Nothing of a task's code is imported
@@ -21,6 +21,7 @@ from elastic_core.protocol.rest.rest_client import RestClient as RestClient
 from elastic_core.protocol.tokens import read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec
+from elastic_core.spec.job_forks import fork_id
 
 PATIENCE_SECONDS = 5.0  # of one call while the API is away: a person waits
 WAIT_SECONDS = 300.0  # a data set may be built before the job is accepted
@@ -72,3 +73,25 @@ def submit(
     if submission.state is SubmissionState.REFUSED:
         raise UserError(f"job {name!r} was refused: {submission.error}")
     return submission
+
+
+def fork(
+    checkpoint_id: int,
+    *,
+    job_id: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    code_now: bool = False,
+    control: HttpControl | None = None,
+) -> Submission:
+    """Start a job that goes on from a checkpoint of any job, with all of its state.
+
+    `changes`: a part of a job spec, e.g. `{"work": {"epochs": 20}}`; the rest is the parent's. `code_now`: run the
+    project's code as it is when the job starts, not the parent's pinned code. Asking again with the same `job_id` makes
+    no second job; without one it is made of the name and the time. Raises `UserError` for what is refused.
+    """
+    given, client = dict(changes or {}), control or connect()
+    try:
+        return client.fork_job(job_id or fork_id(checkpoint_id, given), checkpoint_id, given, code_now)
+    finally:
+        if control is None:
+            client.close()

@@ -166,6 +166,14 @@ class HttpControl:
         answer: Submission = self._channel.call("start_job", job_id=job_id, spec=spec, warm_start=warm_start)
         return answer
 
+    def fork_job(
+        self, job_id: str, checkpoint_id: int, changes: Mapping[str, Any], code_now: bool = False
+    ) -> Submission:
+        answer: Submission = self._channel.call(
+            "fork_job", job_id=job_id, checkpoint_id=checkpoint_id, changes=changes, code_now=code_now
+        )
+        return answer
+
     def submission(self, job_id: str) -> Submission:
         answer: Submission = self._channel.call("submission", job_id=job_id)
         return answer

@@ -194,8 +194,9 @@ class Runs:
         models = self.client.search_logged_models([experiment_id], f"tags.`elastic.uri` = '{uri}'", max_results=1)
         return models[0] if models else None
 
-    def retire_checkpoint(self, experiment_id: str, uri: str, why: str) -> None:
-        with talking_to_mlflow(f"tag checkpoint {uri} as retired"):
+    def tag_checkpoint(self, experiment_id: str, uri: str, tags: Mapping[str, str]) -> None:
+        """One that is not shown, or was deleted by a user, is passed over."""
+        with talking_to_mlflow(f"tag checkpoint {uri}"):
             model = self.find_checkpoint(experiment_id, uri)
             if model is not None:
-                self.client.set_logged_model_tags(model.model_id, {"elastic.retired": why})
+                self.client.set_logged_model_tags(model.model_id, {facts.key(name): v for name, v in tags.items()})

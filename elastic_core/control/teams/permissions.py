@@ -22,6 +22,7 @@ class Action(StrEnum):
     CANCEL = "cancel"
     REVIVE = "revive"
     ROLLBACK = "roll back"
+    FORK = "fork"
     BOUNDARY = "ask for a boundary"
     PAUSE = "pause"
     RESUME = "resume"
@@ -115,9 +116,9 @@ LOOKS = frozenset(
         *(name for part in (JobRecords, DecisionControl) for name in vars(part) if not name.startswith("_")),
     ]
 )
-ACTS = frozenset({"start_job", "check_submission", "submit", "cancel", "cancel_jobs", "revive", "rollback", "revoke",
-                  "pause", "resume", "stop", "set_job", "checkpoint_now", "set_policy", "set_cluster",
-                  "set_aside_node", "take_back_node"})  # fmt: skip
+ACTS = frozenset({"start_job", "fork_job", "check_submission", "submit", "cancel", "cancel_jobs", "revive",
+                  "rollback", "revoke", "pause", "resume", "stop", "set_job", "checkpoint_now", "set_policy",
+                  "set_cluster", "set_aside_node", "take_back_node"})  # fmt: skip
 
 
 def check_method(caller: Caller, name: str) -> None:

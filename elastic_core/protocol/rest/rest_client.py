@@ -36,6 +36,7 @@ from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, Decision
 from elastic_core.protocol.rest.models import ChampionMoved, ModelListed, ModelShown
 from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
+from elastic_core.spec.job_forks import fork_id
 from elastic_core.waiting import growing
 
 T = TypeVar("T")
@@ -134,6 +135,18 @@ class RestClient:
         name = job_id or f"{parsed.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         body = {"job_id": name, "spec": parsed.model_dump(mode="json"), "warm_start": warm_start}
         return self._send(Submission, "POST", "/jobs", body)
+
+    def fork(
+        self, checkpoint_id: int, *, job_id: str | None = None, changes: Mapping[str, Any] | None = None,
+        code_now: bool = False,
+    ) -> Submission:  # fmt: skip
+        """A new job goes on from a checkpoint of any job. `changes`: a part of a spec; the rest is the parent's.
+
+        Without an id under one made of its name and the time. Asking again with it is safe.
+        """
+        given = dict(changes or {})
+        body = {"job_id": job_id or fork_id(checkpoint_id, given), "changes": given, "code_now": code_now}
+        return self._send(Submission, "POST", f"/checkpoints/{checkpoint_id}/fork", body)
 
     def set_job(
         self, job_id: str, *, priority: int | None = None, min_slots: int | None = None, max_slots: int | None = None
