@@ -26,14 +26,12 @@ def forked_spec(parent: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
     Raises `UserError` for a value that no spec may have, and for all that may not differ from the parent's.
     """
     merged = _merged(to_json(parent), changes)
-    work = changes.get("work")
+    work, batch = changes.get("work"), merged["batch"]
     if isinstance(work, Mapping):
         given = [name for name in _AMOUNTS if work.get(name) is not None]
         merged["work"].update({name: None for name in _AMOUNTS if given and name not in work})
-    if parent.batch.base is None and merged["batch"] != to_json(parent)["batch"]:
-        merged["batch"].setdefault("base", None)
-        if merged["batch"]["base"] is None:  # it would follow another `min`
-            merged["batch"]["base"] = parent.batch.min
+    if isinstance(batch, dict) and batch.get("min") != parent.batch.min and batch.get("base") is None:
+        batch["base"] = parent.batch.base or parent.batch.min  # it would follow another `min`
     spec = parse_job_spec(merged)
     _check(parent, spec)
     return spec

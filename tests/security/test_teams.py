@@ -26,7 +26,18 @@ from elastic_core.domain import JobState
 from elastic_core.protocol.callers import Caller, OnBehalf, Way
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.spec import QueueSpec
-from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, a_cluster, a_control, a_spec
+from tests.builders import (
+    CONTROL_SECRET,
+    FACTS,
+    GONE_AT_BOUNDARY,
+    FakeClock,
+    FakeJobRuns,
+    Life,
+    a_cluster,
+    a_commit,
+    a_control,
+    a_spec,
+)
 from tests.conftest import TestServer
 from tests.control.serving import served
 
@@ -34,6 +45,7 @@ GROUPS = {"ann": {"vision"}, "ben": {"vision"}, "olga": {"leads"}, "eve": {"spee
 TEAM = QueueSpec(name="vision", owners=("group:leads",), members=("group:vision",), max_priority=5)
 OWN_PAGE = {"content-type": "application/json", "sec-fetch-site": "same-origin"}
 SUBMITTED_BY = {"anns": "ann", "bens": "ben"}
+CHECKPOINTS = {"anns": 1, "bens": 2}  # of jobs of the same two that are over
 
 
 def person(name: str, way: Way) -> Caller:
@@ -68,13 +80,18 @@ def writes(x_user: str = Header(default="")) -> Caller:
 
 @pytest.fixture
 def teams_url(postgres_server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A ledger with a team's queue, and a job of two of its members."""
+    """A ledger with a team's queue, and of two of its members a job each and a checkpoint of one that is over."""
 
     def prepare(url: str) -> None:
         with closing(a_control(url, tmp_path_factory.mktemp("teams"), FakeClock(), FakeJobRuns())) as plane:
             plane.set_cluster(a_cluster().model_copy(update={"queues": (TEAM,)}))
             for job_id, name in SUBMITTED_BY.items():
                 plane.acting(person(name, Way.REST)).submit(job_id, a_spec(queue="vision"), FACTS)
+                plane.acting(person(name, Way.REST)).submit(f"{job_id}-old", a_spec(queue="vision"), FACTS)
+                order = Life(plane, plane.trainer, f"{job_id}-old").start()
+                made = plane.trainer(order.token).commit(a_commit(order, 3, finished=True))
+                plane.process_group_gone(order.origin_epoch, GONE_AT_BOUNDARY)
+                assert made.checkpoint_id == CHECKPOINTS[job_id]
 
     name = f"teams_{uuid.uuid4().hex[:12]}"
     yield postgres_server.create_prepared(name, "teams", prepare).render_as_string(hide_password=False)
@@ -117,6 +134,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/ui/nodes/node-a/set_aside": {"reason": "its fan is broken"},
     "/ui/nodes/node-a/take_back": {},
     "/api/v1/jobs": {"job_id": "new", "spec": SPEC},
+    "/api/v1/checkpoints/{checkpoint}/fork": {"job_id": "fork-of-{job}"},
     "/api/v1/jobs/{job}/pause": {"reason": "lunch"},
     "/api/v1/jobs/{job}/resume": {},
     "/api/v1/jobs/{job}/checkpoint": {"reason": "a storm comes"},
@@ -151,7 +169,13 @@ def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
         for route in app.routes
         if isinstance(route, APIRoute) and route.path.startswith(("/ui", "/api")) and route.methods - {"GET", "HEAD"}
     }
-    parts = {"{job}__seg_0": "{segment_id}", "{job}": "{job_id}", "/new/": "/{job_id}/", "/node-a/": "/{node}/"}
+    parts = {
+        "{checkpoint}": "{checkpoint_id}",
+        "{job}__seg_0": "{segment_id}",
+        "{job}": "{job_id}",
+        "/new/": "/{job_id}/",
+        "/node-a/": "/{node}/",
+    }
     named = set(ROUTES)
     for example, part in parts.items():
         named = {path.replace(example, part) for path in named}
@@ -167,7 +191,8 @@ def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
             before = [(job.job_id, job.state) for job in control.jobs()]
             body = json.loads(json.dumps(ROUTES[path]).replace("{job}", job_id))
             method = "PATCH" if path.endswith("/jobs/{job}") else "POST"
-            address, headers = path.replace("{job}", job_id), {**OWN_PAGE, "x-user": who}
+            address = path.replace("{job}", job_id).replace("{checkpoint}", str(CHECKPOINTS[job_id]))
+            headers = {**OWN_PAGE, "x-user": who}
             answer = client.request(method, address, json=body, headers=headers)
             let_in = submits if path.endswith(SUBMITS) else own if is_own else others
             if path.startswith(POOL):
@@ -193,6 +218,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "checkpoint_now": {"job_id": "bens", "reason": "a storm comes"},
     "stop": {"job_id": "bens", "reason": "enough"},
     "start_job": {"job_id": "new", "spec": SPEC},
+    "fork_job": {"job_id": "fork", "checkpoint_id": CHECKPOINTS["bens"], "changes": {}},
     "check_submission": {"job_id": "new", "spec": SPEC},
     "submit": {"job_id": "new", "spec": SPEC, "facts": {"dataset_samples": 100}},
     "set_policy": {"policy": "fifo"},

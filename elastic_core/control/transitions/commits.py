@@ -165,8 +165,8 @@ def _check_beyond_start(tx: Tx, job: JobRow, commit: Commit) -> None:
     head = lineage.head(tx, job)
     if head is not None and head.job_id != job.id and (commit.step < head.step or commit.samples < head.samples):
         raise Conflict(
-            f"regress: step {commit.step} ({commit.samples} samples) of {job.id!r}, which was forked at step {head.step} "
-            f"({head.samples} samples)"
+            f"regress: step {commit.step} ({commit.samples} samples) of {job.id!r}, which was forked at step "
+            f"{head.step} ({head.samples} samples)"
         )
 
 

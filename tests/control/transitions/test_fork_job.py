@@ -161,7 +161,7 @@ def test_a_start_that_cannot_be_read_fails_the_fork_in_words_and_marks_nothing(c
     point = checkpoint(control, 3)
     control.fork_job("fork", point.checkpoint_id, {})
     trainer = control.trainer(started(control, control.trainer).token)
-    with pytest.raises(UserError, match=r"was forked from checkpoint \d+ of job job-a \(step 3, 30 samples\), which can"):
+    with pytest.raises(UserError, match=r"forked from checkpoint \d+ of job job-a \(step 3, 30 samples\), which can"):
         trainer.mark_bad(point.checkpoint_id, "a flipped bit")
     assert not checkpoint(control, 3).bad
 
@@ -209,17 +209,15 @@ def test_a_checkpoint_that_is_unknown_corrupt_or_swept_is_refused(control: Ledge
     control.swept([swept])
     with pytest.raises(NotFound, match="no job has a checkpoint 99"):
         control.fork_job("fork", 99, {})
-    with pytest.raises(UserError, match="was found corrupt: a flipped bit. Name another"):
+    with pytest.raises(UserError, match="was found corrupt: a flipped bit"):
         control.fork_job("fork", bad, {})
-    with pytest.raises(UserError, match="has been swept. Name another"):
+    with pytest.raises(UserError, match="has been swept"):
         control.fork_job("fork", swept, {})
     with pytest.raises(UserError, match="cannot be used: it names folders"):
         control.fork_job("../fork", bad, {})
 
 
-def test_who_forks_must_be_let_act_on_the_parent_and_submit_the_fork(
-    control: LedgerControl, runs: FakeJobRuns
-) -> None:
+def test_who_forks_must_be_let_act_on_the_parent_and_submit_the_fork(control: LedgerControl, runs: FakeJobRuns) -> None:
     queues = (QueueSpec(name="team", members=("ann", "ben")), QueueSpec(name="closed", owners=("olga",)))
     control.set_cluster(a_cluster().model_copy(update={"queues": queues}))
     trained(control.acting(ANN), control.trainer, 3, queue="team")
