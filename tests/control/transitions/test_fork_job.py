@@ -106,7 +106,7 @@ def test_two_forks_of_one_checkpoint_and_their_parent_are_decided_upon_side_by_s
     for job_id in ("fork-1", "fork-2"):
         control.fork_job(job_id, head, {})
         control.acquire(control.job(job_id).segment_id)
-    assert {job.job_id: job.committed_samples for job in control.snapshot().jobs} == {
+    assert {job.job_id: job.done_samples for job in control.snapshot().jobs} == {
         "job-a": 60, "fork-1": 60, "fork-2": 60
     }  # fmt: skip
 
