@@ -280,7 +280,9 @@ def test_every_action_is_on_record_with_who_asked_and_refusals_too(
         ("op@host", "cli", "set the policy", "policy fifo", True),
         ("olga", "page", "cancel", "job 'bens'", True),
         ("ann", "page", "cancel", "job 'bens'", False),
+        ("ben", "rest", "submit", "job 'bens-old'", True),
         ("ben", "rest", "submit", "job 'bens'", True),
+        ("ann", "rest", "submit", "job 'anns-old'", True),
         ("ann", "rest", "submit", "job 'anns'", True),
     ]
     assert shown[1]["detail"] == "enough"
