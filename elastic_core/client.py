@@ -1,4 +1,4 @@
-"""The platform from Python: `submit(spec)`, `submit_sweep(spec, grid=...)`, and `connect()` for all else of its API.
+"""The platform from Python: `submit(spec)`, `submit_sweep(spec, grid=...)`, `fork(checkpoint_id)`, and `connect()`.
 
 These are for scripts and notebooks on a machine that has the platform's settings and service secret; the command
 `elastic` uses them too. `RestClient` is for any machine, with a login of Airflow. Nothing of a task's code is imported
@@ -23,6 +23,7 @@ from elastic_core.protocol.tokens import read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.spec.inputs.sweeps import expand, member_id, new_group_id, parse_sweep
+from elastic_core.spec.job_forks import fork_id
 from elastic_core.spec.parts.job_group import MOST_MEMBERS
 from elastic_core.text import plural
 
@@ -75,6 +76,25 @@ def submit(
     if submission.state is SubmissionState.REFUSED:
         raise UserError(f"job {name!r} was refused: {submission.error}")
     return submission
+
+
+def fork(
+    checkpoint_id: int,
+    *,
+    job_id: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    code_now: bool = False,
+    control: HttpControl | None = None,
+) -> Submission:
+    """Start a job that goes on from a checkpoint of any job, with all of its state.
+
+    `changes`: a part of a job spec, e.g. `{"work": {"epochs": 20}}`; the rest is the parent's. `code_now`: run the
+    project's code as it is when the job starts, not the parent's pinned code. Asking again with the same `job_id` makes
+    no second job; without one it is made of the name and the time. Raises `UserError` for what is refused.
+    """
+    given = dict(changes or {})
+    with _given(control) as client:
+        return client.fork_job(job_id or fork_id(checkpoint_id, given), checkpoint_id, given, code_now)
 
 
 def submit_sweep(

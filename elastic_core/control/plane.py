@@ -139,6 +139,23 @@ class LedgerControl(JobActions):
             group, members, there, until, lambda one: self.start_job(one.job_id, one.spec, warm_start)
         )
 
+    def fork_job(
+        self, job_id: str, checkpoint_id: int, changes: Mapping[str, Any], code_now: bool = False
+    ) -> Submission:
+        runs, caller = self._job_runs(), self._caller
+
+        def work(tx: Tx) -> None:
+            spec = lifecycle.spec_of_fork(tx, checkpoint_id, changes)
+            audit_trail.act_too(tx, caller, Action.SUBMIT, audit_trail.of_spec(tx, job_id, spec))
+            lifecycle.fork(tx, job_id, checkpoint_id, spec, code_now, caller.name if caller is not None else None)
+
+        def parent(tx: Tx) -> About:
+            return audit_trail.of_job(tx, lifecycle.fork_source(tx, checkpoint_id).job_id)
+
+        audit_trail.act(self._ledger, caller, Action.FORK, parent, f"checkpoint {checkpoint_id} as job {job_id}", work)
+        start_job.start_if_lost(self._ledger, runs, job_id, caller)
+        return start_job.submission(self._ledger, runs, job_id)
+
     def submission(self, job_id: str) -> Submission:
         return start_job.submission(self._ledger, self._job_runs(), job_id)
 

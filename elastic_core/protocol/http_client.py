@@ -181,6 +181,14 @@ class HttpControl:
         answer: ChampionMoved = self._channel.call("roll_back_model", model=model, to=to)
         return answer
 
+    def fork_job(
+        self, job_id: str, checkpoint_id: int, changes: Mapping[str, Any], code_now: bool = False
+    ) -> Submission:
+        answer: Submission = self._channel.call(
+            "fork_job", job_id=job_id, checkpoint_id=checkpoint_id, changes=changes, code_now=code_now
+        )
+        return answer
+
     def submission(self, job_id: str) -> Submission:
         answer: Submission = self._channel.call("submission", job_id=job_id)
         return answer

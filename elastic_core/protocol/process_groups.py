@@ -13,6 +13,7 @@ from elastic_core.spec import JobSpec
 from elastic_core.text import plural, storable
 
 CODE = "code"  # under which a job's results hold a `PinnedCode`
+FORK = "forked_from"  # and a `ForkPoint`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,27 @@ class PinnedCode:
 def code_of(results: Mapping[str, Any]) -> PinnedCode:
     """Of a job's results; empty for one whose code was never pinned."""
     return from_json(PinnedCode, results.get(CODE) or {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkPoint:
+    """The checkpoint of another job that a job's training goes on from. `samples` is the cursor, as there."""
+
+    job_id: str
+    checkpoint_id: int
+    step: int
+    samples: int
+    uri: str
+    manifest_sha256: str
+
+    @property
+    def words(self) -> str:
+        return f"checkpoint {self.checkpoint_id} of job {self.job_id} (step {self.step}, {self.samples} samples)"
+
+
+def fork_of(results: Mapping[str, Any]) -> ForkPoint | None:
+    """Of a job's results; None for one that began by itself."""
+    return from_json(ForkPoint, results[FORK]) if FORK in results else None
 
 
 class ExitKind(StrEnum):

@@ -112,6 +112,18 @@ class JobControl(JobRecords, Protocol):
         some seconds; asked again it goes on. Nothing is started where one is wrong: raises as `start_job`, with which.
         """
 
+    def fork_job(
+        self, job_id: str, checkpoint_id: int, changes: Mapping[str, Any], code_now: bool = False
+    ) -> Submission:
+        """A new job goes on from a checkpoint of any job: with its optimizer, schedule, batch controller and cursor.
+
+        Its spec is the parent's as that was submitted, with `changes`, a part of a spec; its work counts from the
+        beginning of the parent's training. It runs the parent's pinned code, or with `code_now` the project's as that
+        is when it starts. Whoever asks must be allowed to submit it and to act on the parent. Raises `NotFound` for an
+        unknown checkpoint, `UserError` for one that cannot be read any more and for what may not change, `Conflict`
+        for another job under the same id.
+        """
+
     def submission(self, job_id: str) -> Submission:
         """What became of `start_job`, or of the form's run of this name. Raises `NotFound` for an unknown id."""
 

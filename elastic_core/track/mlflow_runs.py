@@ -205,3 +205,10 @@ class Runs:
             self.client.set_logged_model_tags(model.model_id, {"elastic.retired": why})
             if why == SWEPT:
                 self.client.delete_logged_model(model.model_id)
+
+    def tag_checkpoint(self, experiment_id: str, uri: str, tags: Mapping[str, str]) -> None:
+        """One that is not shown, or was deleted by a user, is passed over."""
+        with talking_to_mlflow(f"tag checkpoint {uri}"):
+            model = self.find_checkpoint(experiment_id, uri)
+            if model is not None:
+                self.client.set_logged_model_tags(model.model_id, {facts.key(name): v for name, v in tags.items()})

@@ -20,6 +20,7 @@ from mlflow.entities import Metric
 from elastic_core.domain import Allocation, ExchangeFallback, JobState, SegmentState, from_json
 from elastic_core.protocol.events import Event, EventKind, Feed
 from elastic_core.protocol.exchange_words import choice_words, fallback_words
+from elastic_core.protocol.process_groups import FORK, fork_of
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.track import facts
@@ -108,7 +109,12 @@ class MlflowTracker:
             self._segment(event).learn(event)
 
     def _job_submitted(self, event: Event) -> None:
-        self._job_run(self._jobs.job(event.job_id))
+        job = self._jobs.job(event.job_id)
+        self._job_run(job)
+        fork = fork_of(job.results)
+        if fork is not None:  # it is found from the checkpoint, too
+            parents = self._runs.experiment(facts.experiment_name(self._jobs.job(fork.job_id).spec))
+            self._runs.tag_checkpoint(parents, fork.uri, {f"elastic.fork.{job.job_id}": f"from step {fork.step}"})
 
     def _segment_granted(self, event: Event) -> None:
         self._segment(event).learn(event)
@@ -215,6 +221,7 @@ class MlflowTracker:
             tags={
                 "elastic.metric": f"{info.metric_mode} checkpoint/{info.metric}",
                 **facts.group_tags(spec),
+                **facts.flat(f"elastic.{FORK}", job.results.get(FORK)),
                 "mlflow.note.content": self._links(job),
             },
         )

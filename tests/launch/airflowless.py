@@ -29,7 +29,7 @@ from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
 from elastic_core.train.entry import job_facts
-from tests.builders import CONTROL_SECRET, TRAINER_SECRET
+from tests.builders import CONTROL_SECRET, TRAINER_SECRET, FakeJobRuns
 from tests.launch.slot_watch import SlotWatch
 from tests.train import tasks
 
@@ -59,7 +59,7 @@ class ApiThread:
 
     def up(self) -> None:
         ledger = Ledger(self._ledger_url, self._settings, time.time)
-        self._plane = LedgerControl(ledger, self._settings, TRAINER_SECRET)
+        self._plane = LedgerControl(ledger, self._settings, TRAINER_SECRET, FakeJobRuns())
         app = create_app(self._plane, service_secret=CONTROL_SECRET, user_reads=refused, user_writes=refused)
         port = int(self._settings.control_url.rpartition(":")[2])
         self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))

@@ -28,7 +28,19 @@ from elastic_core.errors import NotFound
 from elastic_core.protocol.callers import Caller, OnBehalf, Way
 from elastic_core.protocol.tokens import ServiceSigner
 from elastic_core.spec import QueueSpec
-from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, KeptChampions, a_cluster, a_control, a_spec
+from tests.builders import (
+    CONTROL_SECRET,
+    FACTS,
+    GONE_AT_BOUNDARY,
+    FakeClock,
+    FakeJobRuns,
+    KeptChampions,
+    Life,
+    a_cluster,
+    a_commit,
+    a_control,
+    a_spec,
+)
 from tests.conftest import TestServer
 from tests.control.serving import served
 
@@ -36,6 +48,7 @@ GROUPS = {"ann": {"vision"}, "ben": {"vision"}, "olga": {"leads"}, "eve": {"spee
 TEAM = QueueSpec(name="vision", owners=("group:leads",), members=("group:vision",), max_priority=5)
 OWN_PAGE = {"content-type": "application/json", "sec-fetch-site": "same-origin"}
 SUBMITTED_BY = {"anns": "ann", "bens": "ben"}
+CHECKPOINTS = {"anns": 1, "bens": 2}  # of jobs of the same two that are over
 
 
 def person(name: str, way: Way) -> Caller:
@@ -73,15 +86,20 @@ def writes(x_user: str = Header(default="")) -> Caller:
 
 @pytest.fixture
 def teams_url(postgres_server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A ledger with a team's queue, and a job of two of its members."""
+    """A ledger with a team's queue, and of two of its members a job each and a checkpoint of one that is over."""
 
     def prepare(url: str) -> None:
         with closing(a_control(url, tmp_path_factory.mktemp("teams"), FakeClock(), FakeJobRuns())) as plane:
             plane.set_cluster(a_cluster().model_copy(update={"queues": (TEAM,)}))
             for job_id, name in SUBMITTED_BY.items():
                 plane.acting(person(name, Way.REST)).submit(job_id, a_spec(queue="vision"), FACTS)
-                made = {f"of-{job_id}/1": {"uri": "ckpt/1", "metrics": {"accuracy": 0.9}, "at": 1.0}}
-                plane.record_results(job_id, {"registered_versions": made})
+                kept = {f"of-{job_id}/1": {"uri": "ckpt/1", "metrics": {"accuracy": 0.9}, "at": 1.0}}
+                plane.record_results(job_id, {"registered_versions": kept})
+                plane.acting(person(name, Way.REST)).submit(f"{job_id}-old", a_spec(queue="vision"), FACTS)
+                order = Life(plane, plane.trainer, f"{job_id}-old").start()
+                made = plane.trainer(order.token).commit(a_commit(order, 3, finished=True))
+                plane.process_group_gone(order.origin_epoch, GONE_AT_BOUNDARY)
+                assert made.checkpoint_id == CHECKPOINTS[job_id]
 
     name = f"teams_{uuid.uuid4().hex[:12]}"
     yield postgres_server.create_prepared(name, "teams", prepare).render_as_string(hide_password=False)
@@ -128,6 +146,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/ui/nodes/node-a/take_back": {},
     "/api/v1/jobs": {"job_id": "new", "spec": SPEC},
     "/api/v1/sweeps": {"group": "many", "spec": SPEC, "grid": {"seed": [1, 2]}},
+    "/api/v1/checkpoints/{checkpoint}/fork": {"job_id": "fork-of-{job}"},
     "/api/v1/jobs/{job}/pause": {"reason": "lunch"},
     "/api/v1/jobs/{job}/resume": {},
     "/api/v1/jobs/{job}/checkpoint": {"reason": "a storm comes"},
@@ -164,8 +183,16 @@ def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
         for route in app.routes
         if isinstance(route, APIRoute) and route.path.startswith(("/ui", "/api")) and route.methods - {"GET", "HEAD"}
     }
-    parts = {"{job}__seg_0": "{segment_id}", "{job}": "{job_id}", "/new/": "/{job_id}/", "/node-a/": "/{node}/",
-             "/of-{job_id}/": "/{name}/", "/versions/1/": "/versions/{version}/", "?to=1": ""}  # fmt: skip
+    parts = {
+        "{checkpoint}": "{checkpoint_id}",
+        "{job}__seg_0": "{segment_id}",
+        "{job}": "{job_id}",
+        "/new/": "/{job_id}/",
+        "/node-a/": "/{node}/",
+        "/of-{job_id}/": "/{name}/",
+        "/versions/1/": "/versions/{version}/",
+        "?to=1": "",
+    }
     named = set(ROUTES)
     for example, part in parts.items():
         named = {path.replace(example, part) for path in named}
@@ -181,7 +208,8 @@ def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
             before = [(job.job_id, job.state) for job in control.jobs()]
             body = json.loads(json.dumps(ROUTES[path]).replace("{job}", job_id))
             method = "PATCH" if path.endswith("/jobs/{job}") else "POST"
-            address, headers = path.replace("{job}", job_id), {**OWN_PAGE, "x-user": who}
+            address = path.replace("{job}", job_id).replace("{checkpoint}", str(CHECKPOINTS[job_id]))
+            headers = {**OWN_PAGE, "x-user": who}
             answer = client.request(method, address, json=body, headers=headers)
             let_in = submits if path.endswith(SUBMITS) else own if is_own else others
             if path.startswith(POOL):
@@ -208,6 +236,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "stop": {"job_id": "bens", "reason": "enough"},
     "start_job": {"job_id": "new", "spec": SPEC},
     "start_sweep": {"group": "many", "sweep": {"spec": SPEC, "grid": {"seed": [1, 2]}}},
+    "fork_job": {"job_id": "fork", "checkpoint_id": CHECKPOINTS["bens"], "changes": {}},
     "check_submission": {"job_id": "new", "spec": SPEC},
     "submit": {"job_id": "new", "spec": SPEC, "facts": {"dataset_samples": 100}},
     "set_policy": {"policy": "fifo"},
@@ -272,7 +301,9 @@ def test_every_action_is_on_record_with_who_asked_and_refusals_too(
         ("op@host", "cli", "set the policy", "policy fifo", True),
         ("olga", "page", "cancel", "job 'bens'", True),
         ("ann", "page", "cancel", "job 'bens'", False),
+        ("ben", "rest", "submit", "job 'bens-old'", True),
         ("ben", "rest", "submit", "job 'bens'", True),
+        ("ann", "rest", "submit", "job 'anns-old'", True),
         ("ann", "rest", "submit", "job 'anns'", True),
     ]
     assert shown[1]["detail"] == "enough"

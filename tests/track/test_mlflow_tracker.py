@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from mlflow import MlflowClient
@@ -14,10 +15,12 @@ from mlflow.exceptions import MlflowException
 from elastic_core.domain import ExchangeFallback, ExchangeFigures, JobState, SegmentState, to_json
 from elastic_core.protocol.events import SWEPT, EventKind
 from elastic_core.protocol.exchange_words import fallback_words
+from elastic_core.protocol.process_groups import FORK, ForkPoint
 from elastic_core.settings import Settings
 from elastic_core.spec.parts.job_group import Group
 from elastic_core.track.follow import Follower, lag
 from elastic_core.track.mlflow_tracker import MlflowTracker
+from elastic_core.track.segment_facts import checkpoint_of
 from tests.track.story import T0, Story, observation
 
 
@@ -241,6 +244,30 @@ def test_a_job_that_ends_badly_says_so_and_a_revived_one_runs_again(client, stat
     story.grant(1, attempt=1)
     follow(story, client)
     assert job_run(client, story).info.status == "RUNNING"
+
+
+def test_a_fork_names_its_parents_checkpoint_and_is_named_by_it(client):
+    parent = Story(name="parents").submit().grant(1).observe(10).commit(10).observe(20).commit(20)
+    follow(parent, client)
+    shown = checkpoint_of(next(event for event in parent.log if event.kind is EventKind.COMMITTED))
+    fork = Story(name="forks")
+    origin = ForkPoint(
+        job_id=parent.job_id, checkpoint_id=shown.checkpoint_id, step=10, samples=320, uri=shown.uri,
+        manifest_sha256=shown.manifest_sha256,
+    )  # fmt: skip
+    fork.results[FORK] = to_json(origin)
+    fork.submit().grant(1)
+    jobs = SimpleNamespace(
+        job=lambda job_id: (parent if job_id == parent.job_id else fork).job(job_id), record_results=fork.record_results
+    )
+    Follower(fork, MlflowTracker(client, jobs, fork, Settings())).catch_up()
+
+    tags = job_run(client, fork).data.tags
+    assert tags["elastic.forked_from.job_id"] == parent.job_id
+    assert tags["elastic.forked_from.checkpoint_id"] == str(shown.checkpoint_id)
+    assert tags["elastic.forked_from.uri"] == shown.uri
+    named = {model.params["step"]: model.tags.get(f"elastic.fork.{fork.job_id}") for model in models(client, parent)}
+    assert named == {"10": "from step 10", "20": None}
 
 
 def test_results_and_notes_are_shown_on_the_job(client):

@@ -1,5 +1,5 @@
 """`elastic checkpoint ls | show | verify | export | diff | plan | reshard`: works on a plain folder or bucket, without
-any service. Only `now` and `ls` ask one.
+any service. Only `now`, `fork` and `ls` ask one.
 
 A checkpoint is named by its folder (`/data/store/job/lineage-0/step-...`), its address (`s3://bucket/job/...`), or its
 uri below the configured store, as `ls` prints it.
@@ -18,6 +18,7 @@ from rich.console import Console
 from elastic_core.commands.checkpoints.changing import plan, reshard
 from elastic_core.commands.checkpoints.checkpoint_now import now
 from elastic_core.commands.checkpoints.exporting import export
+from elastic_core.commands.checkpoints.forking import fork
 from elastic_core.commands.opening import JobId, Sha256, Store, locate, open_checkpoint
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
@@ -37,6 +38,7 @@ app.command()(plan)
 app.command()(reshard)
 app.command()(export)
 app.command()(now)
+app.command()(fork)
 
 
 @app.command()

@@ -30,7 +30,7 @@ from elastic_core.domain import Allocation, JobState, to_json
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
 from elastic_core.protocol.outlook.at_risk import budget_words, deadline_words
-from elastic_core.protocol.process_groups import code_of
+from elastic_core.protocol.process_groups import code_of, fork_of
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.inputs.sweeps import swept_values
@@ -131,12 +131,17 @@ def audit(job: JobId, store: Store = "", as_json: Json = False) -> None:
     status, place = api.job(job), open_store(store or settings.store_url(), endpoint=settings.s3_endpoint)
     intact = [record for record in api.checkpoints(job) if not record.bad]
     known = DataState.from_scalars(read_manifest(place, intact[-1].uri).scalars) if intact else None
-    results = prove(api.reads(job), status.facts.dataset_samples, place, known.plan if known is not None else None)
+    fork, plan = fork_of(status.results), known.plan if known is not None else None
+    begins_at = fork.samples if fork is not None else 0
+    results = prove(api.reads(job), status.facts.dataset_samples, place, plan, begins_at)
     if as_json:
         print_json([to_json(result) for result in results])
     else:
+        if fork is not None:
+            _out.print(f"from {fork.words} on; what is before that, `elastic jobs audit {fork.job_id}`", markup=False)
         rows = (
-            (r.epoch, f"{r.count} of {r.expected}", {True: "yes", False: "NO", None: "in part"}[r.proven],
+            (r.epoch, f"{r.count} of {r.expected}" + (f" after {r.before}" if r.before else ""),
+             {True: "yes", False: "NO", None: "in part"}[r.proven],
              "index by index" if r.every_index else "fingerprint", r.problem)
             for r in results
         )  # fmt: skip
@@ -214,6 +219,7 @@ def _print_facts(job: JobStatus) -> None:
         "set": job.changes.words,
         "group": _group(job),
         "code": code_of(job.results).words,
+        "from": fork.words if (fork := fork_of(job.results)) is not None else "",
         "spent": cost_words(job),
         "budget": budget_words(job, time.time()),
         "deadline": deadline_words(job, time.time()),

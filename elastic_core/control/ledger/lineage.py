@@ -1,7 +1,8 @@
 """A job's history as a chain: each checkpoint names the one that its training went on from.
 
 The job's head is its newest good checkpoint. Going back along the chain gives the restore candidates and what was
-read, also over corrupt checkpoints that were passed over and over rollbacks.
+read, also over corrupt checkpoints that were passed over and over rollbacks. A fork's chain ends with the checkpoint of
+another job that it began from: what is before that is the other job's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from sqlalchemy import Select, func, select, text
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
 from elastic_core.control.ledger.views import checkpoint_record
+from elastic_core.protocol.process_groups import fork_of
 from elastic_core.protocol.records import RestorePoint
 
 MAX_CANDIDATES = 8
@@ -18,37 +20,45 @@ MAX_CANDIDATES = 8
 # `most`: usable ones that are enough; NULL: the whole chain.
 _CHAIN = text("""
     WITH RECURSIVE walk AS (
-        SELECT id, previous_id, (NOT bad AND swept_at IS NULL)::int AS found FROM checkpoints WHERE id = :head
+        SELECT id, job_id, previous_id, (NOT bad AND swept_at IS NULL)::int AS found FROM checkpoints WHERE id = :head
         UNION ALL
-        SELECT older.id, older.previous_id, walk.found + (NOT older.bad AND older.swept_at IS NULL)::int
+        SELECT older.id, older.job_id, older.previous_id, walk.found + (NOT older.bad AND older.swept_at IS NULL)::int
         FROM checkpoints older JOIN walk ON older.id = walk.previous_id
-        WHERE CAST(:most AS int) IS NULL OR walk.found < :most
+        WHERE walk.job_id = :job AND (CAST(:most AS int) IS NULL OR walk.found < :most)
     )
     SELECT checkpoints.* FROM checkpoints JOIN walk USING (id) ORDER BY id DESC
 """)
 _ROWS: Select[tuple[CheckpointRow]] = select(CheckpointRow)
 
 
-def chain(tx: Tx, head_id: int | None, most: int | None = None) -> list[CheckpointRow]:
-    """From `head_id` back to the job's first commit, or to where `most` usable ones are found: a long history costs who
-    needs its end no more than a short one."""
+def chain(tx: Tx, job: JobRow, head_id: int | None, most: int | None = None) -> list[CheckpointRow]:
+    """From `head_id` back to the job's first commit, and a fork's start, or to where `most` usable ones are found: a
+    long history costs who needs its end no more than a short one."""
     if head_id is None:
         return []
-    return list(tx.session.scalars(_ROWS.from_statement(_CHAIN), {"head": head_id, "most": most}))
+    return list(tx.session.scalars(_ROWS.from_statement(_CHAIN), {"head": head_id, "most": most, "job": job.id}))
 
 
 def usable(row: CheckpointRow) -> bool:
     return not row.bad and row.swept_at is None
 
 
-def newest_usable(tx: Tx, head_id: int | None, most: int) -> list[CheckpointRow]:
+def newest_usable(tx: Tx, job: JobRow, head_id: int | None, most: int) -> list[CheckpointRow]:
     """At most so many of the chain, the newest first."""
-    return [row for row in chain(tx, head_id, most) if usable(row)][:most]
+    return [row for row in chain(tx, job, head_id, most) if usable(row)][:most]
 
 
 def restore_point(tx: Tx, job: JobRow) -> RestorePoint:
-    good = newest_usable(tx, job.head_id, MAX_CANDIDATES)
-    return RestorePoint(candidates=tuple(checkpoint_record(row) for row in good))
+    """Of a fork never nothing: where none is good, who reads its start finds out, and it does not begin at step 0."""
+    good = newest_usable(tx, job, job.head_id, MAX_CANDIDATES)
+    start = None if good else fork_start(tx, job)
+    return RestorePoint(candidates=tuple(checkpoint_record(row) for row in ([start] if start is not None else good)))
+
+
+def fork_start(tx: Tx, job: JobRow) -> CheckpointRow | None:
+    """The checkpoint of another job that a fork began from, as it is now."""
+    fork = fork_of(job.results)
+    return None if fork is None else tx.session.get_one(CheckpointRow, fork.checkpoint_id)
 
 
 def head(tx: Tx, job: JobRow) -> CheckpointRow | None:

@@ -42,6 +42,7 @@ from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, JobPage,
 from elastic_core.spec import parse_job_spec
 from elastic_core.spec.inputs.sweeps import Sweep, new_group_id
 from elastic_core.spec.job_changes import JobChanges
+from elastic_core.spec.job_forks import fork_id
 
 PREFIX = "/api/v1"
 Dependency = Callable[..., Any]
@@ -85,6 +86,19 @@ class RollbackWanted(Asked):
     checkpoint_id: int
 
 
+class ForkWanted(Asked):
+    """A new job that goes on from the checkpoint, under an id made of its name and the time where none is given."""
+
+    job_id: str | None = None
+    changes: dict[str, Any] = Field(
+        default_factory=dict,
+        description='a part of a job spec, e.g. {"work": {"epochs": 20}}; what it leaves out is the parent\'s',
+    )
+    code_now: bool = Field(
+        default=False, description="run the project's code as it is when the job starts, not the parent's pinned code"
+    )
+
+
 class ErrorShown(BaseModel):
     code: str
     message: str
@@ -96,7 +110,7 @@ def include_api(
     """`reads` and `writes` as in `http_api.create_app`; `body` reads a request's, within bounds."""
     app.include_router(_job_reads(control, reads))
     app.include_router(_pool_reads(control, reads))
-    app.include_router(_submissions(control, writes, body))
+    app.include_router(_new_jobs(control, writes, body))
     app.include_router(_job_writes(control, writes, body))
     app.include_router(_node_writes(control, writes, body))
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)])
@@ -264,7 +278,7 @@ def _pool_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
     return router
 
 
-def _submissions(control: LedgerControl, writes: Dependency, body: Dependency) -> APIRouter:
+def _new_jobs(control: LedgerControl, writes: Dependency, body: Dependency) -> APIRouter:
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(writes), Depends(refuse_other_sites)], tags=["jobs"])
     who = Annotated[Caller | None, Depends(writes)]
     sent = Annotated[bytes, Depends(body)]
@@ -285,6 +299,15 @@ def _submissions(control: LedgerControl, writes: Dependency, body: Dependency) -
         sweep = Sweep(spec=new.spec, grid=new.grid, members=new.members)
         group = new.group or new_group_id(sweep, datetime.now(UTC))
         return json_answer(to_json(control.acting(caller).start_sweep(group, sweep, new.warm_start)))
+
+    @router.post("/checkpoints/{checkpoint_id}/fork", openapi_extra=takes(ForkWanted))
+    @answers(Submission)
+    def fork_checkpoint(checkpoint_id: int, content: sent, caller: who) -> Response:
+        """A new job goes on from the checkpoint, with all of its state."""
+        wanted = parsed(content, ForkWanted)
+        job_id = wanted.job_id or fork_id(checkpoint_id, wanted.changes)
+        forked = control.acting(caller).fork_job(job_id, checkpoint_id, wanted.changes, wanted.code_now)
+        return json_answer(to_json(forked))
 
     return router
 

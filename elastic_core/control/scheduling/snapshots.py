@@ -117,11 +117,12 @@ def _heads_and_reported(
     tx: Tx, jobs: Mapping[str, JobRow], held: Mapping[str, tuple[LeaseRow | None, LeaseRow | None]]
 ) -> tuple[dict[str, CheckpointRow], dict[str, int]]:
     """By job: its newest checkpoint, and the samples that the heartbeat of its live lease tells."""
-    job_of_head = {job.head_id: job_id for job_id, job in jobs.items() if job.head_id is not None}
-    heads = tx.among(CheckpointRow.id, job_of_head)
+    head_ids = {job_id: job.head_id for job_id, job in jobs.items() if job.head_id is not None}  # forks share some
+    rows = {row.id: row for row in tx.among(CheckpointRow.id, set(head_ids.values()))}
+    heads = {job_id: rows[head_id] for job_id, head_id in head_ids.items()}
     live = {live.epoch: job_id for job_id, (_, live) in held.items() if live is not None and live.fenced_at is None}
     beats = tx.among(HeartbeatRow.epoch, live)
-    return {job_of_head[row.id]: row for row in heads}, {live[beat.epoch]: _work(beat) for beat in beats}
+    return heads, {live[beat.epoch]: _work(beat) for beat in beats}
 
 
 def _work(row: CheckpointRow | HeartbeatRow) -> int:

@@ -84,6 +84,13 @@ def asked(
         ledger.write(lambda tx: _record_once(tx, caller, action, seen[0]))
 
 
+def act_too(tx: Tx, caller: Caller | None, action: Action, about: About) -> None:
+    """What an action brings with it, in its transaction: allowed by the same rule, and recorded once."""
+    if caller is not None:
+        check(caller, action, about)
+        _record_once(tx, caller, action, about)
+
+
 def of_job(tx: Tx, job_id: str) -> About:
     job = tx.job(job_id)
     queue = queue_spec(tx, job.spec.get("queue", NO_SHARE))

@@ -22,6 +22,7 @@ class Action(StrEnum):
     CANCEL = "cancel"
     REVIVE = "revive"
     ROLLBACK = "roll back"
+    FORK = "fork"
     BOUNDARY = "ask for a boundary"
     PAUSE = "pause"
     RESUME = "resume"
@@ -117,8 +118,8 @@ LOOKS = frozenset(
         *(name for part in (JobRecords, DecisionControl) for name in vars(part) if not name.startswith("_")),
     ]
 )
-ACTS = frozenset({"start_job", "start_sweep", "check_submission", "submit", "cancel", "cancel_jobs", "revive",
-                  "rollback", "revoke", "pause", "resume", "stop", "set_job", "checkpoint_now", "set_policy",
+ACTS = frozenset({"start_job", "start_sweep", "fork_job", "check_submission", "submit", "cancel", "cancel_jobs",
+                  "revive", "rollback", "revoke", "pause", "resume", "stop", "set_job", "checkpoint_now", "set_policy",
                   "set_cluster", "set_aside_node", "take_back_node", "promote", "roll_back_model"})  # fmt: skip
 
 

@@ -125,6 +125,7 @@ def _end_at_existing(tx: Tx, job: JobRow, existing: CheckpointRow, commit: Commi
 def _add_checkpoint(tx: Tx, job: JobRow, segment: SegmentRow, claims: Claims, commit: Commit) -> CheckpointRow:
     if not commit.uri.startswith(f"{job.id}/") or ".." in commit.uri.split("/"):
         raise UserError(f"the checkpoint uri {commit.uri!r} is outside the job's own prefix {job.id + '/'!r}")
+    _check_beyond_start(tx, job, commit)
     previous_step = lineage.furthest_step(tx, job)
     row = CheckpointRow(
         job_id=job.id,
@@ -157,6 +158,16 @@ def _add_checkpoint(tx: Tx, job: JobRow, segment: SegmentRow, claims: Claims, co
     }
     emit(tx, EventKind.COMMITTED, job.id, payload, segment.id, claims.epoch)
     return row
+
+
+def _check_beyond_start(tx: Tx, job: JobRow, commit: Commit) -> None:
+    """A fork's first commit: the ledger's own triggers compare commits of one job."""
+    head = lineage.head(tx, job)
+    if head is not None and head.job_id != job.id and (commit.step < head.step or commit.samples < head.samples):
+        raise Conflict(
+            f"regress: step {commit.step} ({commit.samples} samples) of {job.id!r}, which was forked at step "
+            f"{head.step} ({head.samples} samples)"
+        )
 
 
 def _close_segment(tx: Tx, segment: SegmentRow, row: CheckpointRow) -> None:

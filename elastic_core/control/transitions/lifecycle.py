@@ -1,4 +1,4 @@
-"""What users and operators do to a job: submit, ask, revoke, cancel, fail, revive, roll back. Each idempotent.
+"""What users and operators do to a job: submit, fork, ask, revoke, cancel, fail, revive, roll back. Each idempotent.
 
 All of it runs under the scheduling lock (`Ledger.change`).
 """
@@ -18,25 +18,29 @@ from elastic_core.control.ledger.views import last_segments, spec_of
 from elastic_core.control.teams.job_quotas import check_room
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.pool_changes import check_feasible, check_placement
-from elastic_core.domain import JobState, PlacedLayer, SegmentState, to_json
-from elastic_core.errors import Conflict, UserError
+from elastic_core.control.transitions.removable import is_given_up
+from elastic_core.domain import JobState, PlacedLayer, SegmentState, from_json, to_json
+from elastic_core.errors import Conflict, NotFound, UserError
 from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.events import EventKind
-from elastic_core.protocol.process_groups import CODE
+from elastic_core.protocol.process_groups import CODE, FORK, ForkPoint, code_of, fork_of
 from elastic_core.protocol.records import JobFacts
 from elastic_core.spec import JobSpec, entry_points
 from elastic_core.spec.admitted_layouts import check_layouts
 from elastic_core.spec.job import total_samples
+from elastic_core.spec.job_forks import forked_spec
 
 
-def check_request(tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None, user: str | None = None) -> bool:
+def check_request(
+    tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None, user: str | None = None, origin: ForkPoint | None = None
+) -> bool:
     """Whether the ledger has this very job. Raises `UserError` for what is wrong whatever the task's code says.
 
-    `user`: whose quotas count.
+    `user`: whose quotas count. `origin`: of a fork.
     """
     known = tx.session.get(JobRow, job_id)
     if known is not None:
-        _check_same(known, spec, warm_start)
+        _check_same(known, spec, warm_start, origin)
         return True
     check_job_id(job_id)
     entry_points.check(spec.entry_point, tx.settings.tasks)
@@ -57,6 +61,63 @@ def submit(
     check_layouts(spec, facts.layouts)
     if spec.places_layers:
         check_placement(tx, spec, _declared(spec, facts))
+    _new_job(tx, job_id, spec, facts, user, {}, warm_start=warm_start)
+
+
+def spec_of_fork(tx: Tx, checkpoint_id: int, changes: Mapping[str, Any]) -> JobSpec:
+    """The parent's as it was submitted, with changes. Raises `NotFound`, and `UserError` for what may not change."""
+    return forked_spec(spec_of(tx.job(fork_source(tx, checkpoint_id).job_id)), changes)
+
+
+def fork(tx: Tx, job_id: str, checkpoint_id: int, spec: JobSpec, code_now: bool, user: str | None) -> None:
+    """A new job whose head is a checkpoint of another: its first segment restores it as any restores its own."""
+    point = fork_source(tx, checkpoint_id)
+    parent = tx.job(point.job_id)
+    origin = ForkPoint(
+        job_id=parent.id, checkpoint_id=point.id, step=point.step, samples=point.samples, uri=point.uri,
+        manifest_sha256=point.manifest_sha256,
+    )  # fmt: skip
+    facts = from_json(JobFacts, parent.facts)
+    if check_request(tx, job_id, spec, None, user, origin):
+        return
+    _check_usable(point)
+    if is_given_up(tx, point):
+        raise UserError(
+            f"checkpoint {point.id} (step {point.step}) is beyond what job {parent.id!r} keeps, and is being deleted. "
+            f"Name another one: `elastic checkpoint ls {parent.id}`."
+        )
+    total = total_samples(spec, facts.dataset_samples)
+    _check_work_is_left(origin, point.samples if point.progress is None else point.progress, total)
+    check_layouts(spec, facts.layouts)
+    if spec.places_layers:
+        check_placement(tx, spec, _declared(spec, facts))
+    code = {CODE: parent.results[CODE]} if code_of(parent.results).sha256 and not code_now else {}
+    same_exchange = to_json(spec.comm) == to_json(spec_of(parent).comm)
+    job = _new_job(tx, job_id, spec, facts, user, {**code, FORK: to_json(origin)}, head_id=point.id)
+    job.exchange_fallback = parent.exchange_fallback if same_exchange else None
+    add_note(tx, job, f"forked from {origin.words}")
+
+
+def fork_source(tx: Tx, checkpoint_id: int) -> CheckpointRow:
+    """Raises `NotFound`."""
+    point = tx.session.get(CheckpointRow, checkpoint_id)
+    if point is None:
+        raise NotFound(f"no job has a checkpoint {checkpoint_id}; `elastic checkpoint ls JOB` shows those of one")
+    return point
+
+
+def _check_work_is_left(origin: ForkPoint, done: float, total: int) -> None:
+    if done >= total:
+        raise UserError(
+            f"{origin.words} has {done:g} of {total} samples of work done, counted from the beginning of that job: "
+            "nothing is left for a fork. Give it more: work.epochs or work.samples."
+        )
+
+
+def _new_job(
+    tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, user: str | None, results: dict[str, Any], *,
+    warm_start: str | None = None, head_id: int | None = None,
+) -> JobRow:  # fmt: skip
     job = JobRow(
         id=job_id,
         spec=to_json(spec),
@@ -67,14 +128,16 @@ def submit(
         warm_start=warm_start,
         submitted_by=user,
         notes=[],
-        results={},
+        results=results,
         lineage=0,
+        head_id=head_id,
     )
     tx.session.add(job)
     tx.session.flush()
     add_segment(tx, job, follows=None)
     payload = {"spec": job.spec, "facts": job.facts, "total_samples": job.total_samples}
     emit(tx, EventKind.JOB_SUBMITTED, job_id, payload)
+    return job
 
 
 def _declared(spec: JobSpec, facts: JobFacts) -> tuple[PlacedLayer, ...]:
@@ -96,11 +159,13 @@ def check_job_id(job_id: str) -> None:
         )
 
 
-def _check_same(job: JobRow, spec: JobSpec, warm_start: str | None) -> None:
+def _check_same(job: JobRow, spec: JobSpec, warm_start: str | None, origin: ForkPoint | None) -> None:
     wanted, known = to_json(spec), to_json(spec_of(job))  # what an older release stored lacks new keys
     differing = sorted(key for key in wanted if known[key] != wanted[key])
     if job.warm_start != warm_start:
         differing.append("warm_start")
+    if fork_of(job.results) != origin:
+        differing.append("checkpoint to be forked from")
     if differing:
         raise Conflict(
             f"the job {job.id!r} was submitted before with another {', '.join(differing)}. "
@@ -179,9 +244,7 @@ def rollback(tx: Tx, job_id: str, checkpoint_id: int) -> None:
     point = tx.session.get(CheckpointRow, checkpoint_id)
     if point is None or point.job_id != job_id:
         raise UserError(f"checkpoint {checkpoint_id} is none of job {job_id!r}; see `elastic checkpoint ls {job_id}`")
-    if not lineage.usable(point):
-        why = f"was found corrupt: {point.bad_reason}" if point.bad else "has been swept"
-        raise UserError(f"checkpoint {checkpoint_id} (step {point.step}) {why}. Name another one.")
+    _check_usable(point)
     if job.head_id == point.id and point.lineage != job.lineage and job.state == JobState.ACTIVE:
         return  # asked again
     if job.state == JobState.ACTIVE:
@@ -191,6 +254,12 @@ def rollback(tx: Tx, job_id: str, checkpoint_id: int) -> None:
     tx.session.flush()
     _reopen(tx, job, f"rolled back to checkpoint {point.id} (step {point.step})")
     tx.trigger = f"{job.id} is rolled back"
+
+
+def _check_usable(point: CheckpointRow) -> None:
+    if not lineage.usable(point):
+        why = f"was found corrupt: {point.bad_reason}" if point.bad else "has been swept"
+        raise UserError(f"checkpoint {point.id} (step {point.step}) {why}. Name another one.")
 
 
 def _end_open_segment(tx: Tx, job: JobRow, reason: str) -> None:

@@ -30,6 +30,7 @@ from elastic_core.control.transitions.handover import places_in_place, stays_as_
 from elastic_core.domain import JobState, Observation, SegmentState, Slot, Target, from_json, to_json
 from elastic_core.errors import Fenced, UserError
 from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.process_groups import fork_of
 from elastic_core.protocol.tokens import Claims, TrainerTokens, near_end
 from elastic_core.protocol.trainer import Directive, Heartbeat, HeartbeatAnswer
 
@@ -171,6 +172,11 @@ def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
     job = tx.job(claims.job_id, lock=True)
     guard(tx, claims)
     row = tx.session.get(CheckpointRow, checkpoint_id)
+    fork = fork_of(job.results)
+    if fork is not None and fork.checkpoint_id == checkpoint_id:  # the parent's to mark; and nothing is before it
+        raise UserError(
+            f"job {job.id!r} was forked from {fork.words}, which cannot be read: {why}. Fork another checkpoint."
+        )
     if row is None or row.job_id != job.id:
         raise UserError(f"checkpoint {checkpoint_id} is none of job {job.id!r}: only its own can be marked as corrupt")
     if row.bad:
@@ -185,7 +191,7 @@ def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
 def _step_back(tx: Tx, job: JobRow, bad: CheckpointRow) -> str:
     if job.head_id != bad.id:
         return "newer ones are not affected"
-    good = next(iter(lineage.newest_usable(tx, bad.previous_id, 1)), None)
+    good = next(iter(lineage.newest_usable(tx, job, bad.previous_id, 1)), None) or lineage.fork_start(tx, job)
     job.head_id = good.id if good is not None else None
     tx.session.flush()
     step = lineage.head_step(tx, job)

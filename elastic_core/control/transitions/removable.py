@@ -13,30 +13,46 @@ from elastic_core.control.ledger.tables import CheckpointRow, JobRow
 from elastic_core.control.ledger.views import checkpoint_record, spec_of
 from elastic_core.domain import JobState, from_json
 from elastic_core.protocol.events import SWEPT, EventKind
+from elastic_core.protocol.process_groups import FORK
 from elastic_core.protocol.records import CheckpointRecord, JobFacts
 
 SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was the head until a moment ago
+_NOT_SWEPT = select(CheckpointRow).where(CheckpointRow.swept_at.is_(None))
+_FORKED_FROM = JobRow.results[FORK]["uri"].astext
 
 
 def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
     """Beyond `keep_last` and `keep_best` of each lineage; never a start of a segment to come, a registered one or one
-    that another job warm-starts from."""
+    that another active job warm-starts from, or was forked from."""
     rows: dict[str, list[CheckpointRow]] = {}
-    query = select(CheckpointRow).where(CheckpointRow.swept_at.is_(None)).order_by(CheckpointRow.id)
-    for row in tx.session.scalars(query):
+    for row in tx.session.scalars(_NOT_SWEPT.order_by(CheckpointRow.id)):
         rows.setdefault(row.job_id, []).append(row)
     jobs = {job.id: job for job in tx.session.scalars(select(JobRow).where(JobRow.id.in_(list(rows))))}
-    starts = select(JobRow.warm_start).where(JobRow.warm_start.is_not(None), JobRow.state == JobState.ACTIVE)
-    warm = set(tx.session.scalars(starts))
-    removable_records: list[CheckpointRecord] = []
-    for job_id, job_rows in rows.items():
-        retained = _retained_ids(tx, jobs[job_id], job_rows)
-        removable_records += [
-            checkpoint_record(row)
-            for row in job_rows
-            if row.id not in retained and row.uri not in warm and tx.now - row.committed_at > SWEEP_GRACE_SECONDS
-        ]
-    return tuple(removable_records)
+    needed = _needed_by_others(tx)
+    given_up = (row for job_id, job_rows in rows.items() for row in _given_up(tx, jobs[job_id], job_rows, needed))
+    return tuple(checkpoint_record(row) for row in given_up)
+
+
+def is_given_up(tx: Tx, point: CheckpointRow) -> bool:
+    """Whether its files may be deleted at this moment, or are already."""
+    rows = tx.session.scalars(_NOT_SWEPT.where(CheckpointRow.job_id == point.job_id).order_by(CheckpointRow.id)).all()
+    return point.id in {row.id for row in _given_up(tx, tx.job(point.job_id), rows, _needed_by_others(tx))}
+
+
+def _needed_by_others(tx: Tx) -> set[str]:
+    """Uris of checkpoints from which active jobs started that are not theirs."""
+    active = tx.session.execute(select(JobRow.warm_start, _FORKED_FROM).where(JobRow.state == JobState.ACTIVE))
+    return {uri for starts in active for uri in starts if uri is not None}
+
+
+def _given_up(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow], needed: set[str]) -> list[CheckpointRow]:
+    """`rows`: all of the job's that were not swept."""
+    retained = _retained_ids(tx, job, rows)
+    return [
+        row
+        for row in rows
+        if row.id not in retained and row.uri not in needed and tx.now - row.committed_at > SWEEP_GRACE_SECONDS
+    ]
 
 
 def _retained_ids(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow]) -> set[int]:
@@ -45,7 +61,7 @@ def _retained_ids(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow]) -> set[int
     retained = {job.head_id} if job.head_id is not None else set()
     for number in {row.lineage for row in good}:
         retained |= set([row.id for row in good if row.lineage == number][-spec.checkpoints.keep_last :])
-    retained |= {row.id for row in lineage.newest_usable(tx, job.head_id, spec.checkpoints.keep_last)}
+    retained |= {row.id for row in lineage.newest_usable(tx, job, job.head_id, spec.checkpoints.keep_last)}
     retained |= {row.id for row in _best(good, facts)[: spec.checkpoints.keep_best]}
     # The last one by its uri or, in older ledgers, its number; all that there were by their uris.
     registered = {str(job.results.get("registered_checkpoint", "")), *job.results.get("registered_checkpoints", ())}

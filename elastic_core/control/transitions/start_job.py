@@ -31,7 +31,7 @@ def start_job(
     """`caller`: whose run it is; None for the platform's own."""
     user = caller.name if caller is not None else None
     if ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, user)):
-        _start_if_lost(ledger, runs, job_id)
+        start_if_lost(ledger, runs, job_id)
     else:
         conf = {JOB_ID: job_id, WHOLE_SPEC: to_json(spec), WARM_START: warm_start}
         run = runs.look(job_id, {})
@@ -104,11 +104,11 @@ def _refusal(run: JobRun) -> str:
     )
 
 
-def _start_if_lost(ledger: Ledger, runs: JobRuns, job_id: str) -> None:
+def start_if_lost(ledger: Ledger, runs: JobRuns, job_id: str, caller: Caller | None = None) -> None:
     """An active job without a run gets it now rather than by reconciliation."""
     job = ledger.read(lambda tx: _job(tx, job_id))
     if job is not None and job.state is JobState.ACTIVE and runs.look(job_id, job.results) is None:
-        runs.start(job_id, {JOB_ID: job_id})
+        runs.start(job_id, {JOB_ID: job_id}, caller)
 
 
 def _check_same_request(run: JobRun, spec: JobSpec, warm_start: str | None) -> None:

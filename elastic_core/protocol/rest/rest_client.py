@@ -39,6 +39,7 @@ from elastic_core.protocol.rest.models import ModelListed, ModelShown
 from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.spec.inputs.sweeps import new_group_id, parse_sweep
+from elastic_core.spec.job_forks import fork_id
 from elastic_core.waiting import growing
 
 T = TypeVar("T")
@@ -157,6 +158,18 @@ class RestClient:
         while started.left:  # a request starts some
             started = self._send(SweepStarted, "POST", "/sweeps", body)
         return started
+
+    def fork(
+        self, checkpoint_id: int, *, job_id: str | None = None, changes: Mapping[str, Any] | None = None,
+        code_now: bool = False,
+    ) -> Submission:  # fmt: skip
+        """A new job goes on from a checkpoint of any job. `changes`: a part of a spec; the rest is the parent's.
+
+        Without an id under one made of its name and the time. Asking again with it is safe.
+        """
+        given = dict(changes or {})
+        body = {"job_id": job_id or fork_id(checkpoint_id, given), "changes": given, "code_now": code_now}
+        return self._send(Submission, "POST", f"/checkpoints/{checkpoint_id}/fork", body)
 
     def set_job(
         self, job_id: str, *, priority: int | None = None, min_slots: int | None = None, max_slots: int | None = None

@@ -48,11 +48,13 @@ def prepare(settings: Settings, order: LaunchOrder, run_dir: RunDir) -> None:
 
 
 def grant_of(order: LaunchOrder) -> StoreGrant:
-    """The job's own folder; of the job whose weights it starts from, what there is to read."""
+    """The job's own folder; of the job whose weights it starts from, what there is to read; of a fork's parent the one
+    checkpoint."""
     start_from = order.warm_start or ""
     parent = CheckpointPath.parse(start_from)
     folder = parent.job_id if parent is not None else start_from
-    read = (folder,) if is_key(folder) else ()  # else the restore says what is wrong with it
+    others = (folder, *(record.uri for record in order.restore.candidates if record.job_id != order.job_id))
+    read = tuple(key for key in others if is_key(key))  # else the restore says what is wrong with it
     return StoreGrant(who=f"job {order.job_id}", write=(order.job_id,), read=read, origin_epoch=order.origin_epoch)
 
 

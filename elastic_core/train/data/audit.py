@@ -62,6 +62,7 @@ class AuditResult:
     proven: bool | None
     every_index: bool  # every single index was compared, not only the fingerprint
     problem: str = ""
+    before: int = 0  # samples of the epoch that the job it was forked from had read; neither in count nor in expected
 
 
 class ReadLog:
@@ -121,28 +122,63 @@ def prove(
     dataset_samples: int,
     store: CheckpointStore | None = None,
     plan: DataPlan | None = None,
+    begins_at: int = 0,
 ) -> list[AuditResult]:
     """One result an epoch, from the `fingerprints` of every commit of a lineage (`ServiceControl.reads`).
 
     With a store, epochs whose indices were kept are compared index by index. With the plan of the data order
-    (`DataState.plan` of any checkpoint) all of it must be an exact prefix of that order. Raises
+    (`DataState.plan` of any checkpoint) all of it must be an exact prefix of that order. `begins_at`: a fork's cursor;
+    of its first epoch the rest is proven, with the plan, which says what had been read. Raises
     `pydantic.ValidationError` for fingerprints that are none, `FileNotFoundError` for kept indices that are gone.
     """
     total = Reads()
     for fingerprints in reads:
         total = total.merged(from_json(Reads, dict(fingerprints)))
+    start = _Start.of(begins_at, dataset_samples, plan)
     expected_sum = complete_fingerprint(0, dataset_samples).mix_sum
-    results = [_audit_epoch(epoch, dataset_samples, expected_sum, store) for epoch in total.epochs]
+    results = [_audit_epoch(epoch, dataset_samples, expected_sum, store, start) for epoch in total.epochs]
     if plan is None or not total.epochs:
         return results
     by_epoch = {epoch.epoch: (epoch, result) for epoch, result in zip(total.epochs, results, strict=True)}
     last = total.epochs[-1].epoch
     return [
-        _as_prefix(*by_epoch[epoch], plan, is_last=epoch == last)
+        _as_prefix(*by_epoch[epoch], plan, start, is_last=epoch == last)
         if epoch in by_epoch
-        else AuditResult(epoch, 0, dataset_samples, False, False, f"nothing of it was read, and of epoch {last} was")
-        for epoch in range(last + 1)
+        else _unread(epoch, dataset_samples, start.before(epoch), last)
+        for epoch in sorted({*by_epoch, *range(start.epoch, last + 1)})
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a fork goes on: `count` samples of this epoch were read before; `had` are they, where the order is known.
+    Epoch 0 and none of it for any other job."""
+
+    epoch: int
+    count: int
+    had: Indices | None
+
+    @staticmethod
+    def of(cursor: int, dataset_samples: int, plan: DataPlan | None) -> _Start:
+        epoch, count = divmod(cursor, dataset_samples)
+        known = plan is not None and count
+        return _Start(epoch, count, plan.batch(epoch * dataset_samples, count, 0, count) if plan and known else None)
+
+    def before(self, epoch: int) -> int:
+        return self.count if epoch == self.epoch else 0
+
+    def had_of(self, epoch: int) -> Indices | None:
+        return self.had if epoch == self.epoch else None
+
+    def whole(self, reads: EpochReads) -> EpochReads:
+        """With what was read before, where that is known."""
+        had = self.had_of(reads.epoch)
+        return reads if had is None else _add(fingerprint(reads.epoch, had), reads)
+
+
+def _unread(epoch: int, dataset_samples: int, before: int, last: int) -> AuditResult:
+    problem = f"nothing of it was read, and of epoch {last} was"
+    return AuditResult(epoch, 0, dataset_samples - before, False, False, problem, before)
 
 
 def dump_indices(indices: Indices) -> bytes:
@@ -158,37 +194,46 @@ def load_indices(data: bytes) -> Indices:
 
 
 def _audit_epoch(
-    reads: EpochReads, dataset_samples: int, expected_sum: str, store: CheckpointStore | None
+    reads: EpochReads, dataset_samples: int, expected_sum: str, store: CheckpointStore | None, start: _Start
 ) -> AuditResult:
+    before, had = start.before(reads.epoch), start.had_of(reads.epoch)
     every_index = store is not None and bool(reads.objects)
+    count, knows_all = before + reads.count, not before or had is not None
     problem = ""
     if store is not None and every_index:
-        problem = _compare([load_indices(store.get(key)) for key in reads.objects], reads.count, dataset_samples)
-    if not problem and reads.count > dataset_samples:
-        problem = f"{reads.count} samples were read in an epoch of {dataset_samples}"
-    if not problem and reads.count == dataset_samples and reads.mix_sum != expected_sum:
+        kept = [load_indices(store.get(key)) for key in reads.objects]
+        problem = _compare(kept, reads.count, dataset_samples, had)
+    if not problem and reads.epoch < start.epoch:
+        problem = f"it was read before the checkpoint that the job was forked from, and {reads.count} samples again"
+    if not problem and count > dataset_samples:
+        problem = f"{count} samples were read in an epoch of {dataset_samples}"
+    complete = count == dataset_samples and knows_all
+    if not problem and complete and start.whole(reads).mix_sum != expected_sum:
         problem = "the count is right but the samples are not: some were read twice and others never"
-    proven = False if problem else (True if reads.count == dataset_samples else None)
-    return AuditResult(reads.epoch, reads.count, dataset_samples, proven, every_index, problem)
+    proven = False if problem else (True if complete else None)
+    return AuditResult(reads.epoch, reads.count, dataset_samples - before, proven, every_index, problem, before)
 
 
-def _as_prefix(reads: EpochReads, result: AuditResult, plan: DataPlan, *, is_last: bool) -> AuditResult:
+def _as_prefix(reads: EpochReads, result: AuditResult, plan: DataPlan, start: _Start, *, is_last: bool) -> AuditResult:
     """The result of an epoch that must be complete, or the last: then it must be the first samples of its order."""
     if result.proven is not None:
         return result
     if not is_last:
         return replace(result, proven=False, problem=f"{reads.count} of {result.expected} were read, and later ones")
-    first = plan.batch(reads.epoch * plan.dataset_samples, reads.count, 0, reads.count)
-    if fingerprint(reads.epoch, first).mix_sum == reads.mix_sum:
+    count = result.before + reads.count
+    first = plan.batch(reads.epoch * plan.dataset_samples, count, 0, count)
+    if fingerprint(reads.epoch, first).mix_sum == start.whole(reads).mix_sum:
         return replace(result, proven=True)
-    return replace(result, proven=False, problem=f"the {reads.count} samples read are not the first of the data order")
+    which = "first of the data order" if not result.before else f"next of the data order after {result.before}"
+    return replace(result, proven=False, problem=f"the {reads.count} samples read are not the {which}")
 
 
-def _compare(parts: Sequence[Indices], count: int, dataset_samples: int) -> str:
-    """What is wrong with the kept indices of an epoch, '' if nothing is."""
+def _compare(parts: Sequence[Indices], count: int, dataset_samples: int, had: Indices | None) -> str:
+    """What is wrong with the kept indices of an epoch, '' if nothing is. `had`: what was read of it before."""
     indices = np.concatenate(parts)
     if indices.size != count:
         return f"{indices.size} indices were kept of {count} read"
+    indices = indices if had is None else np.concatenate([had, indices])
     if indices.size and (indices.min() < 0 or indices.max() >= dataset_samples):
         return f"an index is outside [0, {dataset_samples})"
     times = np.bincount(indices, minlength=dataset_samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic_core.control.ledger import lineage
+from elastic_core.control.ledger.database import Tx
 from elastic_core.control.plane import LedgerControl
 from tests.builders import FACTS, Life, a_commit, a_spec
 
@@ -19,7 +20,11 @@ def committed(control: LedgerControl, *bad_steps: int) -> None:
 
 
 def steps_read(control: LedgerControl, most: int | None) -> list[int]:
-    return control._ledger.read(lambda tx: [row.step for row in lineage.chain(tx, tx.job("job-a").head_id, most)])
+    def read(tx: Tx) -> list[int]:
+        job = tx.job("job-a")
+        return [row.step for row in lineage.chain(tx, job, job.head_id, most)]
+
+    return control._ledger.read(read)
 
 
 def test_the_whole_chain_goes_back_to_the_first_commit(control: LedgerControl) -> None:
@@ -34,8 +39,12 @@ def test_no_more_of_it_is_read_than_has_the_usable_ones_that_are_wanted(control:
 
 def test_corrupt_ones_are_passed_over(control: LedgerControl) -> None:
     committed(control, 4, 3)
-    newest = control._ledger.read(lambda tx: lineage.newest_usable(tx, tx.job("job-a").head_id, 2))
-    assert [row.step for row in newest] == [5, 2]
+
+    def read(tx: Tx) -> list[int]:
+        job = tx.job("job-a")
+        return [row.step for row in lineage.newest_usable(tx, job, job.head_id, 2)]
+
+    assert control._ledger.read(read) == [5, 2]
 
 
 def test_a_job_without_a_commit_has_no_chain(control: LedgerControl) -> None:

@@ -139,6 +139,22 @@ def test_a_sweep_that_is_wrong_starts_nothing(
     assert runs.runs == {}
 
 
+def test_a_checkpoint_is_forked_under_an_id_or_one_that_is_made(api: httpx.Client, control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    number = control.trainer(order.token).commit(a_commit(order, 3)).checkpoint_id
+    wanted = {"job_id": "fork", "changes": {"name": "wider", "priority": 3}}
+    assert ok(api.post(f"/checkpoints/{number}/fork", json=wanted))["state"] == "accepted"
+    shown = ok(api.get("/jobs/fork"))
+    assert (shown["step"], shown["spec"]["name"], shown["submitted_by"]) == (3, "wider", "ann")
+    assert shown["results"]["forked_from"]["job_id"] == "job-a"
+    assert ok(api.post(f"/checkpoints/{number}/fork", json={}))["job_id"].startswith(f"fork-{number}-2")
+    assert ok(api.post(f"/checkpoints/{number}/fork", json={"changes": {"name": "b"}}))["job_id"].startswith("b-2")
+    assert api.post("/checkpoints/99/fork", json={}).status_code == 404
+    refused = api.post(f"/checkpoints/{number}/fork", json={"changes": {"seed": 2}})
+    assert (refused.status_code, "another seed than its parent" in refused.json()["message"]) == (422, True)
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

@@ -115,6 +115,9 @@ def test_a_job_is_submitted_looked_at_and_steered_in_records(client: RestClient,
     assert client.cancel("job-a", "enough").error == "enough"
     assert client.revive("job-a").state is JobState.ACTIVE
     assert client.rollback("job-a", record.checkpoint_id).lineage == 1
+    assert client.fork(record.checkpoint_id, job_id="fork", changes={"priority": 3}).job_id == "fork"
+    assert (client.job("fork").step, client.job("fork").spec.priority) == (3, 3)
+    assert client.fork(record.checkpoint_id, code_now=True).job_id.startswith(f"fork-{record.checkpoint_id}-")
 
 
 def test_a_sweep_is_submitted_and_its_jobs_are_listed(

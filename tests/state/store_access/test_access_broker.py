@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from elastic_core.domain import to_json
+from elastic_core.domain import Layout, to_json
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.messages import EXIT, AccessBrokerProcess
 from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
+from elastic_core.protocol.records import CheckpointRecord, RestorePoint
 from elastic_core.settings import Settings
 from elastic_core.state.store_access import access_brokers
 from elastic_core.state.store_access.brokered_store import AccessClient, open_for_job
@@ -205,6 +206,32 @@ def test_an_order_may_write_its_own_job_and_read_what_it_starts_from() -> None:
     assert access_brokers.grant_of(checkpoint).read == ("parent",)
     assert access_brokers.grant_of(replace(order(), warm_start="exported/model")).read == ("exported/model",)
     assert [access_brokers.grant_of(replace(order(), warm_start=odd)).read for odd in ("", "/", "a/../b")] == [()] * 3
+
+
+def test_a_fork_may_read_the_checkpoint_that_it_starts_from_and_nothing_else_of_its_parent() -> None:
+    start = "parent/lineage-0/step-0000000007-epoch-3-abc"
+    candidates = (a_record("job", "job/lineage-0/step-0000000009-epoch-7-def"), a_record("parent", start))
+    grant = access_brokers.grant_of(replace(order(), restore=RestorePoint(candidates=candidates)))
+    assert (grant.write, grant.read) == (("job",), (start,))
+
+    def refusal(method: str, key: str) -> str | None:
+        return grant.refusal(Unsigned(method, "bucket", key, {}, {}), "bucket", "base")
+
+    assert refusal("GET", f"base/{start}/manifest.json") is None
+    for method, key in (
+        ("PUT", f"base/{start}/manifest.json"),
+        ("GET", f"base/{start}-other/manifest.json"),
+        ("GET", "base/parent/lineage-0/step-0000000008-epoch-3-abc/manifest.json"),
+        ("GET", "base/parent/audit/epoch-0.npy"),
+    ):
+        assert "job job may not" in (refusal(method, key) or ""), key
+
+
+def a_record(job_id: str, uri: str) -> CheckpointRecord:
+    return CheckpointRecord(
+        checkpoint_id=1, job_id=job_id, lineage=0, step=7, samples=70, epoch=3, segment_id="x", uri=uri,
+        manifest_sha256="0" * 64, size_bytes=1, layout=Layout(), metrics={}, committed_at=0.0, final=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("folder", ["", "a/", "../a", "."])

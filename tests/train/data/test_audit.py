@@ -94,9 +94,9 @@ ORDERED = DataPlan(3, N, 10**6, None)
 BLOCKED = DataPlan(3, N, 10**6, None, Blocks((7, 13, 20), 2))
 
 
-def history(plan: DataPlan, *steps: int) -> list[dict]:
-    """Fingerprints of a job that commits after each of its steps of so many samples."""
-    commits, at = [], 0
+def history(plan: DataPlan, *steps: int, at: int = 0) -> list[dict]:
+    """Fingerprints of a job that commits after each of its steps of so many samples, from the cursor `at` on."""
+    commits = []
     for count in steps:
         reads = Reads()
         for position, index in enumerate(plan.batch(at, count, 0, count), at):
@@ -135,3 +135,48 @@ def test_only_the_last_epoch_may_be_read_in_part():
 
 def test_a_job_without_a_commit_has_nothing_to_prove():
     assert prove([], N, plan=ORDERED) == []
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([ORDERED, BLOCKED]),
+    st.lists(st.integers(1, 30), max_size=4),
+    st.lists(st.integers(1, 30), min_size=1, max_size=6),
+)
+def test_what_a_fork_read_is_proven_from_its_cursor_on(plan, steps_of_parent, steps):
+    cursor = sum(steps_of_parent)
+    forked = history(plan, *steps_of_parent, *steps)[len(steps_of_parent) :]
+    verdicts = prove(forked, N, plan=plan, begins_at=cursor)
+    first, before = divmod(cursor, N)
+    assert verdicts[0].epoch == first
+    assert (verdicts[0].before, verdicts[0].expected) == (before, N - before)
+    assert all(verdict.proven for verdict in verdicts)
+    assert sum(verdict.count for verdict in verdicts) == sum(steps)
+    assert [verdict.before for verdict in verdicts[1:]] == [0] * (len(verdicts) - 1)
+
+
+def test_a_fork_that_reads_again_what_its_parent_read_is_refuted():
+    again = prove(history(ORDERED, 20, 12, at=10), N, plan=ORDERED, begins_at=12)
+    assert (again[0].proven, again[0].problem) == (False, "42 samples were read in an epoch of 40")
+    part = prove(history(ORDERED, 10, at=10), N, plan=ORDERED, begins_at=12)
+    assert part[0].problem == "the 10 samples read are not the next of the data order after 12"
+    earlier = prove(history(ORDERED, 5, at=N - 5) + history(ORDERED, 3, at=N), N, plan=ORDERED, begins_at=N)
+    assert [(v.epoch, v.proven) for v in earlier] == [(0, False), (1, True)]
+    assert earlier[0].problem == "it was read before the checkpoint that the job was forked from, and 5 samples again"
+
+
+def test_of_a_forks_first_epoch_nothing_is_claimed_where_the_order_is_not_known():
+    verdicts = prove(history(ORDERED, N - 12, 5, at=12), N, begins_at=12)
+    assert [(v.epoch, v.count, v.expected, v.proven) for v in verdicts] == [(0, N - 12, N - 12, None), (1, 5, N, None)]
+
+
+def test_indices_that_a_fork_kept_are_compared_with_what_its_parent_read(tmp_path):
+    store = LocalStore(tmp_path)
+    had, rest = np.split(ORDERED.batch(0, N, 0, N), [12])
+    doubled = np.array([had[0], *rest[1:]])
+    for name, indices, problem in (("rest", rest, ""), ("doubled", doubled, "1 samples were read more than once")):
+        store.put(f"job/{name}.npy", dump_indices(indices))
+        reads = Reads((EpochReads(0, len(indices), fingerprint(0, indices).mix_sum, (f"job/{name}.npy",)),))
+        (verdict,) = prove([to_fingerprints(reads)], N, store, ORDERED, 12)
+        assert (verdict.proven, verdict.every_index) == (not problem, True)
+        assert verdict.problem.startswith(problem)

@@ -1,0 +1,69 @@
+"""`elastic checkpoint fork`: a new job goes on from a checkpoint of any job, with all of its state."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from elastic_core import client
+from elastic_core.commands.opening import As, open_api
+from elastic_core.commands.printing import Json, print_json
+from elastic_core.domain import to_json
+from elastic_core.errors import UserError
+from elastic_core.protocol.process_groups import fork_of
+from elastic_core.settings import Settings
+
+
+def fork(
+    checkpoint: Annotated[int, typer.Argument(help="id, see `elastic checkpoint ls JOB`")],
+    job: Annotated[str, typer.Option("--id", help="the new job's id; its name and the time when absent")] = "",
+    name: Annotated[str, typer.Option(help="the new job's name; the parent's when absent")] = "",
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=VALUE", help="in place of the parent's spec, e.g. work.epochs=20"),
+    ] = None,
+    code_now: Annotated[
+        bool, typer.Option(help="run the project's code as it is when the job starts, not the parent's pinned code")
+    ] = False,
+    user: As = "",
+    as_json: Json = False,
+) -> None:
+    """Start a job that goes on from a checkpoint: weights, optimizer, schedule, batch controller and data cursor."""
+    changes = changes_of(changed or [])
+    if name:
+        changes["name"] = name
+    api = open_api(Settings(), user)
+    submission = client.fork(checkpoint, job_id=job or None, changes=changes, code_now=code_now, control=api)
+    status = api.job(submission.job_id)
+    if as_json:
+        print_json(to_json(status))
+        return
+    origin = fork_of(status.results)
+    where = f", forked from {origin.words}" if origin is not None else ""
+    typer.echo(f"{status.job_id}: {status.state}{where}; {status.error or status.target_reason}")
+
+
+def changes_of(given: list[str]) -> dict[str, Any]:
+    """A part of a spec from texts such as `work.epochs=20`; values are JSON, or else text. Raises `UserError`."""
+    changes: dict[str, Any] = {}
+    for text in given:
+        path, equals, value = text.partition("=")
+        *parents, last = path.split(".")
+        if not equals or not all((*parents, last)):
+            raise UserError(f"--set {text!r} is not A.B=VALUE, such as work.epochs=20")
+        part = changes
+        for parent in parents:
+            part = part.setdefault(parent, {})
+            if not isinstance(part, dict):
+                raise UserError(f"--set {text!r}: {parent!r} was given a value of its own before; give one of the two")
+        part[last] = _value(value)
+    return changes
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
