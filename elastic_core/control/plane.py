@@ -11,6 +11,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
+from elastic_core.control import job_course
 from elastic_core.control.job_actions import JobActions
 from elastic_core.control.job_list import JobsWanted, page_of
 from elastic_core.control.ledger import finished, forecast_rows, history, reads
@@ -18,7 +19,7 @@ from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
 from elastic_core.control.metrics.meter import Meter
-from elastic_core.control.scheduling import chosen_policy
+from elastic_core.control.scheduling import chosen_policy, scaling_curve
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, InAThread, at_once
 from elastic_core.control.scheduling.policy_process import PolicyProcess
@@ -59,6 +60,7 @@ from elastic_core.protocol.records import (
     Submission,
 )
 from elastic_core.protocol.rest.answers import JobPage
+from elastic_core.protocol.rest.job_details import JobMoves, JobReport, ScalingCurve
 from elastic_core.protocol.tokens import KeyFile, TrainerTokens, read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec, JobSpec
@@ -159,6 +161,18 @@ class LedgerControl(JobActions):
 
     def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
         return self._ledger.read(lambda tx: reads.jobs_that_registered(tx, model, version))
+
+    def reports(self, job_id: str, most: int) -> list[JobReport]:
+        """At most so many of what it reported, evenly spread, the oldest first."""
+        return self._ledger.read(lambda tx: job_course.reports(tx, job_id, most))
+
+    def moves(self, job_id: str) -> JobMoves:
+        return self._ledger.read(lambda tx: job_course.moves(tx, job_id))
+
+    def scaling_curve(self, job_id: str) -> ScalingCurve:
+        """Measured and predicted samples a second, by slots of each type."""
+        known = self._ledger.read(lambda tx: scaling_curve.basis(tx, job_id))
+        return scaling_curve.scaling_curve(known, self.allocator.predictors.model)
 
     # segments
 
