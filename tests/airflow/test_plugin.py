@@ -82,8 +82,9 @@ def test_it_registers_once_from_the_plugins_folder_installed_or_not(installed: b
 def test_the_page_is_in_the_navigation_and_asks_for_nothing_elsewhere() -> None:
     views = ElasticPlugin().external_views
     assert [view["href"] for view in views] == [
-        "/elastic/page/", "/elastic/page/table.html", "/elastic/page/job/job.html", "/elastic/page/what_if/what_if.html",
-        "/elastic/page/decisions/decisions.html", "/elastic/page/models/models.html",
+        "/elastic/page/", "/elastic/page/table.html", "/elastic/page/job/job.html",
+        "/elastic/page/what_if/what_if.html", "/elastic/page/decisions/decisions.html",
+        "/elastic/page/models/models.html",
     ]  # fmt: skip
     assert len({view["url_route"] for view in views}) == 6
     for view in views:

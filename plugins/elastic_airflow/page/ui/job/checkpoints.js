@@ -5,7 +5,7 @@ import { count, el, measure, size } from "../format.js";
 import { api } from "../shell.js";
 
 const SHOWN = 20;
-const RIGHT = new Set([0, 1, 3]); // columns of numbers
+const RIGHT = new Set([0, 1, 3, 8]); // columns that end at the right
 // What a checkpoint is good for: a button each. `sure`: what is asked first; `done`: what is said of the answer.
 const ACTIONS = [
   {
@@ -32,9 +32,9 @@ export class Checkpoints {
       this.root.replaceChildren(el("p", { class: "empty" }, "It has committed none yet, or none is kept any more."));
       return;
     }
-    const heads = ["Step", "Samples", "Metrics", "Size", "Layout", "Committed", "By", "", "What to do"];
+    const heads = ["Step", "Samples", "Metrics", "Size", "Layout", "Committed", "By", "Marks", "What to do"];
     const rows = shown.map((one) => this.row(one));
-    const head = heads.map((name, i) => el(name ? "th" : "td", { scope: name ? "col" : null, class: RIGHT.has(i) ? "number" : null }, name));
+    const head = heads.map((name, i) => el("th", { scope: "col", class: RIGHT.has(i) ? "number" : null }, name));
     const table = el("table", { "aria-label": "Checkpoints, newest first" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
     this.area = el("div", { class: "said" }, el("span", { role: "status" }, this.said));
     this.area.hidden = !this.said;

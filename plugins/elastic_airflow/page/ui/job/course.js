@@ -75,12 +75,14 @@ export function drawCurve(root, curve, job) {
     })),
   }));
   const marks = job.state === "active" && job.slots ? [{ x: job.slots, text: "now", said: `It holds ${job.types}` }] : [];
-  drawChart(root, {
+  const chart = el("div", {});
+  root.replaceChildren(chart, ...(curve.measured.length ? [figures(curve)] : []));
+  root.classList.toggle("halves", curve.measured.length > 0);
+  drawChart(chart, {
     label: "Samples a second over slots, predicted and measured", x: "slots", y: "samples a second", series: [...predicted, ...measured], marks,
     whole: true, zero: true, empty: "Nothing was measured yet, and before that nobody knows how fast it is.",
   });
-  root.append(el("p", { class: "about" }, aboutCurve(curve)));
-  if (curve.measured.length) root.append(figures(curve));
+  chart.append(el("p", { class: "about" }, aboutCurve(curve)));
 }
 
 function aboutCurve(curve) {
@@ -100,9 +102,10 @@ function figures(curve) {
   ]);
   const heads = ["Type", "Slots", "Nodes", "Batch", "Layout", "Measured", "Predicted", "80 % interval"];
   const cells = (row) => row.map((cell) => el("td", {}, typeof cell === "number" ? count(cell) : cell));
-  return el("details", {}, el("summary", {}, "The figures"), el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Figures of samples a second" },
-    el("table", { "aria-label": "Samples a second by slots" }, el("thead", {}, el("tr", {}, ...heads.map((head) => el("th", { scope: "col" }, head)))),
-      el("tbody", {}, ...[...points, ...speeds].map((row) => el("tr", {}, ...cells(row)))))));
+  const head = el("thead", {}, el("tr", {}, ...heads.map((name) => el("th", { scope: "col" }, name))));
+  const body = el("tbody", {}, ...[...points, ...speeds].map((row) => el("tr", {}, ...cells(row))));
+  return el("div", { class: "scroll figures", tabindex: "0", role: "region", "aria-label": "Figures of samples a second" },
+    el("table", { "aria-label": "Samples a second by slots" }, head, body));
 }
 
 export function drawMoves(root, moves) {
