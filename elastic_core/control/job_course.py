@@ -32,6 +32,16 @@ MOVED = text("""
     GROUP BY t.key
 """)
 RESTORES = text("SELECT count(*) FROM checkpoints WHERE job_id = :job AND timings ? 'restore_fetch'")
+# Of checkpoints back from the head: how far each lineage before the present one counts.
+HISTORY = text("""
+    WITH RECURSIVE walk AS (
+        SELECT id, previous_id, lineage, step FROM checkpoints WHERE id = :head
+        UNION ALL
+        SELECT older.id, older.previous_id, older.lineage, older.step
+        FROM checkpoints older JOIN walk ON older.id = walk.previous_id
+    )
+    SELECT lineage, max(step) FROM walk WHERE lineage < :lineage GROUP BY lineage
+""")
 _FROM, _BYTES = "restored_from_", "_bytes"
 
 
@@ -65,3 +75,13 @@ def moves(tx: Tx, job_id: str) -> JobMoves:
         restore_seconds=sum(value for key, value in told.items() if not key.startswith(_FROM)),
         moved=moved,
     )
+
+
+def kept_steps(tx: Tx, job_id: str) -> dict[int, int]:
+    """Of each lineage before the job's present one, the last step that its state goes back to; absent: none. What came
+    after it a rollback left. Raises `NotFound`."""
+    job = tx.job(job_id)
+    if not job.lineage:
+        return {}
+    rows = tx.session.execute(HISTORY, {"head": job.head_id, "lineage": job.lineage})
+    return {lineage: step for lineage, step in rows}

@@ -169,6 +169,10 @@ class LedgerControl(JobActions):
     def moves(self, job_id: str) -> JobMoves:
         return self._ledger.read(lambda tx: job_course.moves(tx, job_id))
 
+    def kept_steps(self, job_id: str) -> dict[int, int]:
+        """Of each lineage before the present one, the last step that the job's state goes back to."""
+        return self._ledger.read(lambda tx: job_course.kept_steps(tx, job_id))
+
     def scaling_curve(self, job_id: str) -> ScalingCurve:
         """Measured and predicted samples a second, by slots of each type."""
         known = self._ledger.read(lambda tx: scaling_curve.basis(tx, job_id))

@@ -17,6 +17,7 @@ class JobPageShown(Shown):
     job: JobShown
     metric: str  # that ranks its checkpoints
     metric_mode: str  # "min" or "max": which way that gets better
+    kept_steps: Mapping[int, int]  # by lineage before the present one: what came after this step a rollback left
     versions: Mapping[str, tuple[str, ...]]  # of models, that were made of a checkpoint; by its uri
 
 
@@ -30,6 +31,7 @@ def job_page(control: LedgerControl, settings: Settings, job_id: str) -> JobPage
         job=shown.model_copy(update={"num_resizes": moves.num_resizes}),
         metric=job.facts.metric,
         metric_mode=job.facts.metric_mode,
+        kept_steps=control.kept_steps(job_id),
         versions=versions_by_uri(job),
     )
 

@@ -95,7 +95,7 @@ def test_charts_say_their_figures_by_keyboard(page: Page, address: str, life: Li
     expect(page.locator("#curve .readout")).to_contain_text("slots 4: cpu, predicted")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#curve .readout")).to_contain_text("slots 3: cpu, predicted")
-    expect(page.get_by_role("table", name="Samples a second by slots")).to_contain_text("30 reports")
+    expect(page.get_by_role("table", name="Samples a second by slots")).to_contain_text("267 (30 reports)")
 
 
 def test_what_comes_is_shown_and_the_focus_stays(page: Page, address: str, shown: LedgerControl, life: Life) -> None:
@@ -126,7 +126,10 @@ def test_a_job_is_rolled_back_to_a_checkpoint_after_a_question(
     expect(said).to_have_text("It goes on from step 20.")
     assert shown.job("job-a").lineage == 1
     expect(page.locator("#segments")).to_contain_text("cancelled: rolled back to step 20")
-    expect(page.locator("#loss polyline.faint")).to_have_count(1)
+    expect(page.locator("#loss polyline.series")).to_have_count(2)
+    expect(page.locator("#loss polyline.faint")).to_have_count(1)  # of what came after step 20
+    expect(page.locator("#metrics circle.dot")).to_have_count(2)
+    expect(page.locator("#checkpoints tbody tr .tag")).to_have_text(["left"] * 5)
 
 
 def test_a_job_is_steered_on_its_page_and_revived_when_it_is_over(

@@ -3,6 +3,7 @@
 import { layout } from "../allocations.js";
 import { count, el, measure, size } from "../format.js";
 import { api } from "../shell.js";
+import { isKept } from "./course.js";
 
 const SHOWN = 20;
 const RIGHT = new Set([0, 1, 3, 8]); // columns that end at the right
@@ -52,12 +53,12 @@ export class Checkpoints {
   }
 
   row(one) {
-    const { metric, versions, job } = this.page;
+    const { metric, versions } = this.page;
     const named = Object.entries(one.metrics).sort(([a], [b]) => (b === metric) - (a === metric) || a.localeCompare(b));
     const metrics = named.slice(0, 3).map(([name, value]) => `${name} ${measure(Number(value))}`).join(", ") + (named.length > 3 ? " …" : "");
     const tags = [
       one.bad ? el("span", { class: "tag bad", title: "found corrupt on reading; never restored from again" }, "corrupt") : null,
-      one.lineage !== job.lineage ? el("span", { class: "tag", title: "from before a rollback" }, `lineage ${one.lineage}`) : null,
+      isKept(one, this.page) ? null : el("span", { class: "tag", title: "a rollback left it" }, "left"),
       ...(versions[one.uri] ?? []).map((version) => el("span", { class: "tag now", title: "registered" }, version)),
     ];
     const buttons = ACTIONS.map((action) => {

@@ -11,12 +11,15 @@ const SOURCES = {
   own_node: "From the node's cache", other_nodes: "From other nodes' caches", store: "From the store",
 };
 
+// Whether the job's state goes back to what was measured or committed there; else a rollback left it.
+export const isKept = (one, page) => one.lineage === page.job.lineage || one.step <= (page.kept_steps[one.lineage] ?? -1);
+
 const done = (report) => report.progress ?? report.samples;
 const axis = (reports) => (reports.some((one) => one.progress !== null && one.progress !== undefined) ? "samples of progress" : "samples");
 
-export function drawLoss(root, reports, lineage) {
-  const series = byLineage(reports, lineage, (report) => ({ y: Number(report.loss) }), "loss");
-  drawChart(root, { label: "Loss over samples, with resizes", x: axis(reports), y: "loss", series, marks: resizes(reports, lineage), empty: "It has reported no loss yet." });
+export function drawLoss(root, reports, page) {
+  const series = byLineage(reports, page, (report) => ({ y: Number(report.loss) }), "loss");
+  drawChart(root, { label: "Loss over samples, with resizes", x: axis(reports), y: "loss", series, marks: resizes(reports, page), empty: "It has reported no loss yet." });
   const odd = reports.filter((one) => !Number.isFinite(Number(one.loss))).length;
   if (odd) root.append(el("p", { class: "about" }, `${plural(odd, "report")} came with a loss that is no number.`));
 }
@@ -26,31 +29,31 @@ export function metricNames(reports, checkpoints) {
   return [...new Set([...reports, ...checkpoints].flatMap((one) => Object.keys(one.metrics)))].filter((name) => name !== LOSS).sort();
 }
 
-export function drawMetric(root, name, reports, checkpoints, lineage) {
+export function drawMetric(root, name, reports, checkpoints, page) {
   const held = (one) => name !== null && one.metrics[name] !== undefined;
   const y = (one) => ({ y: Number(one.metrics[name]) });
-  const committed = checkpoints.filter((one) => held(one) && one.lineage === lineage).map((one) => ({
+  const committed = checkpoints.filter((one) => held(one) && isKept(one, page)).map((one) => ({
     x: done(one), ...y(one), hollow: one.bad, said: `${measure(Number(one.metrics[name]))}, step ${count(one.step)}${one.bad ? ", found corrupt" : ""}`,
   }));
-  const logged = byLineage([...reports, ...checkpoints].filter(held).sort((a, b) => done(a) - done(b)), lineage, y, name ?? "");
+  const logged = byLineage([...reports, ...checkpoints].filter(held).sort((a, b) => done(a) - done(b)), page, y, name ?? "");
   const series = [...logged, { name: "checkpoints", colour: 1, dots: true, points: committed }];
   drawChart(root, { label: `${name} over samples`, x: axis(reports), y: name ?? "", series, empty: "It was evaluated on no held-out data yet, and has logged nothing." });
 }
 
-function byLineage(reports, lineage, y, name) {
-  const lines = new Map();
+function byLineage(reports, page, y, name) {
+  const lines = new Map([["kept", []]]);
   for (const report of reports) {
-    const point = { x: done(report), ...y(report) };
-    lines.set(report.lineage, [...(lines.get(report.lineage) ?? []), { ...point, said: `${measure(point.y)}, step ${count(report.step)}` }]);
+    const point = { x: done(report), ...y(report) }, line = isKept(report, page) ? "kept" : report.lineage;
+    lines.set(line, [...(lines.get(line) ?? []), { ...point, said: `${measure(point.y)}, step ${count(report.step)}` }]);
   }
-  return [...lines].map(([of, points]) => (of === lineage ? { name, colour: 0, points } : { name: "before a rollback", colour: 0, faint: true, points }));
+  return [...lines].map(([line, points]) => (line === "kept" ? { name, colour: 0, points } : { name: "left by a rollback", colour: 0, faint: true, points }));
 }
 
 // Where it went on with other slots than before.
-function resizes(reports, lineage) {
+function resizes(reports, page) {
   const marks = [];
   let before = null;
-  for (const report of reports.filter((one) => one.lineage === lineage)) {
+  for (const report of reports.filter((one) => isKept(one, page))) {
     const held = counts({ [report.type]: report.num_slots }), cut = report.layout ? layout(report.layout) : "";
     if (before && before.held !== held) marks.push({ x: done(report), text: held, said: `${before.held} to ${held}` });
     else if (before && before.cut !== cut) marks.push({ x: done(report), text: cut || "replicas", said: `${before.cut || "replicas"} to ${cut || "replicas"}` });
@@ -91,14 +94,16 @@ function aboutCurve(curve) {
   return `Lines: the model that decisions are made with, at global batch ${count(curve.global_batch)} (${how}). Bands: its 80 % interval. Hollow points: measured at another batch.`;
 }
 
+const figure = (speed) => count(+speed.toPrecision(3));
+
 function figures(curve) {
   const speeds = curve.curves.flatMap(({ type, speeds: of }) => of.map((one) => {
     const [low, median, high] = one.samples_per_second;
-    return [type, one.num_slots, one.num_nodes, one.global_batch, layout(one.layout), "-", measure(median), `${measure(low)} to ${measure(high)}`];
+    return [type, one.num_slots, one.num_nodes, one.global_batch, layout(one.layout), "-", figure(median), `${figure(low)} to ${figure(high)}`];
   }));
   const points = curve.measured.map((one) => [
     one.types, one.num_slots, one.num_nodes ?? "-", one.global_batch ?? "-", one.layout ? layout(one.layout) : "-",
-    `${measure(one.samples_per_second)} (${plural(one.reports, "report")})`, one.predicted === null ? "-" : measure(one.predicted), "-",
+    `${figure(one.samples_per_second)} (${plural(one.reports, "report")})`, one.predicted === null ? "-" : figure(one.predicted), "-",
   ]);
   const heads = ["Type", "Slots", "Nodes", "Batch", "Layout", "Measured", "Predicted", "80 % interval"];
   const cells = (row) => row.map((cell) => el("td", {}, typeof cell === "number" ? count(cell) : cell));

@@ -105,7 +105,7 @@ function draw() {
 }
 
 function drawParts() {
-  const { page: { job, now }, parts, seen } = view;
+  const { page, page: { job, now }, parts, seen } = view;
   // A part is drawn anew only where it, or what it is drawn with, is another.
   const once = (id, data, redraw) => {
     const text = JSON.stringify(data);
@@ -115,8 +115,8 @@ function drawParts() {
   };
   const { segments, checkpoints, reports, curve, moves, explanation } = parts;
   once("segments", [segments, segments?.some((one) => one.lease_live) ? now : 0], () => drawSegments($("segments"), segments, now));
-  once("checkpoints", [checkpoints, job.lineage, view.page.versions], () => view.checkpoints.draw(checkpoints, view.page));
-  once("loss", [reports, job.lineage], () => drawLoss($("loss"), reports, job.lineage));
+  once("checkpoints", [checkpoints, job.lineage, page.kept_steps, page.versions], () => view.checkpoints.draw(checkpoints, page));
+  once("loss", [reports, job.lineage, page.kept_steps], () => drawLoss($("loss"), reports, page));
   if (reports && checkpoints) drawMetrics(once);
   once("curve", [curve, job.slots], () => drawCurve($("curve"), curve, job));
   once("moves", [moves], () => drawMoves($("moves"), moves));
@@ -124,12 +124,12 @@ function drawParts() {
 }
 
 function drawMetrics(once) {
-  const { page: { job, metric }, parts: { reports, checkpoints } } = view;
+  const { page, page: { job, metric }, parts: { reports, checkpoints } } = view;
   const names = metricNames(reports, checkpoints);
   if (!names.includes(view.metric)) view.metric = names.includes(metric) ? metric : (names[0] ?? null);
   once("metric", [names, view.metric], () => $("metric").replaceChildren(...names.map((name) => el("option", { value: name, selected: name === view.metric }, name))));
   $("metric").hidden = !names.length;
-  once("metrics", [view.metric, reports, checkpoints, job.lineage], () => drawMetric($("metrics"), view.metric, reports, checkpoints, job.lineage));
+  once("metrics", [view.metric, reports, checkpoints, job.lineage, page.kept_steps], () => drawMetric($("metrics"), view.metric, reports, checkpoints, page));
 }
 
 function drawDecision({ decision_id: number, decided_at: at, policy, trigger }, job, now) {
