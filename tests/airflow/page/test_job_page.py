@@ -79,7 +79,7 @@ def test_a_job_that_trains_shows_its_course_its_segments_and_its_checkpoints(
     expect(loss.locator("polyline.series")).to_have_count(1)
     expect(loss.locator("line.mark title")).to_have_text("4 cpu to 2 cpu")
     expect(page.locator("#metric")).to_have_value("held_out_loss")
-    expect(page.locator("#metrics circle.dot")).to_have_count(6)
+    expect(page.locator("#metrics svg[role=img] circle.dot")).to_have_count(6)
     curve = page.locator("#curve svg[role=img]")
     expect(curve.locator("polygon.band")).to_have_count(1)
     expect(curve.locator("circle.dot")).to_have_count(2)
@@ -95,7 +95,7 @@ def test_charts_say_their_figures_by_keyboard(page: Page, address: str, life: Li
     expect(page.locator("#curve .readout")).to_contain_text("slots 4: cpu, predicted")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#curve .readout")).to_contain_text("slots 3: cpu, predicted")
-    expect(page.get_by_role("table", name="Samples a second by slots")).to_contain_text("267 (30 reports)")
+    expect(page.get_by_role("table", name="Samples a second by slots")).to_contain_text("267 (16 reports)")
 
 
 def test_what_comes_is_shown_and_the_focus_stays(page: Page, address: str, shown: LedgerControl, life: Life) -> None:
@@ -128,7 +128,7 @@ def test_a_job_is_rolled_back_to_a_checkpoint_after_a_question(
     expect(page.locator("#segments")).to_contain_text("cancelled: rolled back to step 20")
     expect(page.locator("#loss polyline.series")).to_have_count(2)
     expect(page.locator("#loss polyline.faint")).to_have_count(1)  # of what came after step 20
-    expect(page.locator("#metrics circle.dot")).to_have_count(2)
+    expect(page.locator("#metrics svg[role=img] circle.dot")).to_have_count(2)
     expect(page.locator("#checkpoints tbody tr .tag")).to_have_text(["left"] * 5)
 
 

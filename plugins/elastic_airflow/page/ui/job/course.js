@@ -94,7 +94,7 @@ function aboutCurve(curve) {
   return `Lines: the model that decisions are made with, at global batch ${count(curve.global_batch)} (${how}). Bands: its 80 % interval. Hollow points: measured at another batch.`;
 }
 
-const figure = (speed) => count(+speed.toPrecision(3));
+const figure = (speed) => (speed < 1 ? measure(speed) : count(+speed.toPrecision(3)));
 
 function figures(curve) {
   const speeds = curve.curves.flatMap(({ type, speeds: of }) => of.map((one) => {
