@@ -188,7 +188,7 @@ def test_a_job_that_failed_hours_ago_shows_its_error_and_its_log_as_text(
 def test_without_a_job_in_the_address_one_is_found(page: Page, address: str, life: Life) -> None:
     page.goto(f"{address}job/job.html")
     expect(page.locator("#found li")).to_have_count(2)
-    page.get_by_role("searchbox").fill("DIGITS")
+    page.get_by_role("searchbox").fill("JOB-A")
     expect(page.locator("#found li")).to_have_count(1)
     expect(page.get_by_role("link", name="digits")).to_have_attribute("href", "/plugin/elastic-job?job=job-a")
     assert faults(page) == []

@@ -89,6 +89,23 @@ def test_a_loss_that_is_no_number_and_those_before_a_rollback_are_told(
     assert (before.lineage, after.lineage, after.loss) == (0, 1, 0.5)
 
 
+def test_what_rollbacks_left_is_told_from_what_a_jobs_state_goes_back_to(control: LedgerControl, life: Life) -> None:
+    order = life.start()
+    control.trainer(order.token).commit(a_commit(order, 10))
+    control.trainer(order.token).commit(a_commit(order, 20))
+    assert control.kept_steps("job-a") == {}
+    ten, twenty = (record.checkpoint_id for record in control.checkpoints("job-a"))
+    control.rollback("job-a", ten)
+    assert control.kept_steps("job-a") == {0: 10}
+    life.leave(order)
+    again = life.start(10)
+    control.trainer(again.token).commit(a_commit(again, 15))
+    control.rollback("job-a", control.checkpoints("job-a")[-1].checkpoint_id)
+    assert control.kept_steps("job-a") == {0: 10, 1: 15}
+    control.rollback("job-a", twenty)
+    assert control.kept_steps("job-a") == {0: 20}
+
+
 def test_bytes_of_state_are_summed_by_where_they_were(viewer: RestClient, control: LedgerControl, life: Life) -> None:
     assert viewer.moves("job-a").moved == {}
     order = life.start()
