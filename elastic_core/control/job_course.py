@@ -85,3 +85,8 @@ def kept_steps(tx: Tx, job_id: str) -> dict[int, int]:
         return {}
     rows = tx.session.execute(HISTORY, {"head": job.head_id, "lineage": job.lineage})
     return {lineage: step for lineage, step in rows}
+
+
+def num_resizes(tx: Tx, job_id: str) -> int:
+    """Changes of its slots, and restarts, as decisions count them."""
+    return pasts(tx, [job_id]).get(job_id, Past()).num_resizes

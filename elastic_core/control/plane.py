@@ -169,6 +169,9 @@ class LedgerControl(JobActions):
     def moves(self, job_id: str) -> JobMoves:
         return self._ledger.read(lambda tx: job_course.moves(tx, job_id))
 
+    def num_resizes(self, job_id: str) -> int:
+        return self._ledger.read(lambda tx: job_course.num_resizes(tx, job_id))
+
     def kept_steps(self, job_id: str) -> dict[int, int]:
         """Of each lineage before the present one, the last step that the job's state goes back to."""
         return self._ledger.read(lambda tx: job_course.kept_steps(tx, job_id))

@@ -23,12 +23,12 @@ class JobPageShown(Shown):
 
 def job_page(control: LedgerControl, settings: Settings, job_id: str) -> JobPageShown:
     """Raises `NotFound`."""
-    job, segments, moves = control.job(job_id), control.segments(job_id), control.moves(job_id)
-    now, actions = control.now(), control.audit_records([job_id], limit=MOST_ACTIONS)
-    shown = job_shown(job, segments, None, settings, now, tuple(map(action_shown, actions)))
+    job, now = control.job(job_id), control.now()
+    actions = tuple(map(action_shown, control.audit_records([job_id], limit=MOST_ACTIONS)))
+    shown = job_shown(job, [control.segment(job.segment_id)], None, settings, now, actions)
     return JobPageShown(
         now=now,
-        job=shown.model_copy(update={"num_resizes": moves.num_resizes}),
+        job=shown.model_copy(update={"num_resizes": control.num_resizes(job_id)}),
         metric=job.facts.metric,
         metric_mode=job.facts.metric_mode,
         kept_steps=control.kept_steps(job_id),

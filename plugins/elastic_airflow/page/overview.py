@@ -208,7 +208,7 @@ def job_shown(
     job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None, settings: Settings, now: float,
     actions: tuple[ActionShown, ...] = (),
 ) -> JobShown:  # fmt: skip
-    """`view`: of the last decision's snapshot; without it `segments` are all that the job has had."""
+    """`view`: of the last decision's snapshot; without it the job's open segment is among `segments`."""
     spec, held = job.spec_in_force, job.allocation
     limits = spec.limits()
     deadline = spec.deadline.timestamp() if spec.deadline else None

@@ -17,7 +17,7 @@ const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
 let view = null;
 
 function begin(jobId) {
-  view = { jobId, page: null, parts: {}, seen: {}, key: null, partsAt: -Infinity, metric: null, errors: {} };
+  view = { jobId, page: null, parts: {}, seen: {}, key: null, partsAt: -Infinity, asking: false, metric: null, errors: {} };
   view.steering = new Steering($("steering"), () => {}, again, jobId);
   view.checkpoints = new Checkpoints($("checkpoints"), again);
   $("shown").hidden = true;
@@ -32,8 +32,17 @@ async function refresh() {
     begin(asked("job"));
     list();
   }
-  if (view.jobId === null) return;
+  if (view.jobId === null || view.asking) return;
   const mine = view;
+  mine.asking = true;
+  try {
+    await ask(mine);
+  } finally {
+    mine.asking = false;
+  }
+}
+
+async function ask(mine) {
   try {
     mine.page = await ui(`jobs/${encodeURIComponent(mine.jobId)}/page`);
     mine.errors.page = null;
