@@ -178,5 +178,5 @@ def run_url(settings: Settings, dag_id: str, run_id: str) -> str:
 
 
 def page_url(settings: Settings, job_id: str) -> str:
-    """The job on the platform's page in Airflow's UI."""
-    return f"{settings.airflow_page()}/plugin/elastic?job={quote(job_id)}"
+    """The job's page in Airflow's UI."""
+    return f"{settings.airflow_page()}/plugin/elastic-job?job={quote(job_id)}"

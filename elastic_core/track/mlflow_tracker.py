@@ -263,7 +263,7 @@ class MlflowTracker:
 
     def _links(self, job: JobStatus) -> str:
         """To Airflow's pages, as MLflow's UI shows them. Which run drives the job is known once its task has begun."""
-        page = f"[Who holds which slot]({facts.page_url(self._settings, job.job_id)})"
+        page = f"[The job on its page]({facts.page_url(self._settings, job.job_id)})"
         driver = job.results.get("airflow")
         if driver is None:
             return page

@@ -1,4 +1,4 @@
-"""Buttons beside a task: its segments in Airflow's grid, its run in MLflow, the platform's page."""
+"""Buttons beside a task: its segments in Airflow's grid, its run in MLflow, the job's page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
-from elastic_airflow.names import PAGE_ROUTE, SEGMENT_DAG
+from elastic_airflow.names import JOB_ROUTE, SEGMENT_DAG
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 
@@ -29,7 +29,7 @@ class TrackerLink(JobLink):
 
 
 class PageLink(JobLink):
-    name = "Who holds which slot"
+    name = "The job"
 
 
 LINKS = (SegmentsLink(), TrackerLink(), PageLink())
@@ -40,8 +40,8 @@ def segments_path(job_id: str) -> str:
     return f"/dags/{SEGMENT_DAG}/runs?run_id_pattern={quote(job_id)}"
 
 
-def page_path(job_id: str = "") -> str:
-    return f"/plugin/{PAGE_ROUTE}" + (f"?job={quote(job_id)}" if job_id else "")
+def page_path(job_id: str) -> str:
+    return f"/plugin/{JOB_ROUTE}?job={quote(job_id, safe='')}"
 
 
 def tracker_url(job: JobStatus, settings: Settings) -> str | None:

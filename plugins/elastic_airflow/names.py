@@ -12,6 +12,7 @@ CONN_ID = "elastic_control"  # Airflow connection to the control API
 URL_PREFIX = "/elastic"  # where the API server mounts the platform's app
 PAGE_ROUTE = "elastic"  # the page's place in Airflow's UI: /plugin/elastic
 TABLE_ROUTE = "elastic-jobs"  # that of the table of jobs
+JOB_ROUTE = "elastic-job"  # that of one job: /plugin/elastic-job?job=ID
 WHAT_IF_ROUTE = "elastic-what-if"
 DECISIONS_ROUTE = "elastic-decisions"
 MODELS_ROUTE = "elastic-models"

@@ -11,7 +11,15 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from elastic_airflow.names import DECISIONS_ROUTE, MODELS_ROUTE, PAGE_ROUTE, TABLE_ROUTE, URL_PREFIX, WHAT_IF_ROUTE
+from elastic_airflow.names import (
+    DECISIONS_ROUTE,
+    JOB_ROUTE,
+    MODELS_ROUTE,
+    PAGE_ROUTE,
+    TABLE_ROUTE,
+    URL_PREFIX,
+    WHAT_IF_ROUTE,
+)
 
 
 class ElasticPlugin(AirflowPlugin):
@@ -49,6 +57,13 @@ class ElasticPlugin(AirflowPlugin):
                 "url_route": TABLE_ROUTE,
                 "icon": f"{URL_PREFIX}/page/icon.svg",
                 "nav_top_level": True,
+            },
+            {
+                "name": "Elastic job",
+                "href": f"{URL_PREFIX}/page/job/job.html",
+                "destination": "nav",
+                "url_route": JOB_ROUTE,
+                "icon": f"{URL_PREFIX}/page/icon.svg",
             },
             {
                 "name": "Elastic what-if",

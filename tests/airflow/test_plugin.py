@@ -82,10 +82,11 @@ def test_it_registers_once_from_the_plugins_folder_installed_or_not(installed: b
 def test_the_page_is_in_the_navigation_and_asks_for_nothing_elsewhere() -> None:
     views = ElasticPlugin().external_views
     assert [view["href"] for view in views] == [
-        "/elastic/page/", "/elastic/page/table.html", "/elastic/page/what_if/what_if.html",
-        "/elastic/page/decisions/decisions.html", "/elastic/page/models/models.html",
+        "/elastic/page/", "/elastic/page/table.html", "/elastic/page/job/job.html",
+        "/elastic/page/what_if/what_if.html", "/elastic/page/decisions/decisions.html",
+        "/elastic/page/models/models.html",
     ]  # fmt: skip
-    assert len({view["url_route"] for view in views}) == 5
+    assert len({view["url_route"] for view in views}) == 6
     for view in views:
         assert view["destination"] == "nav"
         assert all(view[key].startswith("/elastic/page/") for key in ("href", "icon"))
@@ -118,7 +119,7 @@ def test_any_exception_at_start_leaves_the_server_up() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/page/", "/page/app.js", "/page/icon.svg", "/page/table.html", "/page/steering.js", "/page/what_if/what_if.js"],
+    ["/page/", "/page/app.js", "/page/icon.svg", "/page/table.html", "/page/steering.js", "/page/job/job.js"],
 )
 def test_the_page_is_for_users_whom_airflow_lets_in(path: str) -> None:
     assert TestClient(mount_app(ready, anybody)).get(path).status_code == 200

@@ -158,7 +158,7 @@ def test_its_links_lead_to_the_jobs_segments_and_to_the_page(job: str) -> None:
     segments, tracker, page = (link.get_link(operator, ti_key=None) for link in operator.operator_extra_links)
     assert segments.endswith("/dags/elastic_segment/runs?run_id_pattern=digits-1")
     assert tracker == "", "there is no run in MLflow yet"
-    assert page.endswith("/plugin/elastic?job=digits-1")
+    assert page.endswith("/plugin/elastic-job?job=digits-1")
 
 
 def test_a_spec_that_is_wrong_is_told_with_every_fault() -> None:

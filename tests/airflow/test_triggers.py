@@ -257,7 +257,7 @@ def test_a_finished_job_ends_its_task_with_its_summary_and_links(job: str, plane
     plane.trainer(order.token).commit(a_commit(order, 1000, finished=True))
     stored = stored_by(JobTrigger(job, SEGMENT))
     assert stored.pop("return_value") == {"job_id": job, "step": 1000, "samples": 10_000}
-    assert stored["_link_PageLink"] == "/plugin/elastic?job=digits-1"
+    assert stored["_link_PageLink"] == "/plugin/elastic-job?job=digits-1"
     assert stored.keys() == {"_link_SegmentsLink", "_link_TrackerLink", "_link_PageLink"}
 
 

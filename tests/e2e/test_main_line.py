@@ -122,7 +122,7 @@ def test_a_boundary_without_a_resize_keeps_the_processes(platform: Platform) -> 
 def test_the_jobs_task_links_to_its_segments_mlflow_and_the_page(platform: Platform) -> None:
     links = platform.airflow.get("/dags/elastic_job/dagRuns/form/taskInstances/train/links").json()["extra_links"]
     assert links["Segments"].endswith("/dags/elastic_segment/runs?run_id_pattern=form")
-    assert links["Who holds which slot"].endswith("/plugin/elastic?job=form")
+    assert links["The job"].endswith("/plugin/elastic-job?job=form")
     assert "/#/experiments/" in links["MLflow"]
 
 

@@ -282,7 +282,7 @@ def test_results_and_notes_are_shown_on_the_job(client):
     assert job.data.tags["elastic.registered"] == "digits v3"
     assert "a corrupt checkpoint was passed over" in job.data.tags.values()
     assert "/dags/mine/runs/a%20b" in job.data.tags["mlflow.note.content"]
-    assert f"/plugin/elastic?job={story.job_id}" in job.data.tags["mlflow.note.content"]
+    assert f"/plugin/elastic-job?job={story.job_id}" in job.data.tags["mlflow.note.content"]
 
 
 def test_steps_done_again_after_a_corrupt_checkpoint_are_not_doubled(client):

@@ -21,6 +21,7 @@ from starlette.types import Scope
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import include_api, json_answer
 from elastic_core.control.rpc.cross_site import refuse_other_sites
+from elastic_core.control.rpc.job_details_api import job_details_router
 from elastic_core.control.rpc.metrics_page import metrics_router
 from elastic_core.control.rpc.questions_api import questions_router
 from elastic_core.control.rpc.whatif import what_if
@@ -61,6 +62,7 @@ def create_app(
     app.include_router(_ui_more_writes(control, user_writes))
     app.include_router(metrics_router(control.meter, metrics_token))
     include_api(app, control, reads=user_reads, writes=user_writes, body=_body)
+    app.include_router(job_details_router(control, user_reads))
     app.include_router(questions_router(control, user_reads, _body))
     return app
 

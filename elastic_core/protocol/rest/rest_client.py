@@ -35,6 +35,7 @@ from elastic_core.protocol.records import (
     SweepStarted,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, DecisionReplayed, JobLog, JobPage, SortBy
+from elastic_core.protocol.rest.job_details import JobMoves, JobReport, ScalingCurve
 from elastic_core.protocol.rest.models import ModelListed, ModelShown
 from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
@@ -117,6 +118,18 @@ class RestClient:
 
     def forecasts(self, job_id: str) -> tuple[Forecast, ...]:
         return self._get(tuple[Forecast, ...], _of_job(job_id, "forecasts"))
+
+    def reports(self, job_id: str, *, most: int = 500) -> tuple[JobReport, ...]:
+        """What its segments measured, evenly spread where there is more; the oldest first. `most`: 5000 at most."""
+        return self._get(tuple[JobReport, ...], _of_job(job_id, "observations"), {"most": most})
+
+    def moves(self, job_id: str) -> JobMoves:
+        """How often it was started again or resized, and the bytes of state that this moved."""
+        return self._get(JobMoves, _of_job(job_id, "moves"))
+
+    def scaling_curve(self, job_id: str) -> ScalingCurve:
+        """Measured and predicted samples a second, by slots of each type."""
+        return self._get(ScalingCurve, _of_job(job_id, "curve"))
 
     def log(self, job_id: str, *, attempt: int | None = None, rank: int = 0, after: int | None = None) -> JobLog:
         """What a rank printed from position `after` on; None: the last of it. `attempt` None: the newest."""

@@ -226,19 +226,21 @@ def _actions(audit: Sequence[AuditRecord]) -> dict[str, tuple[ActionShown, ...]]
     for record in audit:
         shown = by_job.setdefault(record.job_id or "", [])
         if len(shown) < MAX_ACTIONS:
-            shown.append(
-                ActionShown(
-                    at=record.at, actor=record.actor, way=record.way, action=record.action, done=record.done,
-                    detail=record.detail,
-                )
-            )  # fmt: skip
+            shown.append(action_shown(record))
     return {job_id: tuple(actions) for job_id, actions in by_job.items()}
+
+
+def action_shown(record: AuditRecord) -> ActionShown:
+    return ActionShown(
+        at=record.at, actor=record.actor, way=record.way, action=record.action, done=record.done, detail=record.detail
+    )  # fmt: skip
 
 
 def job_shown(
     job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None, settings: Settings, now: float,
     actions: tuple[ActionShown, ...] = (),
 ) -> JobShown:  # fmt: skip
+    """`view`: of the last decision's snapshot; without it the job's open segment is among `segments`."""
     spec, held = job.spec_in_force, job.allocation
     limits = spec.limits()
     deadline = spec.deadline.timestamp() if spec.deadline else None
@@ -258,7 +260,7 @@ def job_shown(
         queue=spec.queue,
         submitted_at=job.submitted_at,
         finished_at=job.finished_at,
-        waiting_since=(view.waiting_since if view and waits else None),
+        waiting_since=_waiting_since(job, segments, view) if waits else None,
         deadline=deadline,
         late=is_late(job, now),
         step=job.step,
@@ -295,6 +297,12 @@ def job_shown(
         submitted_by=job.submitted_by,
         actions=actions,
     )
+
+
+def _waiting_since(job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None) -> float | None:
+    if view is not None:
+        return view.waiting_since
+    return next((s.asked_at or s.created_at for s in segments if s.segment_id == job.segment_id), None)
 
 
 def _exchange(job: JobStatus) -> str:

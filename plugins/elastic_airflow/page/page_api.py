@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
+from elastic_airflow.page.job_page import JobPageShown, job_page
 from elastic_airflow.page.overview import Overview, jobs_to_show, overview
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import answers
@@ -129,6 +130,11 @@ def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
     @router.get("/overview")
     def read_overview(minutes: int = Query(default=15, ge=1, le=MOST_MINUTES)) -> Overview:
         return reader.read(minutes)
+
+    @router.get("/jobs/{job_id}/page")
+    def read_job(job_id: str) -> JobPageShown:
+        """One job as on its card, whenever it ended."""
+        return job_page(control, settings, job_id)
 
     return router
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from elastic_airflow.api_server import control_app
@@ -48,16 +48,34 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path)
 
 
-@pytest.fixture
-def address(shown: LedgerControl, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Of the page, its own routes and the REST API as the API server mounts them. No DAG is paused."""
-    monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", list)
-    ann = Caller(name="ann", way=Way.PAGE, unrestricted=True)
-    inner = control_app(shown, settings, service_secret=CONTROL_SECRET, reads=lambda: None, writes=lambda: ann)
+ANN = Caller(name="ann", way=Way.PAGE, unrestricted=True)
+
+
+def may_not() -> Caller:
+    raise HTTPException(403, "Forbidden")
+
+
+def mounted(shown: LedgerControl, settings: Settings, writes: Callable[[], Caller]) -> FastAPI:
+    """The page, its own routes and the REST API as the API server mounts them."""
+    inner = control_app(shown, settings, service_secret=CONTROL_SECRET, reads=lambda: None, writes=writes)
     inner.include_router(page_router(), prefix="/page")
     app = FastAPI()
     app.mount("/elastic", inner)
-    with served(app) as url:
+    return app
+
+
+@pytest.fixture
+def address(shown: LedgerControl, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of the page. No DAG is paused."""
+    monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", list)
+    with served(mounted(shown, settings, lambda: ANN)) as url:
+        yield f"{url}/elastic/page/"
+
+
+@pytest.fixture
+def viewers_address(shown: LedgerControl, settings: Settings) -> Iterator[str]:
+    """Of the page, for who may look and not act."""
+    with served(mounted(shown, settings, may_not)) as url:
         yield f"{url}/elastic/page/"
 
 

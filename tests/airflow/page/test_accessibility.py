@@ -57,8 +57,15 @@ def what_if(page: Page, address: str) -> None:
     expect(page.get_by_role("heading").first).to_be_visible()
 
 
+def job(page: Page, address: str) -> None:
+    page.goto(f"{address}job/job.html?job=job-000")
+    expect(page.locator("#segments table")).to_be_visible()
+    page.get_by_role("searchbox").fill("cats")  # jobs to choose from show
+    expect(page.locator("#found li").first).to_be_visible()
+
+
 @pytest.mark.parametrize("jobs", [3, pytest.param(300, marks=pytest.mark.nightly)], ids=["few", "many"])
-@pytest.mark.parametrize("opened", [overview, table, decisions, what_if], ids=lambda page: page.__name__)
+@pytest.mark.parametrize("opened", [overview, table, job, decisions, what_if], ids=lambda page: page.__name__)
 def test_axe_finds_nothing_serious(
     page: Page, address: str, shown: LedgerControl, opened: Callable[[Page, str], None], jobs: int
 ) -> None:

@@ -36,6 +36,14 @@ export function measure(value) {
   return Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(2) : String(+value.toPrecision(4));
 }
 
+// As `elastic_core.text.size_text`.
+export function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let value = bytes, unit = 0;
+  for (; value >= 1024 && unit < units.length - 1; unit += 1) value /= 1024;
+  return `${value.toFixed(unit ? 1 : 0)} ${units[unit]}`;
+}
+
 export function clock(at, seconds) {
   const options = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
   if (seconds) options.second = "2-digit";

@@ -5,7 +5,7 @@ import { hindsight, timeLeft, workLeft } from "./forecasts.js";
 import { ASKED } from "./attention.js";
 import { chooser } from "./choosing.js";
 import { logOf } from "./log.js";
-import { base, link } from "./shell.js";
+import { asked, base, jobPage, link } from "./shell.js";
 
 const MOST_ASIDE = 3; // nodes of which the summary says why
 const MINOR = new Set(["Code", "Exchange", "Layout", "Placement", "Reads", "Resizes", "Segment", "Stages", "State came"]); // not shown in a crowd
@@ -41,12 +41,14 @@ export function drawEnded(root, jobs, now, colour) {
   root.replaceChildren(...jobs.map((job) => card(job, now, colour)));
 }
 
-function card(job, now, colour) {
+// `alone`: on the page of this job, where its name is the page's, and a log that tells why it failed is open.
+export function card(job, now, colour, alone = false) {
   const article = el("article", { class: `card job ${job.state}`, id: `job-${job.job_id}` });
   const dot = el("span", { class: "dot", "aria-hidden": "true" });
   dot.style.background = colour(job.job_id);
-  const title = el("h3", {}, ...(job.state === "active" ? [chooser(job)] : []), dot, job.name, el("span", { class: "id" }, job.job_id));
-  const log = logOf(job);
+  const name = alone ? null : link(el("a", { class: "name" }, job.name), jobPage(job.job_id));
+  const title = el("h3", {}, ...(job.state === "active" && !alone ? [chooser(job)] : []), dot, name, el("span", { class: "id" }, job.job_id));
+  const log = logOf(job, asked("log") === job.job_id || (alone && job.state === "failed"));
   article.append(el("div", { class: "top" }, title, chip(job, now), links(job, log.button)), bar(job, colour), facts(job, now));
   if (job.error) article.append(el("p", { class: "error" }, job.error));
   if (job.reason) article.append(el("p", { class: "reason" }, job.reason));

@@ -1,14 +1,15 @@
 // What a job prints, live, for one rank of one attempt. Cards are drawn anew every two seconds; an open log is kept.
 
 import { count, el, plural } from "./format.js";
-import { asked } from "./shell.js";
+import { base } from "./shell.js";
 
 const PERIOD = 1000, BEHIND = 50, MOST_CHARACTERS = 2 ** 20; // that are kept in the page: the last ones
 const opened = new Map(); // by job id
-const closed = new Set(); // by hand, though the address asked for it
+const closed = new Set(); // by hand, though it was wanted
 
-export function logOf(job) {
-  if (asked("log") === job.job_id && !opened.has(job.job_id) && !closed.has(job.job_id)) open(job.job_id);
+// `wanted`: open it, unless somebody has closed it.
+export function logOf(job, wanted) {
+  if (wanted && !opened.has(job.job_id) && !closed.has(job.job_id)) open(job.job_id);
   const view = opened.get(job.job_id);
   const button = el("button", { type: "button", "aria-expanded": Boolean(view) }, view ? "Hide log" : "Log");
   button.addEventListener("click", () => {
@@ -68,7 +69,7 @@ async function ask(view) {
   else if (view.shown && view.end !== null) query.set("attempt", view.shown.attempt);
   if (view.end !== null) query.set("after", view.end);
   try {
-    const answer = await fetch(`../ui/jobs/${encodeURIComponent(view.jobId)}/log?${query}`, { credentials: "same-origin" });
+    const answer = await fetch(`${base}/elastic/ui/jobs/${encodeURIComponent(view.jobId)}/log?${query}`, { credentials: "same-origin" });
     const log = await answer.json();
     if (!answer.ok) throw new Error(log.message ?? `The control API answered ${answer.status}.`);
     show(view, log);

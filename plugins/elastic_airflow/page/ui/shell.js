@@ -22,6 +22,11 @@ export function asked(name) {
   return new URLSearchParams((framed ? window.parent : window).location.search).get(name);
 }
 
+export function jobPage(jobId, log = false) {
+  const query = new URLSearchParams(log ? { job: jobId, log: jobId } : { job: jobId });
+  return `${base}/plugin/elastic-job?${query}`;
+}
+
 // Why an answer to a question about jobs is none, or one to something that was to be done (`acts`).
 export async function problem(answer, acts = false) {
   if (answer.status === 401) return "You are not logged in any more: reload Airflow's page.";
@@ -32,9 +37,14 @@ export async function problem(answer, acts = false) {
 }
 
 // What the REST API answers. Throws its words where that is no answer.
-export async function api(path, options = {}) {
-  const answer = await fetch(`${base}/elastic/api/v1/${path}`, { credentials: "same-origin", ...options });
-  if (!answer.ok) throw new Error(await problem(answer, options.method === "POST"));
+export const api = (path, options = {}) => answered(`${base}/elastic/api/v1/${path}`, options);
+
+// The same of the pages' own routes.
+export const ui = (path) => answered(`${base}/elastic/ui/${path}`);
+
+async function answered(address, options = {}) {
+  const answer = await fetch(address, { credentials: "same-origin", ...options });
+  if (!answer.ok) throw Object.assign(new Error(await problem(answer, options.method === "POST")), { status: answer.status });
   return answer.json();
 }
 

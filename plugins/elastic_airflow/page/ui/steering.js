@@ -1,6 +1,7 @@
 // What is done to the chosen jobs: the REST API's own routes, one request a job, and what became of each.
 
 import { el, plural } from "./format.js";
+import { base } from "./shell.js";
 
 const AT_ONCE = 4;
 const reason = { reason: "on the page" };
@@ -13,6 +14,8 @@ const ACTIONS = [
   { name: "Cancel", done: "cancelled", ask: (id) => ["POST", `${id}/cancel`, reason], sure: (jobs) => `Cancel ${jobs}, without a last commit?`, danger: true },
 ];
 
+const REVIVE = { name: "Revive", done: "revived", ask: (id) => ["POST", `${id}/revive`, {}] };
+
 // What may be set, in place of the spec's: the field of a request, and what is said of a job that has it.
 const FIELDS = {
   priority: { label: "Priority", said: (value) => `priority ${value}` },
@@ -22,9 +25,17 @@ const FIELDS = {
 
 export class Steering {
   // `redraw`: the rows, as they are known; `refresh`: asks for them anew.
-  constructor(root, redraw, refresh) {
-    Object.assign(this, { root, redraw, refresh, chosen: new Set(), values: {}, said: "" });
+  // `only`: the one job that there is to choose, which stays chosen.
+  constructor(root, redraw, refresh, only = null) {
+    Object.assign(this, { root, redraw, refresh, only, over: false, chosen: new Set(only === null ? [] : [only]), values: {}, said: "" });
     this.draw();
+  }
+
+  // Whether that one has ended without being done: it can be revived, and nothing else.
+  ended(over) {
+    if (over === this.over) return;
+    this.over = over;
+    if (!this.busy) this.draw(this.said);
   }
 
   // Only what is shown can be chosen: jobs that are filtered away are chosen no longer.
@@ -41,10 +52,11 @@ export class Steering {
 
   draw(said = "") {
     Object.assign(this, { busy: false, said });
-    const buttons = ACTIONS.map((action) => this.button(action.name, () => this.begin(action), action.danger));
+    const buttons = (this.over ? [REVIVE] : ACTIONS).map((action) => this.button(action.name, () => this.begin(action), action.danger));
     const inputs = Object.entries(FIELDS).map(([field, { label, min }]) => this.input(field, label, min));
-    const set = this.button("Set", () => this.set());
-    this.root.replaceChildren(el("span", {}, `${plural(this.chosen.size, "job")} chosen`), ...buttons, ...inputs, set, el("span", { role: "status" }, said));
+    const setting = this.over ? [] : [...inputs, this.button("Set", () => this.set())];
+    const number = this.only === null ? el("span", {}, `${plural(this.chosen.size, "job")} chosen`) : "";
+    this.root.replaceChildren(...[number, ...buttons, ...setting, el("span", { role: "status" }, said)].filter(Boolean));
   }
 
   input(field, label, min) {
@@ -86,7 +98,7 @@ export class Steering {
     const no = el("button", { type: "button" }, "No");
     yes.addEventListener("click", () => this.carryOut(action, ids));
     no.addEventListener("click", () => this.draw());
-    this.root.replaceChildren(el("span", { role: "status" }, action.sure(plural(ids.length, "job"))), yes, no);
+    this.root.replaceChildren(el("span", { role: "status" }, action.sure(this.only === null ? plural(ids.length, "job") : "this job")), yes, no);
     no.focus();
     return null;
   }
@@ -100,13 +112,14 @@ export class Steering {
         const id = waiting.shift();
         const problem = await ask(...action.ask(encodeURIComponent(id)));
         if (problem) refused.push(`${id}: ${problem}`);
-        else this.chosen.delete(id);
+        else if (this.only === null) this.chosen.delete(id);
       }
     };
     await Promise.all(Array.from({ length: AT_ONCE }, worker));
     const done = ids.length - refused.length;
     const words = done ? [`${plural(done, "job")} ${action.done}.`] : [];
-    if (refused.length) words.push(`${refused.length} not: ${refused[0]}${refused.length > 1 ? " …" : ""}`);
+    if (refused.length && this.only !== null) words.push(`Not done: ${refused[0]}`);
+    else if (refused.length) words.push(`${refused.length} not: ${refused[0]}${refused.length > 1 ? " …" : ""}`);
     this.redraw();
     this.draw(words.join(" "));
     this.refresh();
@@ -116,7 +129,7 @@ export class Steering {
 // Why not, or null.
 async function ask(method, path, body) {
   try {
-    const answer = await fetch(`../api/v1/jobs/${path}`, {
+    const answer = await fetch(`${base}/elastic/api/v1/jobs/${path}`, {
       method, credentials: "same-origin", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
     });
     if (answer.ok) return null;

@@ -1,7 +1,8 @@
 // All jobs, a page at a time: the server searches, filters and sorts. Asked for anew every few seconds while somebody looks.
 
+import { stateChip } from "./allocations.js";
 import { clock, count, duration, el, measure } from "./format.js";
-import { api, base, followTheme, link } from "./shell.js";
+import { api, base, followTheme, jobPage, link } from "./shell.js";
 import { Steering } from "./steering.js";
 
 const PERIOD = 5000, TYPING = 250;
@@ -102,7 +103,7 @@ function row(job) {
   const now = Date.now() / 1000, took = (job.finished_at ?? now) - job.submitted_at;
   const cells = [
     el("td", { title: job.job_id }, job.spec.name, el("span", { class: "id" }, job.job_id)),
-    el("td", {}, chip(job)),
+    el("td", {}, stateChip(job)),
     el("td", { title: job.spec.queue }, job.spec.queue),
     el("td", { title: job.submitted_by }, job.submitted_by ?? "-"),
     el("td", { class: "number" }, String(job.changes.priority ?? job.spec.priority)),
@@ -111,7 +112,7 @@ function row(job) {
     el("td", { class: "number", title: finish(job) }, job.state === "active" ? (job.seconds_left === null ? "-" : duration(job.seconds_left)) : `took ${duration(took)}`, below(between(job))),
     el("td", { class: "number", title: job.expected_cost === null ? null : `expected in all: ${measure(job.expected_cost)}` }, job.spent ? measure(job.spent) : "-", below(job.expected_cost && `of ${measure(job.expected_cost)}`)),
     el("td", { class: "number", title: new Date(job.submitted_at * 1000).toLocaleString() }, `${duration(now - job.submitted_at)} ago`),
-    el("td", {}, place("Card", `${base}/plugin/elastic?job=${encodeURIComponent(job.job_id)}`), " ", place("Log", `${base}/plugin/elastic?job=${encodeURIComponent(job.job_id)}&log=${encodeURIComponent(job.job_id)}`)),
+    el("td", {}, place("Page", jobPage(job.job_id)), " ", place("Log", jobPage(job.job_id, true))),
   ];
   return el("tr", { "data-id": job.job_id }, el("td", {}, box), ...cells);
 }
@@ -119,13 +120,6 @@ function row(job) {
 function why(job) {
   const text = job.state === "active" ? job.target_reason : (job.error ?? "");
   return el("tr", { class: "why" }, el("td"), el("td", { colspan: COLUMNS.length + 1, title: text, class: job.state === "failed" ? "error" : null }, text || " "));
-}
-
-function chip(job) {
-  const states = { running: ["running", "training"], granted: ["starting", "starting"] };
-  let [kind, text] = job.state === "active" ? (states[job.segment_state] ?? ["waiting", "waiting"]) : [job.state, job.state];
-  if (job.paused && kind === "waiting") text = "paused";
-  return el("span", { class: `chip ${kind}` }, text);
 }
 
 function progress(job) {

@@ -1,7 +1,8 @@
 // What was decided, from what, and whether it would be decided so again. A decision that is shown stays while newer ones come.
 
+import { counts, layout, ofSlots } from "../allocations.js";
 import { clock, count, duration, el, measure, plural } from "../format.js";
-import { api, asked, base, followTheme, link } from "../shell.js";
+import { api, asked, base, followTheme, jobPage, link } from "../shell.js";
 import { waiting } from "../waiting.js";
 
 const PERIOD = 5000, PAGE = 30;
@@ -100,7 +101,7 @@ function targets(snapshot, plan) {
     const target = plan.targets[job.job_id], held = counts(ofSlots(job.allocation?.slots ?? []));
     const gets = target ? counts(target.counts) : "-", moved = gets !== held ? "changed" : null;
     const work = job.total_samples === null ? `${count(job.done_samples)} of ?` : `${count(job.done_samples)} of ${count(job.total_samples)}`;
-    const cells = [job.job_id, String(job.priority), work, held, el("span", { class: moved }, gets), target?.global_batch || "-", target && gets !== "none" ? layout(target.layout) : "-", target && gets !== "none" ? target.comm : "-"];
+    const cells = [link(el("a", {}, job.job_id), jobPage(job.job_id)), String(job.priority), work, held, el("span", { class: moved }, gets), target?.global_batch || "-", target && gets !== "none" ? layout(target.layout) : "-", target && gets !== "none" ? target.comm : "-"];
     return [
       el("tr", { "data-id": job.job_id }, ...cells.map((cell, i) => el("td", { class: i === 1 ? "number" : null }, typeof cell === "number" ? count(cell) : cell))),
       el("tr", { class: "why" }, el("td", { colspan: heads.length }, target?.reason || " ")),
@@ -108,19 +109,6 @@ function targets(snapshot, plan) {
   });
   const head = el("tr", {}, ...heads.map((name, i) => el("th", { scope: "col", class: i === 1 ? "number" : null }, name)));
   return el("table", { "aria-label": "What the policy saw of each job, and what it gave it" }, el("thead", {}, head), el("tbody", {}, ...rows));
-}
-
-function ofSlots(slots) {
-  const found = {};
-  for (const slot of slots) found[slot.type] = (found[slot.type] ?? 0) + 1;
-  return found;
-}
-
-const counts = (byType) => Object.entries(byType).filter(([, n]) => n).sort().map(([type, n]) => `${n} ${type}`).join(", ") || "none";
-
-function layout({ sharded, servers, ...sizes }) {
-  const axes = Object.entries(sizes).filter(([, n]) => n > 1).map(([name, n]) => `${name} ${n}`);
-  return [...axes, sharded ? "sharded" : "", servers ? plural(servers, "server") : ""].filter(Boolean).join(", ") || "one replica";
 }
 
 async function again(decision, plan, told, button) {

@@ -1,7 +1,7 @@
 // Registered models: their versions, what each was made of, and which one is the champion; promoted and rolled back here.
 
 import { count, el, measure } from "../format.js";
-import { api, asked, base, followTheme, link } from "../shell.js";
+import { api, asked, base, followTheme, jobPage, link } from "../shell.js";
 
 const PERIOD = 10000;
 const $ = (id) => document.getElementById(id);
@@ -82,7 +82,7 @@ function drawn({ model, versions, registered, roll_back_to: former, page }) {
 }
 
 function row(model, version, said) {
-  const job = version.job_id === null ? "nobody that the ledger knows" : link(el("a", {}, version.job_id), `${base}/plugin/elastic?job=${encodeURIComponent(version.job_id)}`);
+  const job = version.job_id === null ? "nobody that the ledger knows" : link(el("a", {}, version.job_id), jobPage(version.job_id));
   const metrics = Object.entries(version.metrics).map(([name, value]) => `${name} ${measure(value)}`).join(", ") || "-";
   const promote = el("button", { type: "button" }, "Promote");
   promote.disabled = version.version === model.champion;

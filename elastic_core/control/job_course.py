@@ -1,0 +1,92 @@
+"""How one job went: its reports, evenly spread where there are many, and what its starts and resizes moved."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.profiles import pasts
+from elastic_core.domain import Layout, from_json
+from elastic_core.protocol.rest.job_details import JobMoves, JobReport
+from elastic_core.snapshot.past import Past
+
+# The last of each cell of as many reports, or the last one there that came with metrics: they are fewer.
+REPORTS = text("""
+    SELECT * FROM (
+        SELECT DISTINCT ON (cell) o.* FROM (
+            SELECT id, lineage, segment_id, step, samples, at, num_slots, num_nodes, type, global_batch,
+                   samples_per_second, loss, learning_rate, metrics, layout, comm, progress,
+                   (row_number() OVER (ORDER BY id) - 1)
+                       / ((count(*) OVER () + :most - 1) / :most) AS cell
+            FROM observations WHERE job_id = :job
+        ) AS o
+        ORDER BY cell, metrics <> '{}' DESC, id DESC
+    ) AS thinned ORDER BY id
+""")
+
+# The timings of a restore go with the first checkpoint after it, so that each is counted once.
+MOVED = text("""
+    SELECT t.key, sum(CAST(t.value AS float8))
+    FROM checkpoints c CROSS JOIN LATERAL jsonb_each_text(c.timings) AS t (key, value)
+    WHERE c.job_id = :job AND (t.key LIKE 'restore\\_%' OR t.key LIKE 'restored\\_from\\_%\\_bytes')
+    GROUP BY t.key
+""")
+RESTORES = text("SELECT count(*) FROM checkpoints WHERE job_id = :job AND timings ? 'restore_fetch'")
+# Of checkpoints back from the head: how far each lineage before the present one counts.
+HISTORY = text("""
+    WITH RECURSIVE walk AS (
+        SELECT id, previous_id, lineage, step FROM checkpoints WHERE id = :head
+        UNION ALL
+        SELECT older.id, older.previous_id, older.lineage, older.step
+        FROM checkpoints older JOIN walk ON older.id = walk.previous_id
+    )
+    SELECT lineage, max(step) FROM walk WHERE lineage < :lineage GROUP BY lineage
+""")
+_FROM, _BYTES = "restored_from_", "_bytes"
+
+
+def reports(tx: Tx, job_id: str, most: int) -> list[JobReport]:
+    """At most so many, evenly spread, of all lineages, in the order in which they came. Raises `NotFound`."""
+    rows = tx.session.execute(REPORTS, {"job": tx.job(job_id).id, "most": most}).mappings()
+    return [
+        JobReport(
+            **{name: value for name, value in row.items() if name not in ("id", "cell", "layout", "metrics")},
+            layout=None if row["layout"] is None else from_json(Layout, row["layout"]),
+            metrics={name: float(value) for name, value in row["metrics"].items()},
+        )
+        for row in rows
+    ]
+
+
+def moves(tx: Tx, job_id: str) -> JobMoves:
+    """Raises `NotFound`."""
+    job = tx.job(job_id)
+    past = pasts(tx, [job.id]).get(job.id, Past())
+    told = {key: float(value) for key, value in tx.session.execute(MOVED, {"job": job.id})}
+    moved = {
+        key.removeprefix(_FROM).removesuffix(_BYTES): int(value)
+        for key, value in sorted(told.items())
+        if key.startswith(_FROM)
+    }
+    return JobMoves(
+        num_resizes=past.num_resizes,
+        slot_seconds=past.slot_seconds,
+        restores=tx.session.execute(RESTORES, {"job": job.id}).scalar_one(),
+        restore_seconds=sum(value for key, value in told.items() if not key.startswith(_FROM)),
+        moved=moved,
+    )
+
+
+def kept_steps(tx: Tx, job_id: str) -> dict[int, int]:
+    """Of each lineage before the job's present one, the last step that its state goes back to; absent: none. What came
+    after it a rollback left. Raises `NotFound`."""
+    job = tx.job(job_id)
+    if not job.lineage:
+        return {}
+    rows = tx.session.execute(HISTORY, {"head": job.head_id, "lineage": job.lineage})
+    return {lineage: step for lineage, step in rows}
+
+
+def num_resizes(tx: Tx, job_id: str) -> int:
+    """Changes of its slots, and restarts, as decisions count them."""
+    return pasts(tx, [job_id]).get(job_id, Past()).num_resizes

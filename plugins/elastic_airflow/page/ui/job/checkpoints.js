@@ -1,0 +1,103 @@
+// A job's checkpoints, the newest first, and what can be begun from each.
+
+import { layout } from "../allocations.js";
+import { count, el, measure, size } from "../format.js";
+import { api } from "../shell.js";
+import { isKept } from "./course.js";
+
+const SHOWN = 20;
+const RIGHT = new Set([0, 1, 3, 8]); // columns that end at the right
+// What a checkpoint is good for: a button each. `sure`: what is asked first; `done`: what is said of the answer.
+const ACTIONS = [
+  {
+    name: "Roll back", sure: (one) => `Go on from step ${count(one.step)} again, and leave what came after it?`,
+    path: (one) => `jobs/${encodeURIComponent(one.job_id)}/rollback`, body: (one) => ({ checkpoint_id: one.checkpoint_id }),
+    usable: (one) => !one.bad, done: (one) => `It goes on from step ${count(one.step)}.`,
+  },
+];
+
+export class Checkpoints {
+  // `refresh`: asks for everything anew.
+  constructor(root, refresh) {
+    Object.assign(this, { root, refresh, busy: false, all: false, said: "" });
+  }
+
+  draw(checkpoints, page) {
+    Object.assign(this, { checkpoints, page });
+    if (!this.busy) this.drawn();
+  }
+
+  drawn() {
+    const newest = [...this.checkpoints].reverse(), shown = this.all ? newest : newest.slice(0, SHOWN);
+    if (!newest.length) {
+      this.root.replaceChildren(el("p", { class: "empty" }, "It has committed none yet, or none is kept any more."));
+      return;
+    }
+    const heads = ["Step", "Samples", "Metrics", "Size", "Layout", "Committed", "By", "Marks", "What to do"];
+    const rows = shown.map((one) => this.row(one));
+    const head = heads.map((name, i) => el("th", { scope: "col", class: RIGHT.has(i) ? "number" : null }, name));
+    const table = el("table", { "aria-label": "Checkpoints, newest first" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+    this.area = el("div", { class: "said" }, el("span", { role: "status" }, this.said));
+    this.area.hidden = !this.said;
+    this.root.replaceChildren(this.area, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checkpoints" }, table));
+    if (newest.length > SHOWN) this.root.append(this.more(newest.length));
+  }
+
+  more(number) {
+    const button = el("button", { type: "button", class: "more" }, this.all ? `The newest ${SHOWN} only` : `All ${count(number)}`);
+    button.addEventListener("click", () => {
+      this.all = !this.all;
+      this.drawn();
+    });
+    return button;
+  }
+
+  row(one) {
+    const { metric, versions } = this.page;
+    const named = Object.entries(one.metrics).sort(([a], [b]) => (b === metric) - (a === metric) || a.localeCompare(b));
+    const metrics = named.slice(0, 3).map(([name, value]) => `${name} ${measure(Number(value))}`).join(", ") + (named.length > 3 ? " …" : "");
+    const tags = [
+      one.bad ? el("span", { class: "tag bad", title: "found corrupt on reading; never restored from again" }, "corrupt") : null,
+      isKept(one, this.page) ? null : el("span", { class: "tag", title: "a rollback left it" }, "left"),
+      ...(versions[one.uri] ?? []).map((version) => el("span", { class: "tag now", title: "registered" }, version)),
+    ];
+    const buttons = ACTIONS.map((action) => {
+      const button = el("button", { type: "button", "aria-label": `${action.name}: step ${one.step}` }, action.name);
+      button.disabled = !action.usable(one);
+      button.addEventListener("click", () => this.sure(action, one));
+      return button;
+    });
+    const cells = [
+      count(one.step), count(one.samples), metrics || "-", size(one.size_bytes), layout(one.layout), new Date(one.committed_at * 1000).toLocaleString(),
+      `segment ${Number(one.segment_id.split("_").at(-1)) + 1}${one.final ? ", its last" : ""}`, el("span", {}, ...tags), el("span", { class: "buttons" }, ...buttons),
+    ];
+    return el("tr", { "data-checkpoint": one.checkpoint_id }, ...cells.map((cell, i) => el("td", { class: RIGHT.has(i) ? "number" : null }, cell)));
+  }
+
+  // In the page itself: Airflow's frame allows no dialogs.
+  sure(action, one) {
+    this.busy = true;
+    const yes = el("button", { type: "button", class: "danger" }, `Yes, ${action.name.toLowerCase()}`), no = el("button", { type: "button" }, "No");
+    yes.addEventListener("click", () => this.carryOut(action, one));
+    no.addEventListener("click", () => this.again(""));
+    this.area.hidden = false;
+    this.area.replaceChildren(el("span", { role: "status" }, action.sure(one)), yes, no);
+    no.focus();
+  }
+
+  async carryOut(action, one) {
+    this.area.replaceChildren(el("span", { role: "status" }, `${action.name} …`));
+    try {
+      const answer = await api(action.path(one), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(action.body(one)) });
+      this.again(action.done(one, answer));
+    } catch (error) {
+      this.again(`Not done: ${error.message}`);
+    }
+    this.refresh();
+  }
+
+  again(said) {
+    Object.assign(this, { said, busy: false });
+    this.drawn();
+  }
+}
