@@ -112,9 +112,9 @@ def expand(group: str, sweep: Sweep) -> list[Member]:
         except UserError as error:
             wrong.append((f"{member_id(group, index)} ({words_of(values)})", error))
     if wrong:
-        which, error = wrong[0]
+        which, first = wrong[0]
         count = f"{len(wrong)} of {plural(len(choices), 'member')} of the sweep {'is' if len(wrong) == 1 else 'are'}"
-        raise UserError(f"{count} wrong, so that none is started. The first is {which}: {error}")
+        raise UserError(f"{count} wrong, so that none is started. The first is {which}: {first}") from first
     return members
 
 
