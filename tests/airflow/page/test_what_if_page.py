@@ -75,6 +75,7 @@ def test_what_is_wrong_is_said_and_the_last_answer_stays(asked: Page) -> None:
 def test_how_long_it_may_take_is_said_while_one_waits(page: Page, address: str, shown: LedgerControl) -> None:
     """First what the server allows itself, then what it took: for one course, or for two."""
     shown.submit("job-a", a_spec(slots=(4, 4)), FACTS)
+    Life(shown, shown.trainer, "job-a").start()
     held: list[Route] = []
     page.route("**/api/v1/what-if", lambda route: held.append(route))
     page.goto(f"{address}what_if/what_if.html")
