@@ -76,8 +76,9 @@ class AirflowUsers:
         """Whose answer Airflow has on record with the task; of one that was marked, who marked it."""
         asked = select(HITLDetail).join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
         of_task = asked.where(
-            TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == task_id
-        )
+            TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == task_id,
+            HITLDetail.responded_at.is_not(None),
+        )  # fmt: skip
         with create_session() as session:
             answered = session.scalar(of_task.order_by(HITLDetail.responded_at.desc()).limit(1))
             name = answered.responded_by_user_name if answered is not None else None
