@@ -12,8 +12,9 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from elastic_core.control import job_course, sweep_starts
+from elastic_core.control import sweep_starts
 from elastic_core.control.job_actions import JobActions
+from elastic_core.control.job_answers import JobAnswers
 from elastic_core.control.job_list import JobsWanted, page_of
 from elastic_core.control.ledger import finished, forecast_rows, history, reads
 from elastic_core.control.ledger.database import Ledger, Tx
@@ -21,7 +22,7 @@ from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.nodes import nodes_to_decide_on
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
 from elastic_core.control.metrics.meter import Meter
-from elastic_core.control.scheduling import chosen_policy, scaling_curve
+from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, recorded, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, InAThread, at_once
 from elastic_core.control.scheduling.policy_process import PolicyProcess
@@ -47,13 +48,11 @@ from elastic_core.protocol.job_runs import Champions, JobRuns
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
     AuditRecord,
-    CheckpointRecord,
     DecisionListed,
     DecisionRecord,
     Explanation,
     FinishedRun,
     JobFacts,
-    JobGroup,
     JobStatus,
     NodeEvent,
     NodeStatus,
@@ -64,7 +63,6 @@ from elastic_core.protocol.records import (
     SweepStarted,
 )
 from elastic_core.protocol.rest.answers import JobPage
-from elastic_core.protocol.rest.job_details import JobMoves, JobReport, ScalingCurve
 from elastic_core.protocol.tokens import KeyFile, TrainerTokens, read_secret
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, PresentCluster
@@ -74,7 +72,7 @@ from elastic_core.text import plural
 log = get_logger(__name__)
 
 
-class LedgerControl(JobActions):
+class LedgerControl(JobActions, JobAnswers):
     """`ServiceControl` on a ledger's database. Safe to use from many threads; several processes may have one each.
 
     `runs` starts the runs that take care of jobs, `champions` keeps models' champions; without one, what needs it says
@@ -196,39 +194,7 @@ class LedgerControl(JobActions):
     def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
         return self._ledger.read(lambda tx: reads.jobs_that_registered(tx, model, version))
 
-    def reports(self, job_id: str, most: int) -> list[JobReport]:
-        """At most so many of what it reported, evenly spread, the oldest first."""
-        return self._ledger.read(lambda tx: job_course.reports(tx, job_id, most))
-
-    def moves(self, job_id: str) -> JobMoves:
-        return self._ledger.read(lambda tx: job_course.moves(tx, job_id))
-
-    def num_resizes(self, job_id: str) -> int:
-        return self._ledger.read(lambda tx: job_course.num_resizes(tx, job_id))
-
-    def kept_steps(self, job_id: str) -> dict[int, int]:
-        """Of each lineage before the present one, the last step that the job's state goes back to."""
-        return self._ledger.read(lambda tx: job_course.kept_steps(tx, job_id))
-
-    def scaling_curve(self, job_id: str) -> ScalingCurve:
-        """Measured and predicted samples a second, by slots of each type."""
-        known = self._ledger.read(lambda tx: scaling_curve.basis(tx, job_id))
-        return scaling_curve.scaling_curve(known, self.allocator.predictors.model)
-
     # segments
-
-    def segments(self, job_id: str) -> list[SegmentStatus]:
-        return self._ledger.read(lambda tx: reads.segments(tx, job_id))
-
-    def groups_of(self, job_id: str) -> list[JobGroup]:
-        return self._ledger.read(lambda tx: reads.groups_of(tx, job_id))
-
-    def timeline(self, since: float) -> list[SegmentStatus]:
-        """Segments of all jobs that held slots at or after `since`, by the time they were granted."""
-        return self._ledger.read(lambda tx: reads.timeline(tx, since))
-
-    def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
-        return self._ledger.read(lambda tx: reads.checkpoints(tx, job_id))
 
     def acquire(self, segment_id: str) -> SegmentStatus:
         status = self.segment(segment_id)

@@ -21,7 +21,7 @@ from elastic_airflow.tasks.segment_timetable import ByLedger
 from elastic_core.settings import Settings
 from elastic_core.spec.entry_catalogue import find_entries
 from elastic_core.spec.form import form_fields
-from elastic_core.spec.presets import find_presets
+from elastic_core.spec.inputs.presets import find_presets
 
 MOST_RUNS = 10_000  # the ledger decides who may run: what waits must never keep what runs from its turn
 

@@ -8,7 +8,7 @@ import pytest
 
 from elastic_core.errors import UserError
 from elastic_core.spec.form import PRESET, form_fields
-from elastic_core.spec.presets import FOLDER, find_presets
+from elastic_core.spec.inputs.presets import FOLDER, find_presets
 
 
 @pytest.fixture

@@ -1,0 +1,50 @@
+"""How one job went and would go, and who held which slots: answers of `plane.LedgerControl` that change nothing."""
+
+from __future__ import annotations
+
+from elastic_core.control import job_course
+from elastic_core.control.ledger import reads
+from elastic_core.control.ledger.database import Ledger
+from elastic_core.control.scheduling import scaling_curve
+from elastic_core.control.scheduling.allocator import Allocator
+from elastic_core.protocol.records import CheckpointRecord, JobGroup, SegmentStatus
+from elastic_core.protocol.rest.job_details import JobMoves, JobReport, ScalingCurve
+
+
+class JobAnswers:
+    """Whoever inherits it has a ledger and an allocator."""
+
+    _ledger: Ledger
+    allocator: Allocator
+
+    def reports(self, job_id: str, most: int) -> list[JobReport]:
+        """At most so many of what it reported, evenly spread, the oldest first."""
+        return self._ledger.read(lambda tx: job_course.reports(tx, job_id, most))
+
+    def moves(self, job_id: str) -> JobMoves:
+        return self._ledger.read(lambda tx: job_course.moves(tx, job_id))
+
+    def num_resizes(self, job_id: str) -> int:
+        return self._ledger.read(lambda tx: job_course.num_resizes(tx, job_id))
+
+    def kept_steps(self, job_id: str) -> dict[int, int]:
+        """Of each lineage before the present one, the last step that the job's state goes back to."""
+        return self._ledger.read(lambda tx: job_course.kept_steps(tx, job_id))
+
+    def scaling_curve(self, job_id: str) -> ScalingCurve:
+        """Measured and predicted samples a second, by slots of each type."""
+        known = self._ledger.read(lambda tx: scaling_curve.basis(tx, job_id))
+        return scaling_curve.scaling_curve(known, self.allocator.predictors.model)
+
+    def segments(self, job_id: str) -> list[SegmentStatus]:
+        return self._ledger.read(lambda tx: reads.segments(tx, job_id))
+
+    def groups_of(self, job_id: str) -> list[JobGroup]:
+        return self._ledger.read(lambda tx: reads.groups_of(tx, job_id))
+
+    def timeline(self, since: float) -> list[SegmentStatus]:
+        """Segments of all jobs that held slots at or after `since`, by the time they were granted."""
+        return self._ledger.read(lambda tx: reads.timeline(tx, since))
+
+    def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
+        return self._ledger.read(lambda tx: reads.checkpoints(tx, job_id))
