@@ -17,7 +17,7 @@ from elastic_airflow.page.page_files import page_router
 from elastic_core.control.plane import LedgerControl
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.settings import Settings
-from tests.builders import CONTROL_SECRET, FakeClock, a_control
+from tests.builders import CONTROL_SECRET, FakeClock, FakeJobRuns, a_control
 from tests.control.serving import served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def shown(pool_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
     """What the page shows."""
-    with closing(a_control(pool_url, tmp_path, FakeClock())) as plane:
+    with closing(a_control(pool_url, tmp_path, FakeClock(), FakeJobRuns())) as plane:
         yield plane
 
 

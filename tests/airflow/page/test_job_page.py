@@ -132,6 +132,18 @@ def test_a_job_is_rolled_back_to_a_checkpoint_after_a_question(
     expect(page.locator("#checkpoints tbody tr .tag")).to_have_text(["left"] * 5)
 
 
+def test_a_job_is_forked_from_a_checkpoint_after_a_question(
+    page: Page, address: str, shown: LedgerControl, life: Life
+) -> None:
+    opened(page, address)
+    page.get_by_role("button", name="Fork: step 20").click()
+    page.get_by_role("button", name="Yes, fork").click()
+    expect(page.locator("#checkpoints .said")).to_contain_text("goes on from step 20.")
+    (fork,) = (job for job in shown.jobs() if job.job_id != "job-a")
+    assert (fork.step, fork.results["forked_from"]["job_id"], fork.submitted_by) == (20, "job-a", "ann")
+    assert shown.job("job-a").lineage == 0
+
+
 def test_a_job_is_steered_on_its_page_and_revived_when_it_is_over(
     page: Page, address: str, shown: LedgerControl, life: Life
 ) -> None:

@@ -14,6 +14,11 @@ const ACTIONS = [
     path: (one) => `jobs/${encodeURIComponent(one.job_id)}/rollback`, body: (one) => ({ checkpoint_id: one.checkpoint_id }),
     usable: (one) => !one.bad, done: (one) => `It goes on from step ${count(one.step)}.`,
   },
+  {
+    name: "Fork", sure: (one) => `Start another job that goes on from step ${count(one.step)}, with all of its state?`,
+    path: (one) => `checkpoints/${one.checkpoint_id}/fork`, body: () => ({}),
+    usable: (one) => !one.bad, done: (one, answer) => `Job ${answer.job_id} goes on from step ${count(one.step)}.`,
+  },
 ];
 
 export class Checkpoints {
