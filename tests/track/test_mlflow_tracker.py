@@ -190,7 +190,7 @@ def test_a_swept_checkpoint_is_gone_from_the_models_however_often_that_is_told(c
         client.get_logged_model(swept.model_id)
     job = job_run(client, story)
     assert points(client, job) == sorted(story.curve.items()), "the curve stays"
-    story.positions.clear()  # the tracker is set up anew and reads everything again
+    story.acknowledged.clear()  # the tracker is set up anew and reads everything again
     follow(story, client)
     assert [model.params["step"] for model in models(client, story)] == ["20"]
 
