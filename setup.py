@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel carries the files of a project, for `elastic init` (decision 0176)."""
+"""What pyproject.toml cannot say: a wheel carries the files of a project, for `elastic init` (decision 0171)."""
 
 from __future__ import annotations
 
