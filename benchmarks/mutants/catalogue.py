@@ -153,7 +153,7 @@ MUTANTS = (
     # 5. exactly once
     _one(
         "a job is restored from the checkpoint before the last", 5, LINEAGE,
-        "for row in good))", "for row in good[1:]))",
+        "start is not None else good)", "start is not None else good[1:])",
         "tests/control/test_life.py",
     ),
     _one(

@@ -29,6 +29,7 @@ WHOLE: dict[str, Any] = {
     "segment": {"seconds": 60},
     "checkpoints": {"keep_last": 2},
     "deadline": "2030-01-31T18:00:00+01:00",
+    "group": {"id": "night", "name": "digits", "index": 3, "swept": ["batch.max"]},
 }
 # What whole models cut into layouts cannot have besides.
 SERVED: dict[str, Any] = {

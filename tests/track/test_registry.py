@@ -26,12 +26,13 @@ from elastic_core.protocol.process_groups import CODE, PinnedCode
 from elastic_core.protocol.records import DATA_SHA256
 from elastic_core.settings import Settings
 from elastic_core.track.champions.judging import RegisteredVersion, judge
+from elastic_core.track.champions.model_aliases import ChampionMoved, move_champion
 from elastic_core.track.champions.paired_test import PairedTest
+from elastic_core.track.champions.registry_api import open_registry
 from elastic_core.track.model_registry import (
     champion,
     champion_checkpoint,
     choose_checkpoint,
-    promote,
     promote_if_better,
     register_model,
 )
@@ -40,6 +41,11 @@ from examples.digits import Digits, split_digits
 from tests.track.trained_job import TrainedJob
 
 ROOT = Path(__file__).parents[2]
+
+
+def promote(settings: Settings, name: str, version: str) -> ChampionMoved:
+    with open_registry(settings) as registry:
+        return move_champion(registry, name, version)
 
 
 @pytest.fixture

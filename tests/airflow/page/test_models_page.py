@@ -94,7 +94,7 @@ def test_a_version_is_promoted_and_the_one_before_is_rolled_back_to(
 ) -> None:
     registry.set_registered_model_alias(model, "challenger", "3")
     opened.get_by_role("button", name="Promote version 3").click()
-    opened.get_by_role("button", name="No").click()
+    opened.get_by_role("button", name="No", exact=True).click()
     assert champion(registry, model) == "2", "asked first"
     opened.get_by_role("button", name="Promote version 3").click()
     opened.get_by_role("button", name="Yes, promote").click()
