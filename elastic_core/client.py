@@ -25,7 +25,7 @@ from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.spec.inputs.sweeps import expand, member_id, new_group_id, parse_sweep
 from elastic_core.spec.job_forks import fork_id
 from elastic_core.spec.parts.job_group import MOST_MEMBERS
-from elastic_core.text import plural
+from elastic_core.text import plural, stamped
 
 PATIENCE_SECONDS = 5.0  # of one call while the API is away: a person waits
 WAIT_SECONDS = 300.0  # a data set may be built before the job is accepted
@@ -65,7 +65,7 @@ def submit(
     Raises `UserError` for a request that is refused, by the platform or by the task's own code.
     """
     parsed = spec if isinstance(spec, JobSpec) else parse_job_spec(spec)
-    name = job_id or f"{parsed.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    name = job_id or stamped(parsed.name)
     with _given(control) as client:
         submission = client.start_job(name, parsed, warm_start)
         until = time.monotonic() + wait_seconds
@@ -171,14 +171,17 @@ def submissions_of(control: HttpControl, group: str) -> Iterator[Submission]:
             return
 
 
-def _cancel_active(control: HttpControl, group: str, reason: str) -> list[CancelOutcome]:
+def cancel_many(control: HttpControl, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
     """In parts whose answers come within the client's time-out, also on a busy machine."""
-    chosen = [job.job_id for job in control.jobs(active_only=True, group=group)]
     return [
         outcome
-        for start in range(0, len(chosen), CANCELLED_AT_ONCE)
-        for outcome in control.cancel_jobs(chosen[start : start + CANCELLED_AT_ONCE], reason)
+        for start in range(0, len(job_ids), CANCELLED_AT_ONCE)
+        for outcome in control.cancel_jobs(job_ids[start : start + CANCELLED_AT_ONCE], reason)
     ]
+
+
+def _cancel_active(control: HttpControl, group: str, reason: str) -> list[CancelOutcome]:
+    return cancel_many(control, [job.job_id for job in control.jobs(active_only=True, group=group)], reason)
 
 
 def _looked_at(control: HttpControl, started: SweepStarted) -> SweepStarted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
@@ -29,6 +30,11 @@ def span(seconds: float) -> str:
     if minutes < 48 * 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def stamped(name: str, now: datetime | None = None) -> str:
+    """An id for who gives none: a name and the time, to the second (UTC)."""
+    return f"{name}-{now or datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
 def figure_of_time(seconds: float) -> str:

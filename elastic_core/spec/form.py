@@ -15,6 +15,7 @@ from typing import Any
 from elastic_core.errors import UserError
 from elastic_core.spec.entry_catalogue import EntryListed, ParamListed
 from elastic_core.spec.goals import GOALS
+from elastic_core.spec.inputs.dotted import put
 from elastic_core.spec.job import JobSpec, parse_job_spec
 from elastic_core.text import near_miss
 
@@ -133,14 +134,14 @@ def spec_from_form(values: Mapping[str, Any], presets: Mapping[str, Mapping[str,
         return parse_job_spec(values[WHOLE_SPEC])
     spec = _copy(_chosen(values.get(PRESET) or NO_PRESET, presets))
     for path, value in _given(_wanted(values.get(GOAL) or NO_GOAL), ()):
-        _put(spec, path, value)
+        put(spec, path, value)
     filled = [(item.path, values.get(item.name)) for item in known.values() if item.path]
     filled = [(path, value) for path, value in filled if value is not None and value != []]
     if any(path in _AMOUNTS for path, _ in filled):  # the one filled in replaces the preset's, whichever that is
         for _, amount in _AMOUNTS:
             spec.get("work", {}).pop(amount, None)
     for path, value in filled:
-        _put(spec, path, value)
+        put(spec, path, value)
     return parse_job_spec(spec)
 
 
@@ -303,10 +304,3 @@ def _wanted(name: str) -> Mapping[str, Any]:
 
 def _copy(value: Any) -> Any:
     return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
-
-
-def _put(spec: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    *parents, last = path
-    for name in parents:
-        spec = spec.setdefault(name, {})
-    spec[last] = value

@@ -6,12 +6,12 @@ What optimizer state, learning-rate schedule, batch controller and data cursor o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
 from elastic_core.spec.job import JobSpec, parse_job_spec
+from elastic_core.text import stamped
 
 MAY_DIFFER = (
     "name", "work", "batch", "slots", "comm", "segment", "checkpoints", "priority", "queue", "deadline", "prefer",
@@ -40,7 +40,7 @@ def forked_spec(parent: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
 def fork_id(checkpoint_id: int, changes: Mapping[str, Any]) -> str:
     """For a fork whose user gives none: of its own name, or else the checkpoint, and the time."""
     name = changes.get("name")
-    return f"{name if isinstance(name, str) else f'fork-{checkpoint_id}'}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    return stamped(name if isinstance(name, str) else f"fork-{checkpoint_id}")
 
 
 def _merged(known: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,15 +15,10 @@ PRELOADED: Sequence[str] = (
     "airflow.dag_processing.dagbag",
     "airflow.sdk.execution_time.task_runner",
     "elastic_airflow.plugin",
-    "elastic_airflow.platform_dags",
-    "elastic_airflow.tasks.drive_job",
-    "elastic_airflow.tasks.job_tasks",
+    "elastic_airflow.platform_dags",  # and with it all operators, and the form
     "elastic_airflow.retraining.factory",
-    "elastic_airflow.tasks.segment_tasks",
-    "elastic_airflow.tasks.segment_timetable",
     "elastic_core.launch.launchers",  # what follows is imported inside functions, in the task that needs it
     "elastic_core.protocol.http_client",
-    "elastic_core.spec.form",
     "elastic_core.train.process.inspect",
 )
 

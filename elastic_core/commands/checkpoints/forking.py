@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +13,8 @@ from elastic_core.domain import to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.process_groups import fork_of
 from elastic_core.settings import Settings
+from elastic_core.spec.inputs.dotted import put
+from elastic_core.spec.inputs.sweep_texts import value_of
 
 
 def fork(
@@ -50,20 +51,10 @@ def changes_of(given: list[str]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for text in given:
         path, equals, value = text.partition("=")
-        *parents, last = path.split(".")
-        if not equals or not all((*parents, last)):
+        if not equals or not all(path.split(".")):
             raise UserError(f"--set {text!r} is not A.B=VALUE, such as work.epochs=20")
-        part = changes
-        for parent in parents:
-            part = part.setdefault(parent, {})
-            if not isinstance(part, dict):
-                raise UserError(f"--set {text!r}: {parent!r} was given a value of its own before; give one of the two")
-        part[last] = _value(value)
+        try:
+            put(changes, path.split("."), value_of(value, f"--set {path}"))
+        except UserError as error:
+            raise UserError(f"--set {text!r}: {error}") from error
     return changes
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -12,7 +12,8 @@ from elastic_core.domain import JobState, to_json
 from elastic_core.errors import NotFound
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobStatus
-from elastic_core.spec.inputs.sweeps import swept_values, text_of
+from elastic_core.spec.inputs.dotted import text_of
+from elastic_core.spec.inputs.sweeps import swept_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ from elastic_core.spec import parse_job_spec
 from elastic_core.spec.inputs.sweeps import Sweep, new_group_id
 from elastic_core.spec.job_changes import JobChanges
 from elastic_core.spec.job_forks import fork_id
+from elastic_core.text import stamped
 
 PREFIX = "/api/v1"
 Dependency = Callable[..., Any]
@@ -288,7 +289,7 @@ def _new_jobs(control: LedgerControl, writes: Dependency, body: Dependency) -> A
     def submit_job(content: sent, caller: who) -> Response:
         new = parsed(content, NewJob)
         spec = parse_job_spec(new.spec)
-        job_id = new.job_id or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        job_id = new.job_id or stamped(spec.name)
         return json_answer(to_json(control.acting(caller).start_job(job_id, spec, new.warm_start)))
 
     @router.post("/sweeps", openapi_extra=takes(NewSweep))

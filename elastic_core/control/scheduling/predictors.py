@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -34,6 +33,7 @@ from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import JobRow
 from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.scheduling import snapshots
+from elastic_core.control.scheduling.node_sizes import fewest_nodes, sizes_by_type
 from elastic_core.control.scheduling.submissions import submission_of
 from elastic_core.domain import (
     EXACT,
@@ -210,9 +210,9 @@ class Predictors:
         counts = limits.slot_counts if limits.comm == EXACT else tuple(set(limits.slot_counts) & {1})
         places = [
             Place(kind, count, num_nodes, max(job.requested_batch, count))
-            for kind, sizes in sorted(_sizes_by_type(nodes, limits.types).items())
+            for kind, sizes in sizes_by_type(nodes, limits.types).items()
             for count in counts
-            if (num_nodes := _fewest_nodes(sizes, count))
+            if (num_nodes := fewest_nodes(sizes, count))
         ]
         rows = forecasters.steps.seconds([job] * len(places), places)
         return tuple(
@@ -295,20 +295,6 @@ class Predictors:
 
 def _unsubmitted(job: JobDescription, limits: Limits) -> _Undeclared:
     return _Undeclared(description=job, limits=limits, resubmitted=False, losses=(), metrics=())
-
-
-def _sizes_by_type(nodes: Sequence[Node], types: tuple[str, ...]) -> dict[str, list[int]]:
-    """Slots of each present node of a type that is allowed (all where none is named), the largest first."""
-    sizes: dict[str, list[int]] = {}
-    for node in nodes:
-        if node.present and node.num_slots and (not types or node.type in types):
-            sizes.setdefault(node.type, []).append(node.num_slots)
-    return {kind: sorted(each, reverse=True) for kind, each in sizes.items()}
-
-
-def _fewest_nodes(sizes: Sequence[int], count: int) -> int:
-    """0 where they have not so many slots."""
-    return next((number for number, held in enumerate(accumulate(sizes), 1) if held >= count), 0)
 
 
 def _interval(seconds: NDArray[np.float64]) -> Quantiles:

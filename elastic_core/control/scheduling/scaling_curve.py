@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import exp
 
 from sqlalchemy import select
@@ -19,6 +18,7 @@ from elastic_core.control.ledger.nodes import nodes_to_decide_on
 from elastic_core.control.ledger.profiles import placed_speeds, profiles
 from elastic_core.control.ledger.tables import LeaseRow
 from elastic_core.control.ledger.views import spec_in_force
+from elastic_core.control.scheduling.node_sizes import fewest_nodes, sizes_by_type
 from elastic_core.control.scheduling.snapshots import Fit, submission
 from elastic_core.domain import Layout, Limits, Node, PlacedSpeed, ProfilePoint
 from elastic_core.domain.placed import counts_of
@@ -67,26 +67,22 @@ def scaling_curve(known: CurveBasis, fit: Fit) -> ScalingCurve:
             measured=(*(_measured(point, None, known.limits) for point in known.points), *map(_placed, known.placed)),
         )  # fmt: skip
     times = StepTime.of(model, known.limits)
-    types = sorted({node.type for node in known.nodes if node.present} & _allowed(known))
     return ScalingCurve(
         global_batch=known.global_batch,
         source=model.source,
         measured=tuple(_measured(point, times, known.limits) for point in known.points),
-        curves=tuple(TypeCurve(type=kind, speeds=tuple(_speeds(known, times, kind))) for kind in types),
+        curves=tuple(
+            TypeCurve(type=kind, speeds=tuple(_speeds(known, times, kind, sizes)))
+            for kind, sizes in sizes_by_type(known.nodes, known.limits.types).items()
+        ),
     )
 
 
-def _allowed(known: CurveBasis) -> set[str]:
-    return set(known.limits.types) or {node.type for node in known.nodes}
-
-
-def _speeds(known: CurveBasis, times: StepTime, kind: str) -> Iterable[PredictedSpeed]:
-    largest_first = sorted((n.num_slots for n in known.nodes if n.present and n.type == kind), reverse=True)
-    room = list(accumulate(largest_first))  # of so many nodes and one
+def _speeds(known: CurveBasis, times: StepTime, kind: str, sizes: Sequence[int]) -> Iterable[PredictedSpeed]:
     own = {point.num_slots for point in known.points if point.type == kind}
-    for count in _spread([count for count in known.limits.slot_counts if count <= room[-1]], own):
+    for count in _spread([count for count in known.limits.slot_counts if count <= sum(sizes)], own):
         batch = max(known.global_batch, count * known.limits.min_local_batch)
-        nodes = next(number for number, slots in enumerate(room, start=1) if slots >= count)
+        nodes = fewest_nodes(sizes, count)
         layouts = [one for one in known.limits.layouts(count) if not one.servers or times.served is not None]
         if not layouts or batch > max(known.limits.max_batch, known.global_batch):
             continue

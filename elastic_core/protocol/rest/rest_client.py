@@ -41,6 +41,7 @@ from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.spec.inputs.sweeps import new_group_id, parse_sweep
 from elastic_core.spec.job_forks import fork_id
+from elastic_core.text import stamped
 from elastic_core.waiting import growing
 
 T = TypeVar("T")
@@ -152,7 +153,7 @@ class RestClient:
     ) -> Submission:
         """Start a job; without an id, under one made of its name and the time. Asking again with it is safe."""
         parsed = spec if isinstance(spec, JobSpec) else parse_job_spec(spec)
-        name = job_id or f"{parsed.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        name = job_id or stamped(parsed.name)
         body = {"job_id": name, "spec": parsed.model_dump(mode="json"), "warm_start": warm_start}
         return self._send(Submission, "POST", "/jobs", body)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from elastic_core.errors import UserError
+from elastic_core.spec.inputs.value_files import read_values
 
 FOLDER = Path("examples", "specs")  # below the project's folder
 
@@ -22,9 +22,9 @@ def find_presets(project: Path) -> dict[str, Mapping[str, Any]]:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        spec = json.loads(file.read_text())
-    except ValueError as error:
-        raise UserError(f"the preset {file} is not JSON ({error}): mend it, or take it away") from None
+        spec = read_values(file, "preset")
+    except UserError as error:
+        raise UserError(f"{error}. Mend it, or take it away") from None
     if not isinstance(spec, dict):
         raise UserError(f"the preset {file} holds a {type(spec).__name__}: a job spec is a JSON object")
     return spec

@@ -1,4 +1,4 @@
-"""Sweeps as they are written on a command line: `params.learning_rate=0.01,0.03,0.1`."""
+"""Fields and their values as they are written on a command line: `params.learning_rate=0.01,0.03,0.1`."""
 
 from __future__ import annotations
 
@@ -34,23 +34,28 @@ def _list(field: str, text: str) -> list[Any]:
     try:
         whole = json.loads(f"[{text}]")  # values may be lists and objects, with commas of their own
     except ValueError:
-        return [_value(field, part.strip()) for part in text.split(",")]
+        return [_part(field, part.strip()) for part in text.split(",")]
     return list(whole)
 
 
-def _value(field: str, text: str) -> Any:
+def _part(field: str, text: str) -> Any:
+    if not text:
+        raise UserError(f"--sweep {field}: a value is missing beside a comma; an empty text is written as '\"\"'")
+    return value_of(text, f"--sweep {field}")
+
+
+def value_of(text: str, where: str) -> Any:
+    """A value as commands take it: JSON where it is some, else the text itself. `where`: it was given, for errors."""
     try:
         return json.loads(text)
     except ValueError:
         pass
-    if not text:
-        raise UserError(f"--sweep {field}: a value is missing beside a comma; an empty text is written as '\"\"'")
-    if text[0] in '[{"':
-        raise UserError(f"--sweep {field}: {text!r} begins like a list, an object or a text of JSON, and is none")
+    if text[:1] in ("[", "{", '"'):
+        raise UserError(f"{where}: {text!r} begins like a list, an object or a text of JSON, and is none")
     if text.lower() in (*_JSON_WORDS, "none") and text not in _JSON_WORDS:
-        raise UserError(f"--sweep {field}: {text!r} is not a word of JSON, which has true, false and null")
+        raise UserError(f"{where}: {text!r} is not a word of JSON, which has true, false and null")
     try:
         float(text)
     except ValueError:
         return text
-    raise UserError(f"--sweep {field}: {text!r} is not a number as JSON writes it, e.g. 0.5, 10 or 1e-3")
+    raise UserError(f"{where}: {text!r} is not a number as JSON writes it, e.g. 0.5, 10 or 1e-3")

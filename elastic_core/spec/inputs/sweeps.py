@@ -21,10 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from elastic_core.errors import UserError
 from elastic_core.spec import bounds
+from elastic_core.spec.inputs.dotted import put, text_of
 from elastic_core.spec.job import JobSpec, parse_job_spec
 from elastic_core.spec.parts.job_group import GROUP_ID, MOST_MEMBERS
 from elastic_core.spec.problems import NO_KEY, dotted_fields, parse, path_problem, refuse
-from elastic_core.text import near_miss, plural
+from elastic_core.text import near_miss, plural, stamped
 
 Values = Mapping[str, Any]  # of a member, by the dotted field of the spec
 MOST_SWEEP_BYTES = 120 * 1024  # as JSON: what one request may have, and a little for the rest of it
@@ -92,7 +93,7 @@ def member_id(group: str, index: int) -> str:
 def new_group_id(sweep: Sweep, now: datetime) -> str:
     """Of the spec's name and the time, for who gives none."""
     name = sweep.spec.get("name")
-    return f"{name if isinstance(name, str) else 'sweep'}-{now:%Y%m%d-%H%M%S}"
+    return stamped(name if isinstance(name, str) else "sweep", now)
 
 
 def expand(group: str, sweep: Sweep) -> list[Member]:
@@ -121,11 +122,6 @@ def expand(group: str, sweep: Sweep) -> list[Member]:
 def words_of(values: Values) -> str:
     """E.g. "params.learning_rate 0.1, batch.max 256"."""
     return ", ".join(f"{field} {text_of(value)}" for field, value in values.items())
-
-
-def text_of(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def swept_values(spec: JobSpec) -> dict[str, Any]:
@@ -208,24 +204,11 @@ def _member(group: str, index: int, spec: Mapping[str, Any], values: Values) -> 
             "registered_model": made.get("registered_model") or name,
         }
     for field, value in values.items():
-        _put(made, field, deepcopy(value))
+        put(made, field.split("."), deepcopy(value))
     made["group"] = (
         {"id": group, "name": name, "index": index, "swept": list(values)} if isinstance(name, str) else None
     )
     return Member(job_id=member_id(group, index), spec=parse_job_spec(made), values=values)
-
-
-def _put(spec: dict[str, Any], field: str, value: Any) -> None:
-    *parents, last = field.split(".")
-    for depth, name in enumerate(parents):
-        below = spec.get(name)
-        if below is None:
-            below = spec[name] = {}
-        if not isinstance(below, dict):
-            where = ".".join(parents[: depth + 1])
-            raise UserError(f"{field} cannot be set: {where} of the spec is {text_of(below)}, which has no fields")
-        spec = below
-    spec[last] = value
 
 
 def _at(values: Any, field: str) -> Any:

@@ -1,6 +1,6 @@
 // All jobs, a page at a time: the server searches, filters and sorts. Asked for anew every few seconds while somebody looks.
 
-import { stateChip } from "./allocations.js";
+import { layout, stateChip } from "./allocations.js";
 import { clock, count, duration, el, measure } from "./format.js";
 import { api, base, followTheme, jobPage, link } from "./shell.js";
 import { Steering } from "./steering.js";
@@ -143,9 +143,7 @@ function below(text) {
 
 // How the model is cut over its slots, and what its ranks exchange.
 function cut(job) {
-  if (!job.allocation) return null;
-  const { data = 1, tensor = 1, pipeline = 1 } = job.allocation.layout;
-  return `data ${data}, tensor ${tensor}, pipeline ${pipeline}; exchange ${job.allocation.comm}`;
+  return job.allocation && `${layout(job.allocation.layout)}; exchange ${job.allocation.comm}`;
 }
 
 function expected(job) {

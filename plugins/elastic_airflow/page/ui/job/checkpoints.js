@@ -4,8 +4,8 @@ import { layout } from "../allocations.js";
 import { count, el, measure, size } from "../format.js";
 import { api } from "../shell.js";
 import { isKept } from "./course.js";
+import { moreButton, scrolling, SHOWN } from "./tables.js";
 
-const SHOWN = 20;
 const RIGHT = new Set([0, 1, 3, 8]); // columns that end at the right
 // What a checkpoint is good for: a button each. `sure`: what is asked first; `done`: what is said of the answer.
 const ACTIONS = [
@@ -44,17 +44,11 @@ export class Checkpoints {
     const table = el("table", { "aria-label": "Checkpoints, newest first" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
     this.area = el("div", { class: "said" }, el("span", { role: "status" }, this.said));
     this.area.hidden = !this.said;
-    this.root.replaceChildren(this.area, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checkpoints" }, table));
-    if (newest.length > SHOWN) this.root.append(this.more(newest.length));
-  }
-
-  more(number) {
-    const button = el("button", { type: "button", class: "more" }, this.all ? `The newest ${SHOWN} only` : `All ${count(number)}`);
-    button.addEventListener("click", () => {
+    const more = moreButton(newest.length, this.all, () => {
       this.all = !this.all;
       this.drawn();
     });
-    return button;
+    this.root.replaceChildren(this.area, scrolling("Checkpoints", table), more);
   }
 
   row(one) {

@@ -3,6 +3,7 @@
 import { counts, layout } from "../allocations.js";
 import { count, duration, el, measure, plural, size } from "../format.js";
 import { drawChart } from "./chart.js";
+import { scrolling } from "./tables.js";
 
 const LOSS = "loss";
 // As `SOURCES` of `page/overview.py`.
@@ -109,8 +110,9 @@ function figures(curve) {
   const cells = (row) => row.map((cell) => el("td", {}, typeof cell === "number" ? count(cell) : cell));
   const head = el("thead", {}, el("tr", {}, ...heads.map((name) => el("th", { scope: "col" }, name))));
   const body = el("tbody", {}, ...[...points, ...speeds].map((row) => el("tr", {}, ...cells(row))));
-  return el("div", { class: "scroll figures", tabindex: "0", role: "region", "aria-label": "Figures of samples a second" },
-    el("table", { "aria-label": "Samples a second by slots" }, head, body));
+  const shown = scrolling("Figures of samples a second", el("table", { "aria-label": "Samples a second by slots" }, head, body));
+  shown.classList.add("figures");
+  return shown;
 }
 
 export function drawMoves(root, moves) {

@@ -3,8 +3,8 @@
 import { counts, layout, ofSlots } from "../allocations.js";
 import { count, duration, el } from "../format.js";
 import { base, link } from "../shell.js";
+import { moreButton, scrolling, SHOWN } from "./tables.js";
 
-const SHOWN = 20;
 const HEADS = ["Segment", "State", "Slots", "Batch", "Layout", "Exchange", "Steps", "Granted", "Held", "Attempts"];
 const RIGHT = new Set([3, 8, 9]); // columns of numbers
 let all = false;
@@ -12,15 +12,12 @@ let all = false;
 export function drawSegments(root, segments, now) {
   const newest = [...segments].reverse(), shown = all ? newest : newest.slice(0, SHOWN);
   const head = el("tr", {}, ...HEADS.map((name, i) => el("th", { scope: "col", class: RIGHT.has(i) ? "number" : null }, name)));
-  root.replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Segments" },
-    el("table", { "aria-label": "Segments, newest first" }, el("thead", {}, head), el("tbody", {}, ...shown.flatMap((one) => rows(one, now))))));
-  if (newest.length <= SHOWN) return;
-  const more = el("button", { type: "button", class: "more" }, all ? `The newest ${SHOWN} only` : `All ${count(newest.length)}`);
-  more.addEventListener("click", () => {
+  const table = el("table", { "aria-label": "Segments, newest first" }, el("thead", {}, head), el("tbody", {}, ...shown.flatMap((one) => rows(one, now))));
+  const more = moreButton(newest.length, all, () => {
     all = !all;
     drawSegments(root, segments, now);
   });
-  root.append(more);
+  root.replaceChildren(scrolling("Segments", table), more);
 }
 
 function rows(one, now) {
