@@ -245,6 +245,8 @@ class PastJob:
     num_resizes: int
     leases: tuple[PastLease, ...]
     placed_speeds: tuple[PlacedSpeed, ...] = ()
+    declared: bool = True  # its user says how much work it is
+    scale_invariant: bool = False  # unit of its work, as `JobView.scale_invariant`
 
 
 Reports = tuple[tuple[int, float], ...]  # (work done, value), ascending

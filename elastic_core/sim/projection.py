@@ -1,8 +1,9 @@
 """From the state that a pool is in: how its active jobs would fare, as things are and with something changed.
 
-The simulator begins where the jobs stand: their slots, the work they have done, the speeds they have measured. What a
-job is yet to do is what it declares, or the median of what is expected of it; a job that holds slots goes on with them
-until the policy moves it. Nobody submits, nothing fails, no resize costs another time than the job's mean: a forecast,
+The simulator begins where the jobs stand: their slots, the work they have done, the speeds they have measured, and what
+the policy remembers. What a job is yet to do is what it declares, or the median of what is expected of it, of which the
+policy is told no more than in production: the forecast. A job that holds slots goes on with them until the policy moves
+it. Nobody submits, nothing fails, no resize costs another time than the job's mean: a forecast,
 not a promise.
 """
 
@@ -46,6 +47,8 @@ def what_if(control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS
     if len(snapshot.jobs) > MOST_JOBS:
         raise UserError(f"{len(snapshot.jobs)} jobs are active; at most {MOST_JOBS} can be simulated at once")
     as_it_is = course(snapshot, policy, max_seconds)
+    if changed_policy != policy:
+        otherwise = replace(otherwise, policy_state={})  # it would begin without memory, as a change of policy does
     same = (otherwise, changed_policy) == (snapshot, policy)
     changed = as_it_is if same else course(otherwise, changed_policy, max_seconds)
     before, after = _fares(as_it_is), _fares(changed)
@@ -61,8 +64,9 @@ def what_if(control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS
 
 
 def course(snapshot: Snapshot, policy: str, max_seconds: float = SECONDS) -> Result:
-    """The jobs of the snapshot, on its nodes, to their ends under a policy; or as far as that time is enough for."""
-    options = Options(noise=0.0, max_seconds=max_seconds, starving=True)
+    """The jobs of the snapshot, on its nodes, to their ends under the policy whose state the snapshot has; or as far as
+    that time is enough for."""
+    options = Options(noise=0.0, max_seconds=max_seconds, starving=True, policy_state=snapshot.policy_state)
     return simulate(workload_of(snapshot), _present(snapshot), registry.get(policy), options)
 
 
@@ -106,6 +110,9 @@ def _job(view: JobView, *, held: bool) -> SimJob:
         queue=view.queue,
         priority=view.priority,
         deadline=view.deadline,
+        declared=view.total_samples is not None,
+        predictable=view.predictable,
+        work_forecast=view.work_forecast,
         reported_noise=None if view.scale_invariant else view.noise_scale or 0.0,
         learnt=view.throughput,
         measured_before=view.profile,

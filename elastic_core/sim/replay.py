@@ -134,7 +134,8 @@ def _physics(job: PastJob, restart: float) -> Physics:
             job.limits.placed, float(_work(job)), restart, slowness(job.placed_speeds, job.limits.placed)
         )
     model = StepTime.of(job_models(job.profile, job.limits), job.limits)
-    return FittedPhysics(model, job.limits, float(_work(job)), restart)
+    noise = (job.noise_scale or 0.0) if job.scale_invariant else None
+    return FittedPhysics(model, job.limits, float(_work(job)), restart, noise)
 
 
 def slowness(speeds: Sequence[PlacedSpeed], placed: PlacedModel) -> float:
@@ -156,7 +157,8 @@ def _job(job: PastJob, start: float) -> SimJob:
         queue=job.queue,
         priority=job.priority,
         deadline=None if job.deadline is None else job.deadline - start,
-        reported_noise=job.noise_scale,
+        declared=job.declared,
+        reported_noise=None if job.scale_invariant else job.noise_scale or 0.0,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ from elastic_core.domain import (
     Layout,
     Limits,
     Node,
+    Plan,
     ProfilePoint,
     SegmentState,
     Snapshot,
     WorkForecast,
 )
+from elastic_core.policy import registry
+from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.sim.projection import course, work_of, workload_of
 
@@ -114,6 +118,44 @@ def test_the_work_of_a_job_is_declared_or_expected_or_as_long_again(more: dict[s
 def test_of_a_forecast_the_median_counts() -> None:
     forecast = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(1_000.0, 3_000.0, 9_000.0), source="loss curve")
     assert work_of(view("a", total_samples=None, work_forecast=forecast, expected_samples=5.0)) == 3_000.0
+
+
+SOON = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(1_000.0, 3_000.0, 9_000.0), source="loss curve")
+
+
+class Watching(Horizon):
+    """What the default policy is shown, decision by decision."""
+
+    def __init__(self) -> None:
+        self.seen: list[Snapshot] = []
+
+    def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+        self.seen.append(snapshot)
+        return super().decide(snapshot, rng)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot) -> list[Snapshot]:
+    policy = Watching()
+    monkeypatch.setattr(registry, "get", lambda name: policy)
+    assert course(snapshot, "horizon").complete
+    return policy.seen
+
+
+def test_the_policy_is_told_of_the_work_what_it_is_told_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the median after which it ends here: where nobody declares its work, the forecast and the job's class."""
+    undeclared = view("b", at=1.0, total_samples=None, work_forecast=SOON, predictable=0.7)
+    first = shown(monkeypatch, picture(view("a", held=ON_A, predictable=0.9), undeclared))[0]
+    assert [(job.total_samples, job.work_forecast, job.predictable) for job in first.jobs] == [
+        (16_000, None, 0.9), (None, SOON, 0.7),
+    ]  # fmt: skip
+
+
+def test_the_policy_begins_with_what_it_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = shown(monkeypatch, picture(view("a", held=ON_A)))
+    memory = Horizon().decide(before[-1], Random(0)).state
+    assert memory
+    after = shown(monkeypatch, replace(picture(view("a", held=ON_A)), policy_state=memory))
+    assert [before[0].policy_state, after[0].policy_state] == [{}, memory]
 
 
 def test_work_in_scale_invariant_samples_is_done_at_the_rate_of_the_goodput() -> None:

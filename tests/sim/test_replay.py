@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic_core.domain import Allocation, JobState, Layout, Limits, Node, Plan, ProfilePoint, Slot, Snapshot
+from elastic_core.domain import Allocation, JobState, JobView, Layout, Limits, Node, Plan, ProfilePoint, Slot, Snapshot
 from elastic_core.policy import registry
 from elastic_core.policy.horizon import horizon
 from elastic_core.policy.horizon.horizon import Horizon
@@ -106,17 +106,41 @@ def test_the_share_that_rests_on_extrapolation() -> None:
     assert extrapolated(simulate(loaded, POOL, registry.get("fixed")), [known]) == 0.0
 
 
-def test_policies_are_told_the_measured_noise_but_the_work_stays_samples() -> None:
-    seen = []
+def told(*jobs: PastJob) -> list[JobView]:
+    """What a policy is shown of them, decision by decision."""
+    seen: list[JobView] = []
 
     class Spy(type(registry.get("elastic_batch"))):  # type: ignore[misc]
         def decide(self, snapshot: Any, rng: Any) -> Any:
             seen.extend(snapshot.jobs)
             return super().decide(snapshot, rng)
 
-    simulate(ledger_workload([past("a"), past("b", at=50.0)]), POOL, Spy())
+    simulate(ledger_workload(jobs), POOL, Spy())
+    return seen
+
+
+def test_policies_are_told_the_measured_noise_but_the_work_stays_samples() -> None:
+    seen = told(past("a"), past("b", at=50.0))
     assert {view.noise_scale for view in seen if view.profile} == {500.0}
     assert all(view.total_samples == 16_000 and not view.scale_invariant for view in seen)
+
+
+def test_work_in_samples_stays_so_where_no_noise_was_measured() -> None:
+    assert not any(view.scale_invariant for view in told(past("a", noise_scale=None)))
+
+
+def test_work_that_is_progress_is_done_as_fast_as_the_gain_of_its_batch() -> None:
+    """At noise 0 a step at four times the base batch is worth one at the base."""
+    wide = replace(LIMITS, min_batch=64, requested_batch=64, base_batch=16)
+    points = tuple(replace(measured(n, 0.4 / n), global_batch=64, local_batch=64 // n) for n in (1, 2, 4))
+    job = past("a", limits=wide, profile=points, noise_scale=0.0)
+    assert replayed(job) == pytest.approx(250 * 0.2 + 3, rel=0.1)
+    assert replayed(replace(job, scale_invariant=True)) == pytest.approx(1_000 * 0.2 + 3, rel=0.1)
+    assert all(view.scale_invariant for view in told(replace(job, scale_invariant=True)))
+
+
+def test_nobody_is_told_the_work_of_a_job_that_declared_none() -> None:
+    assert {view.total_samples for view in told(past("a", declared=False))} == {None}
 
 
 def test_as_it_ran_is_what_the_ledger_says() -> None:

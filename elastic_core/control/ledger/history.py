@@ -52,6 +52,8 @@ def past_jobs(tx: Tx, limit: int) -> list[PastJob]:
                 num_resizes=own.num_resizes,
                 leases=tuple(leases.get(job.id, ())),
                 placed_speeds=placed.get(job.id, ()),
+                declared=spec.work.end_is_known,
+                scale_invariant=spec.work.scale_invariant,
             )
         )
     return jobs

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, inf
 from random import Random
 from typing import Any
@@ -59,6 +59,7 @@ class Options:
     timeline: bool = True  # record who held what
     starving: bool = False  # jobs that will never get slots are no error: it ends when nothing more can happen
     max_stall_seconds: float = 365 * 86400.0  # no job ends for so long: the policy starves what is left
+    policy_state: Mapping[str, Any] = field(default_factory=dict)  # what the policy remembers as it begins
 
 
 def simulate(
@@ -87,7 +88,7 @@ class _Simulation:
         self.arriving = list(reversed(workload.jobs))
         self.active: dict[str, Running] = {}
         self.ended: list[Running] = []
-        self.state: Mapping[str, Any] = {}
+        self.state = self.options.policy_state
         self.targets: Mapping[str, Target] = {}  # of the plan in force
         self.revoked: set[str] = set()  # segments that the plan has asked to reach a boundary
         self.stopping: set[str] = set()  # jobs that it moves once their segments have made a step

@@ -326,9 +326,10 @@ class Running:
 
     def record(self, *, declared: bool, fit: Fit | None = None) -> JobRecord:
         measured = self._measurements()
+        declared = declared and self.job.declared
         return JobRecord(
             job=self._submission,
-            total_samples=self._visible_work() if declared and self.job.declared else None,
+            total_samples=self._visible_work() if declared else None,
             reported_samples=int(self._done_at_start if self.leases.first_step_is_to_come else self.done),
             segment=self._segment,
             allocation=self.allocation,

@@ -58,6 +58,18 @@ def test_the_history_holds_what_was_run_and_measured(ran: LedgerControl) -> None
     assert [job.job_id for job in ran.history(2)] == ["job-b", "job-c"]
 
 
+def test_the_history_knows_who_declared_work_and_in_which_unit(control: LedgerControl) -> None:
+    works = {
+        "samples": {"samples": 10_000},
+        "undeclared": {"samples": 10_000, "target_loss": 0.1},
+        "progress": {"samples": 10_000, "measure": "progress"},
+    }
+    for job_id, work in works.items():
+        control.submit(job_id, a_spec(work=work), FACTS)
+    found = {job.job_id: (job.declared, job.scale_invariant) for job in control.history(10)}
+    assert found == {"samples": (True, False), "undeclared": (False, False), "progress": (True, True)}
+
+
 def test_a_replay_says_how_it_was_and_how_it_would_have_been(ran: LedgerControl) -> None:
     found = whatif.what_if(ran, "fair_share")
     was, would = found["results"]
