@@ -156,7 +156,8 @@ def test_other_settings_are_refused_while_services_run_and_touch_nothing(home: P
 
 
 def test_a_program_that_does_not_come_up_is_told_with_the_end_of_its_log(home: Path) -> None:
-    stack = stack_of(home, sleeper("broken", "raise SystemExit('no such table: jobs')"))
+    never = "it does not answer"  # however long Python takes to come to its end
+    stack = stack_of(home, sleeper("broken", "raise SystemExit('no such table: jobs')", health=lambda started: never))
     with pytest.raises(InfrastructureError, match="broken is not healthy after 3 s") as caught:
         up(stack, seconds=3.0)
     assert "no such table: jobs" in str(caught.value)
