@@ -8,7 +8,7 @@ A commit whose answer was lost is answered again from what the ledger holds.
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
@@ -83,9 +83,11 @@ def _check_segment_open(segment: SegmentRow, commit: Commit) -> None:
         raise UserError("a commit that finishes the job also ends its segment: set final, too")
 
 
+_OF_URI = select(CheckpointRow).where(CheckpointRow.job_id == bindparam("job"), CheckpointRow.uri == bindparam("uri"))
+
+
 def _existing_checkpoint(tx: Tx, job: JobRow, commit: Commit) -> CheckpointRow | None:
-    query = select(CheckpointRow).where(CheckpointRow.job_id == job.id, CheckpointRow.uri == commit.uri)
-    return tx.session.scalars(query).one_or_none()
+    return tx.session.scalars(_OF_URI, {"job": job.id, "uri": commit.uri}).one_or_none()
 
 
 def _was_committed_before(segment: SegmentRow, existing: CheckpointRow, claims: Claims, commit: Commit) -> bool:
