@@ -19,7 +19,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.orm.util import identity_key
 
 from elastic_core.control.ledger import migrations
-from elastic_core.control.ledger.tables import JobRow, LeaseRow, SchedulingRow, SegmentRow
+from elastic_core.control.ledger.tables import Base, JobRow, LeaseRow, SchedulingRow, SegmentRow
 from elastic_core.crashing import crash_here
 from elastic_core.errors import Conflict, Fenced, InfrastructureError, NotFound
 from elastic_core.protocol.encoding import dumps
@@ -27,7 +27,7 @@ from elastic_core.settings import Settings
 
 T = TypeVar("T")
 V = TypeVar("V")
-R = TypeVar("R")  # a class of `tables`
+R = TypeVar("R", bound=Base)
 Clock = Callable[[], float]
 
 STALE_EPOCH, REGRESS = "EL002", "EL003"  # raised by the ledger's triggers
@@ -89,8 +89,12 @@ class Tx:
         return lease
 
 
-def open_engine(url: str) -> Engine:
-    return create_engine(url, pool_size=5, max_overflow=20, json_serializer=dumps, isolation_level="READ COMMITTED")
+def open_engine(url: str, connect: Callable[[], Any] | None = None) -> Engine:
+    """`connect`: makes connections in the place of the driver."""
+    return create_engine(
+        url, pool_size=5, max_overflow=20, json_serializer=dumps, isolation_level="READ COMMITTED",
+        **({} if connect is None else {"creator": connect}),
+    )  # fmt: skip
 
 
 _LOCKED = select(SchedulingRow).where(SchedulingRow.id == 1).with_for_update()
