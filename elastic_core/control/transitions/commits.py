@@ -63,7 +63,8 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
         end_by_wish(tx, job)
         return _stop_answer(row, segment)
     successor = add_segment(tx, job, follows=segment.id)
-    handover = None if commit.draining else plan_handover(tx, segment, lease, commit.ready)
+    leaves = commit.draining or wish is not None  # paused: whether or not that is decided yet
+    handover = None if leaves else plan_handover(tx, segment, lease, commit.ready)
     stays = handover is not None and set(handover.slots) == set(leases.allocation(lease).slots)
     unasked = stays and segment.revoked_by != "user"  # what a plan asked for, and withdrew in fact, says nothing
     segment.end_reason = "boundary" if unasked else (segment.revoke_reason or "boundary")
