@@ -1,8 +1,9 @@
 """The ledger's invariants, checked from its history: each look is compared with the one before it.
 
 Reads the tables past all of the platform's code, so that code that breaks a promise cannot hide it. Of the nine
-invariants (docs/design/invariants.md) it judges what tables alone show: 1 to 5, and of 7 the shape of active jobs. Who
-else knows something, e.g. which processes are alive, compares it with `Picture`.
+invariants (docs/design/invariants.md) it judges what tables alone show: 1 to 5, and of 7 the shape of active jobs;
+beside them, what is promised to who pauses or stops a job, or sets a node aside. Who else knows something, e.g. which
+processes are alive, compares it with `Picture`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ Row = Mapping[str, Any]
 PREPARE = text("""
 PREPARE elastic_look AS SELECT json_build_object(
     'jobs', (SELECT json_agg(json_build_object('id', id, 'state', state, 'lineage', lineage, 'head', head_id,
-        'total', total_samples, 'seed', (spec ->> 'seed')::int, 'samples', (facts ->> 'dataset_samples')::int)
+        'paused', paused, 'error', error, 'total', total_samples,
+        'seed', (spec ->> 'seed')::int, 'samples', (facts ->> 'dataset_samples')::int)
         ORDER BY id) FROM jobs),
     'segments', (SELECT json_agg(json_build_object('id', id, 'job', job_id, 'index', index, 'state', state, 'epoch',
         epoch, 'end', end_checkpoint_id, 'follows', follows) ORDER BY job_id, index) FROM segments),
@@ -40,6 +42,7 @@ PREPARE elastic_look AS SELECT json_build_object(
         FROM (SELECT epoch, count(*) AS n FROM observations GROUP BY epoch) AS counted),
     'absent', (SELECT json_agg(s.id) FROM slots s JOIN nodes n ON n.name = s.node
         WHERE NOT n.present OR s.index >= n.num_slots),
+    'aside', (SELECT json_object_agg(name, set_aside_at) FROM nodes WHERE set_aside_at IS NOT NULL),
     'version', (SELECT version FROM scheduling), 'decided', (SELECT decided_version FROM scheduling),
     'decisions', (SELECT max(id) FROM decisions)
 )
@@ -59,6 +62,7 @@ class Picture:
     beats: Mapping[int, int]
     observed: Mapping[int, int]
     absent: frozenset[str]
+    aside: Mapping[str, float]  # nodes that are set aside -> since when
     version: int
     decided: int
     last_decision: int
@@ -70,11 +74,11 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    invariant: int
+    invariant: int | None  # None: of a promise beside them
     what: str
 
     def __str__(self) -> str:
-        return f"invariant {self.invariant}: {self.what}"
+        return f"promise: {self.what}" if self.invariant is None else f"invariant {self.invariant}: {self.what}"
 
 
 def look(engine: Engine) -> Picture:
@@ -92,6 +96,7 @@ def look(engine: Engine) -> Picture:
         beats={int(epoch): step for epoch, step in (found["beats"] or {}).items()},
         observed={int(epoch): n for epoch, n in (found["observed"] or {}).items()},
         absent=frozenset(found["absent"] or ()),
+        aside=found["aside"] or {},
         version=found["version"],
         decided=found["decided"],
         last_decision=found["decisions"] or 0,
@@ -111,6 +116,7 @@ class LedgerHistory:
         found = [*_slots(now), *_jobs(now), *self._data(now)]
         if before is not None:
             found += [*_writers(before, now), *_fences(before, now), *_progress(before, now)]
+            found += [*_grants(before, now), *_stops(before, now)]
         return found
 
     def _data(self, now: Picture) -> Iterator[Violation]:
@@ -253,3 +259,34 @@ def _progress(before: Picture, now: Picture) -> Iterator[Violation]:
             continue
         if new is None or new["step"] < old["step"]:
             yield Violation(3, f"the head of {job_id} went back from step {old['step']} to {new and new['step']}")
+
+
+def _grants(before: Picture, now: Picture) -> Iterator[Violation]:
+    """No lease begins, or goes on under another epoch, for a job that is paused, or on a node that is set aside."""
+    for epoch in now.leases.keys() - before.leases.keys():
+        lease = now.leases[epoch]
+        was, job = before.jobs.get(lease["job"], {}), now.jobs[lease["job"]]
+        if job["paused"] is not None and was.get("paused") == job["paused"]:
+            yield Violation(None, f"{job['id']} got epoch {epoch} while it was paused")
+        for node in sorted({slot["node"] for slot in lease["slots"]}):
+            if node in now.aside and before.aside.get(node) == now.aside[node]:
+                yield Violation(None, f"{job['id']} got epoch {epoch} on {node}, which was set aside")
+
+
+def _stops(before: Picture, now: Picture) -> Iterator[Violation]:
+    """A job that is stopped ends with a commit of all that was heard of, unless its processes are gone without one."""
+    for job in now.jobs.values():
+        wished = job["state"] == "cancelled" and job["paused"] is not None and job["paused"].get("ends")
+        if before.jobs.get(job["id"], job)["state"] != "active" or not wished or not job["error"].startswith("stopped"):
+            continue
+        for lease in before.live():
+            segment = now.segments[lease["segment"]]
+            goes_on = lease["job"] == job["id"] and lease["fenced"] is None and segment["epoch"] == lease["epoch"]
+            if not goes_on or before.segments[segment["id"]]["state"] not in OPEN:
+                continue
+            if segment["state"] == "committed":
+                end = now.checkpoints[segment["end"]]
+                if job["head"] != end["id"] or end["step"] < now.beats.get(lease["epoch"], 0):
+                    yield Violation(None, f"{job['id']} was stopped, and not all of {segment['id']} is in its head")
+            elif now.leases[lease["epoch"]]["released"] is None:
+                yield Violation(None, f"{job['id']} was stopped, and epoch {lease['epoch']} was not let commit")

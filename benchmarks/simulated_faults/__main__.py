@@ -37,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 KEPT = OUT / "simulated_faults.jsonl"
 SEEDS, QUICK_SEEDS, QUICK_SECONDS = 1000, 50, 60.0
 WORKERS = 2
+COUNTED = ("faults", "points", "passed", "wishes")  # of an outcome
 FEWEST_CHANGES, FEWEST_FAULTS, FEWEST_JOBS = 100, 5, 3
 
 
@@ -146,7 +147,7 @@ def _known(code: str, *, passed: bool = True) -> dict[int, Outcome]:
     for line in KEPT.read_text().splitlines() if KEPT.exists() else ():
         kept = json.loads(line)
         if kept.pop("tree") == code and not (passed and kept["violations"]):
-            counts = {name: Counter(kept.pop(name)) for name in ("faults", "points", "passed")}
+            counts = {name: Counter(kept.pop(name)) for name in COUNTED}
             known[kept["seed"]] = Outcome(**kept, **counts)
     return known
 
@@ -159,9 +160,10 @@ def _sum(outcomes: list[Outcome], name: str) -> Counter[str]:
 
 
 def _judge(report: Report, outcomes: list[Outcome], seconds: float) -> int:
-    faults, points, passed = (_sum(outcomes, name) for name in ("faults", "points", "passed"))
+    faults, points, passed, wishes = (_sum(outcomes, name) for name in COUNTED)
     broken = [outcome.seed for outcome in outcomes if outcome.violations]
     report.table("Faults", ("kind", "times"), sorted(faults.items()))
+    report.table("Wishes", ("kind", "times"), sorted(wishes.items()))
     report.table(
         "Crash points", ("point", "come to", "processes ended"), [(p, passed[p], points[p]) for p in CONTROL_POINTS]
     )

@@ -8,24 +8,32 @@ keeps its compiled statements, and a connection that is closed gives its backend
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import psycopg2
 from psycopg2.extensions import connection
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, make_url
 
 from elastic_core.control.ledger.database import open_engine
 
 _idle: defaultdict[str, list[Backend]] = defaultdict(list)  # by URL
+_before_commit: dict[str, Callable[[Backend], None]] = {}  # by URL
 
 
 class Backend(connection):
-    """Goes to the idle ones where others close it."""
+    """Goes to the idle ones where others close it. What is to happen before commits happens here: an engine with a
+    listener asks for listeners at every statement."""
 
     def __init__(self, url: str, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._url = url
+
+    def commit(self) -> None:
+        if (before := _before_commit.get(self._url)) is not None:
+            before(self)
+        super().commit()
 
     def close(self) -> None:
         try:
@@ -46,14 +54,19 @@ class Backend(connection):
 @cache
 def engine(url: str, part: str) -> Engine:  # noqa: ARG001 - each part has its own
     """The part's, for its ledger; what is pooled there is closed when its process ends."""
-    made = open_engine(url)
+    parsed = make_url(url)
+    arguments, named = parsed.get_dialect()().create_connect_args(parsed)
 
-    @event.listens_for(made, "do_connect")
-    def _connect(_dialect: Any, _record: Any, arguments: list[Any], named: dict[str, Any]) -> Backend:
+    def connect() -> Backend:
         idle = _idle[url]
         return idle.pop() if idle else psycopg2.connect(*arguments, **named, connection_factory=partial(Backend, url))
 
-    return made
+    return open_engine(url, connect)
+
+
+def before_commits(url: str, act: Callable[[Backend], None]) -> None:
+    """Of all parts of this database, from now on."""
+    _before_commit[url] = act
 
 
 @cache

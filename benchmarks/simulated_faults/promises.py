@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from benchmarks.common.ledger_history import LedgerHistory, Picture, Violation
-from benchmarks.simulated_faults.tracking import missing
+from benchmarks.simulated_faults.tracking import Held
 from elastic_core.control.ledger.tables import DecisionRow
 from elastic_core.domain import Plan, Snapshot, from_json
 from elastic_core.policy.plans.plan_check import violations
@@ -25,6 +25,7 @@ class Promises:
         self._history = LedgerHistory(world.database.admin)
         self._judged = 0  # the last decision that was made again
         self._failed = 0  # tasks
+        self._held = Held(world.mlflow, lambda after: world.judge.feed.events(after))
         self.checks = 0
 
     @property
@@ -140,5 +141,5 @@ class Promises:
                 yield Violation(9, f"{job['id']} is {job['state']}, and its run in Airflow is {run and run.succeeded}")
 
     def _tracked(self) -> Iterator[Violation]:
-        if lost := missing(self._world.mlflow, lambda after: self._world.judge.feed.events(after)):
+        if lost := self._held.missing():
             yield Violation(9, f"MLflow does not hold the events at {lost[:5]}")

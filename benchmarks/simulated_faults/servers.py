@@ -13,11 +13,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from sqlalchemy import event, text
-from sqlalchemy.engine import Connection
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from benchmarks.simulated_faults.backends import admin_engine, close_idle, engine
+from benchmarks.simulated_faults.backends import Backend, admin_engine, before_commits, close_idle, engine
 from benchmarks.simulated_faults.hub import Crashed, Hub, Process
 from benchmarks.simulated_faults.network import SIGNER, Network
 from elastic_core.control.ledger.database import Clock, Ledger, Tx
@@ -49,6 +48,7 @@ class Database:
         self.next_errors: list[str] = []  # one for each of the next commits
         self.writes = 0
         self.admin = admin_engine(url)
+        before_commits(url, self.before_commit)
 
     def mend(self) -> None:
         self.away_until = self.slow_until = 0.0
@@ -65,16 +65,16 @@ class Database:
             self.hub.sleep(self._rng.uniform(0.1, 3.0))
             raise InfrastructureError("the ledger's database is away or too busy: simulated")
 
-    def before_commit(self, connection: Connection) -> None:
+    def before_commit(self, backend: Backend) -> None:
         if self.hub.current is None or not self.next_errors or self.next_errors[0] == "answer lost":
             return
         code = DATABASE_ERRORS[self.next_errors.pop(0)]
         if code is not None:
-            connection.exec_driver_sql(f"DO $$ BEGIN RAISE EXCEPTION 'simulated' USING ERRCODE = '{code}'; END $$")
+            with backend.cursor() as cursor:
+                cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'simulated' USING ERRCODE = '{code}'; END $$")
         else:
-            backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
             with self.admin.connect() as admin:
-                admin.execute(text("SELECT pg_terminate_backend(:backend, 5000)"), {"backend": backend})
+                admin.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": backend.info.backend_pid})
 
     def after_commit(self) -> None:
         """At the crash point where the transaction is committed and nobody knows."""
@@ -100,11 +100,6 @@ class TurnTakingLedger(Ledger):
     def __init__(self, database: Database, part: str, settings: Settings, clock: Clock) -> None:
         super().__init__(engine(database.url, part), settings, clock)
         self._database, self._part = database, part
-        event.listen(self._engine, "commit", database.before_commit)
-
-    def close(self) -> None:
-        super().close()
-        event.remove(self._engine, "commit", self._database.before_commit)
 
     def read(self, work: Callable[[Tx], T]) -> T:
         self._database.turn(self._part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from random import Random
 
 from benchmarks.simulated_faults.hub import Hub
@@ -56,10 +57,20 @@ class TrackerProcess(ControlProcess):
             self._hub.sleep(POLL_SECONDS)
 
 
-def missing(mlflow: SimulatedMlflow, events: Callable[[int], Sequence[Event]]) -> list[int]:
-    """Positions of the ledger's events that MLflow does not hold."""
-    after, positions = 0, []
-    while page := events(after):
-        positions += [event.position for event in page if event.position not in mlflow.held]
-        after = page[-1].position
-    return positions
+@dataclass
+class Held:
+    """Which of the ledger's events MLflow holds. Events stay as they are, and so does what MLflow has taken: what was
+    found there is not asked for again."""
+
+    mlflow: SimulatedMlflow
+    events: Callable[[int], Sequence[Event]]  # after a position
+    _all_until: int = 0
+
+    def missing(self) -> list[int]:
+        after, positions = self._all_until, []
+        while page := self.events(after):
+            positions += [event.position for event in page if event.position not in self.mlflow.held]
+            after = page[-1].position
+            if not positions:
+                self._all_until = after
+        return positions

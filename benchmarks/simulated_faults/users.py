@@ -1,4 +1,5 @@
-"""The simulated users: they submit jobs, and now and then cancel, revive, revoke or roll back one.
+"""The simulated users: they submit jobs, and now and then cancel, revive, revoke or roll back one. What they wish of
+jobs and nodes beside that, and take back again, is in `wishes`.
 
 As long as faults last there is something for them to hit: when fewer than two jobs are under way, another one comes.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from benchmarks.simulated_faults.wishes import Wishes
 from elastic_core.domain import JobState
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.spec import JobSpec
@@ -31,6 +33,7 @@ class Users:
         world.hub.spawn(self._process, self._keep_busy)
         for _ in range(rng.randint(0, MOST_ACTS)):
             world.hub.spawn(self._process, self._act, rng.uniform(15.0, 95.0))
+        self.wishes = Wishes(world, world.rng("wishes"), self._service, self._process)
 
     def _spec(self) -> JobSpec:
         low = self._rng.choice([1, 1, 2])

@@ -75,6 +75,7 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)  # crash points at which a process ended
     passed: Counter[str] = field(default_factory=Counter)  # crash points that were come to
+    wishes: Counter[str] = field(default_factory=Counter)  # what users and the operator asked for, beside submissions
     finished: int = 0
     groups: int = 0
     decisions: int = 0
@@ -176,6 +177,7 @@ class World:
             self.offsets[machine] = 0.0
         self.faults.over = True
         self.hub.spawn(self.operator.process, self._repaired)
+        self.users.wishes.end()
 
     def _repaired(self) -> None:
         self.operator.control.set_cluster(self.cluster(self.nodes))
@@ -194,7 +196,7 @@ class World:
         outcome.events, outcome.changes, outcome.checks = self.hub.events, self.database.writes, self.promises.checks
         outcome.jobs, outcome.groups = len(self.promises.picture.jobs), self.launcher.started
         outcome.decisions, outcome.ended_at = self.promises.picture.last_decision, self.hub.now
-        outcome.log = self.faults.log
+        outcome.log, outcome.wishes = self.faults.log, self.users.wishes.made
         with self.database.admin.connect() as admin:
             outcome.history = admin.execute(HISTORY).scalar_one()
         return outcome

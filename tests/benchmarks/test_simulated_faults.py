@@ -50,6 +50,11 @@ def test_each_seed_is_worth_its_name(outcomes: list[Outcome]) -> None:
     assert min(outcome.jobs for outcome in outcomes) >= 3
 
 
+def test_users_and_the_operator_wish_all_that_they_may(outcomes: list[Outcome]) -> None:
+    wished = {kind for outcome in outcomes for kind in outcome.wishes}
+    assert wished == {"pause", "stop", "set", "checkpoint now", "set aside", "cancel many"}
+
+
 @pytest.mark.skipif(SEEDS < 50, reason="fewer seeds than it takes to come to all of them")
 def test_a_process_ends_at_every_crash_point_of_the_control_plane(outcomes: list[Outcome]) -> None:
     ended = {point for outcome in outcomes for point in outcome.points}
@@ -69,6 +74,7 @@ def test_a_seed_is_the_same_each_time(outcomes: list[Outcome], urls: list[str]) 
 
 # What ten thousand seeds found and fifty did not.
 THAT_ONCE_BROKE = {
+    30: "a job that was paused, of which nobody had decided yet, lost an attempt and got slots again",
     134: "a fence of a clock that was ahead was brought back to the present",
     251: "a lease that was fenced got a whole life from a clock that was put right",
     1767: "eight jobs were never all at rest when somebody looked",
@@ -194,6 +200,46 @@ def test_the_judge_lets_a_fence_be_brought_back_to_the_present_and_nothing_else(
         connection.execute(text(statement))
     assert says in "; ".join(map(str, found := history.check()))
     assert bool(found) is bool(says)
+
+
+PAUSED = """UPDATE jobs SET paused = '{"by": "ann", "at": 1, "reason": "", "ends": false}'"""
+
+
+@pytest.mark.parametrize(
+    ("wish", "taken_back", "says"),
+    [
+        (PAUSED, "UPDATE jobs SET paused = NULL", "job-a got epoch 1 while it was paused"),
+        (
+            "UPDATE nodes SET set_aside_at = 1", "UPDATE nodes SET set_aside_at = NULL",
+            "job-a got epoch 1 on node-a, which was set aside",
+        ),
+    ],
+)  # fmt: skip
+def test_the_judge_sees_slots_that_were_given_against_a_wish(
+    wish: str, taken_back: str, says: str, control: LedgerControl, past_the_code: Engine
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    history = LedgerHistory(past_the_code)
+    with past_the_code.connect() as connection:
+        connection.execute(text(wish))
+        assert history.check() == []
+        connection.execute(text(taken_back))  # unseen by the judge
+        Life(control, control.trainer, "job-a").start()
+        connection.execute(text(wish))
+    assert says in "; ".join(map(str, history.check()))
+
+
+def test_the_judge_sees_a_job_that_was_stopped_without_a_commit(control: LedgerControl, past_the_code: Engine) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    Life(control, control.trainer, "job-a").start()
+    history = LedgerHistory(past_the_code)
+    control.stop("job-a", "enough")
+    assert history.check() == []
+    with past_the_code.connect() as connection:
+        connection.execute(text("UPDATE jobs SET state = 'cancelled', error = 'stopped by ann'"))
+        connection.execute(text("UPDATE segments SET state = 'cancelled'"))
+        connection.execute(text("UPDATE leases SET fenced_at = 1"))
+    assert "job-a was stopped, and epoch 1 was not let commit" in "; ".join(map(str, history.check()))
 
 
 def test_the_judge_knows_which_samples_lie_between_two_checkpoints(

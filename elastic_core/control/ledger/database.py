@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, bindparam, create_engine, select, text
+from sqlalchemy import Select, bindparam, create_engine, inspect, select, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm.util import identity_key
 
 from elastic_core.control.ledger import migrations
-from elastic_core.control.ledger.tables import JobRow, LeaseRow, SchedulingRow, SegmentRow
+from elastic_core.control.ledger.tables import Base, JobRow, LeaseRow, SchedulingRow, SegmentRow
 from elastic_core.crashing import crash_here
 from elastic_core.errors import Conflict, Fenced, InfrastructureError, NotFound
 from elastic_core.protocol.encoding import dumps
@@ -26,6 +27,7 @@ from elastic_core.settings import Settings
 
 T = TypeVar("T")
 V = TypeVar("V")
+R = TypeVar("R", bound=Base)
 Clock = Callable[[], float]
 
 STALE_EPOCH, REGRESS = "EL002", "EL003"  # raised by the ledger's triggers
@@ -48,14 +50,23 @@ class Tx:
     returning: list[str] = field(default_factory=list)
     _scheduling: SchedulingRow | None = None  # the session itself forgets what nobody holds, and asks again
 
+    def row(self, entity: type[R], key: str | int) -> R | None:
+        """The row of this key. Asked for like `among`, where the session does not hold it."""
+        if identity_key(entity, key) in self.session.identity_map:
+            return self.session.get(entity, key)
+        return self.session.scalars(_by_key(entity), {"key": key}).one_or_none()
+
     def job(self, job_id: str, *, lock: bool = False) -> JobRow:
-        job = self.session.get(JobRow, job_id, with_for_update={"key_share": True} if lock else None)
+        if lock:
+            job = self.session.get(JobRow, job_id, with_for_update={"key_share": True})
+        else:
+            job = self.row(JobRow, job_id)
         if job is None:
             raise NotFound(f"there is no job {job_id!r}. `elastic jobs list` shows those that are.")
         return job
 
     def segment(self, segment_id: str) -> SegmentRow:
-        segment = self.session.get(SegmentRow, segment_id)
+        segment = self.row(SegmentRow, segment_id)
         if segment is None:
             raise NotFound(
                 f"there is no segment {segment_id!r}. Segments are made by submitting a job and by committing the one "
@@ -64,7 +75,7 @@ class Tx:
         return segment
 
     def scheduling(self) -> SchedulingRow:
-        self._scheduling = self.session.get(SchedulingRow, 1)
+        self._scheduling = self.row(SchedulingRow, 1)
         assert self._scheduling is not None, "the migration inserts the one row"
         return self._scheduling
 
@@ -73,13 +84,26 @@ class Tx:
         return self.session.scalars(_among(column), {"values": list(values)}).all() if values else ()
 
     def lease(self, epoch: int) -> LeaseRow:
-        lease = self.session.get(LeaseRow, epoch)
+        lease = self.row(LeaseRow, epoch)
         assert lease is not None, f"epoch {epoch} was read from the ledger"
         return lease
 
 
-def open_engine(url: str) -> Engine:
-    return create_engine(url, pool_size=5, max_overflow=20, json_serializer=dumps, isolation_level="READ COMMITTED")
+def open_engine(url: str, connect: Callable[[], Any] | None = None) -> Engine:
+    """`connect`: makes connections in the place of the driver."""
+    return create_engine(
+        url, pool_size=5, max_overflow=20, json_serializer=dumps, isolation_level="READ COMMITTED",
+        **({} if connect is None else {"creator": connect}),
+    )  # fmt: skip
+
+
+_LOCKED = select(SchedulingRow).where(SchedulingRow.id == 1).with_for_update()
+
+
+@cache
+def _by_key(entity: Any) -> Select[Any]:
+    (column,) = inspect(entity).primary_key
+    return select(entity).where(column == bindparam("key"))
 
 
 @cache
@@ -140,7 +164,7 @@ class Ledger:
         """A write under the scheduling lock. If `work` sets `tx.trigger`, the scheduling version goes up."""
 
         def locked(tx: Tx) -> T:
-            scheduling = tx.session.get_one(SchedulingRow, 1, with_for_update=True)
+            scheduling = tx.session.scalars(_LOCKED).one()
             result = work(tx)
             if tx.trigger is not None:
                 scheduling.version += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import Integer, bindparam, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger.database import Ledger, Tx
@@ -28,6 +28,12 @@ PLACE = text("""
 """)
 _UNPLACED = select(EventRow.id).where(EventRow.position.is_(None)).limit(1)
 PLACING = 7023112  # advisory lock: one caller gives positions at a time
+_LOCK_PLACES = select(func.pg_advisory_xact_lock(PLACING))
+_NEW_POSITION = insert(ReaderRow)
+_ACKNOWLEDGE = _NEW_POSITION.on_conflict_do_update(
+    index_elements=[ReaderRow.name],
+    set_={"position": func.greatest(ReaderRow.position, _NEW_POSITION.excluded.position)},
+)
 
 
 def emit(
@@ -60,19 +66,15 @@ class LedgerFeed:
 
     def position(self, reader: str) -> int:
         def position_of_reader(tx: Tx) -> int:
-            row = tx.session.get(ReaderRow, reader)
+            row = tx.row(ReaderRow, reader)
             return row.position if row else 0
 
         return self._ledger.read(position_of_reader)
 
     def acknowledge(self, reader: str, position: int) -> None:
         """Remember how far this reader is. A position before the remembered one changes nothing."""
-        statement = insert(ReaderRow).values(name=reader, position=position)
-        statement = statement.on_conflict_do_update(
-            index_elements=[ReaderRow.name],
-            set_={"position": func.greatest(ReaderRow.position, statement.excluded.position)},
-        )
-        self._ledger.write(lambda tx: tx.session.execute(statement))
+        told = {"name": reader, "position": position}
+        self._ledger.write(lambda tx: tx.session.execute(_ACKNOWLEDGE, told))
 
 
 def _any_unplaced(tx: Tx) -> bool:
@@ -81,15 +83,21 @@ def _any_unplaced(tx: Tx) -> bool:
 
 def _place(tx: Tx) -> None:
     # Its own statement: the next one must see everything that was committed when the lock was got.
-    tx.session.execute(select(func.pg_advisory_xact_lock(PLACING)))
+    tx.session.execute(_LOCK_PLACES)
     tx.session.execute(PLACE)
 
 
+_AFTER = (
+    select(EventRow)
+    .where(EventRow.position > bindparam("after"))
+    .order_by(EventRow.position)
+    .limit(bindparam("limit", type_=Integer))
+)
+
+
 def _after(tx: Tx, after: int, limit: int, segment_id: str | None) -> Sequence[Event]:
-    query = select(EventRow).where(EventRow.position > after).order_by(EventRow.position).limit(limit)
-    if segment_id is not None:
-        query = query.where(EventRow.segment_id == segment_id)
-    rows = tx.session.scalars(query)
+    query = _AFTER if segment_id is None else _AFTER.where(EventRow.segment_id == segment_id)
+    rows = tx.session.scalars(query, {"after": after, "limit": limit})
     return [
         Event(
             position=row.position or 0,

@@ -74,7 +74,7 @@ def superfluous(forecasts: Sequence[Forecast], number: int) -> list[int]:
 
 def grade(tx: Tx, job: JobRow) -> None:
     """Stores how the forecasts of the job's lineage turned out. It is over: its state, its end and its head are set."""
-    head = tx.session.get(CheckpointRow, job.head_id) if job.head_id is not None else None
+    head = tx.row(CheckpointRow, job.head_id) if job.head_id is not None else None
     ending = Ending(
         finished=job.state == JobState.FINISHED,
         at=job.finished_at if job.finished_at is not None else tx.now,

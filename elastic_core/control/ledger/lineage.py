@@ -7,7 +7,7 @@ another job that it began from: what is before that is the other job's.
 
 from __future__ import annotations
 
-from sqlalchemy import Select, func, select, text
+from sqlalchemy import Select, bindparam, func, select, text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
@@ -62,13 +62,17 @@ def fork_start(tx: Tx, job: JobRow) -> CheckpointRow | None:
 
 
 def head(tx: Tx, job: JobRow) -> CheckpointRow | None:
-    return tx.session.get_one(CheckpointRow, job.head_id) if job.head_id is not None else None
+    return tx.row(CheckpointRow, job.head_id) if job.head_id is not None else None
+
+
+_FURTHEST = select(func.max(CheckpointRow.step)).where(
+    CheckpointRow.job_id == bindparam("job"), CheckpointRow.lineage == bindparam("lineage")
+)
 
 
 def furthest_step(tx: Tx, job: JobRow) -> int:
     """The furthest step that the job's lineage ever committed, also by a checkpoint that was found corrupt since."""
-    of_lineage = (CheckpointRow.job_id == job.id, CheckpointRow.lineage == job.lineage)
-    return tx.session.scalar(select(func.max(CheckpointRow.step)).where(*of_lineage)) or 0
+    return tx.session.scalar(_FURTHEST, {"job": job.id, "lineage": job.lineage}) or 0
 
 
 def head_step(tx: Tx, job: JobRow) -> int:

@@ -22,9 +22,12 @@ SPENT = text("""
 """)
 
 
+_PRICES = select(NodeRow.name, NodeRow.price_per_slot_hour)
+
+
 def slot_prices(tx: Tx) -> dict[str, float]:
     """Of a slot an hour, by node."""
-    return {name: price for name, price in tx.session.execute(select(NodeRow.name, NodeRow.price_per_slot_hour))}
+    return {name: price for name, price in tx.session.execute(_PRICES)}
 
 
 def spent(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, float]:

@@ -28,13 +28,14 @@ from elastic_core.protocol.records import (
 )
 from elastic_core.protocol.tokens import TrainerTokens
 
+_ALL_JOBS = select(JobRow).order_by(JobRow.submitted_at, JobRow.id)
+_ACTIVE_JOBS = _ALL_JOBS.where(JobRow.state == JobState.ACTIVE)
+
 
 def jobs(tx: Tx, active_only: bool, group: str | None = None) -> list[JobStatus]:
-    query = select(JobRow).order_by(JobRow.submitted_at, JobRow.id)
+    query = _ACTIVE_JOBS if active_only else _ALL_JOBS
     if group is not None:
         query = query.where(JobRow.spec["group"]["id"].astext == group)
-    if active_only:
-        query = query.where(JobRow.state == JobState.ACTIVE)
     return views.job_statuses(tx, tx.session.scalars(query).all())
 
 

@@ -156,10 +156,8 @@ def last_restores(tx: Tx, job_ids: Sequence[str]) -> dict[str, dict[str, float]]
 
 
 def last_exchanges(tx: Tx, job_ids: Sequence[str]) -> dict[str, ExchangeChoice]:
-    query = select(SegmentRow.job_id, SegmentRow.exchange)
-    query = query.where(SegmentRow.job_id.in_(list(job_ids)), SegmentRow.exchange.is_not(None))
-    query = query.ext(distinct_on(SegmentRow.job_id)).order_by(SegmentRow.job_id, SegmentRow.index.desc())
-    return {job_id: from_json(ExchangeChoice, chosen) for job_id, chosen in tx.session.execute(query)}
+    rows = tx.session.execute(_EXCHANGES, {"jobs": list(job_ids)})
+    return {job_id: from_json(ExchangeChoice, chosen) for job_id, chosen in rows}
 
 
 _JOBS: BindParameter[str] = bindparam("jobs", expanding=True)
@@ -171,6 +169,12 @@ _LAST_SEGMENTS = (
 )
 _LIVE_LEASES = (
     select(LeaseRow).where(LeaseRow.job_id.in_(_JOBS), LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
+)
+_EXCHANGES = (
+    select(SegmentRow.job_id, SegmentRow.exchange)
+    .where(SegmentRow.job_id.in_(_JOBS), SegmentRow.exchange.is_not(None))
+    .ext(distinct_on(SegmentRow.job_id))
+    .order_by(SegmentRow.job_id, SegmentRow.index.desc())
 )
 _SPEEDS = (
     select(ObservationRow.epoch, func.percentile_cont(0.5).within_group(ObservationRow.samples_per_second))

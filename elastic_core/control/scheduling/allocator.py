@@ -315,7 +315,7 @@ class Recorded:
 
 def recorded(tx: Tx, decision_id: int) -> Recorded:
     """Raises `NotFound` for a decision that the ledger does not hold, or that kept a plan which it does not hold."""
-    row = tx.session.get(DecisionRow, decision_id)
+    row = tx.row(DecisionRow, decision_id)
     if row is None:
         raise NotFound(
             f"there is no decision {decision_id}, or none any more (ELASTIC_KEEP_DAYS, ELASTIC_KEEP_DECISIONS); "

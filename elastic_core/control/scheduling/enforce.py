@@ -21,7 +21,11 @@ from elastic_core.policy.plans.moves import Asker, Holder, Moves
 from elastic_core.snapshot.job_record import Submission
 
 _LIVE = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
-_WAITING = select(SegmentRow.job_id, SegmentRow.id).where(SegmentRow.state == SegmentState.WAITING)
+_WAITING = (  # a plan that was made before a job was paused gives it nothing
+    select(SegmentRow.job_id, SegmentRow.id)
+    .join(JobRow, JobRow.id == SegmentRow.job_id)
+    .where(SegmentRow.state == SegmentState.WAITING, JobRow.paused.is_(None))
+)
 _CREATED = select(SegmentRow).where(SegmentRow.state == SegmentState.CREATED)
 
 

@@ -132,7 +132,7 @@ def records(tx: Tx, *, job_ids: Sequence[str] | None, actor: str | None, limit: 
 
 
 def known(tx: Tx, job_id: str) -> bool:
-    return tx.session.get(JobRow, job_id) is not None
+    return tx.row(JobRow, job_id) is not None
 
 
 def _record(tx: Tx, caller: Caller, action: Action, about: About, detail: str, *, done: bool) -> None:

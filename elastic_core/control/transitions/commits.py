@@ -8,7 +8,7 @@ A commit whose answer was lost is answered again from what the ledger holds.
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
@@ -63,7 +63,8 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
         end_by_wish(tx, job)
         return _stop_answer(row, segment)
     successor = add_segment(tx, job, follows=segment.id)
-    handover = None if commit.draining else plan_handover(tx, segment, lease, commit.ready)
+    leaves = commit.draining or wish is not None  # paused: whether or not that is decided yet
+    handover = None if leaves else plan_handover(tx, segment, lease, commit.ready)
     stays = handover is not None and set(handover.slots) == set(leases.allocation(lease).slots)
     unasked = stays and segment.revoked_by != "user"  # what a plan asked for, and withdrew in fact, says nothing
     segment.end_reason = "boundary" if unasked else (segment.revoke_reason or "boundary")
@@ -83,9 +84,11 @@ def _check_segment_open(segment: SegmentRow, commit: Commit) -> None:
         raise UserError("a commit that finishes the job also ends its segment: set final, too")
 
 
+_OF_URI = select(CheckpointRow).where(CheckpointRow.job_id == bindparam("job"), CheckpointRow.uri == bindparam("uri"))
+
+
 def _existing_checkpoint(tx: Tx, job: JobRow, commit: Commit) -> CheckpointRow | None:
-    query = select(CheckpointRow).where(CheckpointRow.job_id == job.id, CheckpointRow.uri == commit.uri)
-    return tx.session.scalars(query).one_or_none()
+    return tx.session.scalars(_OF_URI, {"job": job.id, "uri": commit.uri}).one_or_none()
 
 
 def _was_committed_before(segment: SegmentRow, existing: CheckpointRow, claims: Claims, commit: Commit) -> bool:

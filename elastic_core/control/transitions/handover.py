@@ -40,7 +40,7 @@ def plan_handover(
 
     A job whose target is to grow, but into slots that are not free or for which no workers wait yet, keeps what it has.
     """
-    row = tx.session.get(TargetRow, segment.job_id)
+    row = tx.row(TargetRow, segment.job_id)
     if row is None:
         return None
     target, held = from_json(Target, row.target), leases.allocation(lease)
@@ -81,7 +81,7 @@ def places_in_place(
 
 def is_planned(tx: Tx, segment: SegmentRow) -> bool:
     """The boundary that this segment reaches is the plan's own: it asked for it, or has another batch from there on."""
-    row = tx.session.get(TargetRow, segment.job_id)
+    row = tx.row(TargetRow, segment.job_id)
     if row is None or segment.epoch is None or segment.revoked_by == "user":
         return False
     target, held = from_json(Target, row.target), leases.allocation(tx.lease(segment.epoch))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import cast
 
-from sqlalchemy import update
+from sqlalchemy import Table, bindparam, update
 from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger import leases, lineage
@@ -34,19 +35,27 @@ from elastic_core.protocol.process_groups import fork_of
 from elastic_core.protocol.tokens import Claims, TrainerTokens, near_end
 from elastic_core.protocol.trainer import Directive, Heartbeat, HeartbeatAnswer
 
+_LEASES = cast(Table, LeaseRow.__table__)  # no row of a session is looked for
+_CLAIM = (
+    update(_LEASES)
+    .where(
+        _LEASES.c.epoch == bindparam("of_epoch"),
+        _LEASES.c.segment_id == bindparam("of_segment"),
+        _LEASES.c.released_at.is_(None),
+        _LEASES.c.fenced_at.is_(None),
+    )
+    .values(written_at=bindparam("now"))
+    .returning(_LEASES.c.epoch)
+)
+
 
 def guard(tx: Tx, claims: Claims) -> None:
     """Compare-and-set on the live, un-fenced lease epoch: whoever wants to write for a segment passes here.
 
     Holds the lease's row until the transaction ends, so nobody can fence the epoch in between. Raises `Fenced`.
     """
-    claim = update(LeaseRow).where(
-        LeaseRow.epoch == claims.epoch,
-        LeaseRow.segment_id == claims.segment_id,
-        LeaseRow.released_at.is_(None),
-        LeaseRow.fenced_at.is_(None),
-    )
-    if tx.session.execute(claim.values(written_at=tx.now).returning(LeaseRow.epoch)).one_or_none() is None:
+    claim = {"of_epoch": claims.epoch, "of_segment": claims.segment_id, "now": tx.now}
+    if tx.session.execute(_CLAIM, claim).one_or_none() is None:
         raise Fenced(
             f"epoch {claims.epoch} of segment {claims.segment_id} {_why_over(tx, claims)}. Stop: commit nothing more."
         )
@@ -85,7 +94,7 @@ def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat, la
 
 def _slots_after_boundary(tx: Tx, segment: SegmentRow, lease: LeaseRow, lately: SeenLately) -> tuple[Slot, ...]:
     """On which slots the same processes could go on after the boundary that was asked for; () if they have to end."""
-    row = tx.session.get(TargetRow, segment.job_id)
+    row = tx.row(TargetRow, segment.job_id)
     if segment.revoked_by is None or not SegmentState(segment.state).open or row is None:
         return ()
     target, held = from_json(Target, row.target), leases.allocation(lease)
@@ -109,9 +118,18 @@ def _directive(segment: SegmentRow, beat: Heartbeat) -> tuple[Directive, str]:
     return Directive.GO_ON, ""
 
 
+_NEW_BEAT = insert(HeartbeatRow)
+_BEAT = _NEW_BEAT.on_conflict_do_update(
+    index_elements=[HeartbeatRow.epoch],
+    set_={name: column for name, column in _NEW_BEAT.excluded.items() if name != "epoch"},
+    where=HeartbeatRow.step <= _NEW_BEAT.excluded.step,
+)
+
+
 def _store_heartbeat(tx: Tx, lease: LeaseRow, beat: Heartbeat) -> None:
     """But one that comes late, or again, does not take the steps of an epoch back."""
     values = {
+        "epoch": lease.epoch,
         "step": beat.step,
         "samples": beat.samples,
         "sent_at": beat.at,
@@ -121,12 +139,7 @@ def _store_heartbeat(tx: Tx, lease: LeaseRow, beat: Heartbeat) -> None:
         "progress": beat.progress,
         "gain": beat.gain,
     }
-    statement = insert(HeartbeatRow).values(epoch=lease.epoch, **values)
-    tx.session.execute(
-        statement.on_conflict_do_update(
-            index_elements=[HeartbeatRow.epoch], set_=values, where=HeartbeatRow.step <= beat.step
-        )
-    )
+    tx.session.execute(_BEAT, values)
 
 
 def _mark_started(tx: Tx, lease: LeaseRow, segment: SegmentRow) -> None:
@@ -142,6 +155,8 @@ _COLUMNS = {
     if field.name not in ("exchanges", "stages")  # the segment's, and the lease's
 }
 
+_NEW_OBSERVATIONS = insert(ObservationRow).on_conflict_do_nothing().returning(ObservationRow.step)
+
 
 def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> None:
     """Store what is new of them. Two observations of one epoch at the same step are the same observation."""
@@ -151,8 +166,7 @@ def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> None
     job = tx.job(claims.job_id)
     about = {"job_id": job.id, "segment_id": claims.segment_id, "epoch": claims.epoch, "lineage": job.lineage}
     rows = [{**about, **{column: to_json(o)[key] for key, column in _COLUMNS.items()}} for o in observations]
-    statement = insert(ObservationRow).on_conflict_do_nothing().returning(ObservationRow.step)
-    new_steps = set(tx.session.scalars(statement, rows))
+    new_steps = set(tx.session.scalars(_NEW_OBSERVATIONS, rows))
     new_observations = [to_json(o) for o in observations if o.step in new_steps]
     for o in observations:
         if o.choice is not None:

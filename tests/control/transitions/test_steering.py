@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
+from elastic_core import crashing
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState, SegmentState
-from elastic_core.errors import Conflict, Forbidden, UserError
+from elastic_core.errors import Conflict, Forbidden, InfrastructureError, UserError
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.trainer import Directive
 from elastic_core.spec import QueueSpec
@@ -65,6 +68,43 @@ def test_a_job_that_is_resumed_before_its_boundary_goes_on_as_if_nothing_had_bee
     plane.service.pause("job-a", "")
     plane.service.resume("job-a")
     assert plane.trainer(order.token).heartbeat(a_beat(2)).directive is Directive.GO_ON
+
+
+@pytest.fixture
+def nobody_decides() -> Iterator[Callable[[], None]]:
+    """Once called: every change is committed, and whoever would decide from it is away."""
+
+    def away(point: str) -> None:
+        if point == "change.undecided":
+            raise InfrastructureError("the ledger's database is away")
+
+    yield lambda: crashing.watch(away)
+    crashing.watch(None)
+
+
+def test_a_pause_that_nobody_has_decided_yet_outlives_a_lost_attempt(
+    control: LedgerControl, nobody_decides: Callable[[], None]
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    life = Life(control, control.trainer, "job-a")
+    order = life.start()
+    nobody_decides()
+    with pytest.raises(InfrastructureError):
+        control.pause("job-a", "")
+    life.leave(order, "infrastructure", "the node burnt")
+    assert control.segment(order.segment_id).state is SegmentState.WAITING
+
+
+def test_a_pause_that_nobody_has_decided_yet_holds_at_the_next_boundary(
+    control: LedgerControl, nobody_decides: Callable[[], None]
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    nobody_decides()
+    with pytest.raises(InfrastructureError):
+        control.pause("job-a", "")
+    answer = control.trainer(order.token).commit(a_commit(order, 3, final=True))
+    assert (answer.directive, answer.order) == (Directive.BOUNDARY, None)
 
 
 def test_a_pause_outlives_a_lost_attempt(plane: Plane) -> None:
