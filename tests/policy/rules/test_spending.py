@@ -86,7 +86,7 @@ def test_what_was_spent_counts() -> None:
 def test_over_its_budget_a_job_goes_on_with_the_cheapest_and_says_so() -> None:
     chosen = target(a_job(budget=12.0, spent=6.0))
     assert chosen.wanted == {"slow": 1}
-    assert "no slots keep it within its budget of 12.00: 6.00 are spent and 10" in chosen.reason
+    assert "nothing keeps it within its budget: only the cheapest is left to it" in chosen.reason
 
 
 def test_a_price_that_falls_makes_the_other_type_the_cheap_one() -> None:
