@@ -25,6 +25,8 @@ SHOWN = {
     SortBy.SLOTS: lambda job: 0 if job.allocation is None else job.allocation.num_slots,
     SortBy.LEFT: lambda job: inf if job.seconds_left is None else job.seconds_left,
     SortBy.SPENT: lambda job: job.spent,
+    SortBy.PLACE: lambda job: inf if job.in_queue is None else job.in_queue.place,
+    SortBy.START: lambda job: inf if job.in_queue is None or job.in_queue.starts_at is None else job.in_queue.starts_at,
 }
 
 

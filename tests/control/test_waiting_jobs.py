@@ -25,7 +25,7 @@ def queued(control: LedgerControl, job_id: str) -> InQueue:
     return found
 
 
-def runs(control: LedgerControl, job_id: str, seconds: float | None = 1.0, **spec: Any) -> Life:
+def training(control: LedgerControl, job_id: str, seconds: float | None = 1.0, **spec: Any) -> Life:
     """At 10 samples in so many seconds, if any are told; of 10,000."""
     control.submit(job_id, a_spec(**{"slots": (2, 2), "batch": (16, 16), **spec}), FACTS)
     life = Life(control, control.trainer, job_id)
@@ -42,8 +42,8 @@ def runs(control: LedgerControl, job_id: str, seconds: float | None = 1.0, **spe
 
 
 def test_the_holders_and_what_is_needed_are_told_the_most_slots_first(control: LedgerControl) -> None:
-    runs(control, "mine-dag", slots=(1, 1))
-    runs(control, "slow-b", slots=(3, 3))
+    training(control, "mine-dag", slots=(1, 1))
+    training(control, "slow-b", slots=(3, 3))
     waits(control, "late", slots=(4, 4))
     told = queued(control, "late")
     assert told.words == "needs 4 of 4 slots; held by slow-b (3) and mine-dag (1)"
@@ -54,46 +54,57 @@ def test_the_holders_and_what_is_needed_are_told_the_most_slots_first(control: L
 def test_many_holders_are_counted_and_what_is_free_is_said(control: LedgerControl) -> None:
     control.set_cluster(a_cluster({"node-a": 6}))
     for name in "abcde":
-        runs(control, name, None, slots=(1, 1))
+        training(control, name, None, slots=(1, 1))
     waits(control, "late", slots=(2, 2))
     assert queued(control, "late").words == "needs 2 of 6 slots; 1 is free; held by a (1), b (1), c (1) and 2 more"
 
 
-def test_a_pool_that_can_never_hold_it_is_told_of_and_no_start(control: LedgerControl) -> None:
-    waits(control, "huge", slots=(8, 8))
-    told = queued(control, "huge")
-    assert waiting_words(told, 0.0) == (
-        "needs 8 slots, and the pool has at most 4 that it may use; when it starts is not known: "
+def test_a_pool_that_cannot_hold_it_any_more_is_told_of_and_no_start(control: LedgerControl) -> None:
+    training(control, "a-holder", None, slots=(4, 4))
+    waits(control, "huge", slots=(4, 4))
+    control.set_aside_node("node-b", "it is too hot")
+    assert waiting_words(queued(control, "huge"), 0.0) == (
+        "needs 4 slots, and the pool has at most 2 that it may use; when it starts is not known: "
         "the pool has too few slots"
     )
 
 
-def test_it_starts_when_enough_holders_are_done_as_forecast(control: LedgerControl, clock: FakeClock) -> None:
-    runs(control, "soon", 0.1)
-    runs(control, "later", 0.2)
+def test_it_starts_when_enough_holders_are_done_as_forecast(control: LedgerControl) -> None:
+    """Of one submission, and so in the order of their ids."""
+    for name, seconds in (("a-soon", 0.1), ("b-later", 0.2)):
+        training(control, name, seconds)
     control.decide("both are measured")
-    ends = [control.job(name).forecast for name in ("soon", "later")]
-    assert all(end is not None and end.finish_at is not None for end in ends)
-    soon, later = (end.finish_at[1] for end in ends if end is not None and end.finish_at is not None)
-    assert clock() < soon < later
-    waits(control, "small", slots=(2, 2))
-    waits(control, "large", slots=(4, 4))
-    assert queued(control, "small").starts_at == pytest.approx(soon)
-    assert (queued(control, "large").place, queued(control, "large").length) == (2, 2)
-    assert queued(control, "large").starts_at == pytest.approx(later) or queued(control, "large").starts_at is None
+    for name, fewest in (("c-small", 2), ("d-small", 2), ("e-large", 4)):
+        waits(control, name, slots=(fewest, fewest))
+    forecasts = [control.job(name).forecast for name in ("a-soon", "b-later")]
+    soon, later = (one.finish_at[1] for one in forecasts if one is not None and one.finish_at is not None)
+    assert control.now() < soon < later
+    places = {name: queued(control, name) for name in ("c-small", "d-small", "e-large")}
+    assert [one.place for one in places.values()] == [1, 2, 3]
+    assert places["c-small"].starts_at == pytest.approx(soon)
+    assert places["d-small"].starts_at is not None
+    assert places["d-small"].starts_at >= later
+    assert places["c-small"].unknown == ""
 
 
 def test_where_the_ends_of_the_holders_are_not_known_no_start_is_told(control: LedgerControl) -> None:
-    runs(control, "unmeasured", None, slots=(4, 4))
+    training(control, "a-holder", None, slots=(4, 4))
     waits(control, "late")
     told = queued(control, "late")
     assert (told.starts_at, told.unknown) == (None, "it is not forecast when enough slots are free")
 
 
+def test_who_is_to_get_slots_that_others_give_up_starts_as_soon_as_they_are_free(control: LedgerControl) -> None:
+    training(control, "b-holder", None, slots=(1, 4))
+    waits(control, "a-next", slots=(2, 2))
+    told = queued(control, "a-next")
+    assert waiting_words(told, control.now()).endswith("; starts as soon as its slots are free")
+
+
 def test_places_go_by_submission_and_priority_and_who_has_not_asked_or_is_paused_has_none(
     control: LedgerControl, clock: FakeClock
 ) -> None:
-    runs(control, "holder", slots=(4, 4))
+    training(control, "holder", slots=(4, 4))
     for name, more in (("first", {}), ("second", {}), ("urgent", {"priority": 5}), ("rests", {})):
         waits(control, name, slots=(4, 4), **more)
         clock.advance(1.0)
@@ -110,7 +121,7 @@ def horizon(control: LedgerControl) -> LedgerControl:
 
 
 def test_who_was_preempted_is_told_by_whom_until_it_has_slots_again(horizon: LedgerControl, clock: FakeClock) -> None:
-    low = runs(horizon, "low", 0.1, slots=(4, 4))
+    low = training(horizon, "low", 0.1, slots=(4, 4))
     waits(horizon, "urgent", slots=(4, 4), priority=10)
     order = horizon.launch_order("low__seg_0")
     horizon.trainer(order.token).commit(a_commit(order, 100, final=True))
@@ -132,7 +143,7 @@ def test_who_was_preempted_is_told_by_whom_until_it_has_slots_again(horizon: Led
 
 
 def test_all_who_wait_are_looked_up_once_for_many_who_ask(control: LedgerControl, clock: FakeClock) -> None:
-    runs(control, "holder", slots=(4, 4))
+    training(control, "holder", slots=(4, 4))
     for number in range(5):
         waits(control, f"late-{number}")
     asked: list[str] = []

@@ -51,12 +51,14 @@ def words_of_need(
 ) -> str:  # fmt: skip
     """`capacity`: slots of each type that it may use. E.g. "preempted by urgent (priority 10); needs 4 of 4 slots; held
     by mine-dag (2) and slow-b (2)"."""
-    parts = [f"preempted by {_listed([_preemptor(one) for one in preempted_by[:MOST_NAMED]], len(preempted_by))}"]
-    parts = parts if preempted_by else []
-    if max(capacity, default=0) < needs:
-        most = max(capacity, default=0)
-        has = f"at most {most} that it may use" if most else "none that it may use"
-        return "; ".join([*parts, f"needs {plural(needs, 'slot')}, and the pool has {has}"])
+    parts = []
+    if preempted_by:
+        names = [_preemptor(one) for one in preempted_by[:MOST_NAMED]]
+        parts.append(f"preempted by {_listed(names, len(preempted_by))}")
+    most = max(capacity, default=0)
+    if most < needs:
+        has = f"at most {most}" if most else "none"
+        return "; ".join([*parts, f"needs {plural(needs, 'slot')}, and the pool has {has} that it may use"])
     parts.append(f"needs {needs} of {plural(sum(capacity), 'slot')}{' of one type' * (len(capacity) > 1)}")
     if free:
         parts.append(f"{'at most ' * (len(capacity) > 1)}{free} {'is' if free == 1 else 'are'} free")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_core.domain import JobView, Node, Plan, PutFirst, Snapshot, Target
@@ -51,14 +51,14 @@ def free_in(plan: Plan, picture: Snapshot) -> Counter[str]:
     return free
 
 
-@BUSY
+@settings(BUSY, max_examples=25)
 @given(shared_snapshots() | priced())
 def test_no_reason_names_a_moment_or_a_span_of_time(picture: Snapshot) -> None:
     for _, _, _, target in told(picture):
         assert not SPAN_OR_MOMENT.search(target.reason), target.reason
 
 
-@BUSY
+@settings(BUSY, max_examples=25)
 @given(shared_snapshots() | priced())
 def test_who_waits_is_told_what_is_free_and_what_stands_against_it(picture: Snapshot) -> None:
     for shot, plan, view, target in told(picture):
@@ -87,7 +87,7 @@ def _a_rule_decided(plan: Plan) -> bool:
     return any(PUT_FIRST.search(target.reason) for target in plan.targets.values()) or bool(plan.state["moves"]["left"])
 
 
-@BUSY
+@settings(BUSY, max_examples=25)
 @given(shared_snapshots())
 def test_what_a_rule_is_said_to_have_done_is_what_that_rule_may_do(picture: Snapshot) -> None:
     for shot, plan, view, target in told(picture):
@@ -107,7 +107,7 @@ def test_what_a_rule_is_said_to_have_done_is_what_that_rule_may_do(picture: Snap
         assert len(plan.targets) == len(shot.jobs)
 
 
-@BUSY
+@settings(BUSY, max_examples=25)
 @given(shared_snapshots())
 def test_only_who_got_slots_that_a_stopped_job_lost_by_a_rule_is_said_to_have_preempted_it(picture: Snapshot) -> None:
     for shot, plan, view, target in told(picture):

@@ -36,7 +36,7 @@ def test_a_job_stopped_for_a_higher_priority_is_preempted_by_it() -> None:
 def test_who_gets_none_of_the_lost_slots_preempted_nobody() -> None:
     """The third has a higher priority too, and keeps what it holds."""
     low = on(view("low", work=640, resize_seconds=600.0), 0, 2)
-    third = on(view("third", work=10**9, fewest=2, priority=20), 2, 2)
+    third = on(replace(view("third", work=10**9, priority=20), limits=limits((2,), batch=(64, 64))), 2, 2)
     urgent = view("urgent", 1.0, work=10**9, fewest=2, priority=10)
     assert preempted(decide(Horizon(), snapshot(nodes(4), low, third, urgent))) == {
         "low": (("urgent", PutFirst.PRIORITY),), "third": (), "urgent": (),
@@ -44,8 +44,8 @@ def test_who_gets_none_of_the_lost_slots_preempted_nobody() -> None:
 
 
 def test_slots_that_the_objective_gives_to_an_equal_are_no_preemption() -> None:
-    long = on(view("long", work=10**9, fewest=4), 0, 4)
-    short = view("short", 1.0, work=640, fewest=4)
+    long = on(view("long", work=10**9, fewest=4, resize_seconds=1.0), 0, 4)
+    short = view("short", 1.0, work=6_400, fewest=4, resize_seconds=1.0)
     plan = decide(Horizon(), snapshot(nodes(4), long, short))
     assert (plan.targets["long"].num_slots, plan.targets["short"].num_slots) == (0, 4)
     assert preempted(plan) == {"long": (), "short": ()}
