@@ -17,8 +17,8 @@ from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
 from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.domain import JobState
-from elastic_core.protocol.outlook.queued import InQueue
 from elastic_core.protocol.rest.answers import JobPage, SortBy
+from elastic_core.protocol.waiting.queued import InQueue
 
 _PAUSED = "paused"
 _LISTED = select(

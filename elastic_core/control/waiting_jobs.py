@@ -22,8 +22,8 @@ from elastic_core.domain import JobState, Limits, Preemptor, SegmentState, from_
 from elastic_core.policy.base.queue import in_order
 from elastic_core.predict.work.estimated_starts import SlotsFreed, WaitingJob, estimated_starts
 from elastic_core.protocol.forecasts import Forecast
-from elastic_core.protocol.outlook.queued import MOST_NAMED, HeldBy, InQueue, words_of_need
 from elastic_core.protocol.records import JobStatus
+from elastic_core.protocol.waiting.queued import MOST_NAMED, HeldBy, InQueue, words_of_need
 
 KEEP_SECONDS = 10.0
 _STANDING = text("""

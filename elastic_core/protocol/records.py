@@ -23,7 +23,7 @@ from elastic_core.domain import (
     Snapshot,
 )
 from elastic_core.protocol.forecasts import Forecast, Grade
-from elastic_core.protocol.outlook.queued import InQueue, waiting_words
+from elastic_core.protocol.waiting.queued import InQueue, waiting_words
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.spec.job_changes import AS_SUBMITTED, JobChanges

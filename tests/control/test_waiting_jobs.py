@@ -10,7 +10,7 @@ from sqlalchemy import event
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.waiting_jobs import KEEP_SECONDS
 from elastic_core.domain import PutFirst
-from elastic_core.protocol.outlook.queued import HeldBy, InQueue, waiting_words
+from elastic_core.protocol.waiting.queued import HeldBy, InQueue, waiting_words
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_spec, an_observation
 
 

@@ -30,9 +30,9 @@ from elastic_core.domain import Allocation, JobState, to_json
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
 from elastic_core.protocol.outlook.at_risk import budget_words, deadline_words
-from elastic_core.protocol.outlook.queued import ASSUMES, waiting_words
 from elastic_core.protocol.process_groups import code_of, fork_of
 from elastic_core.protocol.records import JobStatus, SegmentStatus
+from elastic_core.protocol.waiting.queued import ASSUMES, waiting_words
 from elastic_core.settings import Settings
 from elastic_core.spec.inputs.sweeps import swept_values
 from elastic_core.spec.inputs.sweeps import words_of as values_words

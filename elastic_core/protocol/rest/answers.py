@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from elastic_core.domain import Plan
-from elastic_core.protocol.outlook.queued import InQueue
 from elastic_core.protocol.records import JobStatus, NodeStatus
+from elastic_core.protocol.waiting.queued import InQueue
 
 MOST_JOBS = 500  # of a page
 

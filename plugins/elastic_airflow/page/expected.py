@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict
 
 from elastic_core.domain import Quantiles
 from elastic_core.protocol.forecasts import DECLARED, Quantity
-from elastic_core.protocol.outlook.queued import ASSUMES
 from elastic_core.protocol.records import JobStatus
+from elastic_core.protocol.waiting.queued import ASSUMES
 
 
 class ForecastShown(BaseModel):

@@ -50,7 +50,7 @@ export function clock(at, seconds) {
   return new Date(at * 1000).toLocaleTimeString([], options);
 }
 
-// When a job that waits may start, as `elastic_core.protocol.outlook.queued.starts_words`: of days with the date.
+// When a job that waits may start, as `elastic_core.protocol.waiting.queued.starts_words`: of days with the date.
 export function starting(queued, now) {
   if (queued.starts_at === null) return `when it starts is not known: ${queued.unknown}`;
   if (queued.starts_at <= now) return "starts as soon as its slots are free";

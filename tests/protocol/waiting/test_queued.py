@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.domain import Preemptor, PutFirst, from_json, to_json
-from elastic_core.protocol.outlook.queued import HeldBy, InQueue, starts_words, waiting_words, words_of_need
+from elastic_core.protocol.waiting.queued import HeldBy, InQueue, starts_words, waiting_words, words_of_need
 
 NOW = 1_000_000.0
 HOLDERS = (HeldBy(job_id="mine-dag", num_slots=2), HeldBy(job_id="slow-b", num_slots=2))
