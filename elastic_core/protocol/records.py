@@ -23,7 +23,7 @@ from elastic_core.domain import (
     Snapshot,
 )
 from elastic_core.protocol.forecasts import Forecast, Grade
-from elastic_core.protocol.waiting.queued import InQueue, waiting_words
+from elastic_core.protocol.waiting.queued import InQueue
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.spec.job_changes import AS_SUBMITTED, JobChanges
@@ -135,10 +135,6 @@ class JobStatus:
     def spec_in_force(self) -> JobSpec:
         """What the next decision goes by."""
         return self.changes.applied(self.spec)
-
-    def why(self, now: float) -> str:
-        """Why it holds, will hold or waits for what it does, as is known at `now` (Unix seconds)."""
-        return self.target_reason if self.in_queue is None else waiting_words(self.in_queue, now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,8 +285,7 @@ class FinishedRun:
     losses: Reports  # evenly spread reports of its current lineage
     metrics: Reports = ()  # the task's metric, held out, wherever it was evaluated
     work: int | None = None  # samples done; None: up to its last report
-    # False: still active, cancelled, failed, or ended at its limit; its whole work is more than `work`.
-    completed: bool = True
+    completed: bool = True  # False: active, cancelled, failed, or ended at its limit; its whole work exceeds `work`
     profile: tuple[ProfilePoint, ...] = ()
 
     @property

@@ -30,6 +30,7 @@ from elastic_core.domain import Allocation, JobState, to_json
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
 from elastic_core.protocol.outlook.at_risk import budget_words, deadline_words
+from elastic_core.protocol.outlook.why import why_now
 from elastic_core.protocol.process_groups import code_of, fork_of
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.protocol.waiting.queued import ASSUMES, waiting_words
@@ -67,7 +68,7 @@ def list_jobs(
         return
     rows = (
         (job.job_id, "paused" if job.paused else job.state, _place(job), _progress(job), job.step,
-         _places(job.allocation), _batch(job.allocation), _left(job), job.error or job.why(time.time()))
+         _places(job.allocation), _batch(job.allocation), _left(job), job.error or why_now(job, time.time()))
         for job in jobs
     )  # fmt: skip
     print_table(("job", "state", "queue", "done", "step", "slots", "batch", "left", "why"), rows)
