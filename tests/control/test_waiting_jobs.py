@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from elastic_core.control.job_list import JobsWanted
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.waiting_jobs import KEEP_SECONDS
 from elastic_core.domain import PutFirst
+from elastic_core.protocol.rest.answers import SortBy
 from elastic_core.protocol.waiting.queued import HeldBy, InQueue, waiting_words
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_spec, an_observation
 
@@ -85,6 +87,8 @@ def test_it_starts_when_enough_holders_are_done_as_forecast(control: LedgerContr
     assert places["d-small"].starts_at is not None
     assert places["d-small"].starts_at >= later
     assert places["c-small"].unknown == ""
+    by_start = control.jobs_page(JobsWanted(sort=SortBy.START)).jobs
+    assert [job.job_id for job in by_start][:2] == ["c-small", "d-small"]
 
 
 def test_where_the_ends_of_the_holders_are_not_known_no_start_is_told(control: LedgerControl) -> None:
