@@ -17,6 +17,7 @@ from elastic_core.control.teams import audit_trail
 from elastic_core.control.teams.permissions import About, Action
 from elastic_core.control.transitions import lifecycle, steering
 from elastic_core.control.transitions.cancel_many import cancel_many
+from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.domain import JobState
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.callers import Caller
@@ -29,15 +30,16 @@ PLATFORM = "the platform"  # where nobody asks
 
 
 class JobActions:
-    """Whoever inherits it has a ledger, an allocator and a caller (None: the platform itself)."""
+    """Whoever inherits it has a ledger, an allocator, a caller (None: the platform itself) and the queue."""
 
     _ledger: Ledger
     _caller: Caller | None
     _champions: Champions | None  # where models' champions are kept
     allocator: Allocator
+    _waiting: WaitingJobs
 
     def job(self, job_id: str) -> JobStatus:
-        return self._ledger.read(lambda tx: views.job_status(tx, tx.job(job_id)))
+        return self._ledger.read(lambda tx: self._waiting.placed(tx, [views.job_status(tx, tx.job(job_id))])[0])
 
     def segment(self, segment_id: str) -> SegmentStatus:
         return self._ledger.read(lambda tx: reads.segment(tx, segment_id))

@@ -15,8 +15,10 @@ from elastic_core.control.ledger import views
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
+from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.domain import JobState
 from elastic_core.protocol.rest.answers import JobPage, SortBy
+from elastic_core.protocol.waiting.queued import InQueue
 
 _PAUSED = "paused"
 _LISTED = select(
@@ -51,15 +53,15 @@ class JobsWanted:
     limit: int = 50
 
 
-def page_of(tx: Tx, wanted: JobsWanted) -> JobPage:
+def page_of(tx: Tx, wanted: JobsWanted, waiting: WaitingJobs) -> JobPage:
     """Jobs of the same key stand in the order in which they were submitted."""
     found = [job for job in tx.session.execute(_of(wanted)) if _holds(job, wanted.search)]
-    keys = _keys(tx, found, wanted.sort)
+    keys = _keys(tx, found, wanted.sort, waiting)
     found.sort(key=lambda job: keys[job.id], reverse=wanted.descending)
     ids = [job.id for job in found[wanted.offset : wanted.offset + wanted.limit]]
     rows = {row.id: row for row in tx.among(JobRow.id, ids)}
     statuses = views.job_statuses(tx, [rows[job_id] for job_id in ids])
-    return JobPage(total=len(found), offset=wanted.offset, jobs=tuple(statuses))
+    return JobPage(total=len(found), offset=wanted.offset, jobs=tuple(waiting.placed(tx, statuses)))
 
 
 def _of(wanted: JobsWanted) -> Any:
@@ -82,9 +84,11 @@ def _holds(job: Listed, search: str) -> bool:
     return not search or any(search.lower() in text.lower() for text in texts)
 
 
-def _keys(tx: Tx, jobs: Sequence[Listed], sort: SortBy) -> Mapping[str, Any]:
+def _keys(tx: Tx, jobs: Sequence[Listed], sort: SortBy, waiting: WaitingJobs) -> Mapping[str, Any]:
     """By id."""
     ids = [job.id for job in jobs]
+    if sort in (SortBy.PLACE, SortBy.START):
+        return _queued(ids, waiting.places(tx), sort)
     if sort is SortBy.SLOTS:
         held = {job_id: lease.num_slots for job_id, lease in views.live_leases(tx, ids).items()}
         return {job_id: held.get(job_id, 0) for job_id in ids}
@@ -94,6 +98,12 @@ def _keys(tx: Tx, jobs: Sequence[Listed], sort: SortBy) -> Mapping[str, Any]:
     if sort in (SortBy.PROGRESS, SortBy.LEFT):
         return _progress(tx, jobs, sort)
     return {job.id: _OF_ROW[sort](job) for job in jobs}
+
+
+def _queued(ids: Sequence[str], places: Mapping[str, InQueue], sort: SortBy) -> Mapping[str, float]:
+    """The place, or Unix seconds of the start; of a job that has none infinitely many."""
+    of_queue = {job_id: queued.place if sort is SortBy.PLACE else queued.starts_at for job_id, queued in places.items()}
+    return {job_id: inf if (key := of_queue.get(job_id)) is None else key for job_id in ids}
 
 
 def _progress(tx: Tx, jobs: Sequence[Listed], sort: SortBy) -> Mapping[str, float]:

@@ -38,6 +38,7 @@ from elastic_core.control.transitions import (
     start_job,
 )
 from elastic_core.control.transitions import pool_changes as pool
+from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.domain import Plan, SegmentState, Snapshot
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.steady_clock import SteadyClock
@@ -93,6 +94,7 @@ class LedgerControl(JobActions, JobAnswers):
         self._champions = champions
         self._tokens = TrainerTokens(trainer_secret)
         self._lately = SeenLately(settings)
+        self._waiting = WaitingJobs()
         self._started_at = self._upkept_at = ledger.clock()
         self._caller: Caller | None = None
         self.settings = settings
@@ -186,10 +188,10 @@ class LedgerControl(JobActions, JobAnswers):
         return self.job(job_id)
 
     def jobs(self, active_only: bool = False, group: str | None = None) -> list[JobStatus]:
-        return self._ledger.read(lambda tx: reads.jobs(tx, active_only, group))
+        return self._ledger.read(lambda tx: self._waiting.placed(tx, reads.jobs(tx, active_only, group)))
 
     def jobs_page(self, wanted: JobsWanted) -> JobPage:
-        return self._ledger.read(lambda tx: page_of(tx, wanted))
+        return self._ledger.read(lambda tx: page_of(tx, wanted, self._waiting))
 
     def jobs_that_registered(self, model: str, version: str) -> list[JobStatus]:
         return self._ledger.read(lambda tx: reads.jobs_that_registered(tx, model, version))

@@ -128,9 +128,32 @@ class Snapshot:
         return capacity
 
 
+class PutFirst(StrEnum):
+    """The rule by which a job has slots that the objective alone gives to others. The values are stored."""
+
+    PRIORITY = "priority"
+    DEADLINE = "deadline"
+    GUARANTEE = "guarantee"  # its queue's share
+    TURN = "turn"  # after a long wait
+    STARTED = "started"  # who just started is not stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemptor:
+    """A job that gets slots of a type that another one held, which a decision stops."""
+
+    job_id: str
+    rule: PutFirst
+    priority: int
+    queue: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a job should hold from its next boundary on. No slots means: wait, and `reason` says why."""
+    """What a job should hold from its next boundary on. No slots means: wait, and `reason` says why.
+
+    Reasons are stored: they name no moment and no span of time that passes while they stand.
+    """
 
     counts: Mapping[str, int]  # slots by resource type
     global_batch: int
@@ -143,6 +166,8 @@ class Target:
     stages: Stages = ()  # of a placed job, whose counts are their sum; () for every other
     placed: Annotated[PlacedFigures | None, Field(exclude_if=lambda placed: placed is None)] = None  # of its stages
     finish_seconds: Quantiles | None = None  # from the decision until the job is done on these slots, by the policy
+    # Of a job that held slots and is to have none: to whom they go by a rule of the policy, where one says so.
+    preempted_by: Annotated[tuple[Preemptor, ...], Field(exclude_if=lambda others: not others)] = ()
 
     @property
     def num_slots(self) -> int:

@@ -23,6 +23,7 @@ from elastic_core.domain import (
     Snapshot,
 )
 from elastic_core.protocol.forecasts import Forecast, Grade
+from elastic_core.protocol.waiting.queued import InQueue
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
 from elastic_core.spec.job_changes import AS_SUBMITTED, JobChanges
@@ -128,6 +129,7 @@ class JobStatus:
     epoch: int | None = None  # of that segment's live or last lease: another one, another attempt
     paused: Pause | None = None  # of an active job
     changes: JobChanges = AS_SUBMITTED  # set since it was submitted
+    in_queue: InQueue | None = None  # of one that waits for slots, which is not paused; not told with every answer
 
     @property
     def spec_in_force(self) -> JobSpec:
@@ -285,8 +287,7 @@ class FinishedRun:
     losses: Reports  # evenly spread reports of its current lineage
     metrics: Reports = ()  # the task's metric, held out, wherever it was evaluated
     work: int | None = None  # samples done; None: up to its last report
-    # False: still active, cancelled, failed, or ended at its limit; its whole work is more than `work`.
-    completed: bool = True
+    completed: bool = True  # False: active, cancelled, failed, or ended at its limit; its whole work exceeds `work`
     profile: tuple[ProfilePoint, ...] = ()
 
     @property

@@ -25,6 +25,8 @@ SHOWN = {
     SortBy.SLOTS: lambda job: 0 if job.allocation is None else job.allocation.num_slots,
     SortBy.LEFT: lambda job: inf if job.seconds_left is None else job.seconds_left,
     SortBy.SPENT: lambda job: job.spent,
+    SortBy.PLACE: lambda job: inf if job.in_queue is None else job.in_queue.place,
+    SortBy.START: lambda job: inf if job.in_queue is None or job.in_queue.starts_at is None else job.in_queue.starts_at,
 }
 
 
@@ -71,7 +73,7 @@ def test_the_jobs_of_a_sweep_are_found_by_its_group(control: LedgerControl) -> N
 @pytest.mark.parametrize("sort", list(SortBy))
 def test_every_column_sorts_by_what_it_shows(jobs: LedgerControl, sort: SortBy, descending: bool) -> None:
     every = jobs.jobs()
-    assert len({SHOWN[sort](job) for job in every}) > 1 or sort in (SortBy.QUEUE, SortBy.SPENT)
+    assert len({SHOWN[sort](job) for job in every}) > 1 or sort in (SortBy.QUEUE, SortBy.SPENT, SortBy.START)
     want = sorted(every, key=SHOWN[sort], reverse=descending)
     first, second = (
         jobs.jobs_page(JobsWanted(sort=sort, descending=descending, offset=offset, limit=4)) for offset in (0, 4)

@@ -30,8 +30,10 @@ from elastic_core.domain import Allocation, JobState, to_json
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import exchange_words
 from elastic_core.protocol.outlook.at_risk import budget_words, deadline_words
+from elastic_core.protocol.outlook.why import why_now
 from elastic_core.protocol.process_groups import code_of, fork_of
 from elastic_core.protocol.records import JobStatus, SegmentStatus
+from elastic_core.protocol.waiting.queued import ASSUMES, waiting_words
 from elastic_core.settings import Settings
 from elastic_core.spec.inputs.sweeps import swept_values
 from elastic_core.spec.inputs.sweeps import words_of as values_words
@@ -65,11 +67,11 @@ def list_jobs(
         print_json([to_json(job) for job in jobs])
         return
     rows = (
-        (job.job_id, "paused" if job.paused else job.state, _progress(job), job.step, _places(job.allocation),
-         _batch(job.allocation), _left(job), job.error or job.target_reason)
+        (job.job_id, "paused" if job.paused else job.state, _place(job), _progress(job), job.step,
+         _places(job.allocation), _batch(job.allocation), _left(job), job.error or why_now(job, time.time()))
         for job in jobs
     )  # fmt: skip
-    print_table(("job", "state", "done", "step", "slots", "batch", "left", "why"), rows)
+    print_table(("job", "state", "queue", "done", "step", "slots", "batch", "left", "why"), rows)
 
 
 @app.command()
@@ -215,6 +217,7 @@ def _print_facts(job: JobStatus) -> None:
         "stages": stages_words(job),
         "placement": f"{job.spec.placement}: {figures_words(job)}" if figures_words(job) else "",
         "exchange": exchange_words(job),
+        "waits": _waits(job),
         "why": job.target_reason,
         "set": job.changes.words,
         "group": _group(job),
@@ -234,6 +237,15 @@ def _print_facts(job: JobStatus) -> None:
         _out.print(f"{name:10} {value}", markup=False)
     for note in job.notes:
         _out.print(f"{'note':10} {note}", markup=False)
+
+
+def _place(job: JobStatus) -> str:
+    """E.g. "3 of 12", of a job that waits for slots."""
+    return "" if job.in_queue is None else f"{job.in_queue.place} of {job.in_queue.length}"
+
+
+def _waits(job: JobStatus) -> str:
+    return "" if job.in_queue is None else f"{_place(job)}: {waiting_words(job.in_queue, time.time())}; {ASSUMES}"
 
 
 def _group(job: JobStatus) -> str:

@@ -13,7 +13,11 @@ def cluster_shown(nodes: Sequence[NodeStatus], jobs: Sequence[JobStatus]) -> Clu
     return ClusterShown(
         nodes=tuple(nodes),
         slots=tuple(_slots_of(nodes, jobs)),
-        waiting=tuple(JobWaiting(job_id=j.job_id, reason=j.target_reason) for j in jobs if j.allocation is None),
+        waiting=tuple(
+            JobWaiting(job_id=job.job_id, reason=job.target_reason, in_queue=job.in_queue)
+            for job in jobs
+            if job.allocation is None
+        ),
     )
 
 

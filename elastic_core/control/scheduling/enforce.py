@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
@@ -26,6 +27,8 @@ _WAITING = (  # a plan that was made before a job was paused gives it nothing
     .join(JobRow, JobRow.id == SegmentRow.job_id)
     .where(SegmentRow.state == SegmentState.WAITING, JobRow.paused.is_(None))
 )
+PREEMPTED_BY = "preempted_by"  # of a stored target
+_PREEMPTED = select(TargetRow.job_id, TargetRow.target[PREEMPTED_BY]).where(TargetRow.target.has_key(PREEMPTED_BY))
 _CREATED = select(SegmentRow).where(SegmentRow.state == SegmentState.CREATED)
 
 
@@ -142,10 +145,14 @@ def _apply(tx: Tx, moves: Moves) -> list[str]:
 
 def _write_targets(tx: Tx, plan: Plan, moves: Moves, decision_id: int) -> None:
     tx.session.execute(delete(TargetRow).where(TargetRow.job_id.not_in(list(plan.targets))))
+    preempted = {job_id: by for job_id, by in tx.session.execute(_PREEMPTED)}
     rows = [
-        {"job_id": job_id, "target": to_json(target), "decision_id": decision_id, "waits": moves.waits.get(job_id)}
+        {
+            "job_id": job_id, "target": _remembering(to_json(target), preempted.get(job_id)),
+            "decision_id": decision_id, "waits": moves.waits.get(job_id),
+        }
         for job_id, target in plan.targets.items()
-    ]
+    ]  # fmt: skip
     if rows:
         statement = insert(TargetRow)
         new = statement.excluded
@@ -154,6 +161,13 @@ def _write_targets(tx: Tx, plan: Plan, moves: Moves, decision_id: int) -> None:
             set_={"target": new.target, "decision_id": new.decision_id, "waits": new.waits},
         )
         tx.session.execute(statement, rows)
+
+
+def _remembering(target: Any, preempted_by: Any) -> Any:
+    """Of a job that still is to have nothing: who preempted it, which only the plan that stopped it says."""
+    if preempted_by is None or target["counts"] or PREEMPTED_BY in target:
+        return target
+    return {**target, PREEMPTED_BY: preempted_by}
 
 
 def _check_at(tx: Tx, moves: Moves) -> float | None:

@@ -35,7 +35,8 @@ class Srtf:
         cache: StepSeconds = {}
         remaining_seconds = {job.job_id: seconds_needed(job, capacity, pool, cache) for job in jobs}
         ordered = sorted(jobs, key=lambda job: remaining_seconds[job.job_id])
-        targets = serve(ordered, snapshot, lambda job: f"about {remaining_seconds[job.job_id]:.0f} s of training left")
+        place = {job.job_id: number for number, job in enumerate(ordered, 1)}
+        targets = serve(ordered, snapshot, lambda job: f"number {place[job.job_id]} of {len(jobs)} by training left")
         return Plan(policy=self.name, targets=targets)
 
 

@@ -52,10 +52,8 @@ def _second_queue(jobs: Sequence[JobView], snapshot: Snapshot, threshold: float)
 
 
 def _describe_queue(job: JobView, second: Sequence[str], threshold: float) -> str:
-    hours = job.attained_slot_seconds / 3600
-    if job.job_id in second:
-        return f"second queue, {hours:.1f} slot-hours attained"
-    return f"first queue, {hours:.1f} of {threshold / 3600:g} slot-hours attained"
+    served = f"{'at least' if job.job_id in second else 'less than'} {threshold / 3600:g} slot-hours attained"
+    return f"{'second' if job.job_id in second else 'first'} queue, {served}"
 
 
 def _next_demotion(running: Sequence[JobView], now: float, threshold: float) -> float | None:

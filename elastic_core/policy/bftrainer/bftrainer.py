@@ -97,7 +97,7 @@ def _target(scaling: WeakScaling, request: Request, grant: tuple[str, int], forw
         counts={kind: count},
         global_batch=scaling.batch(count),
         layout=job.limits.layout(count),
-        reason=f"{_change(job, kind, count)}: worth {gain:.4g} over stopping, in the {forward:g} s ahead",
+        reason=f"{_change(job, kind, count)}: worth {gain:.4g} over stopping, as far as it looks ahead",
     )
 
 

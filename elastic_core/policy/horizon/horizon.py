@@ -49,9 +49,10 @@ from elastic_core.policy.horizon.speeds.type_prior import CrossTaskPrior
 from elastic_core.policy.plans.layout_choice import with_layouts
 from elastic_core.policy.rules import flapping, starvation
 from elastic_core.policy.rules.claims import ClaimContext, Resolution
+from elastic_core.policy.rules.preemption import preemptors
 from elastic_core.policy.rules.rules import share_out
 from elastic_core.policy.rules.spending import prices_of, spending
-from elastic_core.policy.rules.urgency import SafetyMargin
+from elastic_core.policy.rules.urgency import SafetyMargin, deadline_words
 from elastic_core.policy.task_memory import measurements
 from elastic_core.policy.task_memory.measurements import TaskMemory
 from elastic_core.predict.speed.throughput import Floats, Ints
@@ -84,7 +85,8 @@ class Horizon:
                 snapshot, partial(_context, snapshot, shared), shared.held, moves, turns, safety_margin
             )
             finishes = _finishes(shared, resolution.chosen)
-            targets = with_nodes(snapshot, _targets(shared, resolution, finishes), shared, resolution.chosen)
+            told = _told(shared, resolution, _context(snapshot, shared, shared.held))
+            targets = with_nodes(snapshot, _targets(shared, resolution, finishes, told), shared, resolution.chosen)
         state = {
             "tasks": measurements.store(memory.tasks), "types": memory.prior.to_json(),
             "moves": moves.store(targets, snapshot.now), "turns": turns, "sizes": memory.sizes,
@@ -268,12 +270,25 @@ def _finishes(problem: Problem, chosen: Ints) -> dict[int, Quantiles | None]:
     return finishes
 
 
-def _targets(problem: Problem, resolution: Resolution, finishes: Mapping[int, Quantiles | None]) -> dict[str, Target]:
-    targets = {}
+def _told(problem: Problem, resolution: Resolution, context: ClaimContext) -> dict[int, list[str]]:
+    """What reasons say beside the choice itself: of the work left, of money, of rules and of deadlines."""
+    told = {}
+    for row, (job, option) in enumerate(zip(problem.jobs, resolution.chosen.tolist(), strict=True)):
+        rule = resolution.put_first.get(row)
+        first = "" if rule is None else wording.why_first(job, rule)
+        deadline = deadline_words(context, row, option, partial(_safety_margin, problem=problem))
+        told[row] = [note for note in (problem.left.notes[row], problem.notes.get(row), first, deadline) if note]
+    return told
+
+
+def _targets(
+    problem: Problem, resolution: Resolution, finishes: Mapping[int, Quantiles | None], told: Mapping[int, list[str]]
+) -> dict[str, Target]:
+    targets, preempted = {}, preemptors(problem.jobs, problem.options, resolution)
     for row, job in enumerate(problem.jobs):
         target = _target(problem, row, job, resolution, finishes.get(row))
-        notes = [note for note in (problem.left.notes[row], problem.notes.get(row), resolution.notes.get(row)) if note]
-        targets[job.job_id] = replace(target, reason="; ".join([target.reason, *notes]))
+        reason = "; ".join([target.reason, *told[row]])
+        targets[job.job_id] = replace(target, reason=reason, preempted_by=preempted.get(row, ()))
     return targets
 
 
@@ -293,13 +308,14 @@ def _held(row: int, job: JobView, options: Options, placed: PlacedOptions, serve
 def _target(problem: Problem, row: int, job: JobView, resolution: Resolution, finish: Quantiles | None) -> Target:
     options, option, seconds = problem.options, int(resolution.chosen[row]), problem.remaining_seconds[row]
     if option == NOTHING:
-        values, notes = problem.values[row], resolution.notes
-        return Target.nothing(wording.why_nothing(job, options, seconds, values, resolution.chosen, notes))
+        values, worth = problem.values[row], problem.worth[row]
+        ruled = resolution.put_first
+        return Target.nothing(wording.why_nothing(job, options, seconds, values, worth, resolution.chosen, ruled))
     kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
     batch, num_longer = int(problem.batches[row, option]), int(problem.num_longer[row])
     choice = problem.placed.choice(row, option)
     if choice is not None:
-        reason = wording.why_placed(choice, batch, finish, num_longer)
+        reason = wording.why_placed(choice, batch, num_longer)
         return Target(
             counts=choice.bundle.counts, global_batch=batch, layout=Layout(data=count), reason=reason,
             stages=choice.bundle.stages, placed=choice.bundle.figures, finish_seconds=finish,
@@ -308,5 +324,5 @@ def _target(problem: Problem, row: int, job: JobView, resolution: Resolution, fi
     what, counts, layout = f"{count} of {kind}", {kind: count}, Layout(data=count)
     if apart is not None:
         what, counts, layout = str(apart), apart.counts, apart.layout
-    reason = wording.why_this(job, what, batch, problem.noise[row], finish, num_longer)
+    reason = wording.why_this(job, what, batch, problem.noise[row], num_longer)
     return Target(counts=counts, global_batch=batch, layout=layout, reason=reason, finish_seconds=finish)

@@ -1,7 +1,8 @@
 """The words of `horizon`: why a job gets what it gets, or waits, with the figures that decided it.
 
-Promises that what is said holds of this decision: how long the job needs there, what a sample of its batch is worth,
-which slots are free, and whether a start on them would gain anything. It decides nothing.
+Promises that what is said holds of this decision: who needs longer, what a sample of its batch is worth, which slots
+are free, which rule put a job first, and whether a start would gain anything. No moment and no span of time is in it:
+it is read long after. When a job is expected to be done is `Target.finish_seconds`. It decides nothing.
 """
 
 from __future__ import annotations
@@ -10,26 +11,23 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from elastic_core.domain import JobView, Quantiles
+from elastic_core.domain import JobView, PutFirst
 from elastic_core.policy.base.batch_bound import efficiency_in_words
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.placed_jobs import Choice
 from elastic_core.policy.base.queue import usable_types, why_waiting
 from elastic_core.predict.speed.throughput import Floats, Ints
-from elastic_core.text import plural, span
+from elastic_core.text import plural
 
 
-def why_this(
-    job: JobView, what: str, batch: int, noise: float | None, finish: Quantiles | None, num_longer: int
-) -> str:
-    """`what`: it gets; `finish`: seconds until the job is done there, None where unknown; `num_longer`: jobs that need
-    longer."""
+def why_this(job: JobView, what: str, batch: int, noise: float | None, num_longer: int) -> str:
+    """`what`: it gets; `num_longer`: jobs that need longer."""
     efficiency_words = efficiency_in_words(job, batch, noise)
-    return f"{what} at batch {batch}{efficiency_words}: {_ending(finish, num_longer)}"
+    return f"{what} at batch {batch}{efficiency_words}: {_rank(num_longer)}"
 
 
-def why_placed(choice: Choice, batch: int, finish: Quantiles | None, num_longer: int) -> str:
+def why_placed(choice: Choice, batch: int, num_longer: int) -> str:
     """Of a job that gets a bundle."""
     bundle = choice.bundle
     plan = "; ".join(map(str, bundle.stages))
@@ -39,20 +37,31 @@ def why_placed(choice: Choice, batch: int, finish: Quantiles | None, num_longer:
         else (f"{choice.speed:.4g} samples/s predicted")
     )
     gap = "" if bundle.gap is None else f", a sample {100 * bundle.gap:.1f} % above the cheapest as fast"
-    return f"{plan} at batch {batch}: {known}, {bundle.rate:.4g} an hour{gap}; {_ending(finish, num_longer)}"
+    return f"{plan} at batch {batch}: {known}, {bundle.rate:.4g} an hour{gap}; {_rank(num_longer)}"
 
 
-def _ending(finish: Quantiles | None, num_longer: int) -> str:
-    rank = f"{plural(num_longer, 'job')} need{'s' * (num_longer == 1)} longer" if num_longer else "no job needs longer"
-    ending = f"done in about {span(finish[1])}" if finish is not None else "done at a time that is not known"
-    return f"{ending}, {rank}"
+def _rank(num_longer: int) -> str:
+    return f"{plural(num_longer, 'job')} need{'s' * (num_longer == 1)} longer" if num_longer else "no job needs longer"
+
+
+def why_first(job: JobView, rule: PutFirst) -> str:
+    """Of a job that has what it has by a rule."""
+    if rule is PutFirst.STARTED:
+        return "not stopped right after its start"
+    by = {
+        PutFirst.PRIORITY: f"its priority ({job.priority})",
+        PutFirst.DEADLINE: "its deadline",
+        PutFirst.GUARANTEE: f"the guaranteed share of queue {job.queue}",
+        PutFirst.TURN: "its turn, after a long wait",
+    }
+    return f"put first by {by[rule]}"
 
 
 def why_nothing(
-    job: JobView, options: Options, seconds: Floats, values: Floats, chosen: Ints, ruled: Collection[int]
+    job: JobView, options: Options, seconds: Floats, values: Floats, worth: Floats, chosen: Ints, ruled: Collection[int]
 ) -> str:
-    """`seconds` and `values` of each option to the job; `chosen`: the option of every job; `ruled`: rows of jobs for
-    which a rule took their slots."""
+    """`seconds`, `values` and `worth` of each option to the job; `chosen`: the option of every job; `ruled`: rows of
+    jobs that a rule put first."""
     capacity = dict(zip(options.kinds, map(int, options.capacity), strict=True))
     runs = np.isfinite(seconds)
     if not runs.any():
@@ -65,18 +74,21 @@ def why_nothing(
     free = options.capacity - options.use[taken].sum(axis=0)
     fits = runs & (options.use <= free).all(axis=1)
     if fits.any():
-        return _why_idle(job, int(options.counts[fits].min()), bool((values[fits] > 0).any()))
+        return _why_idle(int(options.counts[fits].min()), values[fits], worth[fits])
     of_one_type = np.logical_and(runs, np.arange(len(runs)) < options.num_single)
     bundles_only = job.limits.placed is not None or not of_one_type.any()
     missing = _missing_bundle(options, runs, free) if bundles_only else _missing(options, of_one_type, free)
     return f"waits: {missing}; {_where_they_are(options, runs, chosen, ruled)}"
 
 
-def _why_idle(job: JobView, count: int, gains: bool) -> str:
-    if gains:
-        return f"waits: {plural(count, 'slot')} that it could have are kept free by a rule"
-    restart = span(job.resize_seconds if job.restart_seconds is None else job.restart_seconds)
-    return f"waits: {plural(count, 'slot')} could be had, but a restart of {restart} costs more than it gains there"
+def _why_idle(count: int, values: Floats, worth: Floats) -> str:
+    """`values` and `worth` of what is free: nothing that is worth something has no value but what money forbids."""
+    could = f"waits: {plural(count, 'slot')} could be had"
+    if (values > 0).any():
+        return f"{could}, but a rule keeps what is free from it"
+    if (values == 0.0).all() and (worth > 0).any():
+        return f"{could}, but for its budget or its preference for cost"
+    return f"{could}, but going over to what is free costs more than it gains"
 
 
 def _missing(options: Options, runs: Ints, free: Ints) -> str:

@@ -27,7 +27,7 @@ from elastic_core.policy.ones.batch_limits import ROUND
 from elastic_core.policy.ones.beta_progress import remaining_work
 from elastic_core.policy.ones.evolution import evolve
 from elastic_core.policy.ones.genome import IDLE, Contender, Genome, Search, Shape, slots_by_job
-from elastic_core.text import plural, span
+from elastic_core.text import plural
 
 HALVINGS = 1  # of a job's local batch, at most
 SETTLING = 10.0  # resize times for which a job that was moved is left alone
@@ -61,9 +61,8 @@ class Ones:
         population = evolve(search, seeds, Random(_content(snapshot, jobs)))
         for row, held in slots_by_job(population[0]).items():
             shape = search.shape(held, population[0])
-            left = search.contenders[row].utilities[shape]
             job_id = free[row].job.job_id
-            targets[job_id] = _target(free[row], [slots[at] for at in held], shape[3], left, most[job_id])
+            targets[job_id] = _target(free[row], [slots[at] for at in held], shape[3], most[job_id])
         running = len(targets)
         for job in jobs:
             if job.job_id not in targets:
@@ -94,7 +93,7 @@ def _as_it_is(scaling: WeakScaling) -> Target:
         counts={kind: count},
         global_batch=scaling.batch(count),
         layout=job.limits.layout(count),
-        reason=f"{plural(count, 'slot')} of {kind}, kept for {span(SETTLING * job.resize_seconds)} after it was moved",
+        reason=f"{plural(count, 'slot')} of {kind}, kept for a while after it was moved",
     )
 
 
@@ -175,14 +174,13 @@ def _recall(state: Mapping[str, Any], scalings: Sequence[WeakScaling], slots: Se
     return schedules
 
 
-def _target(scaling: WeakScaling, where: Sequence[Slot], halvings: int, left: float, limit: float) -> Target:
+def _target(scaling: WeakScaling, where: Sequence[Slot], halvings: int, limit: float) -> Target:
     count, kind = len(where), where[0].type
     batch = scaling.batch(count, scaling.local_batch / 2**halvings)
     return Target(
         counts={kind: count},
         global_batch=batch,
         layout=scaling.job.limits.layout(count),
-        reason=f"{plural(count, 'slot')} of {kind} at batch {batch}, of at most {limit:.0f} for now: "
-        f"{span(left)} of slot time left",
+        reason=f"{plural(count, 'slot')} of {kind} at batch {batch}, of at most {limit:.0f} for now",
         nodes=dict(Counter(slot.node for slot in where)),
     )

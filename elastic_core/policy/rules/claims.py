@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from elastic_core.domain import JobView
+from elastic_core.domain import JobView, PutFirst
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.rules.division import Division
@@ -70,7 +70,8 @@ Rule = Callable[[ClaimContext, Division], None]
 @dataclass(frozen=True)
 class Resolution:
     chosen: Ints
-    notes: dict[int, str] = field(default_factory=dict)
+    put_first: dict[int, PutFirst] = field(default_factory=dict)  # jobs that have what they have by a rule
+    preempted: dict[int, dict[int, PutFirst]] = field(default_factory=dict)  # who fell back for whom, by which rule
 
 
 def resolve(
@@ -80,25 +81,27 @@ def resolve(
     rules: Sequence[Rule],
 ) -> Resolution:
     """The division that the objective (`choose`) and the rules agree on. `context_at(held)`: as if those were held."""
-    notes: dict[int, tuple[int, str]] = {}
+    put_first: dict[int, tuple[int, PutFirst]] = {}
+    preempted: dict[int, dict[int, PutFirst]] = {}
     for _ in range(ROUNDS):
         context = context_at(held)
         division = apply_rules(context, choose(context), rules)
-        for row, note in division.notes.items():
-            if notes.get(row, (None, ""))[0] != division.chosen[row]:  # why it was chosen, not why it is to stay
-                notes[row] = (int(division.chosen[row]), note)
+        for row, rule in division.put_first.items():
+            if row not in put_first or put_first[row][0] != division.chosen[row]:  # why chosen, not why it is to stay
+                put_first[row] = (int(division.chosen[row]), rule)
+        for victim, claimants in division.preempted.items():
+            preempted[victim] = {**claimants, **preempted.get(victim, {})}
         if not division.num_claims or np.array_equal(division.chosen, held):
             break
         held = division.chosen
-    return Resolution(
-        division.chosen, {row: note for row, (option, note) in notes.items() if division.chosen[row] == option}
-    )
+    standing = {row: rule for row, (option, rule) in put_first.items() if division.chosen[row] == option}
+    return Resolution(division.chosen, standing, preempted)
 
 
 def apply_rules(context: ClaimContext, choice: Resolution, rules: Sequence[Rule]) -> Division:
     """The division after all rules; where none claims anything, the one that was chosen."""
     division = Division(context.values, context.options, choice.chosen)
-    division.notes.update(choice.notes)
+    division.put_first.update(choice.put_first)
     for _ in range(ROUNDS):
         before = division.num_claims
         division.spoken_for[:] = 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from elastic_core.domain import PutFirst
 from elastic_core.policy.base.knapsack import NOTHING, fill
 from elastic_core.policy.base.options import Options
 from elastic_core.predict.speed.throughput import Floats, Ints
@@ -47,7 +48,8 @@ class Division:
     options: Options
     chosen: Ints
     spoken_for: Ints = field(init=False)  # slots of each job that a rule has spoken for
-    notes: dict[int, str] = field(default_factory=dict)  # why a job got what it got
+    put_first: dict[int, PutFirst] = field(default_factory=dict)  # jobs that a rule gave slots to, and which
+    preempted: dict[int, dict[int, PutFirst]] = field(default_factory=dict)  # who fell back, for whom and by which rule
     num_claims: int = 0
 
     def __post_init__(self) -> None:
@@ -75,7 +77,7 @@ class Division:
         fitting = np.flatnonzero((self.options.counts == count) & (self.values[row] > 0))
         return [int(option) for option in fitting[np.argsort(-self.values[row, fitting], kind="stable")]]
 
-    def claim(self, row: int, options: Sequence[int], terms: PreemptionTerms, note: str) -> bool:
+    def claim(self, row: int, options: Sequence[int], terms: PreemptionTerms, rule: PutFirst) -> bool:
         """The first of the options that can be had by preempting others, and true; else nothing changes."""
         for option in options:
             fallbacks = self._preemptions(row, option, terms)
@@ -83,8 +85,9 @@ class Division:
                 continue
             for victim, fallback in fallbacks:
                 self.chosen[victim] = fallback
+                self.preempted.setdefault(victim, {})[row] = rule
             self.chosen[row] = option
-            self.notes[row] = note
+            self.put_first[row] = rule
             self.num_claims += 1
             return True
         return False

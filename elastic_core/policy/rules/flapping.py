@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_core.domain import JobView, Snapshot, Target
+from elastic_core.domain import JobView, PutFirst, Snapshot, Target
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.rules.claims import ClaimContext
@@ -22,7 +22,6 @@ from elastic_core.policy.rules.division import Division, PreemptionTerms
 from elastic_core.predict.speed.throughput import Floats, Ints
 
 WINDOW = 300.0
-JUST_STARTED = "just started"  # why it goes on
 SEVERAL = " + "  # between the types of a bundle
 
 _Departure = tuple[str, int, float]  # types, slots (0 for none), when
@@ -134,7 +133,9 @@ def keep_started(context: ClaimContext, division: Division, moves: RecentMoves, 
     if not all(_keep_running(context, division, rows, row) for row in rows):
         division.chosen[list(rows)] = NOTHING
         for row in rows:  # what they hold fits side by side
-            division.claim(row, [int(context.held[row])], _terms_against_others(context, division, rows), JUST_STARTED)
+            division.claim(
+                row, [int(context.held[row])], _terms_against_others(context, division, rows), PutFirst.STARTED
+            )
     for row in rows:
         if division.chosen[row] != NOTHING:
             division.spoken_for[row] = context.jobs[row].limits.min_slots
@@ -145,7 +146,7 @@ def _keep_running(context: ClaimContext, division: Division, rows: Sequence[int]
         return True
     smallest = division.options_of(row, context.jobs[row].limits.min_slots)
     return division.claim(
-        row, [*_held_option(context, row), *smallest], _terms_against_others(context, division, rows), JUST_STARTED
+        row, [*_held_option(context, row), *smallest], _terms_against_others(context, division, rows), PutFirst.STARTED
     )
 
 

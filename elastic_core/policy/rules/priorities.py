@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from elastic_core.domain import JobView
+from elastic_core.domain import JobView, PutFirst
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.rules.claims import ClaimContext
 from elastic_core.policy.rules.division import Division, PreemptionTerms
@@ -48,5 +48,4 @@ def start_waiting(context: ClaimContext, division: Division, level: int, reclaim
             queue_of,
             lendable,
         )
-        note = f"started on what lower priorities held (priority {level})"
-        division.claim(int(row), context.start_options(division, int(row)), terms, note)
+        division.claim(int(row), context.start_options(division, int(row)), terms, PutFirst.PRIORITY)

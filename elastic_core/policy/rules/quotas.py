@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from elastic_core.domain import JobView, Queue
+from elastic_core.domain import JobView, PutFirst, Queue
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.rules.claims import ClaimContext
@@ -97,4 +97,4 @@ def _claim_within_guarantee(
     terms = PreemptionTerms(
         np.minimum(division.spoken_for, counts), restart, quotas.queue_of, lendable, may_exceed=True
     )
-    division.claim(row, within, terms, f"within the guaranteed share of queue {context.jobs[row].queue}")
+    division.claim(row, within, terms, PutFirst.GUARANTEE)

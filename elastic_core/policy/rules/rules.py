@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from elastic_core.domain import Snapshot
+from elastic_core.domain import PutFirst, Snapshot
 from elastic_core.policy.base.knapsack import NOTHING, best_choices
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.rules import flapping, starvation
@@ -53,7 +53,7 @@ def _choose_with_started(context: ClaimContext, moves: flapping.RecentMoves, now
     stopped = [row for row in started if chosen[row] == NOTHING]
     if stopped:
         chosen = _choose(flapping.with_started_first(context, started), capacity, options)
-    return Resolution(chosen, {row: flapping.JUST_STARTED for row in stopped if chosen[row] != NOTHING})
+    return Resolution(chosen, {row: PutFirst.STARTED for row in stopped if chosen[row] != NOTHING})
 
 
 def _choose(values: Floats, capacity: Ints, options: Options) -> Ints:

@@ -92,10 +92,7 @@ def _within_budget(job: JobView, costs: Floats, usable: _Allowed) -> tuple[_Allo
     if within.any():
         return within, ""
     least = float(costs.min())
-    return usable & (costs <= least), (
-        f"no slots keep it within its budget of {job.budget:.2f}: {job.spent:.2f} are spent and {least:.2f} more are "
-        "expected on the cheapest, which it gets"
-    )
+    return usable & (costs <= least), "nothing keeps it within its budget: only the cheapest is left to it"
 
 
 def _cheapest(

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from elastic_core.domain import JobView, Snapshot
+from elastic_core.domain import JobView, PutFirst, Snapshot
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.rules.claims import ClaimContext
 from elastic_core.policy.rules.division import Division, PreemptionTerms
 from elastic_core.predict.speed.throughput import Ints
-from elastic_core.text import span
 
 PATIENCE = 8 * 3600.0
 TURN = 1800.0
@@ -53,13 +52,12 @@ def take_turns(context: ClaimContext, division: Division, turns: Turns) -> None:
     held = np.zeros(len(context.options.kinds))
     for row, job in enumerate(context.jobs):
         if turns.get(job.job_id) is not None and context.held[row] != NOTHING:
-            _serve(context, division, row, "its turn, after a long wait")
+            _serve(context, division, row)
             held += _slots(division, row)
     for row in _overdue(context):
         job = context.jobs[row]
         before = division.chosen.copy()
-        waited_for = span(waited(job, context.now))
-        fits = _serve(context, division, row, f"waited {waited_for}: started whatever the others are worth")
+        fits = _serve(context, division, row)
         if not fits or (held.any() and (held + _slots(division, row) > MOST * context.options.capacity).any()):
             division.chosen = before
             division.spoken_for[row] = 0
@@ -75,13 +73,13 @@ def _overdue(context: ClaimContext) -> list[int]:
     return sorted(rows, key=lambda row: (context.jobs[row].waiting_since, row))
 
 
-def _serve(context: ClaimContext, division: Division, row: int, note: str) -> bool:
+def _serve(context: ClaimContext, division: Division, row: int) -> bool:
     """At least the smallest count, from anybody that no rule has spoken for."""
     min_slots = context.jobs[row].limits.min_slots
     if division.chosen[row] == NOTHING:
         protected = np.minimum(division.spoken_for, division.counts())
         terms = PreemptionTerms.from_anybody(protected, len(context.options.kinds))
-        if not division.claim(row, division.options_of(row, min_slots), terms, note):
+        if not division.claim(row, division.options_of(row, min_slots), terms, PutFirst.TURN):
             return False
     division.spoken_for[row] = min_slots
     return True

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from elastic_core.domain import PutFirst
 from elastic_core.policy.rules.claims import ClaimContext
 from elastic_core.policy.rules.division import Division, PreemptionTerms
 from elastic_core.policy.rules.priorities import Reclaimable
 from elastic_core.predict.speed.throughput import Floats, Ints
-from elastic_core.text import span
 
 SafetyMargin = Callable[[int], Floats]  # row -> by how much each option may take longer than predicted, relative
 
@@ -36,22 +36,15 @@ def meet_deadlines(
     """The earliest deadline of this priority first."""
     rows = [row for row, job in enumerate(context.jobs) if job.deadline is not None and job.priority == level]
     for row in sorted(rows, key=lambda row: (context.jobs[row].deadline, row)):
-        misses = lateness(context, row, safety_margin)
-        in_time = np.flatnonzero(misses <= 0)
+        in_time = np.flatnonzero(lateness(context, row, safety_margin) <= 0)
         if len(in_time):
             _claim_deadline(context, division, row, in_time, reclaimable)
-        else:
-            shortfall = span(float(misses.min())) if np.isfinite(misses.min()) else "an unknown time"
-            division.notes[row] = (
-                f"cannot meet its deadline, misses it by {shortfall} at best, and claims nothing for it"
-            )
 
 
 def _claim_deadline(
     context: ClaimContext, division: Division, row: int, in_time: Ints, reclaimable: Reclaimable
 ) -> None:
     counts, priorities = division.counts(), context.priorities()
-    time_left = span((context.jobs[row].deadline or 0.0) - context.now)
     if division.chosen[row] not in in_time:
         min_slots_kept = np.minimum(counts, np.maximum(division.spoken_for, context.min_slots_of_all()))
         protected = np.where(
@@ -61,17 +54,21 @@ def _claim_deadline(
         queue_of, lendable = reclaimable(division, row)
         order = np.lexsort((-context.values[row, in_time], context.options.counts[in_time]))
         fewest_first = [int(option) for option in in_time[order]]
-        note = f"the fewest that meet its deadline in {time_left}"
-        if not division.claim(
-            row, fewest_first, PreemptionTerms(protected, priorities.astype(np.float64), queue_of, lendable), note
-        ):
-            fewest = int(context.options.counts[in_time].min())
-            division.notes[row] = (
-                f"may miss its deadline in {time_left}: the {fewest} slots that meet it are not to be had"
-            )
+        terms = PreemptionTerms(protected, priorities.astype(np.float64), queue_of, lendable)
+        if not division.claim(row, fewest_first, terms, PutFirst.DEADLINE):
             return
-    else:
-        division.notes.setdefault(row, f"meets its deadline in {time_left}")
     kind = division.kinds()[row]
     in_time_here = in_time[context.options.kind_index[in_time] == kind]
     division.spoken_for[row] = max(division.spoken_for[row], int(context.options.counts[in_time_here].min()))
+
+
+def deadline_words(context: ClaimContext, row: int, option: int, safety_margin: SafetyMargin) -> str:
+    """Whether the option that the plan has for a job meets its deadline, by the cautious times that claims go by; ""
+    without one."""
+    if context.jobs[row].deadline is None:
+        return ""
+    in_time = np.flatnonzero(lateness(context, row, safety_margin) <= 0)
+    if option in in_time:
+        return "meets its deadline"
+    reach = "nothing that it can have" if len(in_time) else "nothing that there is"
+    return f"may miss its deadline: cautiously reckoned, {reach} meets it"

@@ -1,4 +1,4 @@
-"""What a job's record lets expect of its deadline and its budget, as one rule for everybody who says so.
+"""What a job's record lets say of why it waits, and expect of its deadline and its budget: one rule for everybody.
 
 Pure: records in, words out. Knows the contract's records and nothing of who asks.
 """

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from elastic_core.domain import Plan
 from elastic_core.protocol.records import JobStatus, NodeStatus
+from elastic_core.protocol.waiting.queued import InQueue
 
 MOST_JOBS = 500  # of a page
 
@@ -22,6 +23,8 @@ class SortBy(StrEnum):
     SLOTS = "slots"
     LEFT = "left"  # seconds; those of which it is not known come last
     SPENT = "spent"
+    PLACE = "place"  # in the queue; those that do not wait come last
+    START = "start"  # when a waiting job is expected to; those of which it is not known come last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ class SlotShown:
 class JobWaiting:
     job_id: str
     reason: str
+    in_queue: InQueue | None = None  # None: it has not asked for slots, is paused, or still has its last ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

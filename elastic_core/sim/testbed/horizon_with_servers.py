@@ -83,13 +83,10 @@ def _decide(jobs: Sequence[JobView], declared: DeclaredWork, gpus: int, cores: i
     remaining_work = np.where(_probes(jobs), np.minimum(remaining_work, PROBE_SECONDS * fastest), remaining_work)
     held = np.asarray([_held(job, form) for job, form in zip(jobs, forms, strict=True)])
     restart_seconds = ResizeTimes().of_restarts(jobs)
-    values, remaining_seconds, num_longer = _values(remaining_work, speed, pool_share, held, restart_seconds)
+    values, num_longer = _values(remaining_work, speed, pool_share, held, restart_seconds)
     chosen = best_forms(values, [form.gpus for form in forms], [form.cores for form in forms], gpus, cores)
     return {
-        job.job_id: _target(
-            job, forms[row], int(chosen[row]), float(remaining_seconds[row, chosen[row]]), int(num_longer[row])
-        )
-        for row, job in enumerate(jobs)
+        job.job_id: _target(job, forms[row], int(chosen[row]), int(num_longer[row])) for row, job in enumerate(jobs)
     }
 
 
@@ -114,8 +111,8 @@ def _held(job: JobView, forms: Forms) -> int:
 
 def _values(
     remaining_work: Floats, speed: Floats, pool_share: Floats, held: Ints, restart_seconds: Floats
-) -> tuple[Floats, Floats, Ints]:
-    """(value of each option to each job, seconds that it needs there, jobs that need longer than it)."""
+) -> tuple[Floats, Ints]:
+    """(value of each option to each job, jobs that need longer than it)."""
     rows, runs = np.arange(len(speed)), held != NOTHING
     now_at = np.where(runs, speed[rows, held], 0.0)
     with np.errstate(divide="ignore"):
@@ -127,7 +124,7 @@ def _values(
     with np.errstate(divide="ignore"):
         price = np.where(rate > 0, (1.0 + num_longer[:, None] * pool_share) / rate, np.inf).min(axis=1)
     value_of_restart = STOP_RESTARTS * restart_seconds / STAY * price * now_at  # who is stopped pays for another start
-    return np.where(speed > 0, price[:, None] * rate + value_of_restart[:, None], 0.0), remaining_seconds, num_longer
+    return np.where(speed > 0, price[:, None] * rate + value_of_restart[:, None], 0.0), num_longer
 
 
 def _time_kept(remaining_seconds: Floats, grows: NDArray[np.bool_], held: Ints, restart_seconds: Floats) -> Floats:
@@ -169,7 +166,7 @@ def best_forms(
     return chosen
 
 
-def _target(job: JobView, forms: Forms, option: int, remaining_seconds: float, num_longer: int) -> Target:
+def _target(job: JobView, forms: Forms, option: int, num_longer: int) -> Target:
     if option == NOTHING:
         return Target.nothing("waits: GPUs and cores take more off the sum of completion times where they are")
     assert job.limits.servers is not None
@@ -180,9 +177,6 @@ def _target(job: JobView, forms: Forms, option: int, remaining_seconds: float, n
         counts=dict(size.counts),
         global_batch=usual_batch(job, shape.workers),
         layout=Layout(data=shape.workers),
-        reason=(
-            f"{form} of {plural(shape.server_cores, 'core')}: done in about {remaining_seconds:.0f} s, "
-            f"{num_longer} need longer"
-        ),
+        reason=(f"{form} of {plural(shape.server_cores, 'core')}: {num_longer} need longer"),
         roles=size.roles,
     )

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from elastic_core.domain import Quantiles
 from elastic_core.protocol.forecasts import DECLARED, Quantity
 from elastic_core.protocol.records import JobStatus
+from elastic_core.protocol.waiting.queued import ASSUMES
 
 
 class ForecastShown(BaseModel):
@@ -26,6 +27,27 @@ class GradeShown(BaseModel):
     stage: float
     error: float | None  # relative, of what was left; above 0 it said too much
     held: bool | None  # whether its interval did
+
+
+class QueuedShown(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    place: int
+    length: int
+    words: str  # what the job needs, who has it, and who took it
+    starts_at: float | None  # Unix seconds
+    unknown: str  # why that is not known
+    assumes: str  # of that
+
+
+def queued_shown(job: JobStatus) -> QueuedShown | None:
+    queued = job.in_queue
+    if queued is None:
+        return None
+    return QueuedShown(
+        place=queued.place, length=queued.length, words=queued.words, starts_at=queued.starts_at,
+        unknown=queued.unknown, assumes=ASSUMES,
+    )  # fmt: skip
 
 
 def forecast_shown(job: JobStatus, now: float) -> ForecastShown | None:

@@ -10,7 +10,14 @@ from pydantic import BaseModel, ConfigDict
 
 from elastic_airflow.links import tracker_url
 from elastic_airflow.names import DRIVER, RUN
-from elastic_airflow.page.expected import ForecastShown, GradeShown, forecast_shown, hindsight_shown
+from elastic_airflow.page.expected import (
+    ForecastShown,
+    GradeShown,
+    QueuedShown,
+    forecast_shown,
+    hindsight_shown,
+    queued_shown,
+)
 from elastic_core.domain import AUTO, Allocation, JobState, JobView, SegmentState, Snapshot
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
@@ -107,6 +114,7 @@ class JobShown(Shown):
     num_resizes: int
     restored: str  # where its state came from at the last start or resize, and what that took
     reason: str
+    queued: QueuedShown | None  # of a job that waits for slots
     error: str | None
     notes: tuple[str, ...]
     evaluation: Mapping[str, float]
@@ -288,6 +296,7 @@ def job_shown(
         num_resizes=view.num_resizes if view else _resizes(segments),
         restored=restored_words(job.last_restore),
         reason=job.target_reason,
+        queued=queued_shown(job),
         error=job.error,
         notes=job.notes,
         evaluation=job.results.get("evaluation", {}),

@@ -7,6 +7,7 @@ The task drives the ledger's segments, one `elastic_segment` run each, and decid
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +23,7 @@ from elastic_airflow.triggers import JobTrigger
 from elastic_core.domain import JobState
 from elastic_core.errors import NotFound, UserError
 from elastic_core.protocol.callers import Way
+from elastic_core.protocol.outlook.why import why_now
 from elastic_core.protocol.records import JobFacts, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.job import parse_job_spec
@@ -92,7 +94,8 @@ class DriveJobOperator(ElasticOperator):
             raise AirflowFailException(f"job {job.job_id} {job.state}: {job.error or 'no reason was given'}")
         done = "; ".join(control.ensure_segment_runs(job.job_id, after)) or "attached to its run"
         self.log.info("segment %s: %s", job.segment_id, done)
-        self.log.info("step %d, %d of %d samples; %s", job.step, job.done_samples, job.total_samples, job.target_reason)
+        why = why_now(job, time.time())
+        self.log.info("step %d, %d of %d samples; %s", job.step, job.done_samples, job.total_samples, why)
         trigger = JobTrigger(job.job_id, job.segment_id, self.conn_id)
         raise TaskDeferred(
             trigger=trigger, method_name="resume", kwargs={"job_id": job.job_id, "segment_id": job.segment_id}

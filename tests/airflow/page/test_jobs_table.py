@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
+from elastic_core.spec.job_changes import JobChanges
 from tests.builders import FACTS, Life, a_spec
 
 PRIORITY_HEAD = re.compile("^Priority")  # of the column; the mark of the order may follow
@@ -55,6 +56,22 @@ def test_pages_are_turned_and_jobs_found_sorted_and_filtered(table: Page) -> Non
     table.get_by_label("State").select_option("cancelled")
     expect(place).to_have_text("1 to 1 of 1")
     expect(table.locator("#rows")).to_contain_text("enough of it")
+
+
+def test_who_waits_shows_its_place_its_start_and_who_has_its_slots(table: Page, shown: LedgerControl) -> None:
+    """Sorted by either; those that do not wait come last. job-00 gives its slots up for job-03, which goes first."""
+    for name in ("job-01", "job-03"):
+        shown.set_job(name, JobChanges(min_slots=4))
+        shown.acquire(f"{name}__seg_0")
+    table.get_by_role("button", name="Place").click()
+    expect(table.locator("th[aria-sort=ascending]")).to_contain_text("Place")
+    expect(table.locator("tr[data-id=job-03] td:nth-child(7)")).to_have_text("1soon")
+    expect(table.locator("tr[data-id=job-01] td:nth-child(7)")).to_have_text("2not known")
+    assert ids(table)[:2] == ["job-03", "job-01"]
+    expect(table.locator("tr[data-id=job-01] + tr.why")).to_contain_text("needs 4 of 4 slots; held by job-00 (4)")
+    table.get_by_role("button", name="Starts").click()
+    expect(table.locator("th[aria-sort=ascending] button", has_text="▲")).to_have_text("Starts ▲")
+    assert ids(table)[0] == "job-03"
 
 
 def test_chosen_jobs_are_paused_resumed_and_set_together(table: Page, shown: LedgerControl) -> None:

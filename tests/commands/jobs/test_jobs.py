@@ -159,6 +159,20 @@ def test_everything_can_be_looked_at(control: LedgerControl) -> None:
     assert isinstance(elastic("show", "nobody").exception, NotFound)
 
 
+def test_who_waits_is_shown_with_its_place_and_who_has_its_slots(control: LedgerControl) -> None:
+    control.submit("a-holder", a_spec(slots=(4, 4)), FACTS)
+    Life(control, control.trainer, "a-holder").start()
+    control.submit("late", a_spec(slots=(2, 2)), FACTS)
+    control.acquire("late__seg_0")
+    needs = "needs 2 of 4 slots; held by a-holder (4); when it starts is not known: it is not forecast when enough"
+    assert f"waits      1 of 1: {needs}" in elastic("show", "late").stdout
+    (line,) = (line for line in elastic("list").stdout.splitlines() if line.startswith("late"))
+    assert "1 of 1" in line
+    assert "held by a-holder (4)" in line
+    (told,) = (job for job in printed("list") if job["job_id"] == "late")
+    assert (told["in_queue"]["place"], told["in_queue"]["held_by"][0]["job_id"]) == (1, "a-holder")
+
+
 def test_an_exchange_that_is_not_the_exact_sum_is_shown(control: LedgerControl) -> None:
     control.submit("job-a", a_spec(comm={"algorithm": "bytegrad"}), FACTS)
     control.submit("job-b", a_spec(), FACTS)

@@ -206,5 +206,7 @@ def test_the_description_names_every_route_with_its_answer_and_what_it_takes(api
         for method, operation in methods.items():
             schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
             assert schema, f"{method} {path} does not say what it answers"
+    queued = described["components"]["schemas"]["InQueue"]["properties"]
+    assert {"place", "held_by", "preempted_by", "starts_at", "unknown", "words"} <= queued.keys()
     pause = described["paths"]["/api/v1/jobs/{job_id}/pause"]["post"]
     assert "reason" in pause["requestBody"]["content"]["application/json"]["schema"]["properties"]

@@ -376,7 +376,7 @@ def test_horizon_decides_by_default_and_keeps_priorities_and_shares_in_a_real_le
     plane.acquire("owner__seg_0")
     beat = plane.trainer(order.token).heartbeat(a_beat(1))
     assert beat.directive is Directive.BOUNDARY
-    assert "within the guaranteed share of queue prod" in plane.explain("owner").reason
+    assert "put first by the guaranteed share of queue prod" in plane.explain("owner").reason
     plane.submit("high", a_spec(slots=(2, 2), priority=5), FACTS)
     plane.acquire("high__seg_0")
     plan = plane.last_plan()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from elastic_core.domain import JobView, Snapshot
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.horizon.wording import why_nothing
-from tests.policy.builders import apply, decide, job, limits, measured, nodes, point, snapshot
+from tests.policy.builders import NOW, apply, decide, job, limits, measured, nodes, point, snapshot
 
 ONE = limits((1,), batch=(64, 64))
 WHOLE = limits((4,), batch=(64, 64))
@@ -65,13 +66,31 @@ def test_who_waits_for_jobs_that_a_rule_puts_first_is_told_so() -> None:
     running = apply(decide(Horizon(), snapshot(nodes(4), *low)), snapshot(nodes(4), *low)).jobs
     high = measured(job("high", 1.0, ONE, priority=5, **SLOW_TO_START), point(1, 64, 0.1))
     plan = decide(Horizon(), snapshot(nodes(4), *running, high))
-    assert "started on what lower priorities held" in plan.targets["high"].reason
+    assert "put first by its priority (5)" in plan.targets["high"].reason
     (waiting,) = [target.reason for target in plan.targets.values() if not target.num_slots]
     assert "the others are with 1 job that a rule puts first" in waiting
 
 
-def test_a_start_that_gains_nothing_on_idle_slots_is_said_to_gain_nothing() -> None:
-    options = Options.of({"cpu": [4]}, listed=[])
-    view, seconds = job("a", resize_seconds=90.0), np.asarray([60.0, 40.0, 30.0])
-    told = why_nothing(view, options, seconds, np.zeros(3), np.asarray([-1]), ())
-    assert told == "waits: 1 slot could be had, but a restart of 90 s costs more than it gains there"
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (-1.0, "going over to what is free costs more than it gains"),
+        (0.0, "for its budget or its preference for cost"),
+        (1.0, "a rule keeps what is free from it"),
+    ],
+)
+def test_who_is_not_given_idle_slots_is_told_what_stands_against_it(value: float, told: str) -> None:
+    """Only money takes all value from what is worth something."""
+    options, seconds = Options.of({"cpu": [4]}, listed=[]), np.asarray([60.0, 40.0, 30.0])
+    values, worth = np.full(3, value), np.ones(3)
+    reason = why_nothing(job("a"), options, seconds, values, worth, np.asarray([-1]), ())
+    assert reason == f"waits: 1 slot could be had, but {told}"
+
+
+def test_a_job_that_only_meets_its_deadline_is_not_said_to_be_put_first() -> None:
+    """It has what it has by the objective; who waits is not told of a rule."""
+    timely = [replace(short(), job_id=f"short-{i}", deadline=NOW + 10**6) for i in range(4)]
+    long = measured(job("long", 1.0, ONE, task="l", **SLOW_TO_START), point(1, 64, 0.1))
+    plan = decide(Horizon(), snapshot(nodes(4), *timely, long))
+    assert plan.targets["short-0"].reason.endswith("; meets its deadline")
+    assert "rule" not in plan.targets["long"].reason

@@ -71,7 +71,7 @@ def test_who_just_started_is_not_stopped_for_better_work() -> None:
     assert slots(picture, "long") == 0
     kept = left(picture, long=("", 0, 40.0))
     assert (slots(kept, "long"), slots(kept, "short")) == (1, 0)
-    assert "just started" in decide(Horizon(), kept).targets["long"].reason
+    assert "not stopped right after its start" in decide(Horizon(), kept).targets["long"].reason
 
 
 def test_who_was_stopped_may_start_again_at_once() -> None:

@@ -29,7 +29,7 @@ def test_a_waiting_job_takes_what_lower_priorities_hold_and_says_so() -> None:
     high = scales("high", 1.0, work=10**9, fewest=4, priority=1)
     plan = decide(Horizon(), snapshot(nodes(4), low, high))
     assert slots_of(plan) == {"low": 0, "high": 4}
-    assert "started on what lower priorities held (priority 1)" in plan.targets["high"].reason
+    assert "put first by its priority (1)" in plan.targets["high"].reason
 
 
 def test_the_lowest_priority_gives_first_and_shrinking_goes_before_stopping() -> None:

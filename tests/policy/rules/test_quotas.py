@@ -44,7 +44,7 @@ def test_it_is_given_back_when_the_owner_asks() -> None:
     assert without["p"] < 6
     plan = plan_of(borrower, owner)
     assert slots_of(plan)["p"] >= 4
-    assert "within the guaranteed share of queue prod" in plan.targets["p"].reason
+    assert "put first by the guaranteed share of queue prod" in plan.targets["p"].reason
 
 
 def test_the_owner_gets_what_its_jobs_would_have_on_its_share_alone() -> None:

@@ -33,7 +33,7 @@ def test_short_and_important_work_goes_first_until_somebody_has_waited_too_long(
     assert runs(decide(Horizon(), crowded(PATIENCE - 60.0))) == {"short"}
     plan = decide(Horizon(), crowded(LATE))
     assert runs(plan) == {"long"}
-    assert "waited 8 h 01 min: started whatever the others are worth" in plan.targets["long"].reason
+    assert "put first by its turn, after a long wait" in plan.targets["long"].reason
 
 
 def test_a_turn_lasts_and_then_is_over() -> None:

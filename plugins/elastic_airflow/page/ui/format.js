@@ -50,6 +50,17 @@ export function clock(at, seconds) {
   return new Date(at * 1000).toLocaleTimeString([], options);
 }
 
+// When a job that waits may start, as `elastic_core.protocol.waiting.queued.starts_words`: of days with the date.
+export function starting(queued, now) {
+  if (queued.starts_at === null) return `when it starts is not known: ${queued.unknown}`;
+  if (queued.starts_at <= now) return "starts as soon as its slots are free";
+  return `starts about ${soonOrDate(queued.starts_at, now)}`;
+}
+
+export function soonOrDate(at, now) {
+  return at - now < 20 * 3600 ? clock(at) : new Date(at * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
+}
+
 export function plural(n, word) {
   return `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 }

@@ -1,6 +1,6 @@
 // One card a job: what it has, how far it is, why, and where to look next.
 
-import { count, duration, el, measure, plural } from "./format.js";
+import { count, duration, el, measure, plural, starting } from "./format.js";
 import { hindsight, timeLeft, workLeft } from "./forecasts.js";
 import { ASKED } from "./attention.js";
 import { chooser } from "./choosing.js";
@@ -51,6 +51,7 @@ export function card(job, now, colour, alone = false) {
   const log = logOf(job, asked("log") === job.job_id || (alone && job.state === "failed"));
   article.append(el("div", { class: "top" }, title, chip(job, now), links(job, log.button)), bar(job, colour), facts(job, now));
   if (job.error) article.append(el("p", { class: "error" }, job.error));
+  if (job.queued) article.append(el("p", { class: "reason queued", title: job.queued.assumes }, `Number ${count(job.queued.place)} of ${count(job.queued.length)} in the queue: ${job.queued.words}; ${starting(job.queued, now)}`));
   if (job.reason) article.append(el("p", { class: "reason" }, job.reason));
   const turnedOut = hindsight(job);
   if (turnedOut) article.append(turnedOut);

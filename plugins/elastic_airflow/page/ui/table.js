@@ -1,16 +1,16 @@
 // All jobs, a page at a time: the server searches, filters and sorts. Asked for anew every few seconds while somebody looks.
 
 import { layout, stateChip } from "./allocations.js";
-import { clock, count, duration, el, measure } from "./format.js";
+import { clock, count, duration, el, measure, soonOrDate, starting } from "./format.js";
 import { api, base, followTheme, jobPage, link } from "./shell.js";
 import { Steering } from "./steering.js";
 
 const PERIOD = 5000, TYPING = 250;
 const $ = (id) => document.getElementById(id);
-// Name, the server's word for sorting by it (null: it does not), and classes.
+// Name, the server's word for sorting by it (null: it does not), and classes; then the same of its second line, if sorted.
 const COLUMNS = [
   ["Job", "id", "job"], ["State", "state", "state"], ["Queue", "queue", "queue"], ["User", null, "user"],
-  ["Priority", "priority", "priority number"], ["Progress", "progress", "progress"], ["Slots", "slots", "slots number"],
+  ["Priority", "priority", "priority number"], ["Place", "place", "place number", "Starts", "start"], ["Progress", "progress", "progress"], ["Slots", "slots", "slots number"],
   ["Time left", "left", "left number"], ["Spent", "spent", "spent number"], ["Submitted", "submitted", "submitted number"],
 ];
 const LARGEST_FIRST = new Set(["priority", "progress", "slots", "spent", "submitted"]);
@@ -23,17 +23,18 @@ function heads() {
     steering.choose(active().map((job) => job.job_id), all.checked);
     drawRows();
   });
-  const cells = COLUMNS.map(([name, key, kind]) => {
+  const cells = COLUMNS.map(([name, key, kind, second, secondKey]) => {
     const head = el("th", { class: kind.split(" ").map((word, i) => (i ? word : `c-${word}`)).join(" "), scope: "col" });
-    if (!key) head.append(name);
-    else {
-      const button = el("button", { type: "button", "data-sort": key }, name);
-      button.addEventListener("click", () => sortBy(key));
-      head.append(button);
-    }
+    head.append(key ? sorter(name, key) : name, ...(secondKey ? [el("br"), sorter(second, secondKey)] : []));
     return head;
   });
   $("heads").replaceChildren(el("th", { class: "c-box", scope: "col" }, all), ...cells, el("th", { class: "c-links", scope: "col" }, "Go to"));
+}
+
+function sorter(name, key) {
+  const button = el("button", { type: "button", "data-sort": key }, name);
+  button.addEventListener("click", () => sortBy(key));
+  return button;
 }
 
 function sortBy(key) {
@@ -69,10 +70,10 @@ function draw() {
     return;
   }
   steering.shown(active().map((job) => job.job_id));
+  for (const cell of $("heads").querySelectorAll("[aria-sort]")) cell.removeAttribute("aria-sort");
   for (const head of $("heads").querySelectorAll("[data-sort]")) {
     const sorted = head.dataset.sort === view.sort;
     if (sorted) head.parentNode.setAttribute("aria-sort", view.descending ? "descending" : "ascending");
-    else head.parentNode.removeAttribute("aria-sort");
     head.textContent = head.textContent.replace(/ [▲▼]$/, "") + (sorted ? (view.descending ? " ▼" : " ▲") : "");
   }
   drawRows();
@@ -107,6 +108,7 @@ function row(job) {
     el("td", { title: job.spec.queue }, job.spec.queue),
     el("td", { title: job.submitted_by }, job.submitted_by ?? "-"),
     el("td", { class: "number" }, String(job.changes.priority ?? job.spec.priority)),
+    el("td", { class: "number", title: job.in_queue && `number ${job.in_queue.place} of ${job.in_queue.length} that wait; ${starting(job.in_queue, now)}` }, job.in_queue ? count(job.in_queue.place) : "-", below(starts(job, now))),
     el("td", {}, progress(job)),
     el("td", { class: "number", title: cut(job) }, slots(job), below(job.allocation && `batch ${count(job.allocation.global_batch)}`)),
     el("td", { class: "number", title: finish(job) }, job.state === "active" ? (job.seconds_left === null ? "-" : duration(job.seconds_left)) : `took ${duration(took)}`, below(between(job))),
@@ -117,8 +119,16 @@ function row(job) {
   return el("tr", { "data-id": job.job_id }, el("td", {}, box), ...cells);
 }
 
+function starts(job, now) {
+  if (!job.in_queue) return null;
+  const at = job.in_queue.starts_at;
+  return at === null ? "not known" : at <= now ? "soon" : soonOrDate(at, now);
+}
+
+// What a waiting job needs and who has it stands before the policy's reason.
 function why(job) {
-  const text = job.state === "active" ? job.target_reason : (job.error ?? "");
+  const reason = job.in_queue ? `${job.in_queue.words}; ${starting(job.in_queue, Date.now() / 1000)}. ${job.target_reason}` : job.target_reason;
+  const text = job.state === "active" ? reason : (job.error ?? "");
   return el("tr", { class: "why" }, el("td"), el("td", { colspan: COLUMNS.length + 1, title: text, class: job.state === "failed" ? "error" : null }, text || " "));
 }
 
