@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -79,7 +80,8 @@ class AutoExchange:
         self._averages_weighed = False
         self._trial = Trial()
         self._link: Link | None = None
-        self._computing = 0.0  # seconds of a step
+        self._computing = 0.0  # seconds of a step, under the exact sum
+        self._least_computing = inf  # under any exchange of gradients
         self._sizes_to_try: list[int] | None = None  # None: the algorithm is not chosen yet
         self._seconds_of: dict[int, float] = {}  # by size of buckets, of the algorithm that was chosen
         self._model: DistributedDataParallel | None = None
@@ -203,6 +205,7 @@ class AutoExchange:
             return
         before = self._figures.get(self.in_force, ExchangeFigures(algorithm=self.in_force))
         self._figures[self.in_force] = replace(before, measured_seconds=seconds, measured_bytes=sent)
+        self._least_computing = min(self._least_computing, computing)
         if self._to_try is None:
             self._computing = computing
             self._to_try = self._worth_trying(seconds, computing) if computing < WORTH * seconds else []
@@ -236,10 +239,12 @@ class AutoExchange:
         return list(different.values())[:TRIED_BESIDE]
 
     def _averages_worth_trying(self, link: Link) -> list[str]:
-        """As `_worth_trying`, against the fastest exchange of gradients; the best last."""
+        """As `_worth_trying`, against the fastest exchange of gradients; the best last. They compute what the one that
+        disturbed computing least did: on a slow link all that is sent beside the exact sum waits for it, too."""
+        computing = self._least_computing
         for name, algorithm in self._averages.items():
-            self._foretold(name, predict_averaging(algorithm, self._shapes, self._world, link, self._computing,
-                                                   device=self._device))  # fmt: skip
+            cost = predict_averaging(algorithm, self._shapes, self._world, link, computing, device=self._device)
+            self._foretold(name, cost)
         most = WORTH * min(_measured(self._figures[name]) for name in self._figures if name in self._classes)
         known = sorted((self._figures[name] for name in self._averages if name in self._figures), key=_predicted)
         return [f.algorithm for f in known if _predicted(f) <= most][:AVERAGES_TRIED][::-1]

@@ -18,7 +18,7 @@ from tests.train import forked
 from tests.train.job import Job
 
 BATCH = 12
-SLOW_LINK = 2e6  # bits a second: the exact sum of a step takes one, low-rank products of it a tenth
+SLOW_LINK = 3e5  # bits a second: the exact sum of a step takes two, low-rank products of it a quarter of one
 EVERY_20 = {"interval_seconds": None, "interval_steps": 20}
 
 
@@ -75,7 +75,7 @@ def averaging_allowed(new_job, name: str, total: int) -> Job:
         "checkpoints": EVERY_20,
         "audit": "full",
     }
-    params = {"samples": 96, "milliseconds": 2, "width": 256}
+    params = {"samples": 96, "milliseconds": 2, "width": 128}
     return new_job(name, entry="of its own", tasks="tests.*", params=params, spec=spec, total=total)
 
 
