@@ -47,6 +47,7 @@ def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_roun
         ({"algorithm": "partial_backward", "allow": "averaging"}, "algorithm 'partial_backward' is partial, and allow"),
         ({"algorithm": "local_sgd", "allow": "lossy"}, "possible are allow: averaging, or one of allreduce, fp16"),
         ({"algorithm": "bytegrad", "interval": 4}, "possible are interval left out, or one of local_sgd"),
+        ({"algorithm": "auto", "allow": "averaging", "interval": 4}, "tries averages at an interval of 8; possible"),
         ({"algorithm": "local_sgd", "interval": 0}, "greater than or equal to 1"),
         ({"algorithm": "powersgd", "hierarchical": True}, "possible are hierarchical left out, or one of allreduce"),
         ({"algorithm": "auto", "hierarchical": True}, "algorithm 'auto' has no stage within nodes"),
