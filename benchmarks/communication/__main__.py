@@ -183,17 +183,22 @@ def hold(report: Report, cell: Cell, by_method: Mapping[str, Measured]) -> None:
 
 
 def kept(cell: Cell, again: bool) -> dict[str, Measured]:
-    """What every method does in this cell: measured now, unless it was before."""
+    """What every method does in this cell: measured now, unless all were before."""
     network, world = cell
     path = KEPT / f"{named(cell).replace(' ', '_')}.json"
-    if again or not path.exists():
-        losses_only = network.bits_per_second is None
-        methods = METHODS[1:] if losses_only else METHODS
+    losses_only = network.bits_per_second is None
+    methods = METHODS[1:] if losses_only else METHODS
+    by_method = {} if again else _read(path)
+    if not by_method.keys() >= set(methods):
         seconds, steps = (1e9, LOSS_STEPS) if losses_only else (25.0, 10)
         by_method = measure(network, world, methods, seconds=seconds, steps=steps)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps([asdict(measured) for measured in by_method.values()], indent=1))
-    rows = [Measured(**row) for row in json.loads(path.read_text())]
+    return by_method
+
+
+def _read(path: Path) -> dict[str, Measured]:
+    rows = [Measured(**row) for row in json.loads(path.read_text())] if path.exists() else []
     return {measured.method: measured for measured in rows}
 
 
