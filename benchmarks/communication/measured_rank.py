@@ -25,14 +25,24 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from elastic_core.comm.algorithm import Exchange
-from elastic_core.comm.algorithms import averages, averaging_class, bucket_mib, create, leaves_layers_out, steps_weights
-from elastic_core.comm.tuning.auto_exchange import AutoExchange
+from elastic_core.comm.algorithms import (
+    WEIGHTS_TOO,
+    averages,
+    averaging_class,
+    bucket_mib,
+    create,
+    leaves_layers_out,
+    steps_weights,
+)
+from elastic_core.comm.tuning.auto_exchange import MOST_STEPS, MOST_STEPS_OF_AVERAGES, AutoExchange
+from elastic_core.domain import AUTO
 
 BATCH = 32  # of each rank
 WIDTHS = (1024, 4096, 4096, 1024)
 COMPUTE, DDP, DDP_BF16 = "no exchange", "ddp", "ddp bf16"
+AUTO_AVERAGING = "auto (averaging)"  # that may choose averages of weights besides
 _WARM_STEPS = 2  # DDP lays its buckets out after the first
-_MOST_TRIED = 40  # steps until `auto` has chosen
+_MOST_TRIED = MOST_STEPS + MOST_STEPS_OF_AVERAGES  # until `auto` has chosen
 _LEAST_STEPS = 3
 INTERVAL = 8  # steps between averages of weights
 _CPU = torch.device("cpu")
@@ -41,7 +51,7 @@ _CPU = torch.device("cpu")
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """Medians over `steps`: seconds of rank 0's steps, bytes that its link carried out of it a step. Of a method that
-    averages weights means over whole intervals: its steps differ."""
+    averages weights, or has chosen one that does, means over whole intervals: its steps differ."""
 
     method: str
     step_seconds: float
@@ -90,7 +100,7 @@ class Training:
                 self.model,
                 gradient_as_bucket_view=True,
                 find_unused_parameters=partly,
-                bucket_cap_mb=bucket_mib(method),
+                bucket_cap_mb=bucket_mib(_algorithm(method)),
             )
             self._ddp = ddp
             self._attach(method, ddp, part.world)
@@ -111,19 +121,28 @@ class Training:
         if method == DDP_BF16:
             ddp.register_comm_hook(None, bf16_compress_hook)
         elif method != DDP:
-            beside = dist.new_group() if leaves_layers_out(method) else None  # DDP talks at the same time
-            exchange = create(method, _CPU, beside, warmup_steps=_WARM_STEPS - 1)
+            own = dist.new_group() if leaves_layers_out(method) else None  # DDP talks at the same time
+            among, beside = (WEIGHTS_TOO, dist.new_group()) if method == AUTO_AVERAGING else ((), None)
+            exchange = create(
+                _algorithm(method), _CPU, own, warmup_steps=_WARM_STEPS - 1, among=among, beside=beside
+            )  # fmt: skip
             exchange.attach(ddp)
             if steps_weights(method):
                 self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
-                exchange.follow(self.optimizer)
+            exchange.follow(self.optimizer)
             self.algorithm = exchange
             self._weight = 1 / world  # it sums, DDP's own takes the mean
+
+
+def _algorithm(method: str) -> str:
+    return AUTO if method == AUTO_AVERAGING else method
 
 
 def measure(method: str, part: Part) -> Measured:
     training = Training(method, part)
     losses, seconds, sent = chosen(training), [], []
+    kept = training.algorithm.in_force if isinstance(training.algorithm, AutoExchange) else ""
+    in_intervals = averages(kept or method)
     tried = len(losses)
     planned = tried + _WARM_STEPS + part.steps
     while len(losses) < planned:
@@ -138,16 +157,16 @@ def measure(method: str, part: Part) -> Measured:
         elif len(losses) == tried + _WARM_STEPS:
             fitting = int(_of_first(part.seconds / took))
             measured = max(_LEAST_STEPS, min(part.steps, fitting))
-            planned = len(losses) + (-(-measured // INTERVAL) * INTERVAL if averages(method) else measured)
+            planned = len(losses) + (-(-measured // INTERVAL) * INTERVAL if in_intervals else measured)
     training.close()
-    typical = statistics.fmean if averages(method) else statistics.median
+    typical = statistics.fmean if in_intervals else statistics.median
     return Measured(
         method=method,
         step_seconds=typical(seconds),
         sent_bytes=typical(sent),
         steps=len(seconds),
         losses=tuple(_mean(loss) for loss in losses),
-        chosen=training.algorithm.in_force if isinstance(training.algorithm, AutoExchange) else "",
+        chosen=kept,
     )
 
 

@@ -34,6 +34,10 @@ class Exchange(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
 
+    def settle(self) -> None:
+        """Make one model of what the ranks hold: the same bits of weights and of the optimizer's tensors. Collective;
+        before the model is saved or evaluated."""
+
     def take_wait_seconds(self) -> float:
         """Seconds since the last call that a rank with all its gradients computed waited for the exchange."""
 

@@ -37,8 +37,9 @@ _AVERAGING: dict[str, type[WeightAveraging]] = {
     for algorithm in (LocalSgd, DiLoCo, Decentralized, DecentralizedAll, LowPrecisionDecentralized, AsyncAverage)
 }
 NAMES = (*_GLOO, *_STEPPING, *_AVERAGING)
-# What `auto` chooses from where it is told nothing.
+# What `auto` chooses from where it is told nothing, and where averages are admitted besides.
 WHOLE_GRADIENTS = tuple(name for name in _GLOO if name != PartialBackward.name)
+WEIGHTS_TOO = (*WHOLE_GRADIENTS, *_AVERAGING)
 
 
 def create(
@@ -49,15 +50,19 @@ def create(
     warmup_steps: int = WARMUP_STEPS,
     among: Collection[str] = (),
     nodes: Sequence[str] = (),
+    beside: dist.ProcessGroup | None = None,
 ) -> CommAlgorithm:
     """A new exchange of gradients or momenta on `device`. `warmup_steps`: of the optimizer by the exact sum, where the
     algorithm has such. `among`: what `auto` may choose from, the exact sum whatever it says, and without a word all
-    that exchange whole gradients. `nodes`: of every rank, to exchange within nodes first, where the algorithm can. On a
+    that exchange whole gradients; `beside`: another group of the same ranks, for those of them that average weights
+    (`tries_averages`). `nodes`: of every rank, to exchange within nodes first, where the algorithm can. On a
     CUDA device all but the exact sum exchange their messages through memory of the host, over gloo, which `group` must
     have for it. Raises `UserError` for a name that does not exist."""
     if name == AUTO:
         admitted = among or WHOLE_GRADIENTS
-        return AutoExchange({known: _GLOO[known] for known in _GLOO if known in admitted or known == EXACT}, group)
+        gradients = {known: _GLOO[known] for known in _GLOO if known in admitted or known == EXACT}
+        weights = {known: _AVERAGING[known] for known in _AVERAGING if known in admitted}
+        return AutoExchange(gradients, group, weights, beside)
     _check(name)
     if name in _STEPPING:
         return _STEPPING[name](group, warmup_steps)
@@ -79,6 +84,11 @@ def leaves_layers_out(name: str, among: Collection[str] = ()) -> bool:
     """Whether ranks propagate back through a part of the model's layers, so that DDP must bear parameters without
     gradients. `among`: what `auto` may choose from."""
     return name == PartialBackward.name or (name == AUTO and PartialBackward.name in among)
+
+
+def tries_averages(name: str, among: Collection[str] = ()) -> bool:
+    """Whether weights may be averaged beside training in the choice of `auto`, which needs a process group for it."""
+    return name == AUTO and any(known in _AVERAGING for known in among)
 
 
 def bucket_mib(name: str) -> float | None:

@@ -159,6 +159,9 @@ class HookedAlgorithm(ABC):
     def set_in_force(self, in_force: bool) -> None:  # noqa: B027 - most do nothing outside of `submit`
         """Told by whoever has several algorithms at one model: between two steps, whether this one is used next."""
 
+    def settle(self) -> None:  # noqa: B027 - ranks that step by the same gradients are one model
+        """As `Exchange.settle`."""
+
     def state_dict(self) -> dict[str, Tensor]:
         return {}
 

@@ -7,12 +7,18 @@ from elastic_core.protocol.records import JobStatus
 from elastic_core.spec.parts.job_comm import CLASSES, EXACTLY, STAGE_RATIO
 from elastic_core.text import plural
 
+_LESS = {  # what a class of exchanges costs besides seconds and bytes
+    "averaging": " (weights are averaged: the same samples may teach less)",
+    "partial": " (gradients of some of the samples: the same samples may teach less)",
+}
+
 
 def choice_words(choice: ExchangeChoice) -> str:
     """E.g. "bytegrad on 2 slots: 2.51 s and 25.3 MB a step, against 8.31 s and 101 MB of allreduce; ..."."""
     by_name = {figures.algorithm: figures for figures in choice.figures}
     own, exact = by_name.get(choice.algorithm), by_name.get(EXACT)
     words = f"{choice.algorithm} on {plural(choice.num_slots, 'slot')}"
+    words += _LESS.get(CLASSES.get(choice.algorithm, EXACTLY), "")
     if own is not None:
         words += f": {_measured(own)} a step"
     if exact is not None and choice.algorithm != EXACT:
@@ -50,13 +56,12 @@ def chosen_words(job: JobStatus) -> str:
     allow = job.spec.comm.allow or EXACTLY
     if allow == EXACTLY:
         return f"auto: {EXACT}, since comm.allow is {EXACTLY} and admits no other"
-    given = f"{allow}, which admits what lossy does: averages are not tried" if allow == "averaging" else allow
     held = job.allocation
     if held is not None and held.num_slots == 1:
-        return f"auto ({given}): nothing is exchanged on 1 slot"
+        return f"auto ({allow}): nothing is exchanged on 1 slot"
     if job.exchange is None or (held is not None and held.num_slots != job.exchange.num_slots):
-        return f"auto ({given}): {EXACT}, until others have been tried"
-    return f"auto ({given}): {choice_words(job.exchange)}"
+        return f"auto ({allow}): {EXACT}, until others have been tried"
+    return f"auto ({allow}): {choice_words(job.exchange)}"
 
 
 def figures_by_name(choice: ExchangeChoice) -> dict[str, float]:

@@ -71,10 +71,11 @@ HELP = {
     "servers.min": "Slots of the job that are parameter servers, at least, where it has any.",
     "servers.max": "The same at most.",
     "comm.algorithm": "allreduce is the exact sum; the others send less and are not exact. auto tries those "
-    "that exchange gradients, as far as allow admits them.",
+    "that allow admits, but for onebit_adam and qadam.",
     "comm.allow": "The most that the exchange may be: exact; lossy, compressed gradients; averaging, averaged weights "
-    "besides; partial, gradients of a layer by some of the slots. auto tries no averages: averaging gives it what "
-    "lossy does. Empty: what the algorithm needs, and for auto exact, which leaves it no choice.",
+    "besides; partial, gradients of a layer by some of the slots. auto chooses by time alone: with averaging it "
+    "ends at what exchanges the least, and the same samples may teach less. Empty: what the algorithm needs, and for "
+    "auto exact, which leaves it no choice.",
     "comm.interval": "Steps between two averages of weights, for the algorithms that average them",
     "comm.warmup_steps": "Steps by the exact sum before onebit_adam or qadam freezes Adam's variance.",
     "placement": "none: slots of one type. auto and exact: the layers where training costs least, on several types at "

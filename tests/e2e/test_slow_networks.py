@@ -15,6 +15,7 @@ from elastic_core.domain import AUTO, EXACT
 from elastic_core.host import mlflow_access
 from elastic_core.protocol.records import JobStatus
 from elastic_core.spec import parse_cluster_spec
+from elastic_core.spec.parts.job_comm import CLASSES
 from tests.e2e.platform import CLUSTER, Platform, eventually
 from tests.e2e.test_main_line import assert_read_exactly_once, finished, job_of, start, trains
 from tests.e2e.test_resizes import SHARED_BYTES, a_long_job, end, hold
@@ -131,6 +132,26 @@ def test_sizes_of_buckets_are_tried_where_layers_can_be_sent_one_by_one(
     assert size in platform.elastic("jobs", "show", "by-size").stdout
     (shown,) = [known for known in page(platform)["jobs"] if known["job_id"] == "by-size"]
     assert size in shown["comm"]
+
+
+def test_a_job_that_may_average_weights_does_on_a_slow_link_and_everybody_is_told_what_that_is(
+    platform: Platform, apart: NodeNamespaces
+) -> None:
+    params = {"samples": LINES, "milliseconds": 1, "width": 1024}  # 4 MB of gradients, and nearly no computing
+    spec = a_wide_job(
+        "by-average", {"algorithm": AUTO, "allow": "averaging"}, slots={"min": 2, "max": 2}, params=params
+    )
+    start(platform, spec)
+    job: JobStatus = eventually(lambda: with_exchange(platform, "by-average"), 400, "it has chosen")
+    assert job.exchange is not None
+    assert CLASSES[job.exchange.algorithm] == "averaging"
+    said = (
+        f"auto (averaging): {job.exchange.algorithm} on 2 slots (weights are averaged: the same samples may teach less)"
+    )
+    (shown,) = [known for known in page(platform)["jobs"] if known["job_id"] == "by-average"]
+    for told in (platform.elastic("jobs", "show", "by-average").stdout, shown["comm"]):
+        assert said in told
+        assert f"of {EXACT}" in told
 
 
 def with_exchange(platform: Platform, job_id: str) -> JobStatus | None:

@@ -47,6 +47,7 @@ def test_every_algorithm_that_a_spec_may_name_can_be_made_and_the_other_way_roun
         ({"algorithm": "partial_backward", "allow": "averaging"}, "algorithm 'partial_backward' is partial, and allow"),
         ({"algorithm": "local_sgd", "allow": "lossy"}, "possible are allow: averaging, or one of allreduce, fp16"),
         ({"algorithm": "bytegrad", "interval": 4}, "possible are interval left out, or one of local_sgd"),
+        ({"algorithm": "auto", "allow": "averaging", "interval": 4}, "tries averages at an interval of 8; possible"),
         ({"algorithm": "local_sgd", "interval": 0}, "greater than or equal to 1"),
         ({"algorithm": "powersgd", "hierarchical": True}, "possible are hierarchical left out, or one of allreduce"),
         ({"algorithm": "auto", "hierarchical": True}, "algorithm 'auto' has no stage within nodes"),
@@ -74,12 +75,22 @@ def test_models_that_may_be_cut_use_the_exact_sum() -> None:
         a_spec({"algorithm": "bytegrad"}, layouts={"tensor": [1, 2]})
 
 
-@pytest.mark.parametrize("algorithm", ["partial_backward", "auto"])
-def test_where_ranks_compute_parts_nothing_is_decided_by_the_noise_of_gradients(algorithm: str) -> None:
-    comm, batch = {"algorithm": algorithm, "allow": "partial"}, {"min": 8, "max": 64, "base": 8}
-    with pytest.raises(UserError, match=r"'adascale', which needs .* exchanges gradients of parts of it; possible"):
+@pytest.mark.parametrize(
+    ("algorithm", "allow", "does"),
+    [
+        ("partial_backward", "partial", "'partial_backward' exchanges gradients of parts of it"),
+        ("local_sgd", "averaging", "'local_sgd' exchanges weights"),
+        ("auto", "averaging", "'auto' may exchange weights"),
+        ("auto", "partial", "'auto' may exchange weights or gradients of parts of it"),
+    ],
+)
+def test_without_a_gradient_of_the_whole_batch_nothing_is_decided_by_its_noise(
+    algorithm: str, allow: str, does: str
+) -> None:
+    comm, batch = {"algorithm": algorithm, "allow": allow}, {"min": 8, "max": 64, "base": 8}
+    with pytest.raises(UserError, match=rf"'adascale', which needs .* {does}; possible"):
         a_spec(comm, batch={**batch, "learning_rate_rule": "adascale"})
-    with pytest.raises(UserError, match=r"'progress', which needs .* exchanges gradients of parts of it; .*: samples"):
+    with pytest.raises(UserError, match=rf"'progress', which needs .* {does}; .*: samples"):
         a_spec(comm, batch=batch, work={"epochs": 1, "measure": "progress"})
     assert a_spec({**comm, "allow": "lossy"} if algorithm == "auto" else comm, batch=batch)
 

@@ -191,6 +191,9 @@ def test_a_spec_put_into_the_form_comes_out_again(
     assert spec_from_form({**values, "preset": "none"}, {}) == spec
 
 
-def test_the_form_says_that_auto_tries_no_averages() -> None:
+def test_the_form_says_what_averages_may_cost() -> None:
     (allow,) = [item for item in form_fields(PRESETS) if item.name == "comm_allow"]
-    assert "auto tries no averages: averaging gives it what lossy does" in allow.schema["description"]
+    assert (
+        "with averaging it ends at what exchanges the least, and the same samples may teach less"
+        in allow.schema["description"]
+    )

@@ -14,6 +14,7 @@ so on every rank after the next round, or where ranks settle.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -21,18 +22,25 @@ import torch.distributed as dist
 from torch import Tensor
 
 from elastic_core.comm.averaging.exchange_thread import ExchangeThread
-from elastic_core.comm.averaging.ordered_mean import add_to, average_flat, flattened
+from elastic_core.comm.averaging.ordered_mean import add_to, average_flat, flattened, traffic_of_average
 from elastic_core.comm.averaging.weight_averaging import INTERVAL, WeightAveraging
+from elastic_core.comm.traffic import Traffic
 
 
 class AsyncAverage(WeightAveraging):
     name: ClassVar[str] = "async_average"
     overlaps: ClassVar[bool] = True
+    hidden_steps: ClassVar[int | None] = None
 
     def __init__(self, group: dist.ProcessGroup | None = None, interval: int = INTERVAL) -> None:
         super().__init__(group, interval)
         self._thread = ExchangeThread[Tensor | None](f"comm-{self.name}")
         self._steps, self._refused = 0, False
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        """Of a round: who wants it, and the average."""
+        return traffic_of_average(sum(shape.numel() for shape in shapes), world) + Traffic(world - 1, 1)
 
     def close(self) -> None:
         super().close()

@@ -12,6 +12,7 @@ spreads in pairs, and to all where ranks settle.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -19,9 +20,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from elastic_core.comm.averaging.exchange_thread import ExchangeThread
-from elastic_core.comm.averaging.ordered_mean import add_to, average_flat, flattened
+from elastic_core.comm.averaging.ordered_mean import add_to, average_flat, flattened, traffic_of_average
 from elastic_core.comm.averaging.weight_averaging import INTERVAL, WeightAveraging
 from elastic_core.comm.piecewise import swap
+from elastic_core.comm.traffic import Traffic
 
 
 def peer_of(rank: int, step: int, world: int) -> int:
@@ -32,11 +34,23 @@ def peer_of(rank: int, step: int, world: int) -> int:
 class Decentralized(WeightAveraging):
     name: ClassVar[str] = "decentralized"
     overlaps: ClassVar[bool] = True
+    at_intervals: ClassVar[bool] = False
+    hidden_steps: ClassVar[int | None] = 1
 
     def __init__(self, group: dist.ProcessGroup | None = None, interval: int = INTERVAL) -> None:
         super().__init__(group, interval)
         self._thread = ExchangeThread[Tensor](f"comm-{self.name}")
         self._steps = 0
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        """Of an odd number of ranks one rests."""
+        whole = 4.0 * sum(shape.numel() for shape in shapes)
+        return Traffic(whole if world % 2 == 0 else whole * (world - 1) / world, 1)
+
+    @classmethod
+    def rehearse(cls, values: Tensor) -> None:
+        add_to([values], flattened([values]).sub_(values).div_(2))
 
     def close(self) -> None:
         super().close()
@@ -74,6 +88,10 @@ class DecentralizedAll(Decentralized):
     """With all ranks instead of one peer, overlapped all the same."""
 
     name: ClassVar[str] = "decentralized_all"
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        return traffic_of_average(sum(shape.numel() for shape in shapes), world)
 
     def _difference(self, weights: Tensor, step: int) -> Tensor:  # noqa: ARG002 - all steps are alike
         mean = weights.clone()

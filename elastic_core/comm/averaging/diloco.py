@@ -24,6 +24,8 @@ from torch import Tensor
 from elastic_core.comm.averaging.weight_averaging import INTERVAL, WeightAveraging
 from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.hierarchy import Hierarchy
+from elastic_core.comm.minmax_uint8 import message_bytes
+from elastic_core.comm.traffic import Traffic, swapped_chunks
 
 RATE, MOMENTUM = 0.7, 0.9
 FRAGMENTS = 4
@@ -32,6 +34,20 @@ _ANCHOR, _MOMENTUM, _STEPS = "anchor/", "momentum/", "steps"
 
 class DiLoCo(WeightAveraging):
     name: ClassVar[str] = "diloco"
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        """Of all fragments' turns."""
+        sizes = {str(i): shape.numel() for i, shape in enumerate(shapes)}
+        each = [sum(sizes[name] for name in names) for names in fragments(sizes, FRAGMENTS)]
+        return sum((swapped_chunks(message_bytes(values), world) for values in each), Traffic(0.0, 0))
+
+    @classmethod
+    def rehearse(cls, values: Tensor) -> None:
+        mean, momentum = values - values, torch.zeros_like(values)
+        ByteGrad.rehearse(mean)
+        momentum.mul_(MOMENTUM).add_(mean)
+        values.sub_(mean.add(momentum, alpha=MOMENTUM), alpha=RATE)
 
     def __init__(self, group: dist.ProcessGroup | None = None, interval: int = INTERVAL) -> None:
         super().__init__(group, interval)

@@ -6,14 +6,23 @@ exact sum of gradients does. A weight that is not finite on one rank is so on al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
-from elastic_core.comm.averaging.ordered_mean import average
+import torch
+
+from elastic_core.comm.averaging.ordered_mean import average, runs_of, traffic_of_average
 from elastic_core.comm.averaging.weight_averaging import WeightAveraging
+from elastic_core.comm.traffic import Traffic
 
 
 class LocalSgd(WeightAveraging):
     name: ClassVar[str] = "local_sgd"
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        values = sum(shape.numel() for shape in shapes)
+        return traffic_of_average(values, world, runs_of(values))
 
     def _begin(self) -> None:
         self._steps = 0

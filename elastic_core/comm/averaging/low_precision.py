@@ -14,6 +14,7 @@ X. A value that is not finite makes its parameter so on the neighbours, and on o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -24,10 +25,25 @@ from elastic_core.comm.averaging.ordered_mean import flattened, put_back
 from elastic_core.comm.averaging.weight_averaging import INTERVAL, WeightAveraging
 from elastic_core.comm.minmax_uint8 import MinMaxUInt8, message_bytes
 from elastic_core.comm.piecewise import swap
+from elastic_core.comm.traffic import Traffic
 
 
 class LowPrecisionDecentralized(WeightAveraging):
     name: ClassVar[str] = "low_precision_decentralized"
+    at_intervals: ClassVar[bool] = False
+
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic:
+        whole = sum(message_bytes(shape.numel()) for shape in shapes)
+        return Traffic(whole * min(2, world - 1), 1)
+
+    @classmethod
+    def rehearse(cls, values: Tensor) -> None:
+        """Its own replica and one neighbour's, as with two ranks."""
+        codec, message = MinMaxUInt8(), torch.empty(message_bytes(values.numel()), dtype=torch.uint8)
+        codec.encode(flattened([values]).add_(values).add_(values), message)
+        codec.add(message, values)
+        codec.add(message, values)
 
     def __init__(self, group: dist.ProcessGroup | None = None, interval: int = INTERVAL) -> None:
         super().__init__(group, interval)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from elastic_core.comm.hierarchy import Hierarchy
 from elastic_core.comm.piecewise import in_host_memory, sum_flat
+from elastic_core.comm.traffic import Traffic, swapped_chunks
 
 _RUN_BYTES = 128 << 20
 
@@ -36,6 +37,17 @@ def average_flat(flat: Tensor, group: dist.ProcessGroup | None, hierarchy: Hiera
         sum_flat(flat, group, divisor=world)
     else:
         hierarchy.around(flat, lambda sums: sum_flat(sums, group, hierarchy.leaders, divisor=world))
+
+
+def traffic_of_average(values: int, world: int, runs: int = 1) -> Traffic:
+    """Of so many float32 values, averaged in as many runs."""
+    whole = swapped_chunks(4 * values, world)
+    return Traffic(whole.sent_bytes, whole.rounds * runs)
+
+
+def runs_of(values: int) -> int:
+    """In which `average` takes so many float32 values, at most."""
+    return max(1, -(-4 * values // _RUN_BYTES))
 
 
 def flattened(tensors: Sequence[Tensor]) -> Tensor:

@@ -18,7 +18,7 @@ import itertools
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -26,9 +26,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from elastic_core.comm.averaging.ordered_mean import average
+from elastic_core.comm.averaging.ordered_mean import average, flattened, put_back
 from elastic_core.comm.hierarchy import Hierarchy
 from elastic_core.comm.silence import in_time
+from elastic_core.comm.traffic import Traffic
 from elastic_core.errors import UserError
 
 INTERVAL = 8  # optimizer steps
@@ -40,6 +41,8 @@ class WeightAveraging(ABC):
 
     name: ClassVar[str]
     overlaps: ClassVar[bool] = False  # it exchanges while training computes, and needs a process group of its own
+    at_intervals: ClassVar[bool] = True  # else it exchanges after every step
+    hidden_steps: ClassVar[int | None] = 0  # that compute while it exchanges; None: it is never waited for
 
     def __init__(self, group: dist.ProcessGroup | None = None, interval: int = INTERVAL) -> None:
         formed = dist.is_initialized()
@@ -56,12 +59,25 @@ class WeightAveraging(ABC):
         """From now on what all ranks average is averaged within nodes first. Before `attach`."""
         self._hierarchy = hierarchy
 
-    def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Rank 0's weights and buffers become everybody's; from now on `optimizer.step` averages. Collective, once.
+    @classmethod
+    def traffic(cls, shapes: Sequence[torch.Size], world: int) -> Traffic | None:  # noqa: ARG003 - of those that say
+        """Of one exchange of single precision weights in these shapes. None: not to be chosen by measurement, since
+        what a few intervals under it leave behind is more than `settle` can end."""
+        return None
+
+    @classmethod
+    def rehearse(cls, values: Tensor) -> None:
+        """What an exchange of so many weights computes, once, so that it can be timed. values: float32 (n), n a
+        square; may be changed."""
+        put_back(flattened([values]).div_(2), [values])
+
+    def attach(self, model: nn.Module, optimizer: Optimizer, alike: bool = False) -> None:
+        """Rank 0's weights and buffers become everybody's, unless they are `alike` already; from now on
+        `optimizer.step` averages. Collective, once.
 
         Gradients must be those of the mean loss over the rank's own samples.
         """
-        if self._world > 1:
+        if self._world > 1 and not alike:
             for tensor in itertools.chain(model.parameters(), model.buffers()):
                 dist.broadcast(tensor.detach(), group=self._group, group_src=0)
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}

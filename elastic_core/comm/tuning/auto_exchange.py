@@ -7,6 +7,11 @@ algorithm that is tried. The fastest is kept, the exact sum unless another saves
 sizes of buckets by prediction, among a few besides DDP's, are tried for as many steps each, and the fastest is kept. So
 a choice takes `MOST_STEPS` steps at most. Rank 0's figures decide on every rank.
 
+Where averages of weights are admitted, they come between the two: of those that promise to save a twentieth of the
+fastest exchange of gradients the best two are tried, two intervals each, the better one last, since it then simply goes
+on. One is kept if it does save that. One that is not kept, or only tried before another, ends with one exact average
+of weights and moments, from which all ranks go on alike; so does every trial of one that a checkpoint falls into.
+
 Buckets are DDP's, put together to the size that is tried: DDP has to make small ones (`DDP_BUCKET_MIB`).
 
 Chosen once: whoever wants to choose again, since ranks or links have changed, makes a new one. Errors that an algorithm
@@ -15,9 +20,10 @@ kept are given to it when it is used again, and dropped with an algorithm that w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from math import inf
+from types import MappingProxyType
 from typing import ClassVar
 
 import torch
@@ -28,46 +34,59 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import BucketProbe, GradBucket
+from elastic_core.comm.averaging.at_hook import AveragingAtHook
+from elastic_core.comm.averaging.weight_averaging import WeightAveraging
 from elastic_core.comm.hook import exchange
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.tuning.link_probe import Link
 from elastic_core.comm.tuning.link_probe import probe as probe_links
-from elastic_core.comm.tuning.received_bytes import received_bytes
-from elastic_core.comm.tuning.step_cost import BUCKET_BYTES, as_measured, in_buckets, predict
+from elastic_core.comm.tuning.step_cost import BUCKET_BYTES, Cost, as_measured, in_buckets, predict, predict_averaging
+from elastic_core.comm.tuning.trial import INTERVAL_TRIAL_STEPS, TIMED_STEPS, WARM_STEPS, Trial
 from elastic_core.domain import AUTO, EXACT, ExchangeFigures
 
-WARM_STEPS = 2  # of each trial, not timed: DDP lays out its buckets, algorithms their buffers
-TIMED_STEPS = 3
-TRIED_BESIDE = 2  # candidates, besides the exact sum
+TRIED_BESIDE = 2  # exchanges of gradients, besides the exact sum
+AVERAGES_TRIED = 2
 DDP_BUCKET_MIB = 1  # of a model whose exchange is chosen
 BUCKET_SIZES = tuple(mib << 20 for mib in (1, 4, 10, 25, 100))  # in bytes, DDP's among them
 SIZES_BESIDE = 2  # of buckets, besides DDP's
 WORTH = 0.95  # of the exact sum's step, or with DDP's buckets: another must take no more
 MOST_STEPS = (WARM_STEPS + TIMED_STEPS) * (1 + TRIED_BESIDE + SIZES_BESIDE)
+MOST_STEPS_OF_AVERAGES = 2 * AVERAGES_TRIED * INTERVAL_TRIAL_STEPS  # besides: each may begin again once
 
 
 class AutoExchange:
-    """gloo. `candidates` by name, the exact sum among them; those that declare no traffic are passed over."""
+    """gloo. `candidates` by name, the exact sum among them, and `averages` of weights; those that declare no traffic
+    are passed over."""
 
     name: ClassVar[str] = AUTO
 
-    def __init__(self, candidates: Mapping[str, type[HookedAlgorithm]], group: dist.ProcessGroup | None = None) -> None:
-        self._classes = candidates
-        self._group = group
+    def __init__(
+        self,
+        candidates: Mapping[str, type[HookedAlgorithm]],
+        group: dist.ProcessGroup | None = None,
+        averages: Mapping[str, type[WeightAveraging]] = MappingProxyType({}),
+        beside: dist.ProcessGroup | None = None,
+    ) -> None:
+        """`beside`: another group of the same ranks, where there are `averages`: some exchange while training does."""
+        self._classes, self._averages = candidates, averages
+        self._group, self._beside = group, beside
         self._world = dist.get_world_size(group)
         self._made: dict[str, HookedAlgorithm] = {}
         self._kept: dict[str, dict[str, Tensor]] = {}  # states from a checkpoint, of algorithms not in use yet
         self._figures: dict[str, ExchangeFigures] = {}
+        self._averaging: AveragingAtHook | None = None  # None: an exchange of gradients is in force
+        self._optimizer: Optimizer | None = None
         self._to_try: list[str] | None = None  # None: not known yet
-        self._steps: list[tuple[float, float]] = []  # of the trial: seconds, and those of them spent waiting
-        self._bytes_before = 0
+        self._averages_weighed = False
+        self._trial = Trial()
         self._link: Link | None = None
-        self._computing = 0.0  # seconds of a step
+        self._computing = 0.0  # seconds of a step, under the exact sum
+        self._least_computing = inf  # under any exchange of gradients
         self._sizes_to_try: list[int] | None = None  # None: the algorithm is not chosen yet
         self._seconds_of: dict[int, float] = {}  # by size of buckets, of the algorithm that was chosen
         self._model: DistributedDataParallel | None = None
         self._device = torch.device("cpu")
-        self.chosen = len(candidates) == 1
+        self.chosen = len(candidates) == 1 and not averages
         self.in_force = EXACT
 
     @property
@@ -82,8 +101,8 @@ class AutoExchange:
         self._use(EXACT)
         model.register_comm_hook(self, exchange)
 
-    def follow(self, optimizer: Optimizer) -> None:  # noqa: ARG002 - candidates exchange gradients
-        return None
+    def follow(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
 
     def gradients_are_local(self) -> bool:
         return False
@@ -101,24 +120,26 @@ class AutoExchange:
         """
         if self.chosen:
             return False
-        self._steps.append((seconds, wait_seconds))
-        if len(self._steps) == WARM_STEPS:
-            self._bytes_before = received_bytes()
-        if len(self._steps) < WARM_STEPS + TIMED_STEPS:
+        if not self._trial.add(seconds, wait_seconds):
             return False
         self._end_trial()
-        if self._to_try:
-            self._use(self._to_try.pop(0))
-        elif self._sizes_to_try is None:
-            self._choose()
-        if self._sizes_to_try:
-            self._current.bucket_bytes = self._sizes_to_try.pop(0)
-        elif self._sizes_to_try is not None:
-            self._choose_size()
+        self._go_on()
+        self._trial = Trial(self._averaging is not None and self._averages[self.in_force].at_intervals)
         return True
 
+    @property
+    def tries_averages(self) -> bool:
+        """An exchange of weights is on trial: what its steps take is known at its end."""
+        return self._averaging is not None and not self.chosen
+
+    def settle(self) -> None:
+        """Make one model of what the ranks hold, which is one but under an average of weights. Collective."""
+        if self._averaging is not None:
+            self._averaging.settle()
+            self._trial.disturbed()
+
     def state_dict(self) -> dict[str, Tensor]:
-        states = self._kept | {self.in_force: self._current.state_dict()}
+        states = self._kept | ({} if self._averaging is not None else {self.in_force: self._hooked.state_dict()})
         return {f"{name}/{key}": value for name, state in states.items() for key, value in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -133,38 +154,75 @@ class AutoExchange:
         return self._current.failure()
 
     def close(self) -> None:
+        """Collective, where steps under an average of weights were taken since ranks were settled."""
+        if self._averaging is not None:
+            self._averaging.close()
         for algorithm in self._made.values():
             algorithm.close()
         self._model = None  # its reducer holds this
 
     @property
-    def _current(self) -> HookedAlgorithm:
+    def _current(self) -> HookedAlgorithm | AveragingAtHook:
+        return self._averaging or self._hooked
+
+    @property
+    def _hooked(self) -> HookedAlgorithm:
         return self._made[self.in_force]
 
     def _use(self, name: str) -> None:
+        if self._averaging is not None or self.in_force in self._made:
+            if name == self.in_force:
+                return
+            self._end_current()
+        self.in_force = name
+        assert self._model is not None, "attached"
+        if name in self._averages:
+            assert self._optimizer is not None, "told by `follow`"
+            made = self._averages[name](self._beside)
+            self._averaging = AveragingAtHook(made, self._model, self._optimizer, self._weight * self._world)
+            return
         if name not in self._made:
-            assert self._model is not None, "attached"
             self._made[name] = self._classes[name](self._group)
             self._made[name].bucket_bytes = BUCKET_BYTES
             self._made[name].start(self._model, self._probe, self._weight)
             self._made[name].load_state_dict(self._kept.pop(name, {}))
-        self._current.set_in_force(False)
-        self.in_force = name
-        self._current.set_in_force(True)
+        self._hooked.set_in_force(True)
+
+    def _end_current(self) -> None:
+        if self._averaging is None:
+            self._hooked.set_in_force(False)
+            return
+        self._averaging.end()
+        self._averaging = None
 
     def _end_trial(self) -> None:
-        timed, self._steps = self._steps[WARM_STEPS:], []
-        received = self._mean((received_bytes() - self._bytes_before) / TIMED_STEPS)
-        computing = median(seconds - waited for seconds, waited in timed)
-        seconds, sent, computing = self._of_first([median(seconds for seconds, _ in timed), received, computing])
+        if self._trial.given_up:
+            return
+        received = self._mean(self._trial.received())
+        seconds, sent, computing = self._of_first([self._trial.seconds, received, self._trial.computing])
         if self._sizes_to_try is not None:
             self._seconds_of[self._size] = seconds
             return
         before = self._figures.get(self.in_force, ExchangeFigures(algorithm=self.in_force))
         self._figures[self.in_force] = replace(before, measured_seconds=seconds, measured_bytes=sent)
+        self._least_computing = min(self._least_computing, computing)
         if self._to_try is None:
             self._computing = computing
             self._to_try = self._worth_trying(seconds, computing) if computing < WORTH * seconds else []
+
+    def _go_on(self) -> None:
+        """After a trial, to the next one or the choice."""
+        if not self._to_try and not self._averages_weighed:
+            self._averages_weighed = True
+            self._to_try = [] if self._link is None else self._averages_worth_trying(self._link)
+        if self._to_try:
+            self._use(self._to_try.pop(0))
+        elif self._sizes_to_try is None:
+            self._choose()
+        if self._sizes_to_try:
+            self._hooked.bucket_bytes = self._sizes_to_try.pop(0)
+        elif self._sizes_to_try is not None:
+            self._choose_size()
 
     def _worth_trying(self, exact_seconds: float, computing: float) -> list[str]:
         """Predicts every candidate; the names of those that promise the most, the best first."""
@@ -172,12 +230,7 @@ class AutoExchange:
         link = as_measured(probed, exact, self._shapes, self._world, computing, exact_seconds, self._device)
         self._link = link
         for name, algorithm in self._classes.items():
-            cost = predict(algorithm, self._shapes, self._world, link, computing, device=self._device)
-            if cost is None:
-                continue
-            seconds, sent = self._of_first([cost.seconds, cost.sent_bytes])
-            before = self._figures.get(name, ExchangeFigures(algorithm=name))
-            self._figures[name] = replace(before, predicted_seconds=seconds, predicted_bytes=sent)
+            self._foretold(name, predict(algorithm, self._shapes, self._world, link, computing, device=self._device))
         faster = [f for f in sorted(self._figures.values(), key=_predicted)
                   if f.algorithm != EXACT and _predicted(f) <= WORTH * exact_seconds]  # fmt: skip
         different: dict[float | None, str] = {}  # by bytes: of those that send as many, one is tried
@@ -185,16 +238,40 @@ class AutoExchange:
             different.setdefault(figures.predicted_bytes, figures.algorithm)
         return list(different.values())[:TRIED_BESIDE]
 
+    def _averages_worth_trying(self, link: Link) -> list[str]:
+        """As `_worth_trying`, against the fastest exchange of gradients; the best last. They compute what the one that
+        disturbed computing least did: on a slow link all that is sent beside the exact sum waits for it, too."""
+        computing = self._least_computing
+        for name, algorithm in self._averages.items():
+            cost = predict_averaging(algorithm, self._shapes, self._world, link, computing, device=self._device)
+            self._foretold(name, cost)
+        most = WORTH * min(_measured(self._figures[name]) for name in self._figures if name in self._classes)
+        known = sorted((self._figures[name] for name in self._averages if name in self._figures), key=_predicted)
+        return [f.algorithm for f in known if _predicted(f) <= most][:AVERAGES_TRIED][::-1]
+
+    def _foretold(self, name: str, cost: Cost | None) -> None:
+        """Rank 0's prediction; none of an algorithm that declares no traffic."""
+        if cost is not None:
+            seconds, sent = self._of_first([cost.seconds, cost.sent_bytes])
+            before = self._figures.get(name, ExchangeFigures(algorithm=name))
+            self._figures[name] = replace(before, predicted_seconds=seconds, predicted_bytes=sent)
+
     def _choose(self) -> None:
-        exact = self._figures[EXACT].measured_seconds
-        assert exact is not None, "the exact sum is tried first"
-        best = min(self._figures.values(), key=_measured)
-        self._use(best.algorithm if _measured(best) <= WORTH * exact else EXACT)
-        self._seconds_of[BUCKET_BYTES] = _measured(self._figures[self.in_force])
-        self._sizes_to_try = [] if self._link is None else self._sizes_worth_trying(self._link)
+        self._use(self._saving(self._saving(EXACT, self._classes), self._averages))
         for name in [name for name in self._made if name != self.in_force]:
             self._made.pop(name).close()
         self._kept.clear()
+        if self._averaging is not None:
+            self.chosen = True  # it has no buckets
+            return
+        self._seconds_of[BUCKET_BYTES] = _measured(self._figures[self.in_force])
+        self._sizes_to_try = [] if self._link is None else self._sizes_worth_trying(self._link)
+
+    def _saving(self, held: str, others: Collection[str]) -> str:
+        """The fastest of those, if it saves enough of what another takes; else that one."""
+        tried = [figures for figures in self._figures.values() if figures.algorithm in others]
+        best = min(tried, key=_measured, default=self._figures[held])
+        return best.algorithm if _measured(best) <= WORTH * _measured(self._figures[held]) else held
 
     def _sizes_worth_trying(self, link: Link) -> list[int]:
         """Of those that cut the model otherwise than DDP's own, and each other, the best by prediction."""
@@ -211,7 +288,7 @@ class AutoExchange:
         kept = min(self._seconds_of, key=lambda size: self._seconds_of[size])
         if self._seconds_of[kept] > WORTH * self._seconds_of[BUCKET_BYTES]:
             kept = BUCKET_BYTES
-        self._current.bucket_bytes = kept
+        self._hooked.bucket_bytes = kept
         self.chosen = True
         if len(self._seconds_of) > 1:
             self._figures[self.in_force] = replace(
@@ -221,7 +298,7 @@ class AutoExchange:
 
     @property
     def _size(self) -> int:
-        return self._current.bucket_bytes or BUCKET_BYTES
+        return self._hooked.bucket_bytes or BUCKET_BYTES
 
     def _mean(self, value: float) -> float:
         """Over ranks, which may not all exchange as much."""

@@ -2,6 +2,7 @@
 
     bucket    rounds x latency + bytes x seconds a byte + values x seconds a value of its own computing
     step      computation, and what of the exchange is left when backward ends
+    averages  of weights: computation, and what of an exchange computing does not hide, over the steps between two
 
 Buckets are ready one after another during backward, in proportion to their bytes, and are exchanged one after another.
 Backward is taken to be two thirds of the computation: two products of matrices where forward has one. It leaves out
@@ -14,9 +15,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import ceil
 
 import torch
 
+from elastic_core.comm.averaging.weight_averaging import INTERVAL, WeightAveraging
 from elastic_core.comm.hooked import FIRST_BUCKET_BYTES, HookedAlgorithm
 from elastic_core.comm.traffic import Traffic
 from elastic_core.comm.tuning.link_probe import Link
@@ -61,6 +64,30 @@ def predict(
         done = max(done, ready) + _on_link(traffic, link) + _values(bucket) * own
         sent += traffic.sent_bytes
     return Cost(max(done, ready), sent)
+
+
+def predict_averaging(
+    algorithm: type[WeightAveraging],
+    shapes: Sequence[torch.Size],
+    world: int,
+    link: Link,
+    compute_seconds: float,
+    interval: int = INTERVAL,
+    device: torch.device = _CPU,
+) -> Cost | None:
+    """Of single precision weights in these shapes, in the mean over steps; None where the algorithm declares no
+    traffic. What a rank computes for it is never hidden: its processors are those that train."""
+    traffic = algorithm.traffic(shapes, world)
+    if traffic is None:
+        return None
+    between = interval if algorithm.at_intervals else 1
+    exchange, hidden = _on_link(traffic, link), algorithm.hidden_steps
+    waits = 0.0 if hidden is None else max(0.0, exchange - hidden * compute_seconds)
+    own = _values(shapes) * seconds_per_value(algorithm, device)
+    seconds = compute_seconds + (waits + own) / between
+    if hidden is None and seconds > 0:  # the next begins when there is an interval, and the one before has ended
+        between *= max(1, ceil(exchange / (between * seconds)))
+    return Cost(seconds, traffic.sent_bytes / between)
 
 
 def as_measured(
@@ -113,7 +140,7 @@ def in_buckets(shapes: Sequence[torch.Size], bucket_bytes: int) -> list[list[tor
 
 
 @cache
-def seconds_per_value(algorithm: type[HookedAlgorithm], device: torch.device = _CPU) -> float:
+def seconds_per_value(algorithm: type[HookedAlgorithm | WeightAveraging], device: torch.device = _CPU) -> float:
     """Of what a rank computes for the exchange beside the sum; measured once a process, in a few milliseconds."""
     values = torch.randn(_REHEARSED, generator=torch.Generator().manual_seed(0)).to(device)
     took = []

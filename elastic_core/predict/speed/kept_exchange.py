@@ -6,7 +6,8 @@ there: the exact sum, which is tried first, may be several times slower than wha
 for the exact sum they keep it without a trial.
 
 Jobs of one task share what they measured. What an `auto` job kept is shared as such, whatever its name: that others
-with the exact sum alone were slow at a place says nothing of a job that may choose.
+with the exact sum alone were slow at a place says nothing of a job that may choose. What averages weights, or computes
+parts of gradients, is shared under its own name: most jobs that choose may not choose that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from elastic_core.domain import AUTO, EXACT, Limits, ProfilePoint
+from elastic_core.spec.parts.job_comm import CLASSES
 
 TRIAL_REPORTS = 5  # the most that one trial makes
 LITTLE_WAITING = 0.05  # of a step, in which no other exchange is tried
@@ -51,7 +53,7 @@ def to_share(points: Sequence[ProfilePoint], limits: Limits) -> tuple[ProfilePoi
     if limits.comm != AUTO:
         return tuple(points)
     own = own_points(points, limits)
-    return tuple(point if point.num_slots == 1 else replace(point, comm=AUTO) for point in own)
+    return tuple(replace(point, comm=AUTO) if _any_may_keep(point) else point for point in own)
 
 
 def shared_points(points: Sequence[ProfilePoint], limits: Limits) -> tuple[ProfilePoint, ...]:
@@ -59,6 +61,11 @@ def shared_points(points: Sequence[ProfilePoint], limits: Limits) -> tuple[Profi
     if limits.comm == AUTO:
         points = [point for point in points if point.num_slots == 1 or _is_kept(point)]
     return own_points(points, limits)
+
+
+def _any_may_keep(point: ProfilePoint) -> bool:
+    """Any job that chooses at all."""
+    return point.num_slots > 1 and CLASSES.get(point.comm, "exact") in ("exact", "lossy")
 
 
 def _is_kept(point: ProfilePoint) -> bool:

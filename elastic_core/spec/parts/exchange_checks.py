@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_core.domain import EXACT
+from elastic_core.domain import AUTO, EXACT
 from elastic_core.spec.parts.job_comm import Comm
 from elastic_core.spec.parts.job_slots import Layouts
 
@@ -28,7 +28,8 @@ def check_layouts(comm: Comm, layouts: Layouts) -> None:
 
 def check_noise(comm: Comm, learning_rate_rule: str, scale_invariant: bool) -> None:
     """What needs the gradient of the whole batch needs an algorithm that computes it; `comm` has none."""
-    does = f"comm.algorithm {comm.algorithm!r} exchanges {comm.exchanged}"
+    exchanges = "may exchange" if comm.algorithm == AUTO else "exchanges"
+    does = f"comm.algorithm {comm.algorithm!r} {exchanges} {comm.exchanged}"
     why = f"needs the gradient of the whole batch, and {does}"
     instead = "an algorithm that exchanges whole gradients"
     if learning_rate_rule == "adascale":

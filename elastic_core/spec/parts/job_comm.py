@@ -46,6 +46,7 @@ CLASSES: Mapping[str, Allowed] = {
     "async_average": "averaging",
     "partial_backward": "partial",
 }
+_NOT_WHOLE: Mapping[Allowed, str] = {"averaging": "weights", "partial": "gradients of parts of it"}
 HIERARCHICAL: tuple[Algorithm, ...] = (
     "allreduce", "fp16", "bf16", "bytegrad", "local_sgd", "diloco", "decentralized_all",
 )  # fmt: skip
@@ -79,7 +80,7 @@ class Comm(BaseModel):
         "outer optimizer. decentralized, decentralized_all: with one rank a step, or with all, while the next step "
         "computes. low_precision_decentralized: with the neighbours in a ring, in one byte a value. async_average: "
         "beside training. partial_backward: each rank propagates back through a part of the layers, in turn. auto: "
-        "whichever exchange of gradients is the fastest of those that `allow` admits, "
+        "whichever is the fastest of those that `allow` admits, but for onebit_adam and qadam, "
         "tried at the start and after each resize",
     )
     allow: Allowed | None = Field(
@@ -87,8 +88,8 @@ class Comm(BaseModel):
         title="Allow",
         description="the most that the exchange may be: exact; lossy, compressed gradients; averaging, averaged "
         "weights besides; partial, gradients of a layer by some of the ranks besides. If absent what the algorithm "
-        "needs, and exact for auto, which has no choice then; partial has to be said. auto tries no averages: "
-        "averaging gives it what lossy does",
+        "needs, and exact for auto, which has no choice then; partial has to be said. auto chooses by time alone: with "
+        "averaging it ends at what exchanges the least, and the same samples may teach less",
         examples=["lossy"],
     )
 
@@ -149,12 +150,11 @@ class Comm(BaseModel):
     @property
     def exchanged(self) -> str:
         """In words; "" where it is the gradient of the whole batch."""
-        if self.averages:
-            return "weights"
         if self.algorithm in MOMENTA:
             return "momenta"
-        partly = "partial_backward" in (self.candidates if self.algorithm == AUTO else (self.algorithm,))
-        return "gradients of parts of it" if partly else ""
+        classes = {CLASSES[name] for name in (self.candidates if self.algorithm == AUTO else (self.algorithm,))}
+        found = [words for of, words in _NOT_WHOLE.items() if of in classes]
+        return " or ".join(found)
 
     def shrinks_stages(self, layout: Layout) -> bool:
         """Whether stages send each other less than all, so that a job in this layout is not exact."""
@@ -173,8 +173,11 @@ class Comm(BaseModel):
     @model_validator(mode="after")
     def _has_an_interval(self) -> Self:
         if self.interval is not None and self.algorithm not in _AT_AN_INTERVAL:
+            own = (
+                f"tries averages at an interval of {_INTERVAL}" if self.algorithm == AUTO else "exchanges at every step"
+            )
             raise ValueError(
-                f"interval is {self.interval}, and algorithm {self.algorithm!r} exchanges at every step; possible are "
+                f"interval is {self.interval}, and algorithm {self.algorithm!r} {own}; possible are "
                 f"interval left out, or one of {', '.join(_AT_AN_INTERVAL)}"
             )
         return self

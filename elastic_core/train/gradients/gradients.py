@@ -16,13 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from elastic_core.comm.algorithm import CommAlgorithm, Exchange, GradBucket
-from elastic_core.comm.algorithms import bucket_mib, create, leaves_layers_out, steps_weights
+from elastic_core.comm.algorithms import bucket_mib, create, leaves_layers_out, steps_weights, tries_averages
 from elastic_core.comm.silence import RankSilent
 from elastic_core.domain import EXACT
 from elastic_core.host.exits import ExchangeBroken
 from elastic_core.train.data.batches import MicroBatch
 from elastic_core.train.gradients.noise import Part
-from elastic_core.train.parallel.group import Group, lost_peer
+from elastic_core.train.parallel.group import Group, exchanging, lost_peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,10 @@ class Gradients:
             # Where parameters may be unused, DDP sums a map of them over the whole group while buckets are exchanged.
             own = find_unused_parameters and (group.device.type == "cpu" or comm != EXACT)
             beside = group.beside("the exchange of gradients") if own else None
-            self._hooked = create(comm, group.device, beside, warmup_steps=warmup_steps, among=among, nodes=nodes)
+            weights = group.beside("the averaging of weights") if tries_averages(comm, among) else None
+            self._hooked = create(
+                comm, group.device, beside, warmup_steps=warmup_steps, among=among, nodes=nodes, beside=weights
+            )
             self._hooked.attach(self._ddp, self._probe)
             self.wrapped = self._ddp
         elif steps_weights(comm):
@@ -155,7 +158,10 @@ class Gradients:
             torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], factor)
 
     def settle(self) -> None:
-        """Make one model of what the ranks hold: they hold the same already."""
+        """Make one model of what the ranks hold. Collective."""
+        if self.comm is not None:
+            with exchanging():
+                self.comm.settle()
 
     def close(self) -> None:
         if self.comm is not None:

@@ -37,12 +37,12 @@ class LocalSteps(Gradients):
         algorithm = averaging_class(comm)
         own = algorithm.overlaps and group.world > 1
         beside = group.beside("the averaging of weights") if own else None
-        self.comm = self._averaging = algorithm(beside, interval)
+        self.comm = averaging = algorithm(beside, interval)
         hierarchy = hierarchy_of(nodes, beside)
         if hierarchy is not None:
-            self._averaging.within(hierarchy)
+            averaging.within(hierarchy)
         with exchanging():
-            self._averaging.attach(model, optimizer)
+            averaging.attach(model, optimizer)
 
     @property
     def of_whole_batch(self) -> bool:
@@ -57,7 +57,3 @@ class LocalSteps(Gradients):
             return local
         torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], float(self._world))
         return replace(local, micro_parts=())
-
-    def settle(self) -> None:
-        with exchanging():
-            self._averaging.settle()

@@ -112,7 +112,8 @@ class Segments:
         self._progress.watch()
         self._clock.stepped()
         self._agreed = result
-        if self._progress.report_due() and not self._unanswered:  # under which epoch is not known yet
+        # Under which epoch is not known of unanswered steps; a trial of averages makes one report, of whole intervals.
+        if self._progress.report_due() and not self._unanswered and not self._tries_averages:
             self._progress.report()
         self._weigh_exchange(result)
 
@@ -152,6 +153,10 @@ class Segments:
             if not self._unanswered:
                 self._progress.report()
             self._progress.exchange_is(exchange.in_force, exchange.tried if exchange.chosen else ())
+
+    @property
+    def _tries_averages(self) -> bool:
+        return isinstance(self._exchange, AutoExchange) and self._exchange.tries_averages
 
     def _save_interval(self) -> None:
         started = time.perf_counter()

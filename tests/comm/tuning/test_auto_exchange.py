@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.communication.__main__ import PARAMETERS, measure
 from benchmarks.communication.namespaces import Network, missing
 from elastic_core.comm.algorithms import create, leaves_layers_out
-from elastic_core.comm.tuning.auto_exchange import TIMED_STEPS, TRIED_BESIDE, WARM_STEPS, AutoExchange
+from elastic_core.comm.tuning.auto_exchange import TRIED_BESIDE, AutoExchange
+from elastic_core.comm.tuning.trial import TIMED_STEPS, WARM_STEPS
 from tests.comm import ranks
 
 CPU = torch.device("cpu")

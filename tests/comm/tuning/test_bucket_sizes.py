@@ -14,11 +14,10 @@ from elastic_core.comm.allreduce import OrderedAllReduce
 from elastic_core.comm.tuning.auto_exchange import (
     MOST_STEPS,
     SIZES_BESIDE,
-    TIMED_STEPS,
-    WARM_STEPS,
     AutoExchange,
 )
 from elastic_core.comm.tuning.step_cost import BUCKET_BYTES
+from elastic_core.comm.tuning.trial import TIMED_STEPS, WARM_STEPS
 from tests.comm import ranks
 
 CPU = torch.device("cpu")

@@ -10,14 +10,19 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from elastic_core.comm.algorithms import _GLOO, create, leaves_layers_out
+from elastic_core.comm.algorithms import _AVERAGING, _GLOO, create, leaves_layers_out
 from elastic_core.comm.allreduce import OrderedAllReduce
+from elastic_core.comm.averaging.async_average import AsyncAverage
+from elastic_core.comm.averaging.decentralized import Decentralized
+from elastic_core.comm.averaging.local_sgd import LocalSgd
+from elastic_core.comm.averaging.weight_averaging import INTERVAL
 from elastic_core.comm.bytegrad import ByteGrad
 from elastic_core.comm.hooked import HookedAlgorithm
 from elastic_core.comm.tuning.link_probe import Link
 from elastic_core.comm.tuning.received_bytes import received_bytes
-from elastic_core.comm.tuning.step_cost import as_measured, in_buckets, predict, seconds_per_value
+from elastic_core.comm.tuning.step_cost import as_measured, in_buckets, predict, predict_averaging, seconds_per_value
 from tests.comm import ranks
+from tests.comm.averaging.training import algorithm
 
 SHAPES = [torch.Size(shape) for shape in ((512, 2048), (2048,), (2048, 2048), (2048,), (10, 2048), (10,))]
 LINKS = st.builds(Link, st.floats(0, 0.01), st.floats(0, 1e-6))
@@ -100,3 +105,58 @@ def counted(rank: int, world: int, name: str) -> None:
 )
 def test_declared_bytes_are_those_on_the_wire(name, world, tmp_path):
     ranks.run(counted, tmp_path, world, name)
+
+
+@given(LINKS, SECONDS, WORLDS, st.integers(1, 64))
+def test_an_average_at_an_interval_costs_a_step_its_part_of_one(link, computing, world, interval):
+    cost = predict_averaging(LocalSgd, SHAPES, world, link, computing, interval)
+    each = predict_averaging(LocalSgd, SHAPES, world, link, computing, 1)
+    assert cost.seconds - computing == pytest.approx((each.seconds - computing) / interval, rel=1e-6, abs=1e-9)
+    assert cost.sent_bytes == pytest.approx(each.sent_bytes / interval)
+    exact = predict(OrderedAllReduce, SHAPES, world, link, computing)
+    assert each.sent_bytes == pytest.approx(exact.sent_bytes, rel=1e-2)
+
+
+@given(LINKS, SECONDS, st.sampled_from([2, 4, 8]))
+def test_an_exchange_while_the_next_step_computes_takes_the_longer_of_both(link, computing, world):
+    cost = predict_averaging(Decentralized, SHAPES, world, link, computing)
+    own = sum(shape.numel() for shape in SHAPES) * seconds_per_value(Decentralized, torch.device("cpu"))
+    on_link = link.latency + cost.sent_bytes * link.seconds_per_byte
+    assert cost.seconds == pytest.approx(max(computing, on_link) + own)
+
+
+@given(LINKS, SECONDS, WORLDS)
+def test_who_waits_for_no_average_is_as_fast_on_every_link_and_sends_as_often_as_that_carries(link, computing, world):
+    cost, free = (predict_averaging(AsyncAverage, SHAPES, world, of, computing) for of in (link, Link(0.0, 0.0)))
+    assert cost.seconds == free.seconds >= computing
+    assert 0 < cost.sent_bytes <= free.sent_bytes
+    assert cost.sent_bytes * link.seconds_per_byte <= 1.001 * cost.seconds, "no more than the link carries"
+
+
+def averages_counted(rank: int, world: int, name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 512), nn.Linear(512, 300))
+    optimizer, averaging = torch.optim.SGD(model.parameters(), lr=0.1), algorithm(name)
+    averaging.attach(model, optimizer)
+    dist.barrier()
+    before = received_bytes()
+    for _ in range(INTERVAL):
+        model(torch.randn(4, 512)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    averaging.close()
+    received = torch.tensor([float(received_bytes() - before)])
+    dist.all_reduce(received)
+    cost = predict_averaging(_AVERAGING[name], [p.shape for p in model.parameters()], world, Link(0, 0), 1.0)
+    assert float(received) / world == pytest.approx(INTERVAL * cost.sent_bytes, rel=0.03, abs=3000)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("name", list(_AVERAGING))
+def test_declared_bytes_of_averages_are_those_on_the_wire(name, world, tmp_path):
+    ranks.run(averages_counted, tmp_path, world, name)
+
+
+@pytest.mark.parametrize("name", list(_AVERAGING))
+def test_what_an_average_computes_takes_time(name):
+    assert 0 < seconds_per_value(_AVERAGING[name]) < 1e-4

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.comm.tuning import auto_exchange
+from elastic_core.comm.tuning import auto_exchange, trial
 from elastic_core.domain import ProfilePoint
 from elastic_core.predict.speed.kept_exchange import (
     LITTLE_WAITING,
@@ -27,7 +27,7 @@ def report(comm: str, step: float, count: int, sync: float = 1.0) -> ProfilePoin
 
 
 def test_a_trial_is_as_long_as_the_ranks_make_it() -> None:
-    assert TRIAL_REPORTS >= auto_exchange.WARM_STEPS + auto_exchange.TIMED_STEPS
+    assert TRIAL_REPORTS >= trial.WARM_STEPS + trial.TIMED_STEPS
     assert pytest.approx(1 - auto_exchange.WORTH) == LITTLE_WAITING
 
 
@@ -67,3 +67,12 @@ def test_what_a_job_kept_helps_those_that_choose_and_no_others() -> None:
     assert shared_points((*told, slow), AUTO) == told
     assert shared_points((*told, slow), EXACT) == (alone, slow)
     assert shared_points(told, limits(comm="bytegrad")) == (alone,)
+
+
+@pytest.mark.parametrize("name", ["diloco", "partial_backward"])
+def test_what_most_jobs_may_not_choose_is_shared_under_its_own_name(name: str) -> None:
+    alone, quick = point(1, 64, 1.0), report(name, 0.1, 32)
+    told = to_share([alone, quick], AUTO)
+    assert told == (alone, quick)
+    assert shared_points(told, AUTO) == (alone,)
+    assert shared_points(told, limits(comm=name)) == (alone, quick)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections import Counter
+
 from elastic_core.comm.algorithms import NAMES
+from elastic_core.predict.speed.kept_exchange import TRIAL_REPORTS
+from elastic_core.spec.parts.job_comm import CLASSES
+from elastic_core.state.format.manifest import read_manifest
+from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.data.audit import prove
 from tests.node_networks import NodeNamespaces, skip_without_namespaces
+from tests.train import forked
+from tests.train.job import Job
 
 BATCH = 12
+SLOW_LINK = 3e5  # bits a second: the exact sum of a step takes two, low-rank products of it a quarter of one
+EVERY_20 = {"interval_seconds": None, "interval_steps": 20}
 
 
 def test_a_job_that_chooses_its_exchange_is_resized_and_reads_every_sample_once(new_job):
@@ -53,3 +66,58 @@ def test_a_job_that_moves_from_one_node_to_two_chooses_again(new_job):
     assert far.algorithm != "allreduce"
     assert min(known.measured_bytes or 1e9 for known in far.figures) < 0.6 * exact[1].measured_bytes
     assert {report.comm for report in job.ledger.observations()} > {"allreduce"}
+
+
+def averaging_allowed(new_job, name: str, total: int) -> Job:
+    spec = {
+        "entry_point": "tests.e2e.tasks_for_tests:WideLine",
+        "comm": {"algorithm": "auto", "allow": "averaging"},
+        "checkpoints": EVERY_20,
+        "audit": "full",
+    }
+    params = {"samples": 96, "milliseconds": 2, "width": 128}
+    return new_job(name, entry="of its own", tasks="tests.*", params=params, spec=spec, total=total)
+
+
+def test_where_averages_are_allowed_a_slow_link_is_given_one(new_job):
+    skip_without_namespaces()
+    job = averaging_allowed(new_job, "averages", total=1200)
+    with NodeNamespaces(2, SLOW_LINK) as nodes:
+        job.places = list(zip(nodes.names, nodes.addresses, strict=True))
+        assert job.run(2, BATCH) == [0, 0], job.logs()
+    commits, reports = job.ledger.commits(), job.ledger.observations()
+    assert commits[-1].finished
+    assert all(verdict.proven for verdict in prove([c.fingerprints for c in commits], job.rows)[:-1])
+    (choice,) = [report.choice for report in reports if report.choice is not None]
+    assert CLASSES[choice.algorithm] == "averaging", choice
+    figures = {figures.algorithm: figures for figures in choice.figures}
+    gradients = [known.measured_seconds for name, known in figures.items() if CLASSES[name] != "averaging"]
+    assert figures[choice.algorithm].measured_seconds <= 0.95 * min(took for took in gradients if took is not None)
+    counts = Counter(report.comm for report in reports)
+    assert set(counts) <= set(NAMES)
+    others = [name for name in counts if name not in (choice.algorithm, "allreduce")]
+    assert all(counts[name] <= (1 if CLASSES[name] == "averaging" else TRIAL_REPORTS) for name in others)
+    for commit in commits:
+        names = read_manifest(LocalStore(job.store), commit.uri).tensors
+        assert not [name for name in names if name.startswith(("comm/", "averaging/"))], "nothing is a rank's own"
+
+
+def test_killed_after_a_checkpoint_in_the_middle_of_a_trial_of_averages_it_goes_on_from_one_model(new_job):
+    """The checkpoint of step 20 falls into it, however many exchanges of gradients were tried before."""
+    skip_without_namespaces()
+    job = averaging_allowed(new_job, "killed", total=600)
+    with NodeNamespaces(2, SLOW_LINK) as nodes:
+        job.places = list(zip(nodes.names, nodes.addresses, strict=True))
+        workers = job.start(2, BATCH)
+        while not job.ledger.commits():
+            assert all(worker.is_alive() for worker in workers), job.logs()
+            time.sleep(0.01)
+        os.kill(workers[1].pid, signal.SIGKILL)
+        assert forked.join(workers) == [11, -signal.SIGKILL]
+        assert [commit.step for commit in job.ledger.commits()] == [20]
+    assert not [report.choice for report in job.ledger.observations() if report.choice is not None]
+    job.places = []
+    assert job.run(1, BATCH) == [0], job.logs()
+    commits = job.ledger.commits()
+    assert commits[-1].finished
+    assert all(verdict.proven for verdict in prove([c.fingerprints for c in commits], job.rows)[:-1])

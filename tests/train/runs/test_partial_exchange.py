@@ -51,8 +51,8 @@ def test_resumed_by_as_many_ranks_it_computes_the_same_bits(new_job):
 
 
 def test_a_job_that_allows_it_weighs_it_among_the_others(new_job):
-    job = new_job("weighs", spec={"comm": {"algorithm": "auto", "allow": "partial"}, "audit": "full"}, total=600)
-    assert job.run(2, 12, segment_steps=25) == [0, 0], job.logs()
+    job = new_job("weighs", spec={"comm": {"algorithm": "auto", "allow": "partial"}, "audit": "full"}, total=1200)
+    assert job.run(2, 12) == [0, 0], job.logs()  # longer than a choice, in which averages are weighed, too
     (choice,) = [report.choice for report in job.ledger.observations() if report.choice is not None]
     figures = {figures.algorithm: figures for figures in choice.figures}
     if len(figures) > 1:  # waiting was worth a choice
