@@ -102,6 +102,20 @@ def test_what_is_over_a_bound_is_refused_with_the_bound(path: str, value: Any, s
     assert says in str(error.value)
 
 
+def test_what_is_too_large_is_not_looked_through() -> None:
+    """Looking at each of a million values takes a second; how large they are as JSON, a few milliseconds."""
+    seen = []
+
+    class Long(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            seen.append(1)
+            return super().__iter__()
+
+    with pytest.raises(UserError, match="it has 200034 bytes as JSON; allowed are 65536"):
+        parse_job_spec({"name": "digits", "params": Long([1] * 66_668)})
+    assert len(seen) == 1, "once it was written as JSON"
+
+
 TIMES, LAYER = "placement_profile.layers.0.on.cpu", "placement_profile.layers.0"
 
 

@@ -194,3 +194,10 @@ def test_a_spec_put_into_the_form_comes_out_again(
 def test_the_form_says_that_auto_tries_no_averages() -> None:
     (allow,) = [item for item in form_fields(PRESETS) if item.name == "comm_allow"]
     assert "auto tries no averages: averaging gives it what lossy does" in allow.schema["description"]
+
+
+@pytest.mark.parametrize("odd", [["digits"], {"name": "digits"}, 7])
+def test_a_goal_or_preset_that_is_no_text_is_refused_as_one_that_there_is_not(odd: Any) -> None:
+    for field in ("preset", "goal"):
+        with pytest.raises(UserError, match=f"no {field} "):
+            spec_from_form({field: odd}, {})
