@@ -116,6 +116,13 @@ def test_what_is_too_large_is_not_looked_through() -> None:
     assert len(seen) == 1, "once it was written as JSON"
 
 
+def test_of_thousands_of_problems_some_are_told_and_how_many_there_are() -> None:
+    with pytest.raises(UserError, match="the job spec has 4000 problems") as error:
+        parse_job_spec(changed("batch", {**WHOLE["batch"], **{f"k{number}": 1 for number in range(4_000)}}))
+    lines = str(error.value).splitlines()
+    assert (len(lines), lines[-1]) == (52, "- and 3950 more")
+
+
 TIMES, LAYER = "placement_profile.layers.0.on.cpu", "placement_profile.layers.0"
 
 
