@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.report import OUT, Report
-from benchmarks.mutants.catalogue import MUTANTS, Mutant, by_name
+from benchmarks.mutants.catalogue import MUTANTS, by_name
+from benchmarks.mutants.mutant import Mutant
 from benchmarks.simulated_faults.__main__ import tree
 
 ROOT = Path(__file__).parents[2]

@@ -1,16 +1,15 @@
 """The mutants: what is broken, where, of which invariant, and what has to notice.
 
-An edit is (file, text that is there once, text in its place). `tests`: what catches it where no simulated fault can,
-since another layer keeps the same promise (the database behind the code, the code before the database). Numbers are
-those of docs/design/invariants.md.
+Here are those of the nine invariants in docs/design/invariants.md, by their numbers; `asked_for` has those of what
+people ask for, which no simulated life does.
 """
 # ruff: noqa: E501 - code is quoted as it stands
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-Edit = tuple[str, str, str]
+from benchmarks.mutants.asked_for import ASKED, FORKS, RULES, TIME
+from benchmarks.mutants.mutant import Mutant
+from benchmarks.mutants.mutant import edited as _one
 
 SQL = "elastic_core/control/ledger/migrations/versions/0001_ledger.sql"
 LEASES = "elastic_core/control/ledger/leases.py"
@@ -32,20 +31,7 @@ OF_ALLOCATOR = "tests/control/scheduling/test_allocator.py"
 OF_TOKENS = "tests/protocol/test_tokens.py"
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    name: str
-    invariant: int
-    edits: tuple[Edit, ...]
-    tests: tuple[str, ...] = ()  # tried after the simulated faults
-    simulated: bool = True  # False: only the tests can see it
-
-
-def _one(name: str, invariant: int, file: str, old: str, new: str, *tests: str, simulated: bool = True) -> Mutant:
-    return Mutant(name, invariant, ((file, old, new),), tests, simulated)
-
-
-MUTANTS = (
+_OF_INVARIANTS = (
     # 1. no double spend
     _one(
         "held slots are not unique in the database", 1, SQL,
@@ -248,6 +234,7 @@ MUTANTS = (
         "tests/control/test_contract.py",
     ),
 )  # fmt: skip
+MUTANTS = (*_OF_INVARIANTS, *FORKS, *ASKED, *RULES, *TIME)
 
 
 def by_name(name: str) -> Mutant:

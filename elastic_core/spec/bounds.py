@@ -10,6 +10,7 @@ from typing import Any
 
 MOST_BYTES = 64 * 1024  # of a spec as JSON
 MOST_DEPTH = 32  # of lists and objects in each other
+TOO_DEEP = f"lists and objects are nested more than {MOST_DEPTH} deep; allowed are {MOST_DEPTH}"
 MOST_SLOTS = 16_384  # of one job
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 MOST_BATCH = 2**30  # samples
@@ -25,15 +26,18 @@ MOST_DATA_BYTES = 10**18  # of a model's state, of a link in a second
 
 
 def problem_of(data: Any, most_bytes: int = MOST_BYTES) -> str | None:
-    """What keeps plain JSON values from being stored, whatever they mean: None if nothing does."""
-    return problem_of_texts(data) or _problem_of_size(data, most_bytes)
+    """What keeps plain JSON values from being stored, whatever they mean: None if nothing does.
+
+    The size first: what is too large is not looked through.
+    """
+    return _problem_of_size(data, most_bytes) or problem_of_texts(data)
 
 
 def problem_of_texts(data: Any) -> str | None:
     """What of the texts, or of their nesting, cannot be stored."""
     for value, depth in _values(data):
         if depth > MOST_DEPTH:
-            return f"lists and objects are nested more than {MOST_DEPTH} deep; allowed are {MOST_DEPTH}"
+            return TOO_DEEP
         problem = _problem_of_text(value) if isinstance(value, str) else None
         if problem is not None:
             return problem
@@ -69,6 +73,8 @@ def _problem_of_text(text: str) -> str | None:
 def _problem_of_size(data: Any, most_bytes: int) -> str | None:
     try:
         size = len(json.dumps(data, default=str))
+    except RecursionError:
+        return TOO_DEEP
     except (TypeError, ValueError) as error:
         return f"it is no plain JSON: {error}"
     return f"it has {size} bytes as JSON; allowed are {most_bytes}" if size > most_bytes else None

@@ -287,18 +287,18 @@ def _about() -> tuple[FormField, ...]:
     )
 
 
-def _chosen(name: str, presets: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+def _chosen(name: Any, presets: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
     if name == NO_PRESET:
         return {}
-    if name not in presets:
+    if not isinstance(name, str) or name not in presets:
         raise UserError(f"no preset {name!r}: there are {', '.join(sorted(presets)) or 'none'}")
     return presets[name]
 
 
-def _wanted(name: str) -> Mapping[str, Any]:
+def _wanted(name: Any) -> Mapping[str, Any]:
     if name == NO_GOAL:
         return {}
-    if name not in GOALS:
+    if not isinstance(name, str) or name not in GOALS:
         raise UserError(f"no goal {name!r}: there are {', '.join(GOALS)}")
     return GOALS[name].gives
 

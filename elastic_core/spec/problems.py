@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -13,27 +14,34 @@ from elastic_core.text import near_miss
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = Sequence[int | str]
+MOST_TOLD = 50  # a near-miss is looked for at each unknown key: thousands of them would take a second
 NO_KEY = "there is no such key"
 
 
 def parse(kind: type[Model], data: Any, what: str) -> Model:
-    """`data` (plain JSON values) as a model. Raises `UserError` with ALL problems, one line each."""
+    """`data` (plain JSON values) as a model. Raises `UserError` with ALL problems, one line each; of more than
+    `MOST_TOLD` the first, and how many there are."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise refuse(what, describe(kind, error)) from error
+        told = describe(kind, error)
+        raise refuse(what, told, max(0, error.error_count() - MOST_TOLD) if len(told) == MOST_TOLD else 0) from error
 
 
-def refuse(what: str, problems: Sequence[str]) -> UserError:
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return UserError(f"the {what} has {count}:" + "".join(f"\n- {problem}" for problem in problems))
+def refuse(what: str, problems: Sequence[str], more: int = 0) -> UserError:
+    """`more`: problems that are not told."""
+    total = len(problems) + more
+    lines = [*problems, *([f"and {more} more"] if more else ())]
+    count = "1 problem" if total == 1 else f"{total} problems"
+    return UserError(f"the {what} has {count}:" + "".join(f"\n- {line}" for line in lines))
 
 
 def describe(kind: type[BaseModel], error: ValidationError) -> tuple[str, ...]:
-    """One sentence a problem, in the order of the fields."""
+    """One sentence a problem, in the order of the fields; `MOST_TOLD` at most."""
     problems: list[dict[str, Any]] = [dict(problem) for problem in error.errors(include_url=False)]
     paths: list[Path] = [problem["loc"] for problem in problems]
-    return tuple(_sentence(kind, problem) for problem in problems if not _follows_from_deeper(problem, paths))
+    told = (problem for problem in problems if not _follows_from_deeper(problem, paths))
+    return tuple(_sentence(kind, problem) for problem in islice(told, MOST_TOLD))
 
 
 def _follows_from_deeper(problem: dict[str, Any], paths: Sequence[Path]) -> bool:

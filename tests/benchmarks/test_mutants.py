@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutants.__main__ import Tree
-from benchmarks.mutants.catalogue import MUTANTS, Mutant, by_name
+from benchmarks.mutants.catalogue import MUTANTS, by_name
+from benchmarks.mutants.mutant import RULE, Mutant
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +30,7 @@ def test_each_named_test_is_there(mutant: Mutant) -> None:
 
 
 def test_every_invariant_has_a_mutant() -> None:
-    assert {mutant.invariant for mutant in MUTANTS} == set(range(1, 10))
+    assert {mutant.invariant for mutant in MUTANTS} == {RULE, *range(1, 10)}
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 

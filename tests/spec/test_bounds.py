@@ -102,6 +102,27 @@ def test_what_is_over_a_bound_is_refused_with_the_bound(path: str, value: Any, s
     assert says in str(error.value)
 
 
+def test_what_is_too_large_is_not_looked_through() -> None:
+    """Looking at each of a million values takes a second; how large they are as JSON, a few milliseconds."""
+    seen = []
+
+    class Long(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            seen.append(1)
+            return super().__iter__()
+
+    with pytest.raises(UserError, match="it has 200034 bytes as JSON; allowed are 65536"):
+        parse_job_spec({"name": "digits", "params": Long([1] * 66_668)})
+    assert len(seen) == 1, "once it was written as JSON"
+
+
+def test_of_thousands_of_problems_some_are_told_and_how_many_there_are() -> None:
+    with pytest.raises(UserError, match="the job spec has 4000 problems") as error:
+        parse_job_spec(changed("batch", {**WHOLE["batch"], **{f"k{number}": 1 for number in range(4_000)}}))
+    lines = str(error.value).splitlines()
+    assert (len(lines), lines[-1]) == (52, "- and 3950 more")
+
+
 TIMES, LAYER = "placement_profile.layers.0.on.cpu", "placement_profile.layers.0"
 
 

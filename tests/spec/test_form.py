@@ -197,3 +197,10 @@ def test_the_form_says_what_averages_may_cost() -> None:
         "with averaging it ends at what exchanges the least, and the same samples may teach less"
         in allow.schema["description"]
     )
+
+
+@pytest.mark.parametrize("odd", [["digits"], {"name": "digits"}, 7])
+def test_a_goal_or_preset_that_is_no_text_is_refused_as_one_that_there_is_not(odd: Any) -> None:
+    for field in ("preset", "goal"):
+        with pytest.raises(UserError, match=f"no {field} "):
+            spec_from_form({field: odd}, {})

@@ -29,6 +29,7 @@ from elastic_core.text import near_miss, plural, stamped
 
 Values = Mapping[str, Any]  # of a member, by the dotted field of the spec
 MOST_SWEEP_BYTES = 120 * 1024  # as JSON: what one request may have, and a little for the rest of it
+MOST_SWEPT_BYTES = 2 * 2**20  # of what all members have in common, once for each of them
 MOST_NAME = 48  # characters of a job's name
 _OWN = ("name", "group")  # what each member gets from the sweep
 
@@ -61,12 +62,20 @@ class Member:
 def parse_sweep(spec: JobSpec | Mapping[str, Any], grid: Any = None, members: Any = None) -> Sweep:
     """From plain JSON values. Raises `UserError` that says what is wrong with their form."""
     plain = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
-    grid, members = _plain(grid), _plain(members)
+    try:
+        grid, members = _plain(grid), _plain(members)
+        json.dumps([grid, members])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise refuse("sweep", [f"its values are no plain JSON: {error}"]) from error
     asked = {"spec": plain, "grid": grid, "members": members}
-    problem = _no_json([grid, members]) or bounds.problem_of(asked, MOST_SWEEP_BYTES)
+    _check_bounds(asked)
+    return parse(Sweep, asked, "sweep")
+
+
+def _check_bounds(asked: Mapping[str, Any]) -> None:
+    problem = bounds.problem_of(asked, MOST_SWEEP_BYTES)
     if problem is not None:
         raise refuse("sweep", [problem])
-    return parse(Sweep, asked, "sweep")
 
 
 def _plain(values: Any) -> Any:
@@ -74,15 +83,6 @@ def _plain(values: Any) -> Any:
     if isinstance(values, Mapping):
         return {name: _plain(value) for name, value in values.items()}
     return [_plain(value) for value in values] if isinstance(values, list | tuple | range) else values
-
-
-def _no_json(values: Any) -> str | None:
-    """Of a program's values, which may be anything."""
-    try:
-        json.dumps(values)
-    except (TypeError, ValueError, RecursionError) as error:
-        return f"its values are no plain JSON: {error}"
-    return None
 
 
 def member_id(group: str, index: int) -> str:
@@ -102,7 +102,9 @@ def expand(group: str, sweep: Sweep) -> list[Member]:
     What only a pool or a task's code can say of a member is not asked here.
     """
     check_group_id(group)
+    _check_bounds({"spec": sweep.spec, "grid": sweep.grid, "members": sweep.members})
     choices = _choices(sweep)
+    _check_all_bytes(sweep.spec, len(choices))
     for field in dict.fromkeys(field for values in choices for field in values):
         _check_field(field, sweep.spec)
     members: list[Member] = []
@@ -178,6 +180,16 @@ def _check_count(count: int, product_of: str) -> None:
     if count > MOST_MEMBERS:
         made = f" ({product_of})" if product_of else ""
         raise UserError(f"the sweep has {count} members{made}; allowed are {MOST_MEMBERS}. Take fewer values")
+
+
+def _check_all_bytes(spec: Mapping[str, Any], count: int) -> None:
+    """A request of a hundred kilobytes would else have the API server make and check tens of megabytes of specs."""
+    size = len(json.dumps(spec))
+    if size * count > MOST_SWEPT_BYTES:
+        raise UserError(
+            f"the sweep's {count} members would be {size * count} bytes of specs, each with the {size} bytes that they "
+            f"have in common; allowed are {MOST_SWEPT_BYTES} in all. Take fewer members at once, or a shorter spec"
+        )
 
 
 def _check_field(field: str, spec: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from elastic_core.errors import UserError
 from elastic_core.spec import JobSpec, parse_job_spec
 from elastic_core.spec.inputs.sweep_texts import parse_grid
-from elastic_core.spec.inputs.sweeps import Member, expand, parse_sweep, swept_values
+from elastic_core.spec.inputs.sweeps import MOST_SWEPT_BYTES, Member, Sweep, expand, parse_sweep, swept_values
 from elastic_core.spec.parts.job_group import Group
 from tests.builders import a_spec
 
@@ -177,3 +177,39 @@ def test_values_of_the_command_line_are_json_or_texts(text: str, means: Any) -> 
 def test_what_would_be_taken_for_something_else_is_refused(texts: list[str], says: str) -> None:
     with pytest.raises(UserError, match=re.escape(says)):
         parse_grid(texts)
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"spec": {**SPEC, "params": {"a": nested(900)}}, "grid": {"seed": [1]}}, "nested more than 32 deep"),
+        ({"spec": SPEC, "grid": {"params.a": [nested(900)]}}, "nested more than 32 deep"),
+        ({"spec": SPEC, "members": [{"params.a": nested(900)}]}, "nested more than 32 deep"),
+        ({"spec": SPEC, "grid": {"params.a": ["a\0b"]}}, "holds the character NUL"),
+        ({"spec": SPEC, "grid": {"params.a": ["x" * 130_000]}}, "allowed are 122880"),
+    ],
+)
+def test_what_no_ledger_stores_is_refused_however_it_came(asked: dict[str, Any], says: str) -> None:
+    """A request's body is a `Sweep` without `parse_sweep`, which programs and commands use."""
+    with pytest.raises(UserError, match="the sweep has 1 problem") as by_request:
+        expand("night", Sweep(**asked))
+    assert says in str(by_request.value)
+
+
+def test_a_programs_values_may_be_nested_deeper_than_python_calls() -> None:
+    assert "no plain JSON" in refused({"params.a": [nested(5_000)]})
+
+
+def test_members_have_so_many_bytes_of_specs_in_all() -> None:
+    long = {**SPEC, "params": {"text": "x" * 30_000}}
+    grid = {"seed": list(range(MOST_SWEPT_BYTES // 30_000 + 1))}
+    assert re.search(rf"the sweep's \d+ members would be \d+ bytes of specs.* allowed are {MOST_SWEPT_BYTES}",
+                     refused(grid, spec=long))  # fmt: skip
+    assert len(members({"seed": grid["seed"][:10]}, spec=long)) == 10
