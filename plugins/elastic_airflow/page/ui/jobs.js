@@ -41,6 +41,13 @@ export function drawEnded(root, jobs, now, colour) {
   root.replaceChildren(...jobs.map((job) => card(job, now, colour)));
 }
 
+// Of a job that waits; among others the policy's reason is behind it, since it says much the same.
+function waiting(job, now, alone) {
+  const place = `Number ${count(job.queued.place)} of ${count(job.queued.length)} in the queue`;
+  const title = alone ? job.queued.assumes : `${job.reason}. ${job.queued.assumes}`;
+  return el("p", { class: "reason queued", title }, `${place}: ${job.queued.words}; ${starting(job.queued, now)}`);
+}
+
 // `alone`: on the page of this job, where its name is the page's, and a log that tells why it failed is open.
 export function card(job, now, colour, alone = false) {
   const article = el("article", { class: `card job ${job.state}`, id: `job-${job.job_id}` });
@@ -51,8 +58,8 @@ export function card(job, now, colour, alone = false) {
   const log = logOf(job, asked("log") === job.job_id || (alone && job.state === "failed"));
   article.append(el("div", { class: "top" }, title, chip(job, now), links(job, log.button)), bar(job, colour), facts(job, now));
   if (job.error) article.append(el("p", { class: "error" }, job.error));
-  if (job.queued) article.append(el("p", { class: "reason queued", title: job.queued.assumes }, `Number ${count(job.queued.place)} of ${count(job.queued.length)} in the queue: ${job.queued.words}; ${starting(job.queued, now)}`));
-  if (job.reason) article.append(el("p", { class: "reason" }, job.reason));
+  if (job.queued) article.append(waiting(job, now, alone));
+  if (job.reason && (alone || !job.queued)) article.append(el("p", { class: "reason" }, job.reason));
   const turnedOut = hindsight(job);
   if (turnedOut) article.append(turnedOut);
   for (const note of job.notes) article.append(el("p", { class: "note" }, note));

@@ -125,11 +125,13 @@ function starts(job, now) {
   return at === null ? "not known" : at <= now ? "soon" : soonOrDate(at, now);
 }
 
-// What a waiting job needs and who has it stands before the policy's reason.
+// Of a waiting job what it needs and who has it; the policy's reason, which says much the same, is behind that.
 function why(job) {
-  const reason = job.in_queue ? `${job.in_queue.words}; ${starting(job.in_queue, Date.now() / 1000)}. ${job.target_reason}` : job.target_reason;
+  const now = Date.now() / 1000;
+  const reason = job.in_queue ? `${job.in_queue.words}; ${starting(job.in_queue, now)}` : job.target_reason;
   const text = job.state === "active" ? reason : (job.error ?? "");
-  return el("tr", { class: "why" }, el("td"), el("td", { colspan: COLUMNS.length + 1, title: text, class: job.state === "failed" ? "error" : null }, text || " "));
+  const title = job.in_queue ? `${text}. ${job.target_reason}` : text;
+  return el("tr", { class: "why" }, el("td"), el("td", { colspan: COLUMNS.length + 1, title, class: job.state === "failed" ? "error" : null }, text || " "));
 }
 
 function progress(job) {
