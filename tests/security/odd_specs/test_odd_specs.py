@@ -26,7 +26,7 @@ from tests.security.odd_specs.asking import Asking, a_parent, whole_after
 from tests.security.odd_specs.cases import Drawn
 from tests.spec.test_bounds import peak_bytes
 
-FEW, MANY = 400, 10_000
+FEW, MANY = 200, 10_000
 MOST_SECONDS = 0.1  # of the server's processor, for each job that is asked for
 MOST_SECONDS_STARTED = 0.4  # with the start of its run, which is Airflow's work, and a decision
 MOST_BYTES = 200e6
