@@ -84,7 +84,7 @@ _OF_INVARIANTS = (
         "neither code nor database asks whether the epoch is in force", 2,
         (
             (SQL, "    IF NOT FOUND THEN\n        RAISE EXCEPTION 'stale epoch", "    IF FALSE THEN\n        RAISE EXCEPTION 'stale epoch"),
-            (PROGRESS, "        LeaseRow.released_at.is_(None),\n        LeaseRow.fenced_at.is_(None),\n    )\n    if", "    )\n    if"),
+            (PROGRESS, "        _LEASES.c.released_at.is_(None),\n        _LEASES.c.fenced_at.is_(None),\n", ""),
         ),
         (f"{OF_RECONCILE}::test_expired_is_fenced_but_not_free",),
     ),
@@ -119,7 +119,7 @@ _OF_INVARIANTS = (
     ),
     _one(
         "a late heartbeat takes the steps back", 3, PROGRESS,
-        "set_=values, where=HeartbeatRow.step <= beat.step", "set_=values", "tests/control/test_progress.py",
+        "    where=HeartbeatRow.step <= _NEW_BEAT.excluded.step,\n", "", "tests/control/test_progress.py",
     ),
     # 4. all or nothing
     _one(

@@ -115,10 +115,8 @@ class JobStatus:
     price_per_hour: float = 0.0  # of the slots that it holds, in the same
     expected_cost: float | None = None  # spent, and what is left on the slots that it holds; None: not known
     samples_per_second: float | None = None  # measured on them
-    # Of an active job with a deadline or a budget, where `seconds_left` is not known: its work left at the best speed
-    # that was measured of it, or else of its task; and what it has spent, with that work where it costs least.
-    seconds_at_best: float | None = None
-    cost_at_least: float | None = None
+    seconds_at_best: float | None = None  # `seconds_left` not known, a deadline: at the best speed of it or its task
+    cost_at_least: float | None = None  # the same, a budget: spent, and that work where it costs least
     placed: PlacedFigures | None = None  # of a placed job: what was predicted of the stages that it has or shall have
     last_restore: Mapping[str, float] = field(default_factory=dict)  # `restore_...` seconds, `restored_from_..._bytes`
     forecast: Forecast | None = None  # of an active job: the last that was kept
