@@ -119,7 +119,8 @@ _OF_INVARIANTS = (
     ),
     _one(
         "a late heartbeat takes the steps back", 3, PROGRESS,
-        "    where=HeartbeatRow.step <= _NEW_BEAT.excluded.step,\n", "", "tests/control/test_progress.py",
+        "    where=HeartbeatRow.step <= _NEW_BEAT.excluded.step,\n", "",
+        "tests/control/test_contract.py::test_a_heartbeat_that_comes_late_takes_no_step_back",
     ),
     # 4. all or nothing
     _one(

@@ -456,7 +456,7 @@ def test_a_heartbeat_that_comes_late_takes_no_step_back(plane: Plane) -> None:
     trainer = plane.trainer(order.token)
     for step in (7, 5, 7):
         trainer.heartbeat(a_beat(step))
-    assert plane.service.job("job-a").step == 7
+        assert plane.service.job("job-a").step == 7
 
 
 def test_swept_checkpoints_are_no_candidates(plane: Plane) -> None:
