@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,10 @@ from elastic_core.domain import (
 from elastic_core.policy import registry
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.predict.speed.fit import job_models
-from elastic_core.sim.projection import course, work_of, workload_of
+from elastic_core.protocol.records import PolicyInForce
+from elastic_core.protocol.rest.what_if import WhatIf
+from elastic_core.protocol.service import ServiceControl
+from elastic_core.sim.projection import course, what_if, work_of, workload_of
 
 NOW = 1_700_000_000.0
 LIMITS = Limits(
@@ -156,6 +159,27 @@ def test_the_policy_begins_with_what_it_remembers(monkeypatch: pytest.MonkeyPatc
     assert memory
     after = shown(monkeypatch, replace(picture(view("a", held=ON_A)), policy_state=memory))
     assert [before[0].policy_state, after[0].policy_state] == [{}, memory]
+
+
+def test_another_policy_begins_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does when the policy is changed: what is remembered is the other's."""
+
+    now = picture(view("a", held=ON_A))
+    memory = Horizon().decide(now, Random(0)).state
+
+    class Asked:
+        def snapshot(self) -> Snapshot:
+            return replace(now, policy_state=memory)
+
+        def policy(self) -> PolicyInForce:
+            return PolicyInForce(policy="horizon", configured="horizon", set_by_operator=False)
+
+    watching = {"horizon": Watching(), "fair_share": Watching()}
+    monkeypatch.setattr(registry, "get", watching.__getitem__)
+    what_if(cast(ServiceControl, Asked()), WhatIf(policy="fair_share"))
+    assert {name: policy.seen[0].policy_state for name, policy in watching.items()} == {
+        "horizon": memory, "fair_share": {},
+    }  # fmt: skip
 
 
 def test_work_in_scale_invariant_samples_is_done_at_the_rate_of_the_goodput() -> None:

@@ -44,7 +44,7 @@ export function drawEnded(root, jobs, now, colour) {
 // Of a job that waits; among others the policy's reason is behind it, since it says much the same.
 function waiting(job, now, alone) {
   const place = `Number ${count(job.queued.place)} of ${count(job.queued.length)} in the queue`;
-  const title = alone ? job.queued.assumes : `${job.reason}. ${job.queued.assumes}`;
+  const title = [alone ? "" : job.reason, job.queued.assumes].filter(Boolean).join("; ");
   return el("p", { class: "reason queued", title }, `${place}: ${job.queued.words}; ${starting(job.queued, now)}`);
 }
 

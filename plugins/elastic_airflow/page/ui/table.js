@@ -130,7 +130,7 @@ function why(job) {
   const now = Date.now() / 1000;
   const reason = job.in_queue ? `${job.in_queue.words}; ${starting(job.in_queue, now)}` : job.target_reason;
   const text = job.state === "active" ? reason : (job.error ?? "");
-  const title = job.in_queue ? `${text}. ${job.target_reason}` : text;
+  const title = job.in_queue && job.target_reason ? `${text}. ${job.target_reason}` : text;
   return el("tr", { class: "why" }, el("td"), el("td", { colspan: COLUMNS.length + 1, title, class: job.state === "failed" ? "error" : null }, text || " "));
 }
 
