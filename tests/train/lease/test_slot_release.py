@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 
@@ -56,6 +57,7 @@ def test_a_lost_lease_ends_every_thread(ledger, start_link, run_dir):
     shrink(link)
     ledger.set(epoch=99)
     until(lambda: lost)
+    until(lambda: "slot-release" not in {thread.name for thread in threading.enumerate()})
     run_dir.write_json("workers.json", [])
     time.sleep(0.2)
     assert ledger.read()["released"] == []
