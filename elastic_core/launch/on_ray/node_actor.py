@@ -112,8 +112,12 @@ class NodeActor:
     def hold_copies(
         self, settings: Mapping[str, Any], secret: str, node: Mapping[str, Any], addresses: Mapping[str, Any]
     ) -> Any:
-        """Have a cache server here for copies of a group's checkpoints, which know the group's own; its address."""
+        """Have a cache server here for copies of a group's checkpoints, which know the group's own; its address.
+
+        The group goes on here if its node is lost: what its workers load is loaded ahead.
+        """
         known = Settings.model_validate({**settings, "home": self._home})
+        fork_client.start(self._home, known.project, allowed(os.environ))
         node_memory.keep_secret(known, secret)
         node_memory.serve(known, NodeSpec.model_validate(node))
         node_memory.meet(self._home, addresses)

@@ -18,7 +18,8 @@ from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.train.lease.stop_requests import StopRequest, StopRequests
 
-PATIENCE_SECONDS = 60.0  # for workers to be ready, on a busy machine; then new processes replace all at the boundary
+PATIENCE_SECONDS = 60.0  # for workers to come; then new processes replace all at the boundary
+LOADING_SECONDS = 300.0  # instead, while the processes of all of them live: new ones of all workers load no faster
 POLL_SECONDS = 0.02
 
 
@@ -37,7 +38,7 @@ class StandbyWorkers:
     def request_workers(self, slots: Sequence[Slot]) -> bool:
         """Have workers started for these slots, and no others; whether a boundary is worth reaching now.
 
-        It is not while they load, for `PATIENCE_SECONDS` at most. Who has not come by then is given up for good.
+        It is not while they load. Who has not come by the end of our patience is given up for good.
         """
         with self._lock:
             if self._commit_under_way:
@@ -45,7 +46,8 @@ class StandbyWorkers:
             if tuple(slots) != self._requested:
                 self._write_request(tuple(slots))
             if not self._failed and self._requested != self._waiting():
-                self._failed = self._clock() - self._requested_at > PATIENCE_SECONDS
+                all_live = self._living() >= {str(_slot_id(slot)) for slot in self._requested}
+                self._failed = self._clock() - self._requested_at > (LOADING_SECONDS if all_live else PATIENCE_SECONDS)
                 return self._failed
             return True
 
@@ -70,9 +72,12 @@ class StandbyWorkers:
 
     def workers_gone(self, slots: Sequence[Slot]) -> bool:
         """Nothing is left on these slots, say the agents."""
+        return self._living().isdisjoint(str(_slot_id(slot)) for slot in slots)
+
+    def _living(self) -> set[str]:
+        """Slots on which something is left, say the agents."""
         recorded = [self._run_dir.read(WorkerProcesses), *self._run_dir.read_each(NodeWorkers)]
-        living = {worker.slot for workers in recorded if workers for worker in workers.workers}
-        return living.isdisjoint(str(_slot_id(slot)) for slot in slots)
+        return {worker.slot for workers in recorded if workers for worker in workers.workers}
 
     def _write_request(self, wanted: tuple[Slot, ...]) -> None:
         last = self._run_dir.read(StandbyRequest)  # perhaps of another process, which was rank 0 before

@@ -12,7 +12,7 @@ import pytest
 
 from elastic_core.domain import Layout, Slot, to_json
 from elastic_core.train.data.audit import prove
-from elastic_core.train.lease.standby_workers import PATIENCE_SECONDS, StandbyWorkers, wait_for_order
+from elastic_core.train.lease.standby_workers import LOADING_SECONDS, PATIENCE_SECONDS, StandbyWorkers, wait_for_order
 from elastic_core.train.lease.stop_requests import StopRequests
 from tests.builders import FakeClock
 from tests.effort import sample
@@ -187,6 +187,35 @@ def test_who_does_not_come_is_waited_for_with_patience_and_then_given_up(standby
     standby, clock = StandbyWorkers(standby._run_dir, clock), clock
     standby.request_workers(OTHER)
     clock.advance(PATIENCE_SECONDS + 1)
+    assert standby.request_workers(OTHER)
+    assert standby.ready_slots() is None
+
+
+@pytest.mark.parametrize("agent_of", ["this node", "another node"])
+def test_who_loads_is_waited_for_longer_than_who_is_not_there(standby, agent_of):
+    standby, job, clock = standby
+    here, there = (Slot("n", 1, "cpu"), Slot("m", 0, "cpu")), {"this node": "workers", "another node": "workers@m"}
+
+    def live(*slots: str) -> None:
+        workers = [{"pid": 7, "start_time": 1, "slot": slot, "host": "m"} for slot in slots]
+        job.run_dir().write_json(f"{there[agent_of]}.json", workers)
+
+    standby.request_workers(here)
+    live("n:1", "m:0")
+    clock.advance(PATIENCE_SECONDS + 1)
+    assert not standby.request_workers(here)
+    clock.advance(LOADING_SECONDS - PATIENCE_SECONDS - 1)
+    assert not standby.request_workers(here)
+    live("n:1")  # the other has ended while it loaded
+    assert standby.request_workers(here)
+    assert standby.ready_slots() is None
+
+
+def test_who_loads_for_ever_is_given_up(standby):
+    standby, job, clock = standby
+    standby.request_workers(OTHER)
+    job.run_dir().write_json("workers.json", [{"pid": 7, "start_time": 1, "slot": "n:1", "host": ""}])
+    clock.advance(LOADING_SECONDS + 1)
     assert standby.request_workers(OTHER)
     assert standby.ready_slots() is None
 
