@@ -73,6 +73,7 @@ class Coordinator:
         self._asked_to_stop = threading.Event()
         self._logs_said: list[str] = []
         self._next_growth = 0.0
+        self._first_end: ExitReport | None = None
 
     def ask_to_stop(self) -> None:
         self._asked_to_stop.set()
@@ -102,7 +103,7 @@ class Coordinator:
             self._say_logs()
         members = [self._parts[name] for name in self._nodes_of_group() if name in self._parts]
         self._forget()
-        return merged([part.report for part in members if part.report is not None])
+        return merged([part.report for part in members if part.report is not None], self._first_end)
 
     def _nodes_of_group(self) -> list[str]:
         """Of the order in force, by their first rank."""
@@ -181,8 +182,7 @@ class Coordinator:
         if ORDER in self._post.shared:
             self._order = decode(OrderInForce, _plain(self._post.shared[ORDER]))
         if answer["exit"] is not None:
-            part.report = from_json(ExitReport, answer["exit"])
-            self._post.leave(name)
+            self._record_end(part, from_json(ExitReport, answer["exit"]))
 
     def _heed_silence(self, part: Part, why: str) -> None:
         """An actor that was killed comes again; a node that Ray has given up does not."""
@@ -194,7 +194,12 @@ class Coordinator:
         part.next_turn = time.monotonic() + RETRY_SECONDS
 
     def _end(self, part: Part, why: str) -> None:
-        part.report = ExitReport(kind=ExitKind.INFRASTRUCTURE, error=why)
+        self._record_end(part, ExitReport(kind=ExitKind.INFRASTRUCTURE, error=why))
+
+    def _record_end(self, part: Part, report: ExitReport) -> None:
+        part.report = report
+        if self._first_end is None and report.kind not in _ENDED_WELL:
+            self._first_end = report
         self._post.leave(part.node.spec.name)
 
     def _grow(self) -> None:

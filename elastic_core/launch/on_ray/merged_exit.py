@@ -13,15 +13,15 @@ _WEIGHT = (
 )  # fmt: skip
 
 
-def merged(reports: Sequence[ExitReport]) -> ExitReport:
-    """One report for the group. `reports`: of its members, by their first rank.
+def merged(reports: Sequence[ExitReport], first: ExitReport | None = None) -> ExitReport:
+    """One report for the group. `reports`: of its members, by their first rank; `first`: the one that came first.
 
     The weightiest kind holds. Among faults of infrastructure a node that is gone, which has no exit codes, and a worker
-    that a signal killed come before what followed from it on other nodes.
+    that a signal killed come before what followed from it on other nodes, and of alike ones what came first.
     """
     if not reports:
         return ExitReport(kind=ExitKind.INFRASTRUCTURE, error="no node had a part in the group")
-    culprit = min(reports, key=lambda report: (_WEIGHT.index(report.kind), _rank_of_fault(report)))
+    culprit = min(reports, key=lambda report: (_WEIGHT.index(report.kind), _rank_of_fault(report), report is not first))
     codes = tuple(code for report in reports for code in report.exit_codes)
     return ExitReport(kind=culprit.kind, error=culprit.error, log_tail=culprit.log_tail, exit_codes=codes)
 

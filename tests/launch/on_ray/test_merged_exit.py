@@ -34,5 +34,13 @@ def test_a_node_that_is_gone_and_a_killed_worker_come_before_what_followed() -> 
     assert merged([followed, killed]).exit_codes == (11, 11, -9)
 
 
+def test_of_alike_faults_the_one_that_came_first_is_what_began_it() -> None:
+    killed, gone = report("infrastructure", "the agent was killed"), report("infrastructure", "node b is gone")
+    assert merged([killed, gone], first=gone).error == "node b is gone"
+    assert merged([killed, gone], first=killed).error == "the agent was killed"
+    failed = report("user_error", "a wrong shape", 1)
+    assert merged([gone, failed], first=gone).error == "a wrong shape"  # ranks say what they lost others by
+
+
 def test_a_group_that_nobody_had_a_part_in_is_a_fault() -> None:
     assert merged([]).kind == "infrastructure"
