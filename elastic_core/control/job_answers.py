@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from elastic_core.control import job_course
+from elastic_core.control import job_course, job_parts
 from elastic_core.control.ledger import reads
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.scheduling import scaling_curve
 from elastic_core.control.scheduling.allocator import Allocator
 from elastic_core.protocol.records import CheckpointRecord, JobGroup, SegmentStatus
-from elastic_core.protocol.rest.job_details import JobMoves, JobReport, ScalingCurve
+from elastic_core.protocol.rest.job_details import CheckpointPage, JobMoves, JobReport, Part, ScalingCurve, SegmentPage
 
 
 class JobAnswers:
@@ -39,6 +39,9 @@ class JobAnswers:
     def segments(self, job_id: str) -> list[SegmentStatus]:
         return self._ledger.read(lambda tx: reads.segments(tx, job_id))
 
+    def segments_page(self, job_id: str, part: Part) -> SegmentPage:
+        return self._ledger.read(lambda tx: job_parts.segments_page(tx, job_id, part))
+
     def groups_of(self, job_id: str) -> list[JobGroup]:
         return self._ledger.read(lambda tx: reads.groups_of(tx, job_id))
 
@@ -48,3 +51,6 @@ class JobAnswers:
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         return self._ledger.read(lambda tx: reads.checkpoints(tx, job_id))
+
+    def checkpoints_page(self, job_id: str, part: Part) -> CheckpointPage:
+        return self._ledger.read(lambda tx: job_parts.checkpoints_page(tx, job_id, part))

@@ -1,10 +1,10 @@
 """From the state that a pool is in: how its active jobs would fare, as things are and with something changed.
 
-The simulator begins where the jobs stand: their slots, the work they have done, the speeds they have measured, and what
-the policy remembers. What a job is yet to do is what it declares, or the median of what is expected of it, of which the
-policy is told no more than in production: the forecast. A job that holds slots goes on with them until the policy moves
-it. Nobody submits, nothing fails, no resize costs another time than the job's mean: a forecast,
-not a promise.
+The simulator begins where the jobs stand, and the policy sees of them what it sees in production: their slots, the work
+they have done, the service they have had, what they have spent, the speeds they have measured, and what it remembers.
+What a job is yet to do is what it declares, or the median of what is expected of it, of which the policy is told no
+more than in production: the forecast. A job that holds slots goes on with them until the policy moves it. Nobody
+submits, nothing fails, no resize costs another time than the job's mean: a forecast, not a promise.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from elastic_core.domain import JobView, Node, Snapshot
 from elastic_core.errors import UserError
 from elastic_core.placement.placed_models import limits_of
 from elastic_core.policy import registry
+from elastic_core.policy.rules.paused_jobs import without_paused
 from elastic_core.predict.speed.throughput import StepTime
 from elastic_core.protocol.rest.what_if import Course, JobAhead, WhatIf, WhatIfAnswer
 from elastic_core.protocol.service import ServiceControl
@@ -66,16 +67,17 @@ def what_if(control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS
 def course(snapshot: Snapshot, policy: str, max_seconds: float = SECONDS) -> Result:
     """The jobs of the snapshot, on its nodes, to their ends under the policy whose state the snapshot has; or as far as
     that time is enough for."""
-    options = Options(noise=0.0, max_seconds=max_seconds, starving=True, policy_state=snapshot.policy_state)
-    return simulate(workload_of(snapshot), _present(snapshot), registry.get(policy), options)
+    options = Options(noise=0.0, max_seconds=max_seconds, starving=True)
+    return simulate(workload_of(snapshot), snapshot.nodes, registry.get(policy), options)
 
 
 def workload_of(snapshot: Snapshot) -> Workload:
     """Times are the snapshot's own. A job whose slots are on no node that is present waits."""
-    there = set(snapshot.slots())
+    asked, _ = without_paused(snapshot)
+    there = set(asked.slots())
     jobs = [_job(view, held=view.allocation is not None and there.issuperset(view.allocation.slots))
-            for view in _wanting(snapshot)]  # fmt: skip
-    return replace(workload("ahead", jobs), queues=snapshot.queues, starts_at=snapshot.now)
+            for view in asked.jobs]  # fmt: skip
+    return replace(workload("ahead", jobs), queues=asked.queues, begins=asked)
 
 
 def work_of(view: JobView) -> float:
@@ -116,7 +118,6 @@ def _job(view: JobView, *, held: bool) -> SimJob:
         reported_noise=None if view.scale_invariant else view.noise_scale or 0.0,
         learnt=view.throughput,
         measured_before=view.profile,
-        done=float(view.done_samples),
         held=view.allocation if held else None,
     )
 
@@ -165,10 +166,6 @@ def _changed_jobs(control: ServiceControl, snapshot: Snapshot, asked: WhatIf) ->
     return tuple(changed.get(view.job_id, view) for view in snapshot.jobs)
 
 
-def _present(snapshot: Snapshot) -> tuple[Node, ...]:
-    return tuple(node for node in snapshot.nodes if node.present)
-
-
 def _fares(result: Result) -> dict[str, Course]:
     held: dict[str, list[Held]] = {}
     for stretch in result.held:
@@ -188,8 +185,6 @@ def _notes(snapshot: Snapshot) -> list[str]:
             [job for job in jobs if job.total_samples is None],
         "were never measured: their speed is a guess":
             [job for job in jobs if not job.profile and not job.placed_speeds],
-        "have a budget or prefer low cost: that is not simulated":
-            [job for job in jobs if job.budget is not None or job.prefers_cost],
         "are paused, and left out": [job for job in snapshot.jobs if job.paused],
     }  # fmt: skip
     return [f"{_named(found)} {what}" for what, found in remarks.items() if found]

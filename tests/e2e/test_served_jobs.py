@@ -113,8 +113,8 @@ def forms(platform: Platform, job_id: str) -> list[int]:
 
 
 def comparison(form: str, other: str) -> re.Pattern[str]:
-    """Of a reason that says what a step takes in this form and in the other, both measured."""
-    return re.compile(rf"; as {form}: [\d.]+ s a step; [\d.]+ s as {other}(?! \(never tried\))")
+    """Of a reason that compares what a step takes in this form and in the other, both measured."""
+    return re.compile(rf"; as {form}: a step would take [\d.]+ times as long as {other}(?! \(never tried\))")
 
 
 def compared(platform: Platform, job_id: str, form: str, other: str) -> bool:
@@ -124,7 +124,7 @@ def compared(platform: Platform, job_id: str, form: str, other: str) -> bool:
 
 
 def assert_told(platform: Platform, job_id: str, form: str, other: str) -> None:
-    """The page and the command line say which form, and how long a step takes in it and in the other."""
+    """The page and the command line say which form, and how much longer or shorter a step takes in the other."""
     shown = next(row for row in page(platform)["jobs"] if row["job_id"] == job_id)
     assert comparison(form, other).search(shown["reason"]), shown
     told = platform.elastic("jobs", "show", job_id).stdout

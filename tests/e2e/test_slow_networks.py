@@ -104,7 +104,7 @@ def test_a_cheaper_exchange_earns_a_job_the_second_node_that_the_exact_sum_does_
     reports = {point.comm: point.count for point in view.profile if point.num_nodes == 2}
     assert reports[chosen] > reports[EXACT] > 0
     assert set(reports) <= set(figures)
-    assert job.target_reason.split("; ")[-1].startswith(f"exchanging by {chosen} there, ")
+    assert job.target_reason.split("; ")[-1].startswith(f"exchanging by {chosen} there, a step ")
 
     show = platform.elastic("jobs", "show", "by-choice").stdout
     (shown,) = [known for known in page(platform)["jobs"] if known["job_id"] == "by-choice"]

@@ -129,5 +129,18 @@ def shared_snapshots(draw: Draw, max_jobs: int = 6) -> Snapshot:
     return replace(picture, queues=tuple(queues))
 
 
+@st.composite
+def priced_snapshots(draw: Draw) -> Snapshot:
+    """Slots cost money, and some jobs mind."""
+    picture = draw(shared_snapshots())
+    jobs = tuple(
+        replace(view, budget=draw(st.sampled_from([None, None, 0.0, 50.0])), prefers_cost=draw(st.booleans()))
+        for view in picture.jobs
+    )
+    dear = {"cpu": 1.0, "h200": 5.0}
+    nodes: tuple[Node, ...] = tuple(replace(node, price_per_slot_hour=dear[node.type]) for node in picture.nodes)
+    return replace(picture, nodes=nodes, jobs=jobs)
+
+
 def without_measurements(picture: Snapshot) -> Snapshot:
     return replace(picture, jobs=tuple(replace(view, profile=(), throughput=None) for view in picture.jobs))

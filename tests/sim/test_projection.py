@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import pairwise
 from random import Random
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
 
 from elastic_core.domain import (
     Allocation,
@@ -14,19 +16,27 @@ from elastic_core.domain import (
     Layout,
     Limits,
     Node,
+    PlacedSpeed,
+    PlacedStage,
     Plan,
     ProfilePoint,
+    Queue,
     SegmentState,
     Snapshot,
+    StepForecast,
+    Target,
     WorkForecast,
 )
 from elastic_core.policy import registry
 from elastic_core.policy.horizon.horizon import Horizon
+from elastic_core.policy.rules.paused_jobs import without_paused
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.protocol.records import PolicyInForce
 from elastic_core.protocol.rest.what_if import WhatIf
 from elastic_core.protocol.service import ServiceControl
+from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.projection import course, what_if, work_of, workload_of
+from tests.policy.strategies import BUSY, priced_snapshots, shared_snapshots
 
 NOW = 1_700_000_000.0
 LIMITS = Limits(
@@ -137,6 +147,15 @@ class Watching(Horizon):
         return super().decide(snapshot, rng)
 
 
+class Once(Watching):
+    """Gives nobody anything."""
+
+    def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+        self.seen.append(snapshot)
+        nothing = Target.nothing("looks only")
+        return Plan(policy=self.name, targets={job.job_id: nothing for job in snapshot.jobs})
+
+
 def shown(monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot) -> list[Snapshot]:
     policy = Watching()
     monkeypatch.setattr(registry, "get", lambda name: policy)
@@ -151,6 +170,76 @@ def test_the_policy_is_told_of_the_work_what_it_is_told_in_production(monkeypatc
     assert [(job.total_samples, job.work_forecast, job.predictable) for job in first.jobs] == [
         (16_000, None, 0.9), (None, SOON, 0.7),
     ]  # fmt: skip
+
+
+SPEED = PlacedSpeed(stages=(PlacedStage(layers=(0, 2), type="cpu", num_slots=2),), samples_per_second=80.0, count=9)
+STEPS = StepForecast(probabilities=(0.1, 0.9), seconds={"cpu": (0.2, 0.6)})
+OF_ALL = {
+    "name": "the first", "task": "digits:Digits", "queue": "prod", "priority": 3, "deadline": NOW + 9000.0,
+    "scale_invariant": True, "budget": 50.0, "prefers_cost": True, "user": "ada", "spent": 7.5, "num_resizes": 4,
+    "last_batch": 16, "last_resize_at": NOW - 30.0, "in_place_seconds": 1.5, "restart_seconds": 4.0,
+    "attained_slot_seconds": 640.0, "placed_speeds": (SPEED,), "noise_scale": 32.0, "predictable": 0.8,
+    "done_samples": 8_000, "state_bytes": 4096,
+}  # fmt: skip
+FORECAST = {"total_samples": None, "expected_samples": 9_000.0, "work_forecast": SOON, "step_forecast": STEPS}
+
+
+def everything_known() -> Snapshot:
+    """A job that runs and one that waits, of which all is told that can be; and one that is paused."""
+    runs = view("a", held=ON_A, allocated_since=NOW - 30.0, **OF_ALL)
+    waits = view("b", at=1.0, waiting_since=NOW - 20.0, segment_id="b__seg_3", **{**OF_ALL, **FORECAST})
+    gone = Node(name="node-c", type="cpu", num_slots=2, present=False)
+    dear = tuple(replace(node, price_per_slot_hour=36.0) for node in POOL)
+    return Snapshot(
+        version=17, now=NOW, nodes=(*dear, gone), jobs=(runs, waits, view("c", at=2.0, paused="by ada")),
+        policy_state={"kin": {}}, queues=(Queue(name="prod", guaranteed={"cpu": 1}),), not_finished=("z",),
+    )  # fmt: skip
+
+
+def test_the_first_decision_rests_on_what_one_in_production_would_rest_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = everything_known()
+    production, _ = without_paused(now)
+    (first, *_) = shown(monkeypatch, now)
+    for part in fields(Snapshot):
+        assert getattr(first, part.name) == getattr(production, part.name), part.name
+    told = [{part.name: getattr(job, part.name) for part in fields(JobView)} for job in now.jobs[:2]]
+    nothing = view("a")
+    same = [name for name in told[0] if all(job[name] == getattr(nothing, name) for job in told)]
+    always = {"job_id", "submitted_at", "limits", "paused", "profile", "throughput", "resize_seconds"}
+    assert set(same) <= always, "each field that a policy is told is another one here than of a new job"
+
+
+def test_service_and_money_go_on_from_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two slots at 36 an hour are 0.02 a second."""
+    seen = shown(monkeypatch, everything_known())
+    for before, after in pairwise(seen):
+        was, then = (next((job for job in shot.jobs if job.job_id == "a"), None) for shot in (before, after))
+        if was is None or then is None or was.allocation is None or was.allocation.num_slots != 2:
+            continue
+        seconds = after.now - before.now
+        assert then.attained_slot_seconds == pytest.approx(was.attained_slot_seconds + 2 * seconds)
+        assert then.spent == pytest.approx(was.spent + 0.02 * seconds)
+    assert len(seen) > 1
+
+
+def test_a_job_with_more_service_behind_it_is_served_after_the_others_from_the_first_decision_on() -> None:
+    hours = 17 * 3600.0
+    served = view("a", attained_slot_seconds=hours)
+    found = ends(picture(served, view("b", at=1.0), nodes=POOL[:1]), "tiresias")
+    assert found["b"] < found["a"]
+
+
+@settings(BUSY, max_examples=25)
+@given(now=shared_snapshots() | priced_snapshots())
+def test_whatever_the_pool_a_policy_first_sees_what_production_shows_it(now: Snapshot) -> None:
+    there = set(now.slots())
+    whole = tuple(job for job in now.jobs if job.allocation is None or there.issuperset(job.allocation.slots))
+    now = replace(now, jobs=whole)
+    if not whole:
+        return
+    policy = Once()
+    simulate(workload_of(now), now.nodes, policy, Options(noise=0.0, starving=True, max_decisions=1, check=False))
+    assert policy.seen[0] == now
 
 
 def test_the_policy_begins_with_what_it_remembers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,6 @@ from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.records import (
     AuditRecord,
-    CheckpointRecord,
     DecisionListed,
     DecisionRecord,
     Explanation,
@@ -205,16 +204,6 @@ def _job_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
     @answers(Submission)
     def show_submission(job_id: str) -> Response:
         return json_answer(to_json(control.submission(job_id)))
-
-    @router.get("/jobs/{job_id}/segments")
-    @answers(list[SegmentStatus])
-    def list_segments(job_id: str) -> Response:
-        return json_answer([to_json(segment) for segment in control.segments(job_id)])
-
-    @router.get("/jobs/{job_id}/checkpoints")
-    @answers(list[CheckpointRecord])
-    def list_checkpoints(job_id: str) -> Response:
-        return json_answer([to_json(record) for record in control.checkpoints(job_id)])
 
     @router.get("/jobs/{job_id}/explanation")
     @answers(Explanation)

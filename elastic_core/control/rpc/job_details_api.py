@@ -1,4 +1,5 @@
-"""One job in depth, below `/api/v1/jobs/{job_id}`: its reports, what its moves cost, its scaling curve. Reads only."""
+"""One job in depth, below `/api/v1/jobs/{job_id}`: segments, checkpoints, reports, what moves cost, its scaling
+curve. Reads only, and nothing grows with how long the job has run."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
 from collections.abc import Callable
@@ -9,12 +10,36 @@ from fastapi import APIRouter, Depends, Query, Response
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import PREFIX, answers, json_answer
 from elastic_core.domain import to_json
-from elastic_core.protocol.rest.job_details import MOST_REPORTS, JobMoves, JobReport, ScalingCurve
+from elastic_core.protocol.rest.job_details import (
+    MOST_LISTED,
+    MOST_REPORTS,
+    CheckpointPage,
+    JobMoves,
+    JobReport,
+    Part,
+    ScalingCurve,
+    SegmentPage,
+)
+
+From = Annotated[int, Query(ge=0)]
+UpTo = Annotated[int, Query(ge=1, le=MOST_LISTED)]
 
 
 def job_details_router(control: LedgerControl, reads: Callable[..., Any]) -> APIRouter:
     """`reads` as in `http_api.create_app`."""
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)], tags=["jobs"])
+
+    @router.get("/jobs/{job_id}/segments")
+    @answers(SegmentPage)
+    def list_segments(job_id: str, descending: bool = False, offset: From = 0, limit: UpTo = 50) -> Response:
+        """A page of its segments, the first one first; `descending`: the last one."""
+        return json_answer(to_json(control.segments_page(job_id, Part(descending, offset, limit))))
+
+    @router.get("/jobs/{job_id}/checkpoints")
+    @answers(CheckpointPage)
+    def list_checkpoints(job_id: str, descending: bool = False, offset: From = 0, limit: UpTo = 50) -> Response:
+        """A page of its checkpoints that still exist, over all lineages, the oldest first; `descending`: the newest."""
+        return json_answer(to_json(control.checkpoints_page(job_id, Part(descending, offset, limit))))
 
     @router.get("/jobs/{job_id}/observations")
     @answers(list[JobReport])

@@ -225,12 +225,13 @@ def checked(plan: Plan, snapshot: Snapshot) -> Plan:
 
 
 def carried_over(last: Plan, snapshot: Snapshot, why: str) -> Plan:
-    """The last plan's targets for the jobs that are still there; who is new waits. To be asked again soon."""
+    """The last plan's targets for the jobs that are still there; who is new waits. To be asked again soon. `why` is
+    noted with the plan: it may say how long was waited, which no reason does."""
     asked, paused = without_paused(snapshot)
     targets = {
-        job.job_id: replace(target, reason=f"{target.reason} (kept: {why})")
+        job.job_id: replace(target, reason=f"{target.reason} (kept: no new decision came)")
         if (target := last.targets.get(job.job_id)) is not None
-        else Target.nothing(f"waits: {why}, and the last plan, which stays, does not know it")
+        else Target.nothing("waits: no new decision came, and the last plan, which stays, does not know it")
         for job in asked.jobs
     }
     return Plan(policy=KEPT, targets={**targets, **paused}, wake_at=snapshot.now + AGAIN_SECONDS, notes=(why,))

@@ -85,7 +85,7 @@ class AITurbo:
         for position, standing in enumerate(order, start=1):
             claim = claims[standing.job_id]
             size = grants.get(standing.job_id)
-            standing_text = f"queue {standing.queue + 1}, place {position} of {len(order)}: {_describe(standing)}"
+            standing_text = f"queue {standing.queue + 1}, place {position} of {len(order)}: {_why_there(standing)}"
             if size is None:
                 why = f"{why_waiting(claim.sizes.job, capacity, len(grants))}; {standing_text}"
                 targets[standing.job_id] = {"counts": {}, "reason": why}
@@ -181,7 +181,8 @@ def _target(stored_target: Mapping[str, Any]) -> Target:
     )
 
 
-def _describe(standing: Standing) -> str:
+def _why_there(standing: Standing) -> str:
+    """Without the figures: they change with every second that the job runs, and this is read for longer."""
     if standing.remaining is None:
-        return f"{standing.attained:.0f} units of service attained, what it still needs cannot be predicted"
-    return f"{standing.attained:.0f} units of service attained, {standing.remaining:.0f} to go"
+        return "placed by what it attained, since what it still needs cannot be predicted"
+    return "placed by what it still needs and what it attained"

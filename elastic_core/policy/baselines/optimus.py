@@ -147,7 +147,13 @@ def _place(
 
 
 def _reason(kind: str, ladder: Ladder, at: int) -> str:
+    """What ended the steps of this job, and what the last one was given for."""
     slots = f"{plural(ladder[at][0], 'slot')} of {kind}"
-    if at == 0:
-        return f"{slots}, its smallest count: more would save others more remaining time"
-    return f"{slots}: the last step saves it {ladder[at][1]:.0f} s of remaining time a slot"
+    given = (
+        "its smallest count" if at == 0 else "its last step saved more remaining time a slot than others' steps then"
+    )
+    if at + 1 == len(ladder):
+        return f"{slots}, {given}; it has no larger count"
+    if ladder[at + 1][1] <= 0:
+        return f"{slots}, {given}; more would save it none"
+    return f"{slots}, {given}; the next did not fit when its turn came"

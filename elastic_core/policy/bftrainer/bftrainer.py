@@ -107,4 +107,4 @@ def _change(job: JobView, kind: str, count: int) -> str:
         return slots
     if (held_type(job), held_count(job)) == (kind, count):
         return f"{slots} as before"
-    return f"{slots} instead of {held_count(job)} of {held_type(job)}, {job.resize_seconds:g} s of resizing included"
+    return f"{slots} instead of {held_count(job)} of {held_type(job)}, the resize included"

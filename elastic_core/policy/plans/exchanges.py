@@ -1,7 +1,7 @@
 """The communication algorithm of every target: what the job's limits say, for policies that do not weigh it.
 
 Of a job that chooses it by measurement the reason says what it kept at that number of slots, since its speed there, and
-so what it is given, is the speed under that.
+so what it is given, is the speed under that. A ratio says how it compares: measured times go on changing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _with_exchange(target: Target, job: JobView) -> Target:
 
 
 def _kept_words(target: Target, job: JobView) -> str:
-    """E.g. "exchanging by powersgd there, 0.61 s a step instead of 2.3 s by allreduce"; "" where nothing was kept."""
+    """E.g. "exchanging by powersgd there, a step 3.8 times as fast as by allreduce"; "" where nothing was kept."""
     here = [p for p in job.profile if p.num_slots > 1 and {p.type: p.num_slots} == dict(target.counts)]
     kept = kept_at(here)
     if not kept:
@@ -38,9 +38,10 @@ def _kept_words(target: Target, job: JobView) -> str:
     place = max(kept, key=lambda at: sum(point.count for point in here if place_of(point) == at))
     name, at_place = kept[place], [point for point in here if place_of(point) == place]
     own = max((point for point in at_place if point.comm == name), key=lambda point: point.count)
-    words = f"exchanging by {name} there, {own.step_seconds:.3g} s a step"
-    exact = _exact_beside(own, at_place)
-    return words if exact is None else f"{words} instead of {exact.step_seconds:.3g} s by {EXACT}"
+    words, exact = f"exchanging by {name} there", _exact_beside(own, at_place)
+    if exact is None:
+        return words
+    return f"{words}, a step {exact.step_seconds / own.step_seconds:.2g} times as fast as by {EXACT}"
 
 
 def _exact_beside(own: ProfilePoint, points: list[ProfilePoint]) -> ProfilePoint | None:

@@ -31,7 +31,7 @@ def choose(job: JobView, kind: str, num_slots: int, num_nodes: int, batch: int) 
 
 
 def _choice(job: JobView, kind: str, num_slots: int, num_nodes: int, batch: int) -> tuple[Layout, str]:
-    """With the reason in words: how long a step takes in it and in others, and which of them the job never tried."""
+    """With the reason in words: how its step compares with that of others, and which of them the job never tried."""
     admitted = job.limits.layouts(num_slots)
     if len(admitted) <= 1:
         return (admitted[0], "") if admitted else (Layout(data=num_slots), "")
@@ -54,13 +54,18 @@ def _pays(job: JobView, held: float, best: float, batch: int) -> bool:
 
 
 def _in_words(chosen: Layout, seconds: Mapping[Layout, float], tried: Collection[Layout]) -> str:
+    """By ratios: seconds would go on being measured, and stand beside others, while the decision stays."""
+
     def guess(layout: Layout) -> str:
         return "" if layout in tried else " (never tried)"
 
     others = sorted((layout for layout in seconds if layout != chosen), key=lambda layout: seconds[layout])
-    beside = ", ".join(f"{seconds[layout]:.3g} s as {layout}{guess(layout)}" for layout in others[:MOST_OTHERS])
+    beside = ", ".join(
+        f"{seconds[layout] / seconds[chosen]:.3g} times as long as {layout}{guess(layout)}"
+        for layout in others[:MOST_OTHERS]
+    )
     kept = "" if seconds[chosen] <= seconds[others[0]] else "; the quicker would not pay for the change"
-    return f": {seconds[chosen]:.3g} s a step{guess(chosen)}; {beside}{kept}"
+    return f"{guess(chosen)}: a step would take {beside}{kept}"
 
 
 def _in_layout(target: Target, job: JobView, snapshot: Snapshot) -> Target:

@@ -6,8 +6,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elastic_core.domain import EXACT, Layout, Quantiles
+from elastic_core.protocol.records import CheckpointRecord, SegmentStatus
 
 MOST_REPORTS = 5000  # of an answer
+MOST_LISTED = 500  # of a page
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Of a list of a job's: so many from there on. `descending`: of the same list from its end."""
+
+    descending: bool = False
+    offset: int = 0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPage:
+    """`total`: of all segments of the job, on whichever page."""
+
+    total: int
+    offset: int
+    segments: tuple[SegmentStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPage:
+    """`total`: of all its checkpoints that still exist, on whichever page."""
+
+    total: int
+    offset: int
+    checkpoints: tuple[CheckpointRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

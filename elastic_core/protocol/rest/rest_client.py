@@ -35,7 +35,14 @@ from elastic_core.protocol.records import (
     SweepStarted,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, DecisionReplayed, JobLog, JobPage, SortBy
-from elastic_core.protocol.rest.job_details import JobMoves, JobReport, ScalingCurve
+from elastic_core.protocol.rest.job_details import (
+    MOST_LISTED,
+    CheckpointPage,
+    JobMoves,
+    JobReport,
+    ScalingCurve,
+    SegmentPage,
+)
 from elastic_core.protocol.rest.models import ModelListed, ModelShown
 from elastic_core.protocol.rest.what_if import WhatIf, WhatIfAnswer
 from elastic_core.spec import JobSpec, parse_job_spec
@@ -107,11 +114,32 @@ class RestClient:
         """What became of the request to start it."""
         return self._get(Submission, _of_job(job_id, "submission"))
 
-    def segments(self, job_id: str) -> tuple[SegmentStatus, ...]:
-        return self._get(tuple[SegmentStatus, ...], _of_job(job_id, "segments"))
+    def segments(self, job_id: str, *, descending: bool = False, offset: int = 0, limit: int = 50) -> SegmentPage:
+        """A page, the first segment first; `descending`: the last one. `limit`: 500 at most."""
+        wanted = {"descending": descending, "offset": offset, "limit": limit}
+        return self._get(SegmentPage, _of_job(job_id, "segments"), wanted)
 
-    def checkpoints(self, job_id: str) -> tuple[CheckpointRecord, ...]:
-        return self._get(tuple[CheckpointRecord, ...], _of_job(job_id, "checkpoints"))
+    def all_segments(self, job_id: str) -> Iterator[SegmentStatus]:
+        """Every segment, page by page, the first one first."""
+        offset, total = 0, 1
+        while offset < total:
+            page = self.segments(job_id, offset=offset, limit=MOST_LISTED)
+            yield from page.segments
+            offset, total = offset + MOST_LISTED, page.total
+
+    def checkpoints(self, job_id: str, *, descending: bool = False, offset: int = 0, limit: int = 50) -> CheckpointPage:
+        """A page of those that still exist, the oldest first; `descending`: the newest. `limit`: 500 at most."""
+        wanted = {"descending": descending, "offset": offset, "limit": limit}
+        return self._get(CheckpointPage, _of_job(job_id, "checkpoints"), wanted)
+
+    def all_checkpoints(self, job_id: str) -> Iterator[CheckpointRecord]:
+        """Every one that still exists, page by page, the oldest first. One that is swept meanwhile moves the pages up:
+        another may then be passed over."""
+        offset, total = 0, 1
+        while offset < total:
+            page = self.checkpoints(job_id, offset=offset, limit=MOST_LISTED)
+            yield from page.checkpoints
+            offset, total = offset + MOST_LISTED, page.total
 
     def explanation(self, job_id: str) -> Explanation:
         """Why the job holds, or waits for, what it does."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, inf
 from random import Random
-from typing import Any
 
 from elastic_core.domain import CPU, Allocation, Node, Plan, Snapshot, Target
 from elastic_core.errors import UserError
@@ -59,7 +58,6 @@ class Options:
     timeline: bool = True  # record who held what
     starving: bool = False  # jobs that will never get slots are no error: it ends when nothing more can happen
     max_stall_seconds: float = 365 * 86400.0  # no job ends for so long: the policy starves what is left
-    policy_state: Mapping[str, Any] = field(default_factory=dict)  # what the policy remembers as it begins
 
 
 def simulate(
@@ -82,18 +80,21 @@ class _Simulation:
     def __init__(self, workload: Workload, nodes: Sequence[Node], policy: Policy, options: Options, fit: Fit) -> None:
         self.workload, self.policy, self.options, self.fit = workload, policy, options, fit
         self.nodes = tuple(nodes)
-        self.free = {slot for node in nodes for slot in node.slots()}
+        self.free = {slot for node in nodes if node.present for slot in node.slots()}
+        self.prices = {node.name: node.price_per_slot_hour for node in nodes}
         first = workload.jobs[0].submitted_at if workload.jobs else 0.0
-        self.now = first if workload.starts_at is None else workload.starts_at
+        begins = workload.begins or Snapshot(version=0, now=first, nodes=self.nodes, jobs=())
+        self.now, self.version, self.state = begins.now, begins.version, begins.policy_state
+        self.not_finished = begins.not_finished
+        self.stood = {view.job_id: view for view in begins.jobs}
         self.arriving = list(reversed(workload.jobs))
         self.active: dict[str, Running] = {}
         self.ended: list[Running] = []
-        self.state = self.options.policy_state
         self.targets: Mapping[str, Target] = {}  # of the plan in force
         self.revoked: set[str] = set()  # segments that the plan has asked to reach a boundary
         self.stopping: set[str] = set()  # jobs that it moves once their segments have made a step
         self.wake_at: float | None = None
-        self.version = 0
+        self.decisions = 0
         self.recorder = Recorder(timeline=options.timeline)
         self.open_since: dict[str, float] = {}
         self.last_end = self.now
@@ -116,7 +117,7 @@ class _Simulation:
             if progress is not None:
                 progress(len(self.ended), len(self.workload.jobs), self.now)
             self._check_progress()
-            if self.version == self.options.max_decisions or time.perf_counter() > give_up_at:
+            if self.decisions == self.options.max_decisions or time.perf_counter() > give_up_at:
                 return not (self.arriving or self.active)
         return True
 
@@ -162,12 +163,14 @@ class _Simulation:
         while self.arriving and self.arriving[-1].submitted_at <= self.now:
             job = self.arriving.pop()
             rng = Random(f"{self.options.seed}/{job.job_id}")
-            running = Running(job, self.options.noise, rng, at=self.now)
+            stood = self.stood.get(job.job_id)
+            running = Running(job, self.options.noise, rng, at=self.now, stood=stood, prices=self.prices)
             self.active[job.job_id] = running
             self.last_end = max(self.last_end, self.now)
-            running.done = job.done
             if job.held is not None:
-                self._take(job.job_id, _workers_type(job.held.counts()), job.held, restarted=False, pause=0.0)
+                self.free.difference_update(job.held.slots)
+                running.stand(_workers_type(job.held.counts()), job.held)
+                self.open_since[job.job_id] = self.now
 
     def _decide(self) -> None:
         snapshot = self._snapshot()
@@ -180,6 +183,7 @@ class _Simulation:
             if violated:
                 raise UserError(f"the plan of {plan.policy} at {self.now:.0f} s is invalid: {'; '.join(violated[:5])}")
         self.version += 1
+        self.decisions += 1
         self.state, self.wake_at, self.targets = plan.state, plan.wake_at, plan.targets
         self._carry_out()
         for job_id in plan.turned_away:
@@ -201,7 +205,7 @@ class _Simulation:
         views = tuple(running.view(declared=declared, fit=self.fit) for running in self.active.values())
         return snapshot(
             views, version=self.version, now=self.now, nodes=self.nodes, policy_state=self.state,
-            queues=self.workload.queues,
+            queues=self.workload.queues, not_finished=self.not_finished,
         )  # fmt: skip
 
     def _carry_out(self) -> None:
@@ -319,7 +323,7 @@ class _Simulation:
             ended_at=self.now,
             complete=complete,
             interrupted=interrupted,
-            decisions=self.version,
+            decisions=self.decisions,
             decision_seconds=tuple(self.recorder.decision_seconds),
             held=tuple(self.recorder.held),
             queue=tuple(self.recorder.queue),
@@ -354,5 +358,6 @@ def _job_result(running: Running) -> JobResult:
 def _capacity(nodes: Sequence[Node]) -> dict[str, int]:
     capacity: dict[str, int] = {}
     for node in nodes:
-        capacity[node.type] = capacity.get(node.type, 0) + node.num_slots
+        if node.present:
+            capacity[node.type] = capacity.get(node.type, 0) + node.num_slots
     return capacity

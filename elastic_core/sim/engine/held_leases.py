@@ -17,6 +17,10 @@ class _Pauses:
         self.seconds += seconds
         self.count += 1
 
+    @classmethod
+    def one(cls, seconds: float | None) -> _Pauses:
+        return cls() if seconds is None else cls(seconds, 1)
+
     def mean(self) -> float | None:
         return self.seconds / self.count if self.count else None
 
@@ -25,7 +29,8 @@ class HeldLeases:
     """Processes end at once here, so that a pause is the time from a grant to the first step after it."""
 
     def __init__(self) -> None:
-        self._last: Allocation | None = None
+        self._any = False
+        self._last: Allocation | None = None  # None: there was none, or nobody knows on which slots
         self._live: tuple[float, int] | None = None  # granted at, slots that count
         self._closed_slot_seconds = 0.0
         self._num_resizes = 0
@@ -35,10 +40,16 @@ class HeldLeases:
         self._of_moves, self._of_restarts, self._of_the_first = _Pauses(), _Pauses(), _Pauses()
         self._in_place = _Pauses()
 
-    @property
-    def started(self) -> bool:
-        """There was a lease."""
-        return self._last is not None
+    @classmethod
+    def after(cls, past: Past, *, any_before: bool) -> HeldLeases:
+        """Of a job that is not new: what its leases came to goes on. Each mean of pauses counts as one pause."""
+        leases = cls()
+        leases._any, leases._closed_slot_seconds = any_before, past.slot_seconds
+        leases._num_resizes, leases._last_resize_at = past.num_resizes, past.last_resize_at
+        leases._allocated_since = past.allocated_since
+        leases._of_moves, leases._of_restarts = _Pauses.one(past.resize_seconds), _Pauses.one(past.restart_seconds)
+        leases._in_place = _Pauses.one(past.in_place_seconds)
+        return leases
 
     @property
     def allocated_since(self) -> float | None:
@@ -51,16 +62,21 @@ class HeldLeases:
 
     def granted(self, now: float, allocation: Allocation, slots: int, *, restarted: bool) -> None:
         """A lease begins that costs a pause. `slots`: those that count as used by the job."""
-        moved = self._last is not None and is_move(self._last, allocation)
+        moved = self._any and (self._last is None or is_move(self._last, allocation))
         kinds = [self._of_moves] if moved else []
         if restarted:
-            kinds.append(self._of_the_first if self._last is None else self._of_restarts)
+            kinds.append(self._of_restarts if self._any else self._of_the_first)
         elif moved:
             kinds.append(self._in_place)
-        if self._last is not None:
+        if self._any:
             self._num_resizes += 1
             self._last_resize_at = now
         self._allocated_since, self._pausing = now, (now, tuple(kinds))
+        self._any, self._last, self._live = True, allocation, (now, slots)
+
+    def held_before(self, now: float, allocation: Allocation, slots: int) -> None:
+        """The lease that it held as it was looked at, which costs no pause."""
+        self._any, self._pausing = True, (now, ())
         self._last, self._live = allocation, (now, slots)
 
     def goes_on(self, now: float, allocation: Allocation) -> None:

@@ -21,6 +21,7 @@ from elastic_core.domain import (
     Stages,
     ThroughputModel,
 )
+from elastic_core.sim.engine import beginnings
 from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.engine.recent_reports import RecentReports
 from elastic_core.sim.ground_truth.physics import Split, gain, split
@@ -54,7 +55,10 @@ class Running:
     noise: float  # spread of the logarithm of one measured configuration's times
     rng: Random
     at: float  # everything below is as of this instant
+    stood: JobView | None = None  # as policies saw it when production was looked at; None: it is new
+    prices: Mapping[str, float] = field(default_factory=dict)  # of a slot an hour, by node
     done: float = 0.0
+    spent: float = 0.0
     epoch: int = 0
     kind: str = ""
     nodes: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +76,7 @@ class Running:
     turned_away: bool = False
     resizes: int = 0
     last_batch: int | None = None
-    leases: HeldLeases = field(default_factory=HeldLeases)
+    leases: HeldLeases = field(init=False)
     slot_seconds: dict[str, float] = field(default_factory=dict)
     busy_seconds: float = 0.0  # slot-seconds of the workers' type in which it computed, neither waiting nor restarting
     reports: RecentReports[_Key] = field(default_factory=lambda: RecentReports(RECENT))
@@ -95,22 +99,16 @@ class Running:
     _submission: Submission = field(init=False)
     _segment: OpenSegment = field(init=False)
     _segment_index: int = 0
+    _cost: float = 0.0  # a second, of what it holds
     _waiting: JobView | None = None  # nothing in the view of a job that waits ever changes
 
     def __post_init__(self) -> None:
-        job = self.job
-        self._submission = Submission(
-            job_id=job.job_id,
-            name=job.job_id,
-            task=job.task,
-            queue=job.queue,
-            priority=job.priority,
-            submitted_at=job.submitted_at,
-            deadline=job.deadline,
-            limits=job.limits,
-            scale_invariant=job.reported_noise is None,
-        )
-        self._wait_as_segment(0, job.submitted_at)
+        self._submission = beginnings.submitted(self.job, self.stood)
+        self.leases = beginnings.leases_before(self.stood)
+        self._segment_index, self._segment = beginnings.first_segment(self.job, self.stood, self.at)
+        if self.stood is not None:
+            self.done, self.last_batch = float(self.stood.done_samples), self.stood.last_batch
+            self.spent = self.stood.spent
 
     @property
     def segment_id(self) -> str:
@@ -118,10 +116,7 @@ class Running:
 
     def _wait_as_segment(self, index: int, now: float) -> None:
         """Here a segment asks for its slots as soon as there is one."""
-        self._segment_index = index
-        self._segment = OpenSegment(
-            segment_id=f"{self.job.job_id}__seg_{index}", state=SegmentState.WAITING, created_at=now, asked_at=now
-        )
+        self._segment_index, self._segment = index, beginnings.waits(self.job.job_id, index, now)
 
     def _run_segment(self, index: int, *, started: bool) -> None:
         self._segment_index = index
@@ -196,6 +191,21 @@ class Running:
         `restarted`: by new processes; else those that ran on the slots before go on. `pause_seconds`: until it trains;
         None: the job's own restart time.
         """
+        self._settle(
+            now, kind, allocation, self.job.physics.rescale_seconds if pause_seconds is None else pause_seconds
+        )
+        if restarted:
+            self.starts_until = self.paused_until
+        self.leases.granted(now, allocation, self.num_slots, restarted=restarted)
+        self._run_segment(self._segment_index, started=not restarted)
+
+    def stand(self, kind: str, allocation: Allocation) -> None:
+        """Go on with the slots that it held as production was looked at: in the same segment, and at once."""
+        assert self.stood is not None, "a new job holds nothing"
+        self._settle(self.at, kind, allocation, 0.0)
+        self.leases.held_before(self.at, allocation, self.num_slots)
+
+    def _settle(self, now: float, kind: str, allocation: Allocation, pause_seconds: float) -> None:
         if self.started_at is None:
             self.started_at = now
         else:
@@ -204,14 +214,11 @@ class Running:
         several = bool(allocation.stages or allocation.layout.servers)
         self.nodes = Counter(slot.node for slot in allocation.slots if several or slot.type == kind)
         self.num_slots = sum(self.nodes.values())
-        self.paused_until = now + (self.job.physics.rescale_seconds if pause_seconds is None else pause_seconds)
-        if restarted:
-            self.starts_until = self.paused_until
+        self._cost = sum(self.prices.get(slot.node, 0.0) for slot in allocation.slots) / 3600.0
+        self.paused_until = now + pause_seconds
         self._waiting, self._done_at_start = None, self.done
         self._train_at(allocation.global_batch)
-        self.leases.granted(now, allocation, self.num_slots, restarted=restarted)
         self.may_stop_at = self.paused_until + self.step[0]
-        self._run_segment(self._segment_index, started=not restarted)
 
     def release(self, now: float) -> None:
         """Reach a boundary and give all slots up; the next segment asks at once."""
@@ -219,7 +226,7 @@ class Running:
             self.last_slots = self.allocation.slots
             self.leases.released(now)
         self.nodes, self.counts, self.allocation, self.num_slots = {}, {}, None, 0
-        self.rate, self._finish = 0.0, None
+        self.rate, self._cost, self._finish = 0.0, 0.0, None
         self._wait_as_segment(self._segment_index + 1, now)
 
     def advance(self, now: float) -> None:
@@ -254,6 +261,7 @@ class Running:
 
     def _spend(self, until: float, *, training: bool) -> None:
         seconds = until - self.at
+        self.spent += seconds * self._cost
         for kind, count in self.counts.items():
             self.slot_seconds[kind] = self.slot_seconds.get(kind, 0.0) + seconds * count
         if training:
@@ -327,7 +335,7 @@ class Running:
     def record(self, *, declared: bool, fit: Fit | None = None) -> JobRecord:
         measured = self._measurements()
         declared = declared and self.job.declared
-        return JobRecord(
+        record = JobRecord(
             job=self._submission,
             total_samples=self._visible_work() if declared else None,
             reported_samples=int(self._done_at_start if self.leases.first_step_is_to_come else self.done),
@@ -335,11 +343,13 @@ class Running:
             allocation=self.allocation,
             last_batch=self.last_batch,
             past=self.leases.past(self.at),
+            spent=self.spent,
             measured=measured,
             throughput=self._fitted(measured.profile, fit),
             predictable=self._predictable(),
             work_forecast=None if declared else self.job.work_forecast,
         )
+        return record if self.stood is None else beginnings.with_what_was_seen(record, self.stood)
 
     def _share_done(self) -> float:
         return self.done / self.job.physics.epoch_ends[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastic_core.domain import Allocation, Limits, Node, ProfilePoint, Queue, ThroughputModel, WorkForecast
+from elastic_core.domain import Allocation, Limits, Node, ProfilePoint, Queue, Snapshot, ThroughputModel, WorkForecast
 from elastic_core.sim.ground_truth.physics import Physics
 
 
@@ -33,7 +33,6 @@ class SimJob:
     learnt: ThroughputModel | None = None  # known before it starts; None: fitted to its own measurements as it runs
     profile: tuple[ProfilePoint, ...] = ()  # measured before it came; then nothing more is learnt while it runs
     measured_before: tuple[ProfilePoint, ...] = ()  # the same, and what it measures as it runs comes to it
-    done: float = 0.0  # work that was done before the simulation begins
     held: Allocation | None = None  # what it holds as the simulation begins; its processes run
 
 
@@ -43,7 +42,7 @@ class Workload:
     jobs: tuple[SimJob, ...]  # by submission
     notes: tuple[str, ...] = ()  # what a reader of its results has to know: what was drawn, assumed, extrapolated
     queues: tuple[Queue, ...] = ()  # with their guaranteed shares
-    starts_at: float | None = None  # jobs submitted before it are there as it begins; None: with the first job
+    begins: Snapshot | None = None  # what policies see as it begins, jobs included that had run; None: all are new
 
 
 def nodes(kind: str, count: int, slots: int, prefix: str | None = None) -> tuple[Node, ...]:

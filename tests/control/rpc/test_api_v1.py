@@ -76,7 +76,7 @@ def test_a_job_is_steered_through_its_life(api: httpx.Client, control: LedgerCon
     assert ok(api.post("/jobs/job-a/pause", json={"reason": "lunch"}))["paused"]["by"] == "ann"
     assert ok(api.post("/jobs/job-a/resume", json={}))["paused"] is None
     control.trainer(order.token).commit(a_commit(order, 3))
-    (record,) = ok(api.get("/jobs/job-a/checkpoints"))
+    (record,) = ok(api.get("/jobs/job-a/checkpoints"))["checkpoints"]
     assert ok(api.post("/jobs/job-a/stop", json={}))["paused"]["ends"] is True
     assert ok(api.post("/jobs/job-a/cancel", json={"reason": "enough"}))["error"] == "enough"
     refused = api.post("/jobs/job-a/pause", json={})

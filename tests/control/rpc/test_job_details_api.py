@@ -14,6 +14,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.errors import NotFound, UserError
 from elastic_core.protocol.callers import Caller, Way
+from elastic_core.protocol.rest import rest_client
 from tests.builders import CONTROL_SECRET, FACTS, Life, a_commit, a_spec, an_observation
 from tests.control.serving import served
 
@@ -167,3 +168,43 @@ def test_who_is_not_logged_in_sees_none_of_it_and_an_unknown_job_is_not_found(
     for ask in (viewer.reports, viewer.moves, viewer.scaling_curve):
         with pytest.raises(NotFound, match="nothing here"):
             ask("nothing here")
+
+
+def test_segments_and_checkpoints_come_in_pages_from_either_end(
+    viewer: RestClient, control: LedgerControl, life: Life
+) -> None:
+    for step in range(1, 6):
+        order = life.start()
+        control.trainer(order.token).commit(a_commit(order, step))
+        life.leave(order)
+    everything = control.segments("job-a")
+    page = viewer.segments("job-a", offset=1, limit=2)
+    assert (page.total, page.offset, page.segments) == (len(everything), 1, tuple(everything[1:3]))
+    assert viewer.segments("job-a", descending=True, limit=2).segments == tuple(everything[:-3:-1])
+    assert viewer.segments("job-a", offset=99).segments == ()
+    records = control.checkpoints("job-a")
+    found = viewer.checkpoints("job-a", offset=1, limit=2)
+    assert (found.total, found.offset, found.checkpoints) == (len(records), 1, tuple(records[1:3]))
+    assert viewer.checkpoints("job-a", descending=True, limit=1).checkpoints == (records[-1],)
+
+
+def test_all_segments_and_checkpoints_are_asked_for_page_by_page(
+    viewer: RestClient, control: LedgerControl, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(1, 6):
+        order = life.start()
+        control.trainer(order.token).commit(a_commit(order, step))
+        life.leave(order)
+    monkeypatch.setattr(rest_client, "MOST_LISTED", 2)
+    assert list(viewer.all_segments("job-a")) == control.segments("job-a")
+    assert list(viewer.all_checkpoints("job-a")) == control.checkpoints("job-a")
+
+
+def test_a_page_has_bounds_and_a_job_that_there_is_not_has_none(viewer: RestClient, life: Life) -> None:
+    for ask in (viewer.segments, viewer.checkpoints):
+        with pytest.raises(UserError, match="limit: Input should be less than or equal to 500"):
+            ask("job-a", limit=501)
+        with pytest.raises(UserError, match="offset: Input should be greater"):
+            ask("job-a", offset=-1)
+        with pytest.raises(NotFound, match="there is no job"):
+            ask("job-z")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -15,8 +17,12 @@ from elastic_core.cli import build
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc import whatif
 from elastic_core.control.rpc.http_api import create_app
-from elastic_core.domain import JobState
+from elastic_core.domain import JobState, Plan, Snapshot
 from elastic_core.errors import Conflict, UserError
+from elastic_core.policy import registry
+from elastic_core.policy.baselines.fair_share import FairShare
+from elastic_core.policy.rules.paused_jobs import without_paused
+from elastic_core.sim import projection
 from tests.builders import CONTROL_SECRET, FACTS, TRAINER_SECRET, FakeClock, Life, a_commit, a_spec, an_observation
 from tests.control.serving import served
 
@@ -84,6 +90,38 @@ def test_a_replay_changes_nothing(ran: LedgerControl) -> None:
     before = (ran.snapshot(), ran.jobs())
     whatif.what_if(ran, "elastic_batch")
     assert (ran.snapshot(), ran.jobs()) == before
+
+
+def test_the_policy_of_a_what_if_first_sees_what_the_ledger_shows_it(
+    ran: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job that runs, one that waits and one that is paused: service, money and their past included."""
+    ran.submit("runs", a_spec(budget=100.0, priority=2), FACTS)
+    life = Life(ran, ran.trainer, "runs")
+    ran.acquire(life.segment_id())
+    order = life.start()
+    clock.advance(40.0)
+    ran.trainer(order.token).observe([an_observation(100, order)])
+    for job_id in ("waits", "paused"):
+        ran.submit(job_id, a_spec(), FACTS)
+        ran.acquire(Life(ran, ran.trainer, job_id).segment_id())
+    ran.pause("paused", "later")
+    clock.advance(5.0)
+
+    class Watched(FairShare):
+        seen: ClassVar[list[Snapshot]] = []
+
+        def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
+            self.seen.append(snapshot)
+            return super().decide(snapshot, rng)
+
+    monkeypatch.setattr(registry, "get", lambda name: Watched())
+    production, _ = without_paused(ran.snapshot())
+    projection.course(ran.snapshot(), ran.policy().policy)
+    (first, *_) = Watched.seen
+    assert next(job for job in production.jobs if job.job_id == "runs").attained_slot_seconds > 0
+    for part in fields(Snapshot):
+        assert getattr(first, part.name) == getattr(production, part.name), part.name
 
 
 def test_it_is_kept_within_bounds(ran: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,9 +157,23 @@ def test_short_predictable_jobs_and_newcomers_overtake_what_has_run_for_long() -
     fresh = a_job("fresh", total_samples=None)
     plan = decide(AITurbo(), snapshot(nodes(2, kind="h200"), old, known_long, known_short, fresh))
     assert counts(plan) == {"old": 0, "known-long": 0, "known-short": 1, "fresh": 1}
-    assert "queue 1, place 1 of 4: 0 units of service attained, 14" in plan.targets["known-short"].reason
+    assert (
+        "queue 1, place 1 of 4: placed by what it still needs and what it attained"
+        in plan.targets["known-short"].reason
+    )
     assert "what it still needs cannot be predicted" in plan.targets["old"].reason
     assert plan.targets["old"].reason.startswith("waits")
+
+
+def test_a_reason_stays_true_while_service_is_attained() -> None:
+    """Attained service grows with every second, which no decision follows."""
+    reasons = []
+    for attained in (100.0, 101.0):
+        running = a_job("a", attained_slot_seconds=attained, total_samples=None)
+        known = a_job("b", attained_slot_seconds=attained, done_samples=int(attained))
+        plan = decide(AITurbo(), snapshot(nodes(2, kind="h200"), running, known))
+        reasons.append([target.reason for target in plan.targets.values()])
+    assert reasons[0] == reasons[1]
 
 
 def test_the_classifier_is_believed_over_the_declaration() -> None:
@@ -219,7 +233,7 @@ def test_sizes_are_kept_for_an_interval_and_decided_again_when_somebody_comes() 
     joined = decide(AITurbo(), later(running, INTERVAL / 8, a_job("b", total_samples=None)))
     assert "of 2" in joined.targets["a"].reason
     classified = replace(before, jobs=tuple(replace(v, total_samples=10**6, predictable=0.9) for v in before.jobs))
-    assert "to go" in decide(AITurbo(), classified).targets["a"].reason
+    assert "placed by what it still needs" in decide(AITurbo(), classified).targets["a"].reason
 
 
 def test_a_job_that_nobody_measured_is_tried_before_its_amount_of_work_is_believed() -> None:
@@ -235,7 +249,7 @@ def test_one_measured_job_of_a_task_speaks_for_the_others_even_after_it_has_ende
     plan = decide(AITurbo(), snapshot(FOUR, seen))
     unknown = replace(a_job("unknown", task="digits", total_samples=1600), throughput=None, profile=())
     after = decide(AITurbo(), replace(snapshot(FOUR, unknown), policy_state=plan.state))
-    assert "to go" in after.targets["unknown"].reason
+    assert "placed by what it still needs" in after.targets["unknown"].reason
     stranger = replace(unknown, task="other")
     assert "cannot be predicted" in decide(AITurbo(), snapshot(FOUR, seen, stranger)).targets["unknown"].reason
 

@@ -80,7 +80,19 @@ def test_never_more_slots_than_its_smallest_local_batch_allows() -> None:
     view = job("a", lim=limits((1, 2, 3, 4), (16, 64), requested_batch=32, min_local_batch=16))
     plan = decide(Optimus(Reported(a=(0.0, 1.0, 1.0))), snapshot(nodes(4), view))
     assert plan.targets["a"].num_slots == 2
-    assert plan.targets["a"].reason == "2 slots of cpu: the last step saves it 0 s of remaining time a slot"
+    assert plan.targets["a"].reason.endswith("it has no larger count")
+
+
+def test_a_reason_says_what_the_last_step_was_given_for_and_what_ended_the_steps() -> None:
+    last = "its last step saved more remaining time a slot than others' steps then"
+    told = Reported(a=(0.0, 9.0, 10.0), b=(0.0, 9.0, 1.0), c=(5.0, 0.0, 1.0))
+    picture = snapshot(nodes(6), *views("abc"))
+    reasons = {job_id: target.reason for job_id, target in decide(Optimus(told), picture).targets.items()}
+    assert reasons == {
+        "a": f"4 slots of cpu, {last}; it has no larger count",
+        "b": "1 slot of cpu, its smallest count; the next did not fit when its turn came",
+        "c": "1 slot of cpu, its smallest count; more would save it none",
+    }
 
 
 def test_who_keeps_its_count_keeps_its_place_and_the_others_take_the_emptiest_node() -> None:

@@ -59,7 +59,7 @@ def test_a_job_whose_node_was_taken_starts_again_on_what_is_left() -> None:
     left = (pool[0], replace(pool[1], present=False))
     plan = decide(BFTrainer(forward=600.0), snapshot(left, lost, runs))
     assert counts(plan) == {"a": 2, "b": 2}
-    assert "instead of 4 of cpu, 30 s of resizing included" in plan.targets["b"].reason
+    assert "instead of 4 of cpu, the resize included" in plan.targets["b"].reason
 
 
 def test_batches_follow_the_slots_once_noise_was_measured() -> None:

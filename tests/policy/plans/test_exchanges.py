@@ -22,12 +22,12 @@ QUICK = replace(point(2, 64, 0.61, num_nodes=2), comm="powersgd", count=16)
 def test_the_reason_names_what_was_kept_and_what_it_saves() -> None:
     target = planned("auto", point(1, 64, 1.0), SLOW, QUICK)
     assert target.comm == "auto"
-    assert target.reason == "because; exchanging by powersgd there, 0.61 s a step instead of 2 s by allreduce"
+    assert target.reason == "because; exchanging by powersgd there, a step 3.3 times as fast as by allreduce"
 
 
 def test_the_exact_sum_that_was_kept_is_named_without_another() -> None:
     kept = replace(SLOW, count=16)
-    assert planned("auto", kept).reason == "because; exchanging by allreduce there, 2 s a step"
+    assert planned("auto", kept).reason == "because; exchanging by allreduce there"
 
 
 def test_where_nothing_was_kept_or_chosen_nothing_is_said() -> None:

@@ -99,9 +99,10 @@ def test_a_job_is_submitted_looked_at_and_steered_in_records(client: RestClient,
     control.submit("job-a", a_spec(), FACTS)
     order = Life(control, control.trainer, "job-a").start()
     control.trainer(order.token).commit(a_commit(order, 3))
-    (record,) = client.checkpoints("job-a")
+    (record,) = client.checkpoints("job-a").checkpoints
+    assert tuple(client.all_checkpoints("job-a")) == (record,)
     assert client.job("job-a") == control.job("job-a")
-    assert client.segments("job-a") == tuple(control.segments("job-a"))
+    assert client.segments("job-a").segments == tuple(control.segments("job-a"))
     assert client.explanation("job-a") == control.explain("job-a")
     assert client.forecasts("job-a") == tuple(control.forecasts("job-a"))
     assert client.submission("job-a") == control.submission("job-a")
