@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
-from tests.effort import EFFORT
+from tests.effort import EFFORT, leave_to_nightly
 
 TEMPLATE = "ledger_template"
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30
@@ -25,6 +25,11 @@ MEMORY, ROOM = Path("/dev/shm"), 4 << 30
 # How long an example takes says how busy the machine is, nothing about the law.
 hypothesis.settings.register_profile("elastic", deadline=None, derandomize=EFFORT == 1)
 hypothesis.settings.load_profile("elastic")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the expression of `-m` is asked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_to_nightly(items)
 
 
 class TestServer:

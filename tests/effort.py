@@ -8,6 +8,7 @@ is tried on a sample of them in `make test`, and on the others in `make nightly`
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,3 +28,28 @@ def sample(cases: Iterable[Any], *chosen: Any) -> list[Any]:
 
 def _values(case: Any) -> tuple[Any, ...]:
     return case if type(case) is tuple else (case,)
+
+
+def leave_to_nightly(items: Iterable[pytest.Item]) -> None:
+    """Of a test marked `sampled(n)`: `make test` tries n of its cases, evenly spread, and `make nightly` the others."""
+    cases_of: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases_of[item.nodeid.partition("[")[0]].append(item)
+    for cases in cases_of.values():
+        for place in set(range(len(cases))) - spread(len(cases), _most(cases[0])):
+            cases[place].add_marker(pytest.mark.nightly)
+
+
+def spread(cases: int, most: int) -> set[int]:
+    """Places of `most` of so many cases: the first, the last, and those at equal distances between."""
+    if most >= cases:
+        return set(range(cases))
+    return {round(place * (cases - 1) / max(1, most - 1)) for place in range(most)}
+
+
+def _most(case: pytest.Item) -> int:
+    marker = case.get_closest_marker("sampled")
+    assert marker is not None
+    (most,) = marker.args
+    return int(most)

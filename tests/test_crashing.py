@@ -80,6 +80,7 @@ def undisturbed(begun: Job, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     return jobs
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("point", "at_a_boundary"),
     [

@@ -38,6 +38,7 @@ def tried(folder: Path, text: str, require: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("text", "require", "said"),
     [(LACKING, "", "2 skipped"), (LACKING, "ray", "1 failed, 1 skipped"), (LACKING, "ray, adapters", "2 failed"),

@@ -19,6 +19,7 @@ def a_run(**more: Any) -> dict[str, Any]:
     return {**run, "ends": "most", "target_loss": None, "patience": None, **more}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_a_task_that_trains(family: str) -> None:
     run = train(a_run(family=family, most_steps=16))

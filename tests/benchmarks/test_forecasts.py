@@ -29,6 +29,7 @@ def test_the_corpus_has_as_many_runs_of_unknown_end_as_the_bars_ask_for() -> Non
     assert sum(run.completed and not run.description.end_is_known for run in runs) >= 200
 
 
+@pytest.mark.nightly
 def test_intervals_of_figures_hold_the_figure() -> None:
     share, low, high = binomial([True] * 8 + [False] * 2)
     assert (share, round(low, 2), round(high, 2)) == (0.8, 0.49, 0.94)  # Wilson's, by hand

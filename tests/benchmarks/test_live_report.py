@@ -69,6 +69,7 @@ def test_runs_that_went_as_simulated_hold_every_bar_but_the_one_on_predictors(tm
     assert sum("rank correlation" in bar for bar in bars) == 2 * len(CONTENDERS)
 
 
+@pytest.mark.nightly
 def test_a_slower_run_than_simulated_misses_its_bars(tmp_path, monkeypatch):
     others = [a_run(label) for label in CONTENDERS if label != "horizon"]
     bars = verdict(tmp_path, monkeypatch, a_run("horizon", slower=2.0), *others)

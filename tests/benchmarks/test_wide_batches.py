@@ -69,6 +69,7 @@ def test_two_seeds_have_no_spread() -> None:
         SeedsSpread.of((0.94, 0.95), "max")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_a_grown_run_takes_only_batches_that_the_product_allows_it_by_its_own_reports(tmp_path: Path, rule) -> None:
     spec = spec_of(MEASURED, rule, Variant.GROWN, seed=1)

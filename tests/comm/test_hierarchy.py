@@ -54,6 +54,7 @@ def sums(rank: int, world: int, name: str, nodes: list[str]) -> None:
     assert torch.equal(first, got)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("nodes", [PAIRS, UNEVEN, APART], ids=["pairs", "uneven", "apart"])
 @pytest.mark.parametrize("name", ["allreduce", "fp16", "bf16", "bytegrad"])
 def test_sums_are_those_of_nodes_and_alike_on_all_ranks(tmp_path, name, nodes):

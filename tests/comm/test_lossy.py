@@ -133,6 +133,7 @@ def train_and_compare(rank: int, world: int, name: str, unused: bool, folder: st
         assert all(not torch.equal(value, before[key]) for key, value in own.items()), "nothing was learnt"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("world", "unused"), [(2, False), (4, True)])
 @pytest.mark.parametrize("name", ["allreduce", *LOSSY])
 def test_training_with_accumulation_and_unused_parameters_is_as_replayed_in_one_process(tmp_path, name, world, unused):
@@ -160,6 +161,7 @@ def flat_sums(rank: int, world: int) -> None:
             assert torch.equal(narrow, rounded.to(torch.bfloat16)), (name, size)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_buckets_of_any_size_and_dtype_are_summed_as_by_the_formulas(tmp_path, world):
     ranks.run(flat_sums, tmp_path, world) if world > 1 else one_rank(tmp_path)

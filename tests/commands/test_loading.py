@@ -21,6 +21,7 @@ def loaded(program: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("program", "not_even"),
     [

@@ -18,6 +18,7 @@ from tests.builders import FACTS, TRAINER_SECRET, FakeClock, Life, a_beat, a_clu
 DAY = 86_400.0
 
 
+@pytest.mark.nightly
 def test_a_running_job_outlives_the_secret_that_its_first_token_was_signed_with(
     ledger_url: str, tmp_path: Path, clock: FakeClock
 ) -> None:

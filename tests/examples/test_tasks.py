@@ -36,11 +36,14 @@ def train(task: Task, steps: int, batch: int) -> tuple[torch.nn.Module, list[flo
     ("task", "steps", "batch", "factor", "better_than"),
     [
         (Digits(Digits.Params()), 120, 64, 0.15, 0.93),
-        (BytesLM(BytesLM.Params(width=32, context=32, train_bytes=100_000)), 120, 32, 0.65, 4.5),
+        pytest.param(
+            BytesLM(BytesLM.Params(width=32, context=32, train_bytes=100_000)), 120, 32, 0.65, 4.5,
+            marks=pytest.mark.nightly,
+        ),
         (Tabular(Tabular.Params()), 150, 64, 0.6, 65.0),
     ],
     ids=["digits", "bytes_lm", "tabular"],
-)
+)  # fmt: skip
 def test_loss_falls_and_held_out_metric_beats_guessing(task, steps, batch, factor, better_than):
     untrained, _ = train(task, 0, batch)
     model, losses = train(task, steps, batch)

@@ -114,6 +114,7 @@ def test_every_contract_is_tried() -> None:
     assert {name.removeprefix(PREFIX) for name in config.sections() if name.startswith(PREFIX)} == set(PLANTS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("contract", PLANTS)
 def test_an_import_through_a_wall_is_refused(house: Path, contract: str) -> None:
     for place, forbidden in PLANTS[contract]:

@@ -54,10 +54,11 @@ def _fork_server(home: Path, module: str) -> Iterator[Path]:
 
 @pytest.hookimpl(tryfirst=True)  # before the expression of `-m` is asked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole jobs run as a platform runs them, whose workers are forked; in `make nightly` on hosts without it, too."""
+    """On hosts as a platform's are, whose workers are forked; on those without it the launcher's contract alone, and in
+    `make nightly` all the rest."""
     for item in items:
         case = getattr(item, "callspec", None)
-        if case is not None and case.params.get("home") == "executed" and item.get_closest_marker("e2e"):
+        if case is not None and case.params.get("home") == "executed" and item.path.stem != "test_contract":
             item.add_marker(pytest.mark.nightly)
 
 

@@ -32,6 +32,7 @@ pools = st.tuples(st.integers(0, 9), st.integers(0, 4)).map(
 )
 
 
+@pytest.mark.nightly
 @settings(BUSY, max_examples=40)
 @given(model=models, pool=pools, most=st.integers(1, 10))
 def test_bundles_fit_the_pool_reach_the_floor_and_none_beats_another(

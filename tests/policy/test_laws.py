@@ -26,6 +26,7 @@ def declaring(law: Law) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", [name for name in registry.names() if law in registry.get(name).laws])
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", registry.names())
 @settings(BUSY, max_examples=10 * EFFORT)
 @given(picture=snapshots())
@@ -62,6 +63,7 @@ def test_no_slot_idles_while_a_waiting_job_could_start_on_it(name: str, picture:
             assert usable_types(view, room) == (), plan.targets[view.job_id].reason
 
 
+@pytest.mark.sampled(8)
 @declaring(Law.BOUNDED_RESIZES)
 @settings(BUSY, max_examples=40 * EFFORT)
 @given(picture=snapshots())
@@ -76,6 +78,7 @@ def test_a_plan_in_force_is_decided_again(name: str, picture: Snapshot) -> None:
         assert again.targets[job_id].global_batch == target.global_batch
 
 
+@pytest.mark.sampled(8)
 @declaring(Law.BOUNDED_RESIZES)
 @settings(BUSY, max_examples=15 * EFFORT)
 @given(picture=snapshots())

@@ -46,6 +46,7 @@ def test_every_plan_is_valid_and_above_every_floor_as_far_as_is_known(name: str,
             assert holds or choice.bundle.throughput >= view.limits.placed.floor * (1 - 1e-9)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [name for name in registry.names() if name not in PLACING])
 @settings(BUSY, max_examples=3 * EFFORT)
 @given(picture=placed_snapshots())
@@ -82,6 +83,7 @@ def fits(view: JobView, room: dict[str, int], choices) -> bool:  # type: ignore[
     )
 
 
+@pytest.mark.sampled(1)
 @placing
 @settings(BUSY, max_examples=20 * EFFORT)
 @given(picture=placed_snapshots())

@@ -101,6 +101,7 @@ def test_a_backup_of_a_running_installation_becomes_a_home_of_this_release(insta
     assert read_secret(settings, "control") != read_secret(installation, "control")
 
 
+@pytest.mark.nightly
 def test_secrets_are_in_it_when_that_is_asked_for_and_for_nobody_else_to_read(
     installation: Settings, home: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_secrets_are_in_it_when_that_is_asked_for_and_for_nobody_else_to_read(
         down(stack)
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_that_the_store_lacks_is_named(
     installation: Settings, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_checkpoint_that_the_store_lacks_is_named(
     assert f"the store lacks {made.missing[0]}, or has it damaged" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_retention_that_deletes_while_checkpoints_are_copied_makes_the_ledger_be_dumped_again(
     installation: Settings, home: Path
 ) -> None:
@@ -148,6 +151,7 @@ def test_retention_that_deletes_while_checkpoints_are_copied_makes_the_ledger_be
     assert (made.checkpoints, made.missing) == (0, ())
 
 
+@pytest.mark.nightly
 def test_what_is_no_sound_backup_of_a_known_release_is_refused_before_anything_is_made(
     installation: Settings, home: Path
 ) -> None:

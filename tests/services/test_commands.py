@@ -34,6 +34,7 @@ def test_down_of_a_home_that_never_was_is_a_success(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"nothing to stop: {tmp_path / 'none'} does not exist\n")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "want"),
     [

@@ -33,6 +33,7 @@ def served(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_postgres_in_the_foreground_is_reached_over_the_network_and_ends_when_it_is_asked_to(home: Path) -> None:
     settings = Settings(home=home, project=ROOT, postgres_host="127.0.0.7")
     process = served(settings, "postgres")

@@ -62,6 +62,7 @@ def test_data_outlives_a_kill_of_postgres_and_of_its_supervisor(settings: Settin
         assert connection.execute(text("SELECT value FROM kept")).scalar() == 42
 
 
+@pytest.mark.nightly
 def test_a_half_made_data_folder_is_made_anew(settings: Settings) -> None:
     server, stack = postgres_stack(settings)
     (settings.home / "postgres").mkdir()
@@ -70,6 +71,7 @@ def test_a_half_made_data_folder_is_made_anew(settings: Settings) -> None:
     assert server.problem() is None
 
 
+@pytest.mark.nightly
 def test_a_home_too_deep_for_a_socket_gets_its_socket_elsewhere(home: Path) -> None:
     home.chmod(0o711)  # PostgreSQL runs as a user of its own, who has to pass
     settings = Settings(home=home / ("x" * 100))

@@ -40,6 +40,7 @@ def a_spec(home: Path, reports: Path) -> JobSpec:
     )
 
 
+@pytest.mark.nightly
 def test_the_users_code_makes_the_model_as_the_user_and_root_takes_it_over(user: WorkerUser) -> None:
     with open_home() as home:
         reports, weights = home.parent / "reports", network().state_dict()

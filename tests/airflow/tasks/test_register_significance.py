@@ -53,6 +53,7 @@ def told(job: TrainedJob, champion: RegisteredVersion) -> PairedTest:
     return test
 
 
+@pytest.mark.nightly
 def test_who_learnt_more_is_better_by_more_than_chance_and_the_other_way_round_is_not(job: TrainedJob) -> None:
     job.checkpoint(10, model=trained(steps=2))
     job.checkpoint(20, model=trained(steps=40))

@@ -65,6 +65,7 @@ def distance(weights: torch.Tensor) -> float:
     return float(greatest)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("world", [3, 4])
 @pytest.mark.parametrize("name", ["decentralized", "decentralized_all", "low_precision_decentralized"])
 def test_without_gradients_ranks_come_together_at_the_mean(tmp_path, name, world):
@@ -90,6 +91,7 @@ def replicas(rank: int, world: int) -> None:
     averaging.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_what_a_rank_keeps_of_its_neighbours_in_the_ring_is_what_they_hold_bit_for_bit(tmp_path, world):
     ranks.run(replicas, tmp_path, world)

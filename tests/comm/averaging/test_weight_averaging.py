@@ -20,6 +20,7 @@ REPLAYED = tuple(plain.AVERAGING)
 ALL = (*REPLAYED, "async_average")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("name", REPLAYED)
 def test_training_is_as_replayed_in_one_process(tmp_path, name, world):
@@ -48,6 +49,7 @@ def settles(rank: int, world: int, name: str) -> None:
     averaging.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ALL)
 def test_settled_ranks_hold_the_same_weights_and_moments(tmp_path, name):
     ranks.run(settles, tmp_path, 3, name)
@@ -82,6 +84,7 @@ def goes_on(rank: int, world: int, name: str) -> None:
     anew.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", REPLAYED)
 def test_taken_up_where_it_settled_training_goes_on_as_if_never_stopped(tmp_path, name):
     ranks.run(goes_on, tmp_path, 2, name)
@@ -151,6 +154,7 @@ def not_finite(rank: int, world: int, name: str) -> None:
     averaging.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ALL)
 def test_weights_that_are_not_finite_reach_every_rank(tmp_path, name):
     ranks.run(not_finite, tmp_path, 2, name)

@@ -144,6 +144,7 @@ def train_and_compare(rank: int, world: int, name: str, kind: type[torch.optim.A
         assert not any(torch.equal(value, before[key]) for key, value in got.items()), "nothing was learnt"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("world", "kind", "unused"),
     [(1, torch.optim.AdamW, False), (2, torch.optim.AdamW, False), (2, torch.optim.Adam, False),
@@ -210,6 +211,7 @@ def bytes_on_the_wire(rank: int, world: int, name: str) -> None:
     dist.barrier()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_on_the_wire_are_those_of_the_algorithm(tmp_path, name, world):
@@ -233,6 +235,7 @@ def passes_over(rank: int, world: int, name: str) -> None:
     assert alike_on_all_ranks(training.weights())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_that_is_not_finite_on_one_rank_is_passed_over_by_all(tmp_path, name, world):

@@ -99,6 +99,7 @@ def counted(rank: int, world: int, name: str) -> None:
     assert received == pytest.approx(declared.sent_bytes, rel=0.03, abs=3000)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize(
     "name", [name for name, of in _GLOO.items() if of.step_traffic([[torch.Size([4, 4])]], 2) is not None]

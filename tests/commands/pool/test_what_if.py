@@ -70,6 +70,7 @@ def test_another_policy_is_asked_in_place_of_the_one_in_force(busy: LedgerContro
     assert moves[0][1] == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

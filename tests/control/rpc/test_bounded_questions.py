@@ -65,6 +65,7 @@ def replayed(url: str) -> httpx.Response:
     return httpx.get(f"{url}/api/v1/decisions/{newest}/replay", timeout=240)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("question", [past, ahead])
 @pytest.mark.parametrize(
     ("mood", "says"),

@@ -63,6 +63,7 @@ def test_it_is_refused_to_a_page_of_another_site(address: str) -> None:
     assert ask(address, {}, {**READER, "origin": "https://elsewhere.example"}).status_code == 403
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("body", "problem"),
     [

@@ -163,6 +163,7 @@ def plane(
     made.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mood", ["hangs", "dies"])
 def test_without_an_answer_the_last_plan_stays_once_and_the_ledger_says_so(
     plane: Callable[[str], LedgerControl], ledger_url: str, mood: str

@@ -336,6 +336,7 @@ def test_without_history_an_open_job_is_forecast_by_the_stated_prior_and_then_by
     assert seeing.totals[blind.probabilities.index(0.5)] < 0.5 * blind.totals[blind.probabilities.index(0.5)]
 
 
+@pytest.mark.nightly
 def test_imported_history_is_learnt_from_and_known_runs_stay_as_they_are(
     control: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ def check_same(
     assert len(in_production) == len(in_simulation)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("policy", "count"), [("horizon", 12), ("elastic_batch", 12), ("sia", 7)])
 def test_a_simulated_run_is_decided_alike_by_the_control_plane(
     policy: str, count: int, ledger_url: str, tmp_path: Path
@@ -188,6 +189,7 @@ def test_a_simulated_run_is_decided_alike_by_the_control_plane(
     check_same(in_simulation, replayed(ledger_url, tmp_path, policy, made))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("policy", ["horizon", "elastic_batch"])
 def test_so_are_jobs_without_declared_work_in_progress_with_a_deadline_and_of_a_queue(
     policy: str, ledger_url: str, tmp_path: Path

@@ -71,6 +71,7 @@ def test_decisions_are_kept_for_so_many_days_and_the_newest_for_ever(
     assert control.last_plan() is not None
 
 
+@pytest.mark.nightly
 def test_decisions_are_bounded_in_number_however_young(ledger_url: str, tmp_path: Path, clock: FakeClock) -> None:
     control = a_control(ledger_url, tmp_path, clock, keep_decisions=100)
     control.set_cluster(a_cluster())
@@ -210,6 +211,7 @@ def test_who_did_what_stays_on_record_for_longer_than_anything_else(control: Led
     assert [record.subject for record in control.audit_records()] == ["policy srtf"]
 
 
+@pytest.mark.nightly
 def test_refusals_without_end_push_no_action_off_the_record(ledger_url: str, tmp_path: Path, clock: FakeClock) -> None:
     control = a_control(ledger_url, tmp_path, clock, keep_audit_records=100)
     control.acting(OPERATOR).set_policy("fifo")

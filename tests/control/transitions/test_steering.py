@@ -193,6 +193,7 @@ def test_a_job_without_slots_has_nothing_to_make_a_checkpoint_of(plane: Plane) -
         plane.service.checkpoint_now("job-a", "")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("what", ["pause", "resume", "stop", "set_job", "checkpoint_now"])
 def test_a_job_that_has_ended_is_not_steered(plane: Plane, what: str) -> None:
     plane.life()

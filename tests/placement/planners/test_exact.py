@@ -41,6 +41,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("more", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("block", range(3 * EFFORT))
 def test_exact_is_what_trying_everything_finds(more: dict[str, bool], block: int) -> None:
@@ -68,6 +69,7 @@ def test_the_integer_program_finds_the_same(more: dict[str, bool]) -> None:
         assert got is None or got == pytest.approx(want, rel=3e-8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_on_larger_models_it_is_never_above_another_planner(seed: int) -> None:
     from elastic_core.placement.planner_names import get
@@ -90,6 +92,7 @@ def test_a_search_that_is_cut_short_says_how_far_it_may_be_off() -> None:
     assert short.bound <= best <= short.placement.cost
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(30))
 def test_cost_never_falls_with_a_price_or_the_floor_nor_rises_with_units(seed: int) -> None:
     problem = small(seed, layers=6, types=3)

@@ -25,6 +25,7 @@ def through_json(kind: Any, value: Any) -> Any:
     return from_json(kind, json.loads(json.dumps(to_json(value))))
 
 
+@pytest.mark.sampled(12)
 @every_policy
 @settings(BUSY, max_examples=12 * EFFORT)
 @given(picture=snapshots())
@@ -36,6 +37,7 @@ def test_a_plan_keeps_limits_and_capacity(name: str, picture: Snapshot) -> None:
     assert plan.wake_at is None or plan.wake_at > picture.now
 
 
+@pytest.mark.sampled(12)
 @every_policy
 @settings(BUSY, max_examples=10 * EFFORT)
 @given(picture=snapshots())
@@ -47,6 +49,7 @@ def test_a_decision_can_be_replayed_from_what_was_stored(name: str, picture: Sna
     assert to_json(through_json(Plan, plan)) == to_json(plan)
 
 
+@pytest.mark.sampled(12)
 @every_policy
 @settings(BUSY, max_examples=10 * EFFORT)
 @given(picture=snapshots())
@@ -56,6 +59,7 @@ def test_state_carried_through_json_is_the_state(name: str, picture: Snapshot) -
     assert to_json(decide(policy, after)) == to_json(decide(policy, through_json(Snapshot, after)))
 
 
+@pytest.mark.sampled(12)
 @every_policy
 @settings(BUSY, max_examples=8 * EFFORT)
 @given(picture=snapshots())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ def asks(count: int) -> object:
     return limits((1, 2, 4, 8), (16, 64), requested_slots=count)
 
 
+@pytest.mark.nightly
 @settings(BUSY, max_examples=80)
 @given(picture=snapshots(), data=st.data())
 def test_the_requested_count_or_nothing_and_nothing_only_where_it_does_not_fit(

@@ -113,6 +113,7 @@ def test_no_allocation_is_worth_more_than_its_answer(jobs: list[Made], forward: 
     assert total(jobs, answer.grants, forward) == pytest.approx(best, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.nightly
 @EXACT
 @given(jobs=problems())
 def test_resizes_that_lose_nothing_leave_the_most_objective_a_second(jobs: list[Made]) -> None:

@@ -56,6 +56,7 @@ def test_of_nine_short_and_one_long_the_chance_to_be_short_decides() -> None:
     assert of(quantiles).mean[0] < 200.0  # of the tail only the 90 % quantile counts
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("law", [one_server.constant, one_server.pareto, one_server.bimodal])
 def test_on_one_server_the_policys_queue_is_that_of_the_gittins_policy(law: one_server.Quantile) -> None:
     """All of `horizon` in the simulator, its jobs' forecasts being their law."""
@@ -64,6 +65,7 @@ def test_on_one_server_the_policys_queue_is_that_of_the_gittins_policy(law: one_
     assert one_server.by_horizon(jobs, one_server.forecast(law)) == pytest.approx(exact, rel=0.01)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("law", [one_server.constant, one_server.pareto, one_server.bimodal])
 def test_its_order_in_a_long_queue_is_that_of_the_gittins_policy(law: one_server.Quantile) -> None:
     """A thousand jobs, by the same distributions and index, without the machinery around them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,7 @@ def test_the_search_keeps_schedules_only_none_twice_and_the_fittest_first(search
     assert evolve(search, [], Random(seed)) == population
 
 
+@pytest.mark.nightly
 def test_on_a_small_pool_the_search_nearly_always_finds_the_fittest_of_all_schedules() -> None:
     """A genetic search promises no optimum: 2 of 3,000 ended above it, by at most 30 %."""
     found = []

@@ -33,6 +33,7 @@ def test_the_learning_rate_tells_how_long_a_job_of_this_installation_takes() -> 
     assert slow > 2 * fast
 
 
+@pytest.mark.nightly
 def test_censored_runs_move_the_quantiles_up_and_completed_ones_of_the_same_length_do_not() -> None:
     """Works are spread from 500 to 8000, the same for each learning rate; half as many again are cut off, or not."""
     past = [a_run(i, work=round(500 * 16 ** ((i + 0.5) / 60))) for i in range(60)]

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from elastic_core.predict.forecasts.job_features import learn_vocabulary
 from elastic_core.predict.forecasts.run_features import END_NAMES, Progress
 from elastic_core.predict.predictability import stored
@@ -52,6 +54,7 @@ def test_a_parameter_that_no_figure_of_the_submission_has_is_learnt_from() -> No
     assert asked(learnt_from_parameters(), "sgd") < 0.3 < 0.7 < asked(learnt_from_parameters(), "adam")
 
 
+@pytest.mark.nightly
 def test_how_far_off_the_end_is_is_learnt_from() -> None:
     found = learnt_from_the_way_left()
     assert asked(found, done=0.8 * MOST) < 0.3 < 0.7 < asked(found, done=0.1 * MOST)

@@ -90,6 +90,7 @@ def test_the_best_kind_is_kept() -> None:
     assert {found.name for found in compared} == set(FAST)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", CANDIDATES)
 def test_every_kind_copes_with_missing_figures_and_new_tasks(kind: str) -> None:
     made, _ = jobs(160)
@@ -194,6 +195,7 @@ def test_a_stored_classifier_answers_the_same(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", CANDIDATES)
 def test_every_kind_can_be_stored(kind: str, tmp_path: Path) -> None:
     made, _ = jobs(160)

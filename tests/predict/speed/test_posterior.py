@@ -80,6 +80,7 @@ def fits(profiles: list[tuple[ProfilePoint, ...]]) -> list[StepTime]:
     return fit_all([(points, LIMITS, NOTHING) for points in profiles])
 
 
+@pytest.mark.nightly
 @settings(BUSY, max_examples=40)
 @example(seed=924).via("so flat a minimum that predictions 0.5 % apart explain the measurements equally well")
 @example(seed=1152).via("a posterior with two minima")

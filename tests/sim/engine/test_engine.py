@@ -222,6 +222,7 @@ def test_every_decision_has_a_cause_and_no_two_have_the_same(workload: Workload)
     assert all(any(instant == pytest.approx(cause, abs=1e-6) for cause in causes) for instant in instants)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", registry.names())
 @settings(BUSY, max_examples=5)
 @given(workload=workloads())

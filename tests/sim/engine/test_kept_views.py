@@ -14,6 +14,7 @@ from elastic_core.sim.workloads.generated_jobs import generated
 from elastic_core.snapshot.job_record import job_view
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("policy", ["fair_share", "elastic_batch", "srtf"])
 @pytest.mark.parametrize("round_seconds", [None, 300.0])
 def test_a_kept_view_is_the_view_of_the_moment(

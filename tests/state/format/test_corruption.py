@@ -47,6 +47,7 @@ def positions(size: int) -> list[int]:
     return sorted({*range(min(40, size)), *range(0, size, 11), *range(max(0, size - 40), size)})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("read", READERS, ids=["load", "verify"])
 @pytest.mark.parametrize("known_hash", [True, False], ids=["with the ledger's hash", "without"])
 @pytest.mark.parametrize("name", ["manifest.json", "shard-0.safetensors", "shard-1.safetensors"])
@@ -70,6 +71,7 @@ def test_a_flipped_bit_anywhere_is_found(
     read(folder_store, sha256)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("read", READERS, ids=["load", "verify"])
 @pytest.mark.parametrize("name", ["manifest.json", "shard-0.safetensors", "shard-1.safetensors"])
 def test_a_file_cut_short_anywhere_is_found(

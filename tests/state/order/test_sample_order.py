@@ -113,6 +113,7 @@ def test_all_orders_of_a_tiny_data_set_are_equally_likely() -> None:
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", [100, 1023, 1024, 1500, 4096, 50_000])
 def test_where_a_sample_lands_is_uniform_over_seeds_and_over_epochs(n: int) -> None:
     bins = 20

@@ -57,6 +57,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 KINDS = [("sgd", "float32"), ("sgd", "bfloat16"), ("adamw", "float32"), ("adamw", "bfloat16")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("optimizer", "dtype"), KINDS)
 @given(data=st.data())
 @settings(deadline=None, max_examples=30, suppress_health_check=HEALTH)

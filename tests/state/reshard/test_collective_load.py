@@ -198,6 +198,7 @@ def large() -> State:
     return state_of(LARGE, 1)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("by_ranges", [True, False])
 @pytest.mark.parametrize("per_node", [1, 2, 4])
 @pytest.mark.parametrize(("writers", "world"), [(replicated(2, 2), 4), (sharded(4, 4), 3), (sharded(3, 3), 2)])

@@ -73,6 +73,7 @@ def test_more_buffers_than_one_system_call_takes(store: CheckpointStore) -> None
     assert b"".join(buffers) == content
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("num_bytes", [9 << 20, 8 << 20, (8 << 20) - 1, 5 << 20, 0])
 def test_a_large_range_is_read_whole_or_as_far_as_the_object_goes(store: CheckpointStore, num_bytes: int) -> None:
     content = random.Random(num_bytes).randbytes(num_bytes)
@@ -96,6 +97,7 @@ def test_a_missing_object_is_missing_in_every_way(store: CheckpointStore) -> Non
     store.delete("nothing")
 
 
+@pytest.mark.sampled(2)
 def test_a_large_object_from_buffers_of_any_size(store: CheckpointStore) -> None:
     def buffers() -> Iterator[memoryview]:
         view = memoryview(LARGE)
@@ -110,6 +112,7 @@ def test_a_large_object_from_buffers_of_any_size(store: CheckpointStore) -> None
     assert list(store.unfinished("")) == []
 
 
+@pytest.mark.sampled(2)
 def test_a_large_object_from_a_file(store: CheckpointStore, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(LARGE)
     store.put("large", tmp_path / "source")
@@ -166,6 +169,7 @@ def test_delete_takes_what_is_below_the_prefix_and_nothing_else(store: Checkpoin
     assert list(store.list("")) == ["ab/1"]
 
 
+@pytest.mark.sampled(2)
 def test_two_may_delete_the_same_at_once(store: CheckpointStore) -> None:
     for i in range(40):
         store.put(f"a/{i % 4}/{i}", b"x")
@@ -182,6 +186,7 @@ def test_deleting_everything_is_refused(store: CheckpointStore) -> None:
     assert list(store.list("")) == ["a"]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "key", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/", ".", "a/.hidden", "a\\b", "a\nb"]
 )

@@ -40,6 +40,7 @@ def test_of_right_and_wrong_it_is_mcnemars_exact_test(gained, lost):
     assert compared(new, old, "max", ALPHA).p_value == pytest.approx(want, abs=0.02)
 
 
+@pytest.mark.nightly
 def test_chance_alone_passes_as_often_as_alpha_says():
     """Of two models that are equally good, over many held-out sets."""
     rng = np.random.default_rng(1)

@@ -49,6 +49,7 @@ def one_step(folder: str, rank: int, world: int, batch: int, max_local: int | No
     return 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("world", "batch", "max_local", "total"),
     [
@@ -106,6 +107,7 @@ def one_measured_step(folder: str, rank: int, world: int, batch: int, max_local:
     return 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("world", "max_local"), [(1, None), (1, 3), (2, None), (3, None), (3, 2), (4, None)])
 def test_norms_of_the_fixed_parts_are_those_of_their_own_mean_gradients(tmp_path, world, max_local):
     batch = 30

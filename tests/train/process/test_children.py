@@ -12,7 +12,7 @@ from elastic_core.protocol.records import JobFacts
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec
 from elastic_core.spec.admitted_layouts import Admitted
-from elastic_core.train.process.evaluate import evaluate_checkpoint, evaluate_each
+from elastic_core.train.process.evaluate import _evaluate, evaluate_checkpoint, evaluate_each
 from elastic_core.train.process.inspect import _facts, inspect_job
 from tests.state.conftest import ACCESS_KEY, BUCKET, SECRET_KEY, Server, credentials, rclone  # noqa: F401 - fixtures
 from tests.train.job import PROJECT
@@ -79,10 +79,11 @@ def test_checkpoint_is_measured_on_held_out_data_unless_it_is_corrupt(new_job):
 
     for shard in (job.store / commit.uri).glob("*.safetensors"):
         shard.write_bytes(shard.read_bytes()[:3000])
-    with pytest.raises(CorruptCheckpoint, match="was cut short"):
-        evaluate_checkpoint(settings(job), job.job_spec(), commit.uri, commit.manifest_sha256)
+    with pytest.raises(CorruptCheckpoint, match="was cut short"):  # what the child does, in this process
+        _evaluate(job.job_spec(), settings(job), commit.uri, commit.manifest_sha256, None, each=False)
 
 
+@pytest.mark.nightly
 def test_figures_of_each_sample_are_asked_of_a_task_that_gives_them(new_job):
     job = new_job(entry="recorded", total=64, params={"rows": 96})
     assert job.run(1, 32) == [0]
@@ -91,6 +92,7 @@ def test_figures_of_each_sample_are_asked_of_a_task_that_gives_them(new_job):
         evaluate_each(settings(job), job.job_spec(), commit.uri, commit.manifest_sha256)
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_in_s3_is_measured_by_a_process_without_its_credentials(
     new_job,
     rclone: Server,  # noqa: F811

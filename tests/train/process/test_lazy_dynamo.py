@@ -47,6 +47,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("touch", AFTER)
 def test_training_leaves_it_and_anything_else_gets_the_real_module(touch):
     done = subprocess.run(

@@ -63,6 +63,7 @@ def unanswered(new_job, at: int = 5, steps: int = 5, spec=STAYS, **ledger) -> tu
     return job, workers
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("world", [1, 3])
 def test_every_checkpoint_and_every_loss_is_that_of_a_run_that_waits(new_job, world):
     options = {"params": {"scheduler": True, **SLOW}, "spec": {"audit": "full"}}
@@ -81,6 +82,7 @@ def test_every_checkpoint_and_every_loss_is_that_of_a_run_that_waits(new_job, wo
     assert [verdict.proven for verdict in prove(reads, 96, LocalStore(asynchronous.store))] == [True] * 4 + [None]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", [Layout(data=2, sharded=True), Layout(data=1, pipeline=2)], ids=str)
 def test_partitioned_models_are_saved_asynchronously_too(new_job, layout):
     small = {"width": 16, "depth": 2, "heads": 4, "context": 8, "train_bytes": 10_000, "learning_rate": 1e-2}
@@ -176,6 +178,7 @@ def test_steps_are_dropped_where_the_processes_have_to_end(new_job):
     assert [verdict.proven for verdict in prove(reads, 96, LocalStore(job.store))][:6] == [True] * 6
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("answered", [False, True])
 def test_kill_9_after_an_asynchronous_boundary_changes_no_bit(new_job, answered):
     """Before the commit the job goes on from where it started, after it from the boundary, whoever has heard of it."""

@@ -40,6 +40,7 @@ def tensors(job: Job, uri: str) -> set[str]:
     return {name for name in read_manifest(LocalStore(job.store), uri).tensors if not name.startswith("rng/")}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("algorithm", sample(AVERAGING, *MOST_UNLIKE))
 def test_resized_a_job_reads_every_sample_once_and_learns_as_one_does_that_was_not(new_job, algorithm):
     undisturbed, job = averaging(new_job, algorithm, "undisturbed"), averaging(new_job, algorithm)
@@ -60,6 +61,7 @@ def test_resized_a_job_reads_every_sample_once_and_learns_as_one_does_that_was_n
         assert tensors(job, commit.uri) == one_state
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("algorithm", sample(AVERAGING, *MOST_UNLIKE))
 def test_killed_after_an_interval_checkpoint_it_ends_as_if_undisturbed(new_job, algorithm):
     """Ranks settle for every checkpoint: what follows does not depend on what was before."""
@@ -79,6 +81,7 @@ def test_killed_after_an_interval_checkpoint_it_ends_as_if_undisturbed(new_job, 
     assert killed.ledger.commits()[-1].samples == whole.ledger.commits()[-1].samples == 400
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("algorithm", OVERLAPPED_OR_WITH_STATE)
 def test_asynchronous_boundaries_give_every_checkpoint_and_loss_of_a_run_that_waits(new_job, algorithm):
     jobs = [averaging(new_job, algorithm, name, sleep=0.02) for name in ("asynchronous", "waits")]
@@ -91,6 +94,7 @@ def test_asynchronous_boundaries_give_every_checkpoint_and_loss_of_a_run_that_wa
     assert [commit.metrics for commit in asynchronous.ledger.commits()] == [c.metrics for c in waits.ledger.commits()]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("algorithm", OVERLAPPED_OR_WITH_STATE)
 def test_resized_in_place_it_goes_on_as_in_new_processes(new_job, algorithm):
     renewed, kept = averaging(new_job, algorithm, "renewed"), averaging(new_job, algorithm, "kept")
@@ -123,6 +127,7 @@ def test_held_out_metrics_in_the_middle_are_of_the_one_model(new_job):
     assert job.curve() != whole.curve(), "after a pass weights were averaged"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("algorithm", ["decentralized", "async_average"])
 def test_steps_that_are_dropped_after_an_unanswered_boundary_end_what_they_had_begun(new_job, algorithm):
     """Ranks hear in the middle of the next segment that it gets another number of them, with an exchange under way."""

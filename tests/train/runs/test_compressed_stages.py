@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from elastic_core.domain import Layout
 from elastic_core.train.data.audit import prove
 from tests.node_networks import NodeNamespaces, skip_without_namespaces
@@ -23,6 +25,7 @@ def losses(job: Job) -> list[float]:
     return [float.fromhex(loss) for _, loss in sorted(job.curve(1).items())]
 
 
+@pytest.mark.nightly
 def test_on_a_slow_link_fewer_bytes_are_sent_and_every_sample_is_read_once(new_job):
     skip_without_namespaces()
     sent = {}

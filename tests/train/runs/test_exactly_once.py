@@ -45,6 +45,7 @@ def test_any_chain_of_batches_and_worlds_consumes_the_order_exactly(dataset, tot
     assert seen == batch_indices(seed, dataset, 0, total).tolist()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("by_blocks", [False, True])
 def test_hundreds_of_random_lives_commit_every_sample_of_every_epoch_once(by_blocks):
     """Resizes, changes of batch and crashes that lose every step since the last commit, from one random source."""
@@ -84,6 +85,7 @@ def committed_reads(job: Job) -> list[int]:
     return [index for _, indices in attempts for index in indices]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_real_workers_over_random_resizes_read_each_sample_once_an_epoch(new_job, seed):
     rng = random.Random(seed)

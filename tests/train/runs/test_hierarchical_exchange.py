@@ -24,6 +24,7 @@ def losses(job: Job) -> list[float]:
     return [float.fromhex(loss) for _, loss in sorted(job.curve(0).items())]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("algorithm", "tolerance"), [("allreduce", 1e-4), ("bytegrad", 0.1), ("local_sgd", 1e-3)])
 def test_it_learns_as_without_and_sums_in_another_order(new_job, algorithm, tolerance):
     flat = trained(new_job, algorithm, "flat", hierarchical=False)

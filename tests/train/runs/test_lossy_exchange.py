@@ -40,6 +40,7 @@ def test_a_bytegrad_job_is_resized_and_learns_as_the_exact_one_does(new_job):
     assert own_state(job, job.ledger.commits()[-1].uri) == set()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("algorithm", ["fp16", "bf16", "powersgd"])
 def test_resumed_by_as_many_ranks_it_computes_the_same_bits(new_job, algorithm):
     whole, cut = exchanging(new_job, algorithm, "whole"), exchanging(new_job, algorithm, "cut")

@@ -39,6 +39,7 @@ def frozen_at(job: Job, commit: int) -> int | None:
     return group["options"].get("frozen_at")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("algorithm", MOMENTA)
 def test_a_job_is_resized_before_and_after_the_freeze_and_learns_as_the_exact_one_does(new_job, algorithm):
     exact, job = exchanging(new_job, "allreduce"), exchanging(new_job, algorithm)
@@ -74,6 +75,7 @@ def test_another_optimizer_is_refused_at_the_start_and_what_is_allowed_is_said(n
     assert job.ledger.commits() == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("algorithm", MOMENTA)
 def test_resumed_by_as_many_ranks_it_computes_the_same_bits(new_job, algorithm):
     whole, cut = exchanging(new_job, algorithm, "whole"), exchanging(new_job, algorithm, "cut")

@@ -46,6 +46,7 @@ def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     assert [name for name, tensor in wanted.items() if not torch.equal(found[name], tensor)] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("workers", "servers", "options"),
     [
@@ -82,6 +83,7 @@ def test_its_state_lies_with_servers_a_part_with_each(new_job):
     assert not set(writers["model/norm.running_mean"]) & set(writers["model/middle.weight"])
 
 
+@pytest.mark.nightly
 def test_the_state_is_the_same_to_the_bit_with_any_servers_and_with_none(new_job):
     """The job is done, so each start restores and commits without a step."""
     job = a_job(new_job, "done", 3, batch_norm=True, scheduler=True)
@@ -110,6 +112,7 @@ def test_from_replicas_to_servers_and_back_it_trains_as_if_nothing_had_happened(
     assert losses(job) == pytest.approx(losses(alone), rel=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("victim", [1, 2], ids=["a worker", "a server"])
 def test_killed_and_started_again_it_computes_the_same_bits(new_job, victim):
     whole, killed = a_job(new_job, "whole", 6), a_job(new_job, "killed", 6)
@@ -126,6 +129,7 @@ def test_killed_and_started_again_it_computes_the_same_bits(new_job, victim):
     assert_equal(saved(killed), saved(whole))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("slots", "after"),
     [([0, 2], Layout(data=1, servers=1)), ([0, 1, 2], Layout(data=1, servers=2)), ([0, 1], Layout(data=2))],

@@ -56,6 +56,7 @@ def saved(job: Job, commit: int = -1) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("rng/")}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("stages", "params"),
     [
@@ -78,6 +79,7 @@ def test_the_loss_is_that_of_one_process_and_each_sample_is_read_once(new_job, s
         torch.testing.assert_close(saved(job)[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.nightly
 def test_the_state_is_the_same_to_the_bit_under_any_stages_and_under_none(new_job):
     """The job is done, so each start restores and commits without a step."""
     job = a_job(new_job, "done", 3)
@@ -120,6 +122,7 @@ def test_killed_and_started_again_it_computes_the_same_bits(new_job):
     assert_equal(saved(killed), saved(whole))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("slots", "after"),
     [([0, 2], staged(1, 1, ends=(1, LAYERS))), ([0, 1, 2], staged(2, 1, ends=(3, LAYERS)))],

@@ -39,6 +39,7 @@ def end_of(job: Job) -> tuple[int, int, float | None]:
     return last.step, last.samples, last.progress
 
 
+@pytest.mark.nightly
 def test_one_two_and_four_workers_end_at_the_same_step_with_the_same_progress(new_job):
     ends = {}
     for world in (1, 2, 3, 4):
@@ -104,6 +105,7 @@ def test_steps_at_two_batches_add_up(new_job):
     assert all(a["progress"] < b["progress"] for a, b in pairwise(told))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", ["sqrt", "adascale"])
 def test_steps_at_a_constant_batch_follow_the_gain(new_job, rule):
     """AdaScale at S = 16: steps are the work by the sum of gains, and the rate is the base rate x gain."""

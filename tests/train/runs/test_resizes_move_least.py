@@ -60,6 +60,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("before", "slots", "after"), sample(CHANGES, CHANGES[3], CHANGES[4], CHANGES[8]), ids=str)
 def test_ranks_exchange_what_they_lack_and_read_nothing(new_job, before, slots, after) -> None:
     renewed, kept = new_job("renewed", **BYTES), new_job("kept", **BYTES)
@@ -100,6 +101,7 @@ STAYING = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("before", "slots", "after"), sample(STAYING, *STAYING[:3], STAYING[5]), ids=str)
 def test_what_a_rank_holds_just_as_it_needs_it_stays_where_it_is(new_job, before, slots, after) -> None:
     renewed, kept = (new_job(name, **{**BYTES, "entry": "Located"}) for name in ("renewed", "kept"))

@@ -31,6 +31,7 @@ def test_boundaries_change_no_bit_of_the_loss_curve(new_job, world):
     assert cut.curve() == whole.curve()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_kill_9_after_an_interval_checkpoint_changes_no_bit(new_job, world):
     steps = {"checkpoints": {"interval_seconds": None, "interval_steps": 4}}

@@ -185,6 +185,7 @@ def test_while_s3_answers_with_errors_training_goes_on_and_saves_again_afterward
     require_good_end(job, workers, store, new_job, world=1)
 
 
+@pytest.mark.nightly
 def test_while_s3_is_slow_training_goes_on_and_nothing_is_committed_before_it_is_there(
     new_job: Callable[..., Job],
     proxy: Proxy,

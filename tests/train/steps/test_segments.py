@@ -256,6 +256,7 @@ def test_a_warm_start_from_another_manifest_than_was_committed_does_not_train(ne
     assert second.run(1, 32, warm_start=commit.uri, warm_start_sha256=commit.manifest_sha256) == [0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{"batch_norm": True, "dropout": 0.0}, {"scheduler": True}])
 def test_buffers_and_schedulers_resume_bit_for_bit(new_job, options):
     whole, cut = new_job("whole", params=options), new_job("cut", params=options)
