@@ -33,10 +33,7 @@ class OnNodes(Platform):
 
     def __init__(self, home: Path) -> None:
         self.cluster = RayCluster(slots=0, node="head")
-        super().__init__(
-            home, launcher="ray", ray_address=self.cluster.address, ray_token_file=self.cluster.token_file,
-            policy="fair_share",  # gives what is free: the default policy asks first whether a network is worth it
-        )  # fmt: skip
+        super().__init__(home, launcher="ray", ray_address=self.cluster.address, ray_token_file=self.cluster.token_file)
         (home / "cluster.json").unlink()  # nodes are what Ray has
         self.settings = self.settings.model_copy(update={"cluster": None})
 
@@ -91,7 +88,7 @@ def test_a_job_grows_from_one_node_to_three_and_shrinks_and_its_surviving_worker
 ) -> None:
     """Its losses are those of a job that nothing disturbs: in every bit while it has as many workers, then up to the
     order of sums."""
-    start(there, a_job("wide", (2, 6), 30_000, milliseconds=25))  # long enough for two nodes to come
+    start(there, a_job("wide", (2, 6), 30_000, milliseconds=25))  # so that more slots are worth it to the policy
     first, _ = resized(there, "wide", 2)
     assert first.epoch is not None
     alone = there.workers(first.epoch)
@@ -128,6 +125,16 @@ def test_a_job_grows_from_one_node_to_three_and_shrinks_and_its_surviving_worker
     later = sorted(losses.keys() & undisturbed.keys())
     assert [losses[steps] for steps in later] == pytest.approx([undisturbed[steps] for steps in later], rel=1e-3)
     print(f"{len(alike)} stretches of {len(undisturbed)} compared bit for bit, {len(later)} up to the order of sums")
+    ends = [evaluation(there, job_id) for job_id in ("wide", "calm-wide")]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-3)
+
+
+def evaluation(platform: OnNodes, job_id: str) -> dict[str, float]:
+    """Of its last checkpoint, once that is there."""
+    found: dict[str, float] = eventually(
+        lambda: platform.control.job(job_id).results.get("evaluation"), 120, f"{job_id} is evaluated"
+    )
+    return found
 
 
 def test_a_job_whose_node_is_lost_goes_on_from_another_nodes_memory_and_ends_with_the_same_weights(
@@ -161,7 +168,5 @@ def test_a_job_whose_node_is_lost_goes_on_from_another_nodes_memory_and_ends_wit
     assert restored["restored_from_store_bytes"] == 0
     assert there.control.segments("shot")[0].attempt == 1
     assert_read_exactly_once(there, "shot")
-    for job_id in ("calm", "shot"):
-        eventually(lambda job_id=job_id: there.control.job(job_id).results.get("evaluation"), 120, "it is evaluated")
-    results = [there.control.job(job.job_id).results["evaluation"] for job in (calm, shot)]
+    results = [evaluation(there, job.job_id) for job in (calm, shot)]
     assert results[0] == results[1]  # bit for bit: as many workers, and no sample lost or read twice
