@@ -179,6 +179,13 @@ class Settings(BaseSettings):
         "reports what it measured, at longer intervals, up to a quarter of lease_seconds",
     )
     grace_seconds: float = 60.0
+    hang_seconds: float = Field(
+        default=1800.0,
+        ge=0,
+        description="a training loop that made its first step and then none for so long hangs: its process writes to "
+        "its log where it stands, and ends, and the job goes on from its last commit; more than what a task does "
+        "between two steps may take (evaluation, a checkpoint); 0: that may take for ever",
+    )
     code_mb: int = Field(
         default=32,
         ge=0,

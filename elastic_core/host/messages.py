@@ -164,6 +164,7 @@ class WorkerSettings(Message):
     tasks: str  # modules that may hold tasks
     control_url: str = ""
     s3_endpoint: str = ""
+    hang_seconds: float = 0.0  # without a step, after which a worker ends itself; 0: never
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,6 +304,7 @@ class Session:
             if not self._progress.done:
                 yield
             ready.segments.proceed()
+            self._context.stepped()
 
     def _finish(self, ready: Prepared, current: Current) -> None:
         progress, segments = self._progress, ready.segments

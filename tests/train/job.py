@@ -35,6 +35,7 @@ class Job:
     tasks: str = "tests.train.*"  # modules that an entry point may be in
     environment: dict[str, str] = field(default_factory=dict)  # of its workers, on top of the fork server's
     places: list[tuple[str, str]] = field(default_factory=list)  # by rank: network namespace, and address in it
+    settings: dict[str, Any] = field(default_factory=dict)  # of its workers, on top of the defaults
     crash: tuple[int, str] | None = None  # rank and point, of the workers started from now on
 
     @property
@@ -82,7 +83,7 @@ class Job:
         run_dir.write_order(order)
         settings = {"project": str(PROJECT), "tasks": self.tasks}
         settings |= {"store": self.store_url or str(self.store), "s3_endpoint": self.endpoint}
-        run_dir.write_json("settings.json", settings)
+        run_dir.write_json("settings.json", settings | self.settings)
         self.ledger.set(epoch=order.epoch, order=json.loads((run_dir.path / "order.json").read_text()))
         return run_dir
 

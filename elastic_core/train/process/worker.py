@@ -41,6 +41,7 @@ from elastic_core.train.lease.lease_heartbeat import Connect
 from elastic_core.train.lease.lease_holder import LeaseHolder
 from elastic_core.train.lease.standby_workers import wait_for_order
 from elastic_core.train.lease.stop_requests import StopRequest, StopRequests
+from elastic_core.train.process.hang_watch import HangWatch
 
 if TYPE_CHECKING:
     import torch
@@ -116,7 +117,9 @@ class _Place:
     def trainer(
         self, slot: Slot, entry: Any, settings: WorkerSettings, stop_requests: StopRequests, holder: LeaseHolder
     ) -> _Trainer:
-        return _Trainer(self.run_dir, self.number, slot, self.address, entry, settings, stop_requests, holder)
+        return _Trainer(
+            self.run_dir, self.number, slot, self.address, entry, settings, stop_requests, holder, self.standalone
+        )
 
 
 def _train(place: _Place, stop_requests: StopRequests, started: float) -> None:
@@ -174,6 +177,7 @@ class _Trainer:
     settings: WorkerSettings
     stop_requests: StopRequests
     lease: LeaseHolder
+    standalone: bool
 
     def train(self, order: LaunchOrder, started: float) -> None:
         """Under this order, and restart under each that resizes the group, as long as it names our slot."""
@@ -191,6 +195,13 @@ class _Trainer:
             started = time.perf_counter()
         if kept is not None and next_order is not None:
             self._serve(kept, next_order.allocation.slots)
+
+    def _hangs(self, why: str) -> None:
+        """No cleaning up, which could hang. Where the process is not ours alone it is only said."""
+        _log.error(why)
+        if self.standalone:
+            self.run_dir.write(WorkerError(why, why), self.number)
+            os._exit(ExitCode.INFRASTRUCTURE)
 
     def _serve(self, kept: KeptState, slots: Sequence[Slot]) -> None:
         """Stay until the others have what only this process holds; the agent is told why it does not end."""
@@ -226,6 +237,7 @@ class _Trainer:
         memory = None
         if access is not None:
             memory = MemoryTier(access, self.slot.node, order.spec.checkpoints.memory_copies)
+        watch = HangWatch(settings.hang_seconds, self._hangs)
         session = Session(
             RuntimeContext(
                 order=order,
@@ -236,9 +248,13 @@ class _Trainer:
                 control_link=self.lease.link,
                 started_at=started,
                 kept=kept,
+                stepped=watch.stepped,
             )
         )
-        run(self.entry, session, order.spec)
+        try:
+            run(self.entry, session, order.spec)
+        finally:
+            watch.close()
         keeps = session.keep()
         session.close()
         group.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_core.domain import Allocation
@@ -19,7 +20,8 @@ from elastic_core.train.parallel.group import Group
 class RuntimeContext:
     """`control_link` is rank 0's, None on the others. `started_at`: `time.perf_counter` when the process, or its
     restart in place, began. `memory`: the hosts' memory in front of the store, if there is some. `kept`: what this
-    process kept of its last checkpoint, at a restart in place.
+    process kept of its last checkpoint, at a restart in place. `stepped`: called after each step
+    and what follows it.
     """
 
     order: LaunchOrder
@@ -30,6 +32,7 @@ class RuntimeContext:
     started_at: float
     memory: MemoryTier | None = None
     kept: KeptState | None = None
+    stepped: Callable[[], None] = lambda: None
 
     def remember(self, commit: Commit, allocation: Allocation) -> None:
         """Rank 0's: what was just committed is the latest that the nodes' memory should hold."""
