@@ -20,6 +20,7 @@ PERMISSIONS = "elastic_core/control/teams/permissions.py"
 QUOTAS = "elastic_core/control/teams/job_quotas.py"
 WHAT_IF = "elastic_core/control/rpc/whatif.py"
 CLOCK = "elastic_core/host/steady_clock.py"
+HANG_WATCH = "elastic_core/train/process/hang_watch.py"
 FOLDERS = "elastic_core/launch/folders.py"
 
 OF_FORKS = "tests/control/transitions/test_fork_job.py"
@@ -141,6 +142,10 @@ TIME = (
     _one(
         "leases go by the host's clock", 9, CLOCK, "        self._steady = steady\n", "        self._steady = steady = wall\n",
         "tests/host/test_steady_clock.py::test_a_lease_that_is_renewed_outlives_a_jump_of_the_clock",
+    ),
+    _one(
+        "a process that was stopped has been hanging", 7, HANG_WATCH, "min(now - looked, 2 * self._interval)", "now - looked",
+        "tests/train/process/test_hang_watch.py::test_time_in_which_the_process_was_stopped_is_not_counted",
     ),
     _one(
         "the grace of a stop goes by the host's clock", 9, FOLDERS, "SteadyClock(self.home)()", "__import__('time').time()",

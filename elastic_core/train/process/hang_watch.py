@@ -28,11 +28,14 @@ _log = logging.getLogger(__name__)
 class HangWatch:
     """Of one session of one rank."""
 
-    def __init__(self, seconds: float, on_hang: Callable[[str], None]) -> None:
+    def __init__(
+        self, seconds: float, on_hang: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`seconds` without a step are a hang; 0: nothing is. `on_hang` is called from a thread, once, with words for
         people, after the stacks of all threads were written to standard error. It may end the process."""
         self._seconds = seconds
         self._on_hang = on_hang
+        self._clock = clock
         self._interval = min(seconds / LOOKS, MOST_SECONDS_BETWEEN_LOOKS)
         self._steps = 0
         self._closed = threading.Event()
@@ -47,9 +50,9 @@ class HangWatch:
         self._closed.set()
 
     def _watch(self) -> None:
-        steps, still, looked = self._steps, 0.0, time.monotonic()
+        steps, still, looked = self._steps, 0.0, self._clock()
         while not self._closed.wait(self._interval):
-            now = time.monotonic()
+            now = self._clock()
             still += min(now - looked, 2 * self._interval)
             looked = now
             if self._steps != steps:

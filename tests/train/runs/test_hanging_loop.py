@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from torch import nn
 from elastic_core.host.exits import ExitCode
 from elastic_core.train.entry import session_task
 from elastic_core.train.session import Session
-from tests.train import forked
 from tests.train.tasks import data, network
 
 
@@ -51,18 +47,6 @@ def test_a_loop_that_hangs_is_ended_and_the_job_goes_on(new_job, world):
 
     assert job.run(world, 32) == [0] * world
     assert job.ledger.commits()[-1].finished
-
-
-def test_a_process_that_was_stopped_for_longer_goes_on(new_job):
-    """And one of a machine that slept."""
-    job = new_job(params={"sleep": 0.05}, settings={"hang_seconds": 2.0})
-    (worker,) = job.start(1, 16)
-    while len(job.curve()) < 4:
-        time.sleep(0.01)
-    os.kill(worker.pid, signal.SIGSTOP)
-    time.sleep(4.0)
-    os.kill(worker.pid, signal.SIGCONT)
-    assert forked.join([worker]) == [0]
 
 
 def test_without_a_limit_nothing_is_watched(new_job):
