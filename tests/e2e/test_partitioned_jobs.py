@@ -47,6 +47,7 @@ def start(job: Job, layout: Layout, **order: Any) -> list[BaseProcess]:
     return job.start(layout.world_size, BATCH, layout=layout, heartbeat_seconds=0.5, **order)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", CUT, ids=str)
 def test_a_boundary_changes_no_bit(new_job: NewJob, layout: Layout) -> None:
     whole, halves = a_job(new_job, "whole", 4), a_job(new_job, "halves", 4)
@@ -57,6 +58,7 @@ def test_a_boundary_changes_no_bit(new_job: NewJob, layout: Layout) -> None:
     assert halves.curve() == whole.curve()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", CUT, ids=str)
 def test_kill_9_ends_the_others_and_the_rest_follows_bit_for_bit(new_job: NewJob, layout: Layout) -> None:
     steps = {"checkpoints": {"interval_seconds": None, "interval_steps": 2}}

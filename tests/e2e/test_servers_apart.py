@@ -37,6 +37,7 @@ def on(platform: Platform, counts: dict[str, int]) -> JobStatus | None:
     return job if job.allocation.counts() == counts else None
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("one_of_each")
 def test_workers_take_one_type_and_servers_processors_and_a_worker_more_where_there_is_room(
     platform: Platform,

@@ -16,6 +16,7 @@ from elastic_core.services.secrets import read_secret
 from elastic_core.services.supervision.marks import of_program
 from tests.e2e.platform import Platform, eventually
 from tests.e2e.test_main_line import a_job, assert_read_exactly_once, finished, start, trains
+from tests.effort import sample
 from tests.track.traces.collector import Collector, attributes, collecting
 from tests.train import forked
 
@@ -138,7 +139,7 @@ def test_another_user_of_the_machine_reads_no_file_of_a_running_installation(
     assert forked.join([forked.start(read_by_nobody, paths, log=tmp_path / "log")]) == [0]
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", sample(SERVICES, "postgres", "api-server", "scheduler"))
 def test_a_killed_service_comes_back_by_itself(platform: Platform, name: str) -> None:
     killed = platform.kill(name)
     orphans = [process for process in of_program(platform.home, name) if process.pid != killed]
@@ -152,6 +153,7 @@ def test_work_is_done_after_all_those_kills(platform: Platform) -> None:
     eventually(lambda: platform.run_state("elastic_reconcile", run_id) == "success", 90, "a run succeeds")
 
 
+@pytest.mark.nightly
 def test_a_killed_supervisor_is_cleared_by_the_next_up(platform: Platform) -> None:
     before = platform.processes()
     os.kill(platform.supervisor.pid(), signal.SIGKILL)

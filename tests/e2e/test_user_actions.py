@@ -194,6 +194,7 @@ def test_a_marked_job_is_cancelled_and_clearing_its_task_revives_it(platform: Pl
     assert job.done_samples == 3_000
 
 
+@pytest.mark.nightly
 def test_a_job_whose_run_was_deleted_is_taken_up_by_reconciliation(platform: Platform) -> None:
     start(platform, a_job("orphan", samples=12_000, slots=(1, 1), seconds=8.0))
     training(platform, "orphan")

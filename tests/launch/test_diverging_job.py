@@ -54,6 +54,7 @@ def fell_back(running: Platform, job_id: str, algorithm: str) -> JobStatus:
     return job
 
 
+@pytest.mark.nightly
 def test_gradients_that_overflow_in_half_precision_cost_the_steps_since_the_last_commit(
     home: Path, ledger_url: str
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_fork_of_as_many_ranks_is_its_parents_continuation_bit_for_bit(home: P
         assert {record.job_id for record in running.control.checkpoints("parent")} == {"parent"}
 
 
+@pytest.mark.nightly
 def test_a_fork_with_more_work_goes_on_in_another_layout_and_one_of_a_damaged_start_fails_in_words(
     home: Path, ledger_url: str
 ) -> None:

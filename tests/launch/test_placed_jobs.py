@@ -73,6 +73,7 @@ def stages(running: Platform) -> list[str]:
     return [str(stage) for stage in allocation.stages]
 
 
+@pytest.mark.nightly
 def test_a_job_is_placed_resized_killed_and_finished_as_if_nothing_had_happened(running: Platform, new_job) -> None:
     folder = running.home / JOB
     folder.mkdir()

@@ -196,6 +196,7 @@ def test_serving_waits_out_a_fault_and_goes_on():
     assert lag(story).events == 0
 
 
+@pytest.mark.nightly
 def test_an_mlflow_that_was_set_up_anew_gets_all_that_comes_from_then_on(mlflow_server: MlflowServer, client):
     story = Story(name="anew").submit().grant(1).observe(1).commit(1)
     follower = Follower(story, MlflowTracker(client, story, story, Settings()))
