@@ -33,7 +33,10 @@ class OnNodes(Platform):
 
     def __init__(self, home: Path) -> None:
         self.cluster = RayCluster(slots=0, node="head")
-        super().__init__(home, launcher="ray", ray_address=self.cluster.address, ray_token_file=self.cluster.token_file)
+        super().__init__(
+            home, launcher="ray", ray_address=self.cluster.address, ray_token_file=self.cluster.token_file,
+            policy="fair_share",  # gives what is free: the default policy asks first whether a network is worth it
+        )  # fmt: skip
         (home / "cluster.json").unlink()  # nodes are what Ray has
         self.settings = self.settings.model_copy(update={"cluster": None})
 
@@ -88,7 +91,7 @@ def test_a_job_grows_from_one_node_to_three_and_shrinks_and_its_surviving_worker
 ) -> None:
     """Its losses are those of a job that nothing disturbs: in every bit while it has as many workers, then up to the
     order of sums."""
-    start(there, a_job("wide", (2, 6), 30_000, milliseconds=25))  # so that more slots are worth it to the policy
+    start(there, a_job("wide", (2, 6), 30_000, milliseconds=25))  # long enough for two nodes to come
     first, _ = resized(there, "wide", 2)
     assert first.epoch is not None
     alone = there.workers(first.epoch)
