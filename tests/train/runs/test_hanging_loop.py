@@ -35,8 +35,9 @@ def wait_for_ever() -> None:
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_loop_that_hangs_is_ended_and_the_job_goes_on(new_job, world):
-    job = new_job(spec={"entry_point": f"{__name__}:waits_once"}, settings={"hang_seconds": 2.0})
+    job = new_job(spec={"entry_point": f"{__name__}:waits_once"})
     assert job.run(world, 32, segment_steps=3) == [0] * world
+    job.settings = {"hang_seconds": 2.0}  # less than a boundary may take on a busy machine
     codes = job.run(world, 32)
     assert codes[world - 1] == ExitCode.INFRASTRUCTURE
     assert set(codes) == {ExitCode.INFRASTRUCTURE}, "the others waited for it as long"
@@ -45,6 +46,7 @@ def test_a_loop_that_hangs_is_ended_and_the_job_goes_on(new_job, world):
     assert "in wait_for_ever" in job.logs(), "its stack"
     assert job.ledger.commits()[-1].step == 3
 
+    job.settings = {}
     assert job.run(world, 32) == [0] * world
     assert job.ledger.commits()[-1].finished
 
