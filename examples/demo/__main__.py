@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the services running")
     parser.add_argument("--running", action="store_true", help="use the services that the settings name; start none")
-    parser.add_argument("--seconds", type=float, default=900.0, help="give up after this long; idle machines take 250")
+    parser.add_argument("--seconds", type=float, default=900.0, help="give up after this long")
     options = parser.parse_args()
     console, started = Console(), time.monotonic()
     if not console.is_terminal:

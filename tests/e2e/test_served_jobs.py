@@ -114,7 +114,7 @@ def forms(platform: Platform, job_id: str) -> list[int]:
 
 def comparison(form: str, other: str) -> re.Pattern[str]:
     """Of a reason that compares what a step takes in this form and in the other, both measured."""
-    return re.compile(rf"; as {form}: a step would take [\d.]+ times as long as {other}(?! \(never tried\))")
+    return re.compile(rf"; as {form}: a step would take [\d.]+ times as long with {other}(?! \(never tried\))")
 
 
 def compared(platform: Platform, job_id: str, form: str, other: str) -> bool:

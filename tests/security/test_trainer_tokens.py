@@ -104,7 +104,6 @@ def test_every_method_of_a_trainer_is_tried() -> None:
     assert calls.trainer_methods().keys() == METHODS.keys()
 
 
-@pytest.mark.sampled(12)
 @pytest.mark.parametrize("token", [expired, stale, of_another_segment, forged])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_token_that_is_not_the_one_in_force_changes_nothing(

@@ -211,15 +211,16 @@ def test_the_first_decision_rests_on_what_one_in_production_would_rest_on(monkey
 
 def test_service_and_money_go_on_from_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two slots at 36 an hour are 0.02 a second."""
-    seen = shown(monkeypatch, everything_known())
-    for before, after in pairwise(seen):
+    compared = 0
+    for before, after in pairwise(shown(monkeypatch, everything_known())):
         was, then = (next((job for job in shot.jobs if job.job_id == "a"), None) for shot in (before, after))
         if was is None or then is None or was.allocation is None or was.allocation.num_slots != 2:
             continue
         seconds = after.now - before.now
         assert then.attained_slot_seconds == pytest.approx(was.attained_slot_seconds + 2 * seconds)
         assert then.spent == pytest.approx(was.spent + 0.02 * seconds)
-    assert len(seen) > 1
+        compared += seconds > 0
+    assert compared
 
 
 def test_a_job_with_more_service_behind_it_is_served_after_the_others_from_the_first_decision_on() -> None:

@@ -61,7 +61,7 @@ def _in_words(chosen: Layout, seconds: Mapping[Layout, float], tried: Collection
 
     others = sorted((layout for layout in seconds if layout != chosen), key=lambda layout: seconds[layout])
     beside = ", ".join(
-        f"{seconds[layout] / seconds[chosen]:.3g} times as long as {layout}{guess(layout)}"
+        f"{seconds[layout] / seconds[chosen]:.3g} times as long with {layout}{guess(layout)}"
         for layout in others[:MOST_OTHERS]
     )
     kept = "" if seconds[chosen] <= seconds[others[0]] else "; the quicker would not pay for the change"

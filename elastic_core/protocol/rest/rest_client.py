@@ -7,8 +7,9 @@ is what that user may. A request that got no answer is sent again; asking twice 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
@@ -52,6 +53,7 @@ from elastic_core.text import stamped
 from elastic_core.waiting import growing
 
 T = TypeVar("T")
+Page = TypeVar("Page", JobPage, SegmentPage, CheckpointPage)
 API = "/elastic/api/v1"
 TIMEOUT_SECONDS = 30.0
 QUESTION_SECONDS = 240.0  # for what a policy has to work for, in a process that has to start first
@@ -101,11 +103,8 @@ class RestClient:
         self, *, search: str = "", state: str | None = None, queue: str | None = None, group: str | None = None
     ) -> Iterator[JobStatus]:
         """Every job, page by page, in the order of submission."""
-        offset, total = 0, 1
-        while offset < total:
-            page = self.jobs(search=search, state=state, queue=queue, group=group, offset=offset, limit=MOST_JOBS)
+        for page in _pages(partial(self.jobs, search=search, state=state, queue=queue, group=group), MOST_JOBS):
             yield from page.jobs
-            offset, total = offset + MOST_JOBS, page.total
 
     def job(self, job_id: str) -> JobStatus:
         return self._get(JobStatus, _of_job(job_id))
@@ -121,11 +120,8 @@ class RestClient:
 
     def all_segments(self, job_id: str) -> Iterator[SegmentStatus]:
         """Every segment, page by page, the first one first."""
-        offset, total = 0, 1
-        while offset < total:
-            page = self.segments(job_id, offset=offset, limit=MOST_LISTED)
+        for page in _pages(partial(self.segments, job_id), MOST_LISTED):
             yield from page.segments
-            offset, total = offset + MOST_LISTED, page.total
 
     def checkpoints(self, job_id: str, *, descending: bool = False, offset: int = 0, limit: int = 50) -> CheckpointPage:
         """A page of those that still exist, the oldest first; `descending`: the newest. `limit`: 500 at most."""
@@ -135,11 +131,8 @@ class RestClient:
     def all_checkpoints(self, job_id: str) -> Iterator[CheckpointRecord]:
         """Every one that still exists, page by page, the oldest first. One that is swept meanwhile moves the pages up:
         another may then be passed over."""
-        offset, total = 0, 1
-        while offset < total:
-            page = self.checkpoints(job_id, offset=offset, limit=MOST_LISTED)
+        for page in _pages(partial(self.checkpoints, job_id), MOST_LISTED):
             yield from page.checkpoints
-            offset, total = offset + MOST_LISTED, page.total
 
     def explanation(self, job_id: str) -> Explanation:
         """Why the job holds, or waits for, what it does."""
@@ -356,6 +349,15 @@ class RestClient:
         if answer.is_success:
             return answer.content
         raise _error(answer, method, path)
+
+
+def _pages(ask: Callable[..., Page], most: int) -> Iterator[Page]:
+    """All that there are of a list, `most` of it at once."""
+    offset, total = 0, 1
+    while offset < total:
+        page = ask(offset=offset, limit=most)
+        yield page
+        offset, total = offset + most, page.total
 
 
 def _of_job(job_id: str, what: str = "") -> str:

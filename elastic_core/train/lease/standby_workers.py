@@ -46,8 +46,8 @@ class StandbyWorkers:
             if tuple(slots) != self._requested:
                 self._write_request(tuple(slots))
             if not self._failed and self._requested != self._waiting():
-                all_live = self._living() >= {str(_slot_id(slot)) for slot in self._requested}
-                self._failed = self._clock() - self._requested_at > (LOADING_SECONDS if all_live else PATIENCE_SECONDS)
+                waited = self._clock() - self._requested_at
+                self._failed = waited > LOADING_SECONDS or (waited > PATIENCE_SECONDS and not self._all_live())
                 return self._failed
             return True
 
@@ -73,6 +73,10 @@ class StandbyWorkers:
     def workers_gone(self, slots: Sequence[Slot]) -> bool:
         """Nothing is left on these slots, say the agents."""
         return self._living().isdisjoint(str(_slot_id(slot)) for slot in slots)
+
+    def _all_live(self) -> bool:
+        """Those that were asked for, whether they have come or still load."""
+        return self._living() >= {str(_slot_id(slot)) for slot in self._requested}
 
     def _living(self) -> set[str]:
         """Slots on which something is left, say the agents."""
