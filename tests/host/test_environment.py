@@ -64,8 +64,10 @@ def test_settings_for_workers_are_absolute_and_hold_no_password() -> None:
 
 
 def test_what_the_launcher_writes_of_the_settings_has_what_workers_read(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path / "h", project=tmp_path, s3_endpoint="http://s3", control_url="http://c")
+    settings = Settings(
+        home=tmp_path / "h", project=tmp_path, s3_endpoint="http://s3", control_url="http://c", hang_seconds=90
+    )
     folder = RunDir(tmp_path)
     folder.write_json(SETTINGS, worker_settings(settings))
-    want = WorkerSettings(tmp_path, str(tmp_path / "h" / "store"), settings.tasks, "http://c", "http://s3")
+    want = WorkerSettings(tmp_path, str(tmp_path / "h" / "store"), settings.tasks, "http://c", "http://s3", 90)
     assert folder.read(WorkerSettings) == want

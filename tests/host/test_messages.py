@@ -94,7 +94,7 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
         {"socket": "rendezvous-6.sock", "token": "01ff", "generation": 6, "host": "", "port": 0},
     ),
     (
-        WorkerSettings(Path("/p"), "/s", "examples.*", "http://c", "http://s3"),
+        WorkerSettings(Path("/p"), "/s", "examples.*", "http://c", "http://s3", 90.0),
         None,
         "settings.json",
         {
@@ -103,6 +103,7 @@ FILES: list[tuple[Message, int | str | None, str, Any]] = [
             "tasks": "examples.*",
             "control_url": "http://c",
             "s3_endpoint": "http://s3",
+            "hang_seconds": 90.0,
         },
     ),
     (
@@ -138,7 +139,8 @@ def test_a_file_without_one_of_its_keys_is_named_with_the_key(
     tmp_path: Path, message: Message, of: int | str | None, name: str, content: Any
 ) -> None:
     broken = content[0] if isinstance(content, list) else content
-    optional = {"traceback", "control_url", "s3_endpoint", "user", "networks", "log_bytes", "node", "silence_seconds"}
+    optional = {"traceback", "control_url", "s3_endpoint", "user", "networks", "log_bytes", "node"}
+    optional |= {"silence_seconds", "hang_seconds"}
     if isinstance(message, Rendezvous | WorkerProcess | WorkerProcesses):
         optional |= {"host", "port"}
     for key in [key for key in broken if key not in optional] if isinstance(broken, dict) else []:

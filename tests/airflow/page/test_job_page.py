@@ -88,6 +88,21 @@ def test_a_job_that_trains_shows_its_course_its_segments_and_its_checkpoints(
     assert faults(page) == []
 
 
+def test_of_many_checkpoints_the_newest_are_shown_first_and_the_others_when_asked_for(
+    page: Page, address: str, shown: LedgerControl
+) -> None:
+    shown.submit("job-a", a_spec("digits"), FACTS)
+    train(shown, Life(shown, shown.trainer, "job-a").start(), 1, 220, 0.06)
+    rows = opened(page, address).locator("#checkpoints tbody tr")
+    expect(rows).to_have_count(20)
+    expect(rows.first.locator("td").first).to_have_text("220")
+    page.get_by_role("button", name="All 22").click()
+    expect(rows).to_have_count(22)
+    expect(rows.last.locator("td").first).to_have_text("10")
+    page.get_by_role("button", name="The newest 20 only").click()
+    expect(rows).to_have_count(20)
+
+
 def test_charts_say_their_figures_by_keyboard(page: Page, address: str, life: Life) -> None:
     opened(page, address)
     page.locator("#curve svg[role=img]").focus()

@@ -27,14 +27,15 @@ export class Checkpoints {
     Object.assign(this, { root, refresh, busy: false, all: false, said: "" });
   }
 
-  draw(checkpoints, page) {
-    Object.assign(this, { checkpoints, page });
+  // `checkpoints`: the newest first; `total`: how many there are in all; `page`: what else is known of the job.
+  draw({ checkpoints, total }, page) {
+    Object.assign(this, { checkpoints, total, page });
     if (!this.busy) this.drawn();
   }
 
   drawn() {
-    const newest = [...this.checkpoints].reverse(), shown = this.all ? newest : newest.slice(0, SHOWN);
-    if (!newest.length) {
+    const shown = this.all ? this.checkpoints : this.checkpoints.slice(0, SHOWN);
+    if (!shown.length) {
       this.root.replaceChildren(el("p", { class: "empty" }, "It has committed none yet, or none is kept any more."));
       return;
     }
@@ -44,7 +45,7 @@ export class Checkpoints {
     const table = el("table", { "aria-label": "Checkpoints, newest first" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
     this.area = el("div", { class: "said" }, el("span", { role: "status" }, this.said));
     this.area.hidden = !this.said;
-    const more = moreButton(newest.length, this.all, () => {
+    const more = moreButton(this.checkpoints.length, this.total, this.all, () => {
       this.all = !this.all;
       this.drawn();
     });

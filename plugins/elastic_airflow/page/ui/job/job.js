@@ -10,8 +10,9 @@ import { Checkpoints } from "./checkpoints.js";
 import { drawCurve, drawLoss, drawMetric, drawMoves, metricNames } from "./course.js";
 import { drawSegments } from "./segments.js";
 
-const PERIOD = 2000, PARTS_PERIOD = 5000, TYPING = 250, LISTED = 25, REPORTS = 400;
-const PARTS = { segments: "segments", checkpoints: "checkpoints", reports: `observations?most=${REPORTS}`, curve: "curve", moves: "moves", explanation: "explanation" };
+const PERIOD = 2000, PARTS_PERIOD = 5000, TYPING = 250, LISTED = 25, REPORTS = 400, NEWEST = 500;
+const PAGE = `descending=true&limit=${NEWEST}`;
+const PARTS = { segments: `segments?${PAGE}`, checkpoints: `checkpoints?${PAGE}`, reports: `observations?most=${REPORTS}`, curve: "curve", moves: "moves", explanation: "explanation" };
 const $ = (id) => document.getElementById(id);
 const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
 let view = null;
@@ -123,7 +124,7 @@ function drawParts() {
     keepingFocus($(id), redraw);
   };
   const { segments, checkpoints, reports, curve, moves, explanation } = parts;
-  once("segments", [segments, segments?.some((one) => one.lease_live) ? now : 0], () => drawSegments($("segments"), segments, now));
+  once("segments", [segments, segments?.segments.some((one) => one.lease_live) ? now : 0], () => drawSegments($("segments"), segments, now));
   once("checkpoints", [checkpoints, job.lineage, page.kept_steps, page.versions], () => view.checkpoints.draw(checkpoints, page));
   once("loss", [reports, job.lineage, page.kept_steps], () => drawLoss($("loss"), reports, page));
   if (reports && checkpoints) drawMetrics(once);
@@ -134,11 +135,12 @@ function drawParts() {
 
 function drawMetrics(once) {
   const { page, page: { job, metric }, parts: { reports, checkpoints } } = view;
-  const names = metricNames(reports, checkpoints);
+  const committed = checkpoints.checkpoints.toReversed(); // the oldest first, as the reports
+  const names = metricNames(reports, committed);
   if (!names.includes(view.metric)) view.metric = names.includes(metric) ? metric : (names[0] ?? null);
   once("metric", [names, view.metric], () => $("metric").replaceChildren(...names.map((name) => el("option", { value: name, selected: name === view.metric }, name))));
   $("metric").hidden = !names.length;
-  once("metrics", [view.metric, reports, checkpoints, job.lineage, page.kept_steps], () => drawMetric($("metrics"), view.metric, reports, checkpoints, page));
+  once("metrics", [view.metric, reports, committed, job.lineage, page.kept_steps], () => drawMetric($("metrics"), view.metric, reports, committed, page));
 }
 
 function drawDecision({ decision_id: number, decided_at: at, policy, trigger }, job, now) {

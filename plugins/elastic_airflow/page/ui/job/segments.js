@@ -9,13 +9,14 @@ const HEADS = ["Segment", "State", "Slots", "Batch", "Layout", "Exchange", "Step
 const RIGHT = new Set([3, 8, 9]); // columns of numbers
 let all = false;
 
-export function drawSegments(root, segments, now) {
-  const newest = [...segments].reverse(), shown = all ? newest : newest.slice(0, SHOWN);
+// `page`: the newest first, and how many there are in all.
+export function drawSegments(root, page, now) {
+  const { segments, total } = page, shown = all ? segments : segments.slice(0, SHOWN);
   const head = el("tr", {}, ...HEADS.map((name, i) => el("th", { scope: "col", class: RIGHT.has(i) ? "number" : null }, name)));
   const table = el("table", { "aria-label": "Segments, newest first" }, el("thead", {}, head), el("tbody", {}, ...shown.flatMap((one) => rows(one, now))));
-  const more = moreButton(newest.length, all, () => {
+  const more = moreButton(segments.length, total, all, () => {
     all = !all;
-    drawSegments(root, segments, now);
+    drawSegments(root, page, now);
   });
   root.replaceChildren(scrolling("Segments", table), more);
 }

@@ -8,10 +8,12 @@ export function scrolling(name, table) {
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, table);
 }
 
-// Shows all rows, or no longer; nothing where there are no more than `SHOWN`.
-export function moreButton(number, all, turn) {
-  if (number <= SHOWN) return "";
-  const button = el("button", { type: "button", class: "more" }, all ? `The newest ${SHOWN} only` : `All ${count(number)}`);
+// Shows all `known` rows, or no longer; nothing where they are no more than `SHOWN`. `total`: with those that no page was
+// asked for, since the answer holds only the newest.
+export function moreButton(known, total, all, turn) {
+  if (known <= SHOWN) return "";
+  const most = known < total ? `The newest ${count(known)} of ${count(total)}` : `All ${count(known)}`;
+  const button = el("button", { type: "button", class: "more" }, all ? `The newest ${SHOWN} only` : most);
   button.addEventListener("click", turn);
   return button;
 }
