@@ -86,7 +86,7 @@ class ProfilePoint:
     local_batch: int  # samples of one micro-batch on one slot
     accumulation: int
     step_seconds: float
-    sync_seconds: float  # part of step_seconds spent waiting for gradients
+    sync_seconds: float  # part of step_seconds that the exchange of gradients took beyond what it hid behind
     count: int
     roles: Roles = ()  # of a job over parameter servers, whose slots here are its GPUs
     server_cores: float = 0.0  # of each of its servers

@@ -30,6 +30,7 @@ class StepMessage:
     sqr_norm: float  # of the mean gradient over this rank's samples, as far as this rank holds it
     buffers_changed: float
     memory_bytes: float
+    wait_seconds: float  # for gradients, this rank's
     first_part: float = 0.0  # squared norms of the mean gradients over the fixed parts of the batch,
     last_part: float = 0.0  # 0 where a part is not this rank's
 
@@ -45,6 +46,9 @@ class Agreement:
     parts: tuple[Part, ...]
     buffers_changed: bool
     memory_bytes: int
+    # What the exchange of gradients took: the least wait of rank 0 and those that it exchanges them with, since who
+    # comes last waits for no other rank. How far ranks come one after the other is a part of their computing.
+    wait_seconds: float
     fixed_parts: tuple[float, float] = (0.0, 0.0)
 
 
@@ -57,6 +61,7 @@ def agree(group: Group, message: StepMessage, layout: Layout) -> Agreement:
 def conclude(rows: Sequence[StepMessage], layout: Layout) -> Agreement:
     """`rows` by rank. The ranks of one replica say each their share of its gradient, and one of them its samples;
     parameter servers are no replica."""
+    replicas = _replicas(rows, layout)
     return Agreement(
         stop_request=StopRequest(int(max(row.stop_request for row in rows))),
         segment_over=rows[0].segment_over > 0,
@@ -64,9 +69,10 @@ def conclude(rows: Sequence[StepMessage], layout: Layout) -> Agreement:
         checkpoint_due=rows[0].checkpoint_due > 0,
         save_ready=all(row.save_ready > 0 for row in rows),
         loss=sum(row.loss for row in rows),
-        parts=tuple(_part(replica) for replica in _replicas(rows, layout)),
+        parts=tuple(_part(replica) for replica in replicas),
         buffers_changed=any(row.buffers_changed for row in rows),
         memory_bytes=int(max(row.memory_bytes for row in rows)),
+        wait_seconds=min(replica[0].wait_seconds for replica in replicas),
         fixed_parts=(sum(row.first_part for row in rows), sum(row.last_part for row in rows)),
     )
 

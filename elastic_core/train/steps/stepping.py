@@ -51,7 +51,7 @@ class StepResult:
     local_batch: int
     accumulation: int
     seconds: float
-    wait_seconds: float
+    wait_seconds: float  # see `Agreement`
     learning_rate: float
     noise: NoiseEstimate | None
     gain: float | None = None  # base-batch steps that this one counts for, where progress is the measure of work
@@ -115,7 +115,7 @@ class Stepper:
             local_batch=max(len(micro.indices) for micro in plan.micro),
             accumulation=len(plan.micro),
             seconds=time.perf_counter() - started,
-            wait_seconds=local.wait_seconds,
+            wait_seconds=agreed.wait_seconds,
             learning_rate=rate,
             noise=noise,
             gain=gain(plan.num_samples, self._base, known) if self._spec.work.scale_invariant else None,
@@ -135,6 +135,7 @@ class Stepper:
             sqr_norm=part.sqr_norm if part is not None else 0.0,
             buffers_changed=float(self._buffers.changed()),
             memory_bytes=float(peak_memory_bytes(self._group.device)),
+            wait_seconds=local.wait_seconds,
             first_part=local.fixed_parts[0],
             last_part=local.fixed_parts[1],
         )
