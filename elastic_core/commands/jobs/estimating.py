@@ -18,6 +18,7 @@ from rich.console import Console
 from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import JobView, Quantiles, SegmentState, Snapshot, to_json
+from elastic_core.domain.segment_ids import segment_id_of
 from elastic_core.errors import UserError
 from elastic_core.protocol.forecasts import Outlook, StepOutlook
 from elastic_core.protocol.records import JobFacts
@@ -116,8 +117,8 @@ def _view(spec: JobSpec, facts: JobFacts, pool: Snapshot, outlook: Outlook) -> J
         job_id="estimate", name=spec.name, queue=spec.queue, priority=spec.priority, submitted_at=pool.now,
         deadline=None, limits=limits_of(spec, facts),
         total_samples=total if outlook.work is None else max(1, round(outlook.work[1])),
-        done_samples=0, segment_id="estimate__seg_0", segment_state=SegmentState.WAITING, waiting_since=pool.now,
-        task=spec.entry_point, scale_invariant=spec.work.scale_invariant,
+        done_samples=0, segment_id=segment_id_of("estimate", 0), segment_state=SegmentState.WAITING,
+        waiting_since=pool.now, task=spec.entry_point, scale_invariant=spec.work.scale_invariant,
     )  # fmt: skip
 
 

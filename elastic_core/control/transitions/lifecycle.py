@@ -20,6 +20,7 @@ from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.pool_changes import check_feasible, check_placement
 from elastic_core.control.transitions.removable import is_given_up
 from elastic_core.domain import JobState, PlacedLayer, SegmentState, from_json, to_json
+from elastic_core.domain.segment_ids import SEGMENT_MARK, segment_id_of
 from elastic_core.errors import Conflict, NotFound, UserError
 from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.events import EventKind
@@ -152,10 +153,10 @@ def _declared(spec: JobSpec, facts: JobFacts) -> tuple[PlacedLayer, ...]:
 
 def check_job_id(job_id: str) -> None:
     allowed = all(char.isalnum() or char in "._-" for char in job_id) and job_id[:1].isalnum()
-    if not allowed or "__seg_" in job_id or len(job_id) > 200:
+    if not allowed or SEGMENT_MARK in job_id or len(job_id) > 200:
         raise UserError(
             f"the job id {job_id!r} cannot be used: it names folders and Airflow runs. Allowed are 1 to 200 letters, "
-            "digits, '.', '_' and '-', starting with a letter or digit, without '__seg_'."
+            f"digits, '.', '_' and '-', starting with a letter or digit, without {SEGMENT_MARK!r}."
         )
 
 
@@ -178,7 +179,7 @@ def add_segment(tx: Tx, job: JobRow, follows: str | None) -> SegmentRow:
     last = tx.session.scalar(select(func.max(SegmentRow.index)).where(SegmentRow.job_id == job.id))
     index = 0 if last is None else last + 1
     segment = SegmentRow(
-        id=f"{job.id}__seg_{index}",
+        id=segment_id_of(job.id, index),
         job_id=job.id,
         index=index,
         lineage=job.lineage,

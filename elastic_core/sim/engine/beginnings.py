@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from elastic_core.domain import JobView, PlacedSpeed, SegmentState
+from elastic_core.domain.segment_ids import segment_id_of, segment_index_of
 from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission
@@ -36,7 +37,7 @@ def first_segment(job: SimJob, stood: JobView | None, now: float) -> tuple[int, 
     """And its number. Whoever stood on slots that are there no more waits from now on, as the segment after."""
     if stood is None:
         return 0, waits(job.job_id, 0, job.submitted_at)
-    index = int(stood.segment_id.rpartition("__seg_")[2])
+    index = segment_index_of(stood.segment_id)
     if stood.allocation is not None and job.held is None:
         return index + 1, waits(job.job_id, index + 1, now)
     since = now if stood.waiting_since is None else stood.waiting_since
@@ -46,7 +47,9 @@ def first_segment(job: SimJob, stood: JobView | None, now: float) -> tuple[int, 
 
 
 def waits(job_id: str, index: int, now: float) -> OpenSegment:
-    return OpenSegment(segment_id=f"{job_id}__seg_{index}", state=SegmentState.WAITING, created_at=now, asked_at=now)
+    return OpenSegment(
+        segment_id=segment_id_of(job_id, index), state=SegmentState.WAITING, created_at=now, asked_at=now
+    )
 
 
 def leases_before(stood: JobView | None) -> HeldLeases:

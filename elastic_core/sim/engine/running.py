@@ -21,6 +21,7 @@ from elastic_core.domain import (
     Stages,
     ThroughputModel,
 )
+from elastic_core.domain.segment_ids import segment_id_of
 from elastic_core.sim.engine import beginnings
 from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.engine.recent_reports import RecentReports
@@ -122,7 +123,7 @@ class Running:
         self._segment_index = index
         self._segment = replace(
             self._segment,
-            segment_id=f"{self.job.job_id}__seg_{index}",
+            segment_id=segment_id_of(self.job.job_id, index),
             state=SegmentState.RUNNING if started else SegmentState.GRANTED,
         )
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from elastic_core.domain.segment_ids import SEGMENT_MARK
 from elastic_core.errors import UserError
 from elastic_core.spec import bounds
 from elastic_core.spec.inputs.dotted import put, text_of
@@ -135,10 +136,10 @@ def swept_values(spec: JobSpec) -> dict[str, Any]:
 
 
 def check_group_id(group: str) -> None:
-    if not re.fullmatch(GROUP_ID, group) or "__seg_" in group:
+    if not re.fullmatch(GROUP_ID, group) or SEGMENT_MARK in group:
         raise UserError(
             f"the group's id {group!r} cannot be used: it begins the ids of its jobs. Allowed are 1 to 80 letters, "
-            "digits, '.', '_' and '-', starting with a letter or digit, without '__seg_'"
+            f"digits, '.', '_' and '-', starting with a letter or digit, without {SEGMENT_MARK!r}"
         )
 
 

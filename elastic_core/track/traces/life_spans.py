@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elastic_core.domain import Allocation, JobState, SegmentState, from_json
+from elastic_core.domain.segment_ids import segment_id_of
 from elastic_core.protocol.events import Event, EventKind, Feed
 from elastic_core.protocol.records import JobStatus
 from elastic_core.track.segment_facts import checkpoint_of, read_segment, segment_events
@@ -86,7 +87,7 @@ def _without_slots_since(grant: Event, feed: Feed, jobs: Jobs) -> float | None:
     index, attempt = int(grant.payload["index"]), int(grant.payload["attempt"])
     if index == attempt == 0:
         return jobs.job(grant.job_id).submitted_at
-    before = grant.segment_id if attempt else f"{grant.job_id}__seg_{index - 1}"
+    before = grant.segment_id if attempt else segment_id_of(grant.job_id, index - 1)
     assert before is not None, "a grant is of a segment"
     ends = [e.at for e in segment_events(feed, before, 0, grant.position) if e.kind is EventKind.SEGMENT_ENDED]
     return ends[-1] if ends else None
