@@ -125,7 +125,7 @@ class Coordinator:
         launch["order"]["agent_token"] = ""
         part.asked = "start"
         part.question = part.actor.start.remote(
-            launch, part.node.spec.model_dump(mode="json"), part.letters, list(living),
+            part.node.node_id, launch, part.node.spec.model_dump(mode="json"), part.letters, list(living),
             journal.logs_folder(self._namespace, self._epoch), again,
         )  # fmt: skip
 
@@ -159,7 +159,7 @@ class Coordinator:
         part.asked, part.letters = "exchange", self._post.due(name)
         known = {**self._copies.addresses, **self._addresses}
         addresses = {node: address for node, address in known.items() if node != name}
-        part.question = part.actor.exchange.remote(self._epoch, part.letters, addresses)
+        part.question = part.actor.exchange.remote(part.node.node_id, self._epoch, part.letters, addresses)
 
     def _hear(self, part: Part, answer: Mapping[str, Any]) -> None:
         name = part.node.spec.name

@@ -26,7 +26,7 @@ from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.on_ray import mailboxes, node_memory
+from elastic_core.launch.on_ray import mailboxes, node_memory, ray_cluster
 from elastic_core.protocol.process_groups import LaunchOrder, ProcessGroup, without_agent_token
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
@@ -69,10 +69,15 @@ class NodeActor:
         self._folders = GroupFolders(Settings(home=self._home))
 
     def start(
-        self, launch: Mapping[str, Any], node: Mapping[str, Any], letters: Mapping[str, str | None],
+        self, node_id: str, launch: Mapping[str, Any], node: Mapping[str, Any], letters: Mapping[str, str | None],
         others: Sequence[str], logs_folder: str, again: bool,
     ) -> dict[str, Any]:  # fmt: skip
-        """Start the node's part of a group, or find it. `again`: where one ended that had left the group, anew."""
+        """Start the node's part of a group, or find it. `again`: where one ended that had left the group, anew.
+
+        `node_id`: Ray's, of the node that the coordinator means; see `_came_again`.
+        """
+        if error := self._came_again(node_id):
+            return error
         order = without_agent_token(from_json(LaunchOrder, launch["order"]))
         settings = Settings.model_validate({**launch["settings"], "home": self._home})
         spec = NodeSpec.model_validate(node)
@@ -91,9 +96,11 @@ class NodeActor:
         return {"alive": status.alive}
 
     def exchange(
-        self, origin_epoch: int, letters: Mapping[str, str | None], addresses: Mapping[str, Any]
+        self, node_id: str, origin_epoch: int, letters: Mapping[str, str | None], addresses: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """A turn of a coordinator: put these letters, say what there is."""
+        """A turn of a coordinator: put these letters, say what there is. `node_id`: as in `start`."""
+        if error := self._came_again(node_id):
+            return error
         folder = RunDir.of(self._home, origin_epoch)
         self._note(origin_epoch)
         if letters:
@@ -147,6 +154,14 @@ class NodeActor:
     def strays(self) -> list[int]:
         """Origin epochs of which something lives here, and whose coordinator was not heard for a while."""
         return [group.origin_epoch for group in self._folders.groups() if group.alive and self._unheard(group)]
+
+    def _came_again(self, node_id: str) -> dict[str, Any] | None:
+        """A node that Ray gave up and took in again has another id. What is said to the one of before counts for
+        nothing: a group that its coordinator has lost there stays unheard, and is ended."""
+        own = ray_cluster.own_node_id()
+        if own == node_id:
+            return None
+        return {"error": f"node {self._node} left the Ray cluster and came again: it was {node_id}, now it is {own}"}
 
     def _unheard(self, group: ProcessGroup) -> bool:
         heard = RunDir.of(self._home, group.origin_epoch).read(CoordinatorHeard)

@@ -1,0 +1,36 @@
+"""What acts on a node, asked by coordinators: it answers those who mean this node as it is in the cluster now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic_core.host.messages import CoordinatorHeard
+from elastic_core.host.rundir import RunDir
+from elastic_core.launch.on_ray import ray_cluster
+from elastic_core.launch.on_ray.node_actor import NodeActor
+
+
+@pytest.fixture
+def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeActor:
+    monkeypatch.setattr(ray_cluster, "own_node_id", lambda: "second")  # which Ray alone could tell
+    return NodeActor("n0", str(tmp_path))
+
+
+def heard(home: Path) -> bool:
+    return RunDir.of(home / "n0", 7).read(CoordinatorHeard) is not None
+
+
+def test_a_turn_of_a_coordinator_is_noted(actor: NodeActor, tmp_path: Path) -> None:
+    assert "error" not in actor.exchange("second", 7, {}, {})
+    assert heard(tmp_path)
+
+
+def test_a_coordinator_that_means_the_node_as_it_was_before_it_left_the_cluster_is_not_heard(
+    actor: NodeActor, tmp_path: Path
+) -> None:
+    for answer in (actor.exchange("first", 7, {"letter": "x"}, {}), actor.start("first", {}, {}, {}, [], "", False)):
+        assert answer["error"].startswith("node n0 left the Ray cluster and came again: it was first, now it is second")
+    assert not heard(tmp_path)
+    assert not RunDir.of(tmp_path / "n0", 7).path.exists()
