@@ -26,7 +26,7 @@ from elastic_core.host.worker_user.identity import WorkerUser
 from elastic_core.launch.folders import GroupFolders
 from elastic_core.launch.launcher import GroupStatus
 from elastic_core.launch.local import LocalLauncher
-from elastic_core.launch.on_ray import mailboxes, node_memory, ray_cluster
+from elastic_core.launch.on_ray import mailboxes, node_memory
 from elastic_core.protocol.process_groups import LaunchOrder, ProcessGroup, without_agent_token
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
@@ -158,7 +158,7 @@ class NodeActor:
     def _came_again(self, node_id: str) -> dict[str, Any] | None:
         """A node that Ray gave up and took in again has another id. What is said to the one of before counts for
         nothing: a group that its coordinator has lost there stays unheard, and is ended."""
-        own = ray_cluster.own_node_id()
+        own = own_node_id()
         if own == node_id:
             return None
         return {"error": f"node {self._node} left the Ray cluster and came again: it was {node_id}, now it is {own}"}
@@ -188,6 +188,13 @@ class NodeActor:
         folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileExistsError):
             (folder.path / "logs").symlink_to(served, target_is_directory=True)
+
+
+def own_node_id() -> str:
+    """Ray's, of the node that this process runs on; another one each time that a node joins the cluster."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def _session_logs() -> Path:

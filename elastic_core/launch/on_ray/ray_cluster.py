@@ -83,13 +83,6 @@ def actor_of(namespace: str, node: str, node_home: Path) -> Any:
     )  # fmt: skip
 
 
-def own_node_id() -> str:
-    """Ray's, of the node that this process runs on; another one each time that a node joins the cluster."""
-    import ray
-
-    return str(ray.get_runtime_context().get_node_id())
-
-
 def ready(questions: Sequence[Any], seconds: float) -> list[Any]:
     """Those of the questions that are answered, or have failed, as soon as one is."""
     import ray

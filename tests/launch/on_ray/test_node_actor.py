@@ -8,13 +8,13 @@ import pytest
 
 from elastic_core.host.messages import CoordinatorHeard
 from elastic_core.host.rundir import RunDir
-from elastic_core.launch.on_ray import ray_cluster
+from elastic_core.launch.on_ray import node_actor
 from elastic_core.launch.on_ray.node_actor import NodeActor
 
 
 @pytest.fixture
 def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeActor:
-    monkeypatch.setattr(ray_cluster, "own_node_id", lambda: "second")  # which Ray alone could tell
+    monkeypatch.setattr(node_actor, "own_node_id", lambda: "second")  # which Ray alone could tell
     return NodeActor("n0", str(tmp_path))
 
 
