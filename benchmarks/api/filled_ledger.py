@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from sqlalchemy import Engine, text
 
 from elastic_core.control.ledger.tables import Base
-from elastic_core.domain import Layout, Observation
+from elastic_core.domain import SEGMENT_MARK, Layout, Observation, segment_id_of
 from elastic_core.protocol.http_client import HttpControl, HttpTrainer
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
 from elastic_core.protocol.records import JobFacts
@@ -30,7 +30,7 @@ def play_template(service: HttpControl, base: str) -> None:
          "batch": {"min": 64, "max": 1024}, "slots": {"min": 1, "max": 2}}
     )  # fmt: skip
     service.submit(TEMPLATE, spec, JobFacts(dataset_samples=1000))
-    segment = f"{TEMPLATE}__seg_0"
+    segment = segment_id_of(TEMPLATE, 0)
     service.acquire(segment)
     order = service.launch_order(segment)
     trainer, agent = HttpTrainer(base, order.token), order.agent_token
@@ -71,7 +71,7 @@ def _commit(order: LaunchOrder, step: int, *, finished: bool) -> Commit:
 
 def multiply(engine: Engine, jobs: int, segments: int) -> None:
     """So many jobs of so many segments each, as the template's."""
-    of_job, of_segment = f"'{PAST}-' || n", f"'{PAST}-' || n || '__seg_' || i"
+    of_job, of_segment = f"'{PAST}-' || n", f"'{PAST}-' || n || '{SEGMENT_MARK}' || i"
     epoch = f"{FIRST_EPOCH} + n * {segments} + i"
     every = f"generate_series(0, {jobs - 1}) n, generate_series(0, {segments - 1}) i"
     # The first segments are as the template's second, the last as its last.
@@ -84,7 +84,7 @@ def multiply(engine: Engine, jobs: int, segments: int) -> None:
                  "finished_at": "t.finished_at - n * 60.0"}),
         _copied("segments", f"segments t JOIN segments s ON s.id = t.id, {every} WHERE {source}",
                 {"id": of_segment, "job_id": of_job, "index": "i", "epoch": epoch, **later,
-                 "follows": f"CASE WHEN i = 0 THEN NULL ELSE '{PAST}-' || n || '__seg_' || (i - 1) END"}),
+                 "follows": f"CASE WHEN i = 0 THEN NULL ELSE '{PAST}-' || n || '{SEGMENT_MARK}' || (i - 1) END"}),
         _copied("leases", f"leases t JOIN segments s ON s.epoch = t.epoch, {every} WHERE {source}",
                 {"epoch": epoch, "origin_epoch": f"{FIRST_EPOCH} + n * {segments}", "job_id": of_job,
                  "segment_id": of_segment, "granted_at": f"t.granted_at + {began}",

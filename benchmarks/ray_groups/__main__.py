@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from benchmarks.common.report import Report
-from elastic_core.domain import Allocation, Layout, Slot
+from elastic_core.domain import Allocation, Layout, Slot, segment_id_of
 from elastic_core.host.messages import WorkerProcesses
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.on_ray.ray_launcher import RayLauncher
@@ -37,7 +37,7 @@ def order(epoch: int) -> LaunchOrder:
             "batch": {"min": 8, "max": 8}}  # fmt: skip
     slots = tuple(Slot(node, 0, "cpu") for node in NODES)
     return LaunchOrder(
-        segment_id=f"timed-{epoch}__seg_0", job_id=f"timed-{epoch}", index=0, lineage=0, epoch=epoch,
+        segment_id=segment_id_of(f"timed-{epoch}", 0), job_id=f"timed-{epoch}", index=0, lineage=0, epoch=epoch,
         origin_epoch=epoch, attempt=0, spec=JobSpec.model_validate(spec), facts=JobFacts(dataset_samples=100),
         allocation=Allocation(slots=slots, global_batch=8, layout=Layout(data=2)), total_samples=100,
         restore=RestorePoint(candidates=()), warm_start=None, segment_seconds=None, segment_steps=None, token="a",

@@ -59,11 +59,17 @@ from elastic_core.domain.resources import (
     ServerLimits,
     Slot,
 )
+from elastic_core.domain.segment_ids import (
+    SEGMENT_MARK,
+    segment_id_of,
+    segment_index_of,
+)
 
 __all__ = [
     "AUTO",
     "CPU",
     "EXACT",
+    "SEGMENT_MARK",
     "Allocation",
     "ExactLoss",
     "ExchangeChoice",
@@ -99,5 +105,7 @@ __all__ = [
     "ThroughputModel",
     "WorkForecast",
     "from_json",
+    "segment_id_of",
+    "segment_index_of",
     "to_json",
 ]

@@ -17,8 +17,7 @@ from rich.console import Console
 
 from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json, print_table
-from elastic_core.domain import JobView, Quantiles, SegmentState, Snapshot, to_json
-from elastic_core.domain.segment_ids import segment_id_of
+from elastic_core.domain import JobView, Quantiles, SegmentState, Snapshot, segment_id_of, to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.forecasts import Outlook, StepOutlook
 from elastic_core.protocol.records import JobFacts

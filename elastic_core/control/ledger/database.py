@@ -21,6 +21,7 @@ from sqlalchemy.orm.util import identity_key
 from elastic_core.control.ledger import migrations
 from elastic_core.control.ledger.tables import Base, JobRow, LeaseRow, SchedulingRow, SegmentRow
 from elastic_core.crashing import crash_here
+from elastic_core.domain import SEGMENT_MARK
 from elastic_core.errors import Conflict, Fenced, InfrastructureError, NotFound
 from elastic_core.protocol.encoding import dumps
 from elastic_core.settings import Settings
@@ -70,7 +71,7 @@ class Tx:
         if segment is None:
             raise NotFound(
                 f"there is no segment {segment_id!r}. Segments are made by submitting a job and by committing the one "
-                "before; their ids are <job>__seg_<n>."
+                f"before; their ids are <job>{SEGMENT_MARK}<n>."
             )
         return segment
 

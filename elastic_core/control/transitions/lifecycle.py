@@ -19,8 +19,7 @@ from elastic_core.control.teams.job_quotas import check_room
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.pool_changes import check_feasible, check_placement
 from elastic_core.control.transitions.removable import is_given_up
-from elastic_core.domain import JobState, PlacedLayer, SegmentState, from_json, to_json
-from elastic_core.domain.segment_ids import SEGMENT_MARK, segment_id_of
+from elastic_core.domain import SEGMENT_MARK, JobState, PlacedLayer, SegmentState, from_json, segment_id_of, to_json
 from elastic_core.errors import Conflict, NotFound, UserError
 from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.events import EventKind

@@ -64,6 +64,7 @@ class NodeActor:
     def __init__(self, node: str, node_home: str) -> None:
         logs.configure("node actor")
         self._node, self._home = node, Path(node_home) / node
+        self._node_id = own_node_id()
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._noted: dict[int, float] = {}
         self._folders = GroupFolders(Settings(home=self._home))
@@ -158,10 +159,9 @@ class NodeActor:
     def _came_again(self, node_id: str) -> dict[str, Any] | None:
         """A node that Ray gave up and took in again has another id. What is said to the one of before counts for
         nothing: a group that its coordinator has lost there stays unheard, and is ended."""
-        own = own_node_id()
-        if own == node_id:
+        if node_id == self._node_id:
             return None
-        return {"error": f"node {self._node} left the Ray cluster and came again: it was {node_id}, now it is {own}"}
+        return {"error": f"node {self._node} is gone from the Ray cluster: it came again, as another node"}
 
     def _unheard(self, group: ProcessGroup) -> bool:
         heard = RunDir.of(self._home, group.origin_epoch).read(CoordinatorHeard)

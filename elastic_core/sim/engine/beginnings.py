@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from elastic_core.domain import JobView, PlacedSpeed, SegmentState
-from elastic_core.domain.segment_ids import segment_id_of, segment_index_of
+from elastic_core.domain import JobView, PlacedSpeed, SegmentState, segment_id_of, segment_index_of
 from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission

@@ -20,8 +20,8 @@ from elastic_core.domain import (
     Slot,
     Stages,
     ThroughputModel,
+    segment_id_of,
 )
-from elastic_core.domain.segment_ids import segment_id_of
 from elastic_core.sim.engine import beginnings
 from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.engine.recent_reports import RecentReports

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from elastic_core.domain.segment_ids import SEGMENT_MARK
+from elastic_core.domain import SEGMENT_MARK
 from elastic_core.errors import UserError
 from elastic_core.spec import bounds
 from elastic_core.spec.inputs.dotted import put, text_of

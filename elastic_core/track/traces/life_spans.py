@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from elastic_core.domain import Allocation, JobState, SegmentState, from_json
-from elastic_core.domain.segment_ids import segment_id_of
+from elastic_core.domain import Allocation, JobState, SegmentState, from_json, segment_id_of
 from elastic_core.protocol.events import Event, EventKind, Feed
 from elastic_core.protocol.records import JobStatus
 from elastic_core.track.segment_facts import checkpoint_of, read_segment, segment_events

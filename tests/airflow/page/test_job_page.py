@@ -103,6 +103,11 @@ def test_of_many_checkpoints_the_newest_are_shown_first_and_the_others_when_aske
     expect(rows).to_have_count(20)
 
 
+def test_of_more_than_one_answer_holds_the_button_says_how_many_it_shows(page: Page, address: str, life: Life) -> None:
+    script = "import('./tables.js').then(({ moreButton }) => moreButton(500, 1234, false, () => {}).textContent)"
+    assert opened(page, address).evaluate(script) == "The newest 500 of 1,234"
+
+
 def test_charts_say_their_figures_by_keyboard(page: Page, address: str, life: Life) -> None:
     opened(page, address)
     page.locator("#curve svg[role=img]").focus()

@@ -11,8 +11,8 @@ import { drawCurve, drawLoss, drawMetric, drawMoves, metricNames } from "./cours
 import { drawSegments } from "./segments.js";
 
 const PERIOD = 2000, PARTS_PERIOD = 5000, TYPING = 250, LISTED = 25, REPORTS = 400, NEWEST = 500;
-const PAGE = `descending=true&limit=${NEWEST}`;
-const PARTS = { segments: `segments?${PAGE}`, checkpoints: `checkpoints?${PAGE}`, reports: `observations?most=${REPORTS}`, curve: "curve", moves: "moves", explanation: "explanation" };
+const NEWEST_FIRST = `descending=true&limit=${NEWEST}`;
+const PARTS = { segments: `segments?${NEWEST_FIRST}`, checkpoints: `checkpoints?${NEWEST_FIRST}`, reports: `observations?most=${REPORTS}`, curve: "curve", moves: "moves", explanation: "explanation" };
 const $ = (id) => document.getElementById(id);
 const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
 let view = null;
