@@ -17,6 +17,8 @@ for name in (
     "elastic_core.train.gradients.pipe",  # and with it torch's parallel libraries
     "elastic_core.train.styles",
     "elastic_core.train.process.worker",
+    "hypothesis.strategies",  # what modules of tests import, of which ranks run functions
+    "pytest",
     "tests.state.changing_ranks",
     "tests.train.job",
     "tests.train.tasks",

@@ -5,12 +5,13 @@ minute and which does something every `REFRESH_SECONDS`; a decision does it itse
 long, so that its cost hardly ever falls on one. It sharpens the models of jobs that were measured on one type or none;
 who was measured on several has taught it, and is not told his own measurements twice.
 
-*Classes* and *forecasts* of work and step times come from the files that `control.scheduling.refit` writes. Only jobs
+*Classes* and *forecasts* come from the files that `control.scheduling.refit` writes. Of classes and work only jobs
 whose end nobody knows are asked about: what is declared is believed. A decision asks about a job that it sees for the
 first time; from then on `renew`, which reconciliation calls as well, asks anew with what the job has reported so far,
-so that it may turn predictable while it runs. Where nothing was learnt the stated prior forecasts. Whatever fails here
-is logged, the jobs' fields stay None, and training goes on. With the setting `use_predictors` off nothing is learnt and
-no job is asked about.
+so that it may turn predictable while it runs. Where nothing was learnt the stated prior forecasts the work. What a step
+takes is forecast of every job that has measured none (`control.scheduling.step_forecasts`). Whatever fails here is
+logged, the jobs' fields stay None, and training goes on. With the setting `use_predictors` off nothing is learnt and no
+job is asked about.
 
 The same files answer about a job that is not submitted yet (`outlook`).
 """
@@ -23,8 +24,6 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import select, text
 
 from elastic_core.control.ledger.database import Ledger, Tx
@@ -33,15 +32,13 @@ from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import JobRow
 from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.scheduling import snapshots
-from elastic_core.control.scheduling.node_sizes import fewest_nodes, sizes_by_type
+from elastic_core.control.scheduling.step_forecasts import INTERVAL, StepForecasts
 from elastic_core.control.scheduling.submissions import submission_of
 from elastic_core.domain import (
-    EXACT,
     JobView,
     Limits,
     Node,
     ProfilePoint,
-    Quantiles,
     Snapshot,
     StepForecast,
     ThroughputModel,
@@ -53,11 +50,10 @@ from elastic_core.logs import get_logger
 from elastic_core.predict.forecasts.intervals import quantile
 from elastic_core.predict.forecasts.run_features import Progress, averaged_losses
 from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
-from elastic_core.predict.forecasts.work_position import PROBABILITIES
 from elastic_core.predict.speed.experience import NOTHING, Experience
 from elastic_core.predict.speed.fit import Profiled, experience_from, job_models, models_of_jobs
 from elastic_core.predict.work import convergence
-from elastic_core.protocol.forecasts import Outlook, StepOutlook
+from elastic_core.protocol.forecasts import Outlook
 from elastic_core.protocol.records import JobDescription, JobFacts, Reports
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, total_samples
@@ -72,7 +68,6 @@ TEACHERS = 32  # jobs that experience is learnt from, the latest
 RECENT_LEASES = 5000  # that they are looked for among
 CLASS_SECONDS = 30.0  # age of an answer that reconciliation renews
 STALE_CLASS_SECONDS = 600.0  # that a decision renews itself
-INTERVAL = 0.1, 0.5, 0.9  # probabilities of what an outlook says: low, median, high
 log = get_logger(__name__)
 
 ON_SEVERAL_TYPES = text("""
@@ -92,7 +87,6 @@ class _Answer:
     predictable: float | None
     expected_samples: float | None
     work: WorkForecast | None
-    steps: StepForecast | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +94,6 @@ class _Undeclared:
     """A job whose work nobody knows, as the ledger has it."""
 
     description: JobDescription
-    limits: Limits
     resubmitted: bool
     losses: Reports
     metrics: Reports
@@ -141,6 +134,7 @@ class Predictors:
         self._classifier = _Loaded(settings.predictability_file(), _load_classifier, "jobs stay without a class")
         self._forecasters = _Loaded(settings.forecasts_file(), _load_forecasters, "forecasts are those of the prior")
         self._answers: dict[str, _Answer] = {}
+        self._steps = StepForecasts(ledger, self._forecasters.get)
 
     def refresh(self, older_than: float = REFRESH_SECONDS) -> None:
         """Learn experience anew if what is known is older than that."""
@@ -181,11 +175,14 @@ class Predictors:
         return points, limits, NOTHING if several else self._experience
 
     def classify(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the class and the forecasts of the jobs that have declared no work."""
+        """The snapshot with the class and the work of the jobs that have declared none, and the steps of those that
+        have measured none."""
         if not self._settings.use_predictors:
             return snapshot
         self._ask_due(snapshot, STALE_CLASS_SECONDS)
-        return replace(snapshot, jobs=tuple(map(self._with_answer, snapshot.jobs)))
+        steps = self._steps.of_unmeasured(snapshot)
+        jobs = (self._with_answer(job, steps.get(job.job_id)) for job in snapshot.jobs)
+        return replace(snapshot, jobs=tuple(jobs))
 
     def outlook(self, spec: JobSpec, facts: JobFacts, nodes: Sequence[Node]) -> Outlook:
         """Of a job that is not submitted: its work where no amount is declared, and its steps on whatever slots of one
@@ -193,35 +190,12 @@ class Predictors:
         if not self._settings.use_predictors:
             return Outlook()
         job = describe(spec, facts, total_samples(spec, facts.dataset_samples))
-        steps = self._step_outlooks(job, spec.limits(), nodes)
+        steps = self._steps.outlooks(job, spec.limits(), nodes)
         if spec.work.end_is_known:
             return Outlook(steps=steps)
-        forecast = self._work({"": _unsubmitted(job, spec.limits())}, {"": Progress(0.0, (), ())})[""]
+        forecast = self._work({"": _unsubmitted(job)}, {"": Progress(0.0, (), ())})[""]
         low, median, high = (quantile(forecast, probability) for probability in INTERVAL)
         return Outlook(work=(low, median, high), work_source=forecast.source, steps=steps)
-
-    def _step_outlooks(self, job: JobDescription, limits: Limits, nodes: Sequence[Node]) -> tuple[StepOutlook, ...]:
-        """None of models that are cut, nor of an inexact exchange: what is learnt from has neither."""
-        forecasters = self._forecasters.get()
-        if forecasters is None or forecasters.steps is None or limits.cuts:
-            return ()
-        from elastic_core.predict.forecasts.step_seconds import Place
-
-        counts = limits.slot_counts if limits.comm == EXACT else tuple(set(limits.slot_counts) & {1})
-        places = [
-            Place(kind, count, num_nodes, max(job.requested_batch, count))
-            for kind, sizes in sizes_by_type(nodes, limits.types).items()
-            for count in counts
-            if (num_nodes := fewest_nodes(sizes, count))
-        ]
-        rows = forecasters.steps.seconds([job] * len(places), places)
-        return tuple(
-            StepOutlook(
-                type=place.type, num_slots=place.num_slots, num_nodes=place.num_nodes, global_batch=place.global_batch,
-                seconds=_interval(row),
-            )
-            for place, row in zip(places, rows, strict=True)
-        )  # fmt: skip
 
     def _ask_due(self, snapshot: Snapshot, older_than: float) -> None:
         """Ask about who has no answer, or one that is older; forget those who are no longer there."""
@@ -238,16 +212,16 @@ class Predictors:
             log.exception("the classes of jobs cannot be found out", jobs=[job.job_id for job in due])
         self._answers = known  # in one go: decisions and reconciliation may be at it at once
 
-    def _with_answer(self, job: JobView) -> JobView:
+    def _with_answer(self, job: JobView, steps: StepForecast | None) -> JobView:
         answer = self._answers.get(job.job_id)
         if answer is None:
-            return job
+            return job if steps is None else replace(job, step_forecast=steps)
         return replace(
             job,
             predictable=answer.predictable,
             expected_samples=answer.expected_samples,
             work_forecast=_beyond(answer.work, job.done_samples),
-            step_forecast=answer.steps,
+            step_forecast=steps,
         )
 
     def _answers_of(self, views: Sequence[JobView], snapshot: Snapshot) -> dict[str, _Answer]:
@@ -256,11 +230,8 @@ class Predictors:
         progress = {job_id: Progress(float(done[job_id]), job.losses, job.metrics) for job_id, job in jobs.items()}
         classes = self._classes(jobs, progress)
         work = self._work(jobs, progress)
-        steps = self._steps(jobs, snapshot)
         return {
-            job_id: _Answer(
-                snapshot.now, classes.get(job_id), _expected_samples(job), work.get(job_id), steps.get(job_id)
-            )
+            job_id: _Answer(snapshot.now, classes.get(job_id), _expected_samples(job), work.get(job_id))
             for job_id, job in jobs.items()
         }
 
@@ -282,24 +253,9 @@ class Predictors:
             return dict(zip(jobs, unlearned_forecasts(descriptions, so_far), strict=True))
         return dict(zip(jobs, forecasters.work.forecasts(descriptions, so_far), strict=True))
 
-    def _steps(self, jobs: Mapping[str, _Undeclared], snapshot: Snapshot) -> Mapping[str, StepForecast]:
-        """On one slot of each type that a job may use, at the batch that it asks for."""
-        forecasters = self._forecasters.get()
-        if forecasters is None or forecasters.steps is None:
-            return {}
-        present = tuple(snapshot.capacity())
-        types = [[kind for kind in present if kind in (job.limits.types or present)] for job in jobs.values()]
-        said = forecasters.steps.forecasts([job.description for job in jobs.values()], types)
-        return dict(zip(jobs, said, strict=True))
 
-
-def _unsubmitted(job: JobDescription, limits: Limits) -> _Undeclared:
-    return _Undeclared(description=job, limits=limits, resubmitted=False, losses=(), metrics=())
-
-
-def _interval(seconds: NDArray[np.float64]) -> Quantiles:
-    low, median, high = (float(np.interp(probability, PROBABILITIES, seconds)) for probability in INTERVAL)
-    return low, median, high
+def _unsubmitted(job: JobDescription) -> _Undeclared:
+    return _Undeclared(description=job, resubmitted=False, losses=(), metrics=())
 
 
 def _load_classifier(path: Path) -> Classifier:
@@ -333,10 +289,8 @@ def _read_undeclared(tx: Tx, job_ids: Sequence[str]) -> dict[str, _Undeclared]:
     seen, again, evaluated = losses(tx, job_ids), resubmitted(tx, job_ids), metrics(tx, job_ids)
     jobs = {}
     for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(job_ids))):
-        spec = spec_of(row)
         jobs[row.id] = _Undeclared(
-            description=describe(spec, from_json(JobFacts, row.facts), row.total_samples),
-            limits=spec.limits(),
+            description=describe(spec_of(row), from_json(JobFacts, row.facts), row.total_samples),
             resubmitted=again[row.id],
             losses=seen.get(row.id, ()),
             metrics=evaluated.get(row.id, ()),

@@ -45,6 +45,7 @@ from elastic_core.policy.horizon.restarts import (
     values_less_restarts,
 )
 from elastic_core.policy.horizon.served_outlook import ServedOptions, with_served, with_servers_apart
+from elastic_core.policy.horizon.speeds.corrected import is_forecast
 from elastic_core.policy.horizon.speeds.type_prior import CrossTaskPrior
 from elastic_core.policy.plans.layout_choice import with_layouts
 from elastic_core.policy.rules import flapping, starvation
@@ -271,13 +272,14 @@ def _finishes(problem: Problem, chosen: Ints) -> dict[int, Quantiles | None]:
 
 
 def _told(problem: Problem, resolution: Resolution, context: ClaimContext) -> dict[int, list[str]]:
-    """What reasons say beside the choice itself: of the work left, of money, of rules and of deadlines."""
+    """What reasons say beside the choice itself: of the work left, of steps, of money, of rules and of deadlines."""
     told = {}
     for row, (job, option) in enumerate(zip(problem.jobs, resolution.chosen.tolist(), strict=True)):
         rule = resolution.put_first.get(row)
         first = "" if rule is None else wording.why_first(job, rule)
         deadline = deadline_words(context, row, option, partial(_safety_margin, problem=problem))
-        told[row] = [note for note in (problem.left.notes[row], problem.notes.get(row), first, deadline) if note]
+        steps = wording.FORECAST_STEPS if is_forecast(job, problem.corrected[row]) else ""
+        told[row] = [note for note in (problem.left.notes[row], steps, problem.notes.get(row), first, deadline) if note]
     return told
 
 

@@ -52,7 +52,8 @@ class StepModel:
         return answer
 
     def forecasts(self, jobs: Sequence[JobDescription], types: Sequence[Sequence[str]]) -> list[StepForecast]:
-        """One a job: on one slot of each of its types, at the batch that it asks for."""
+        """One a job: on one slot of each of its types that was learnt from, at the batch that it asks for."""
+        types = [[kind for kind in kinds if kind in self.types] for kinds in types]
         asked = [(job, kind) for job, kinds in zip(jobs, types, strict=True) for kind in kinds]
         rows = iter(
             self.seconds([job for job, _ in asked], [Place(kind, 1, 1, job.requested_batch) for job, kind in asked])

@@ -13,7 +13,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -192,9 +192,13 @@ def _forget_meshes(device: torch.device) -> None:
     """
     if "torch.distributed.tensor" not in sys.modules:
         return
-    from torch.distributed.tensor import debug
+    from torch.distributed.tensor import DTensor
 
-    forget: Callable[[], None] = debug._clear_sharding_prop_cache
+    def forget() -> None:
+        """As `torch.distributed.tensor.debug` does, whose import takes more than a second."""
+        DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()  # type: ignore[no-untyped-call]
+        torch._C._clear_DTensor_sharding_propagator_cache()
+
     forget()
     if device.type == "cuda":
         loss = torch.zeros((), device=device, requires_grad=True)

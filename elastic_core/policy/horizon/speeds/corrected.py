@@ -98,20 +98,20 @@ def slowness_over_nodes(
 
 
 def scales_of(jobs: Sequence[JobView], models: Sequence[Corrected], limits: Sequence[Limits]) -> Floats:
-    """How much slower each job is than its task's model says: the median over what it measured itself. `models`,
-    `limits`: of each job.
+    """How much slower each job is than its task's model says: the median over what it measured itself, and where nobody
+    has measured its task, over what its steps are forecast to take. `models`, `limits`: of each job.
 
     Another model size under the same entry point shows here.
     """
     scales = np.ones(len(jobs))
-    measured = [
-        [point for point in own_points(job.profile, own) if point.step_seconds > 0]
-        for job, own in zip(jobs, limits, strict=True)
+    known = [
+        [point for point in own_points(job.profile, own) if point.step_seconds > 0] or _forecast(job, model)
+        for job, model, own in zip(jobs, models, limits, strict=True)
     ]
-    rows = [row for row, points in enumerate(measured) if points]
+    rows = [row for row, points in enumerate(known) if points]
     if not rows:
         return scales
-    points = [measured[row] for row in rows]
+    points = [known[row] for row in rows]
     kinds = tuple(sorted({point.type for own in points for point in own}))
     most = [[limits[row].max_local(p.type) or _UNBOUNDED for p in own] for row, own in zip(rows, points, strict=True)]
     batches = _table([[point.global_batch for point in own] for own in points])
@@ -123,6 +123,25 @@ def scales_of(jobs: Sequence[JobView], models: Sequence[Corrected], limits: Sequ
     for row, own, expected in zip(rows, points, predicted, strict=True):
         scales[row] = _scale(own, expected, models[row].times, limits[row])
     return scales
+
+
+def is_forecast(job: JobView, model: Corrected) -> bool:
+    """Whether its speed is one that jobs of other tasks say: nobody has measured a step of its task."""
+    return job.step_forecast is not None and not job.profile and not model.kinds
+
+
+def _forecast(job: JobView, model: Corrected) -> list[ProfilePoint]:
+    """The medians, as if they had been measured."""
+    if job.step_forecast is None or not is_forecast(job, model):
+        return []
+    batch, at = job.limits.requested_batch, job.step_forecast.probabilities
+    return [
+        ProfilePoint(
+            num_slots=1, num_nodes=1, type=kind, global_batch=batch, local_batch=batch, accumulation=1,
+            step_seconds=float(np.exp(np.interp(0.5, at, np.log(seconds)))), sync_seconds=0.0, count=1,
+        )
+        for kind, seconds in job.step_forecast.seconds.items()
+    ]  # fmt: skip
 
 
 def _scale(points: Sequence[ProfilePoint], predicted: Sequence[float], times: StepTime, limits: Limits) -> float:
