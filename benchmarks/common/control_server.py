@@ -29,7 +29,7 @@ USER = "ann"
 @contextmanager
 def control_plane() -> Iterator[tuple[str, str]]:
     """The database's URL, and where the control plane over it answers; all of it is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="elastic-") as home, _database() as url, _served(url, home) as base:
+    with tempfile.TemporaryDirectory(prefix="elastic-") as home, a_database() as url, _served(url, home) as base:
         yield url, base
 
 
@@ -46,7 +46,7 @@ def submit(service: HttpControl, number: int, *, entry_points: int, batch: int, 
 
 
 @contextmanager
-def _database() -> Iterator[str]:
+def a_database() -> Iterator[str]:
     """The URL of an embedded PostgreSQL of its own, with its usual durability and the ledger's tables."""
     with tempfile.TemporaryDirectory(prefix="elastic-pg-") as folder:
         server = get_server(Path(folder) / "data", cleanup_mode="delete")

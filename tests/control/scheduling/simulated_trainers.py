@@ -7,7 +7,7 @@ happens at one instant is one decision: whoever decides takes up all events that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
@@ -20,6 +20,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Allocation, Plan, SegmentState, Snapshot, Target, from_json
 from elastic_core.policy.plans.grants import as_held
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
+from elastic_core.protocol.records import JobFacts
 from elastic_core.protocol.trainer import Directive, Heartbeat
 from elastic_core.sim.engine.running import Running
 from elastic_core.sim.ground_truth.physics import gain
@@ -158,7 +159,9 @@ class SimulatedCluster:
     clock: FakeClock
     noise: float
     seed: int
+    facts: Mapping[str, JobFacts] = field(default_factory=dict)  # of jobs that are not as `FACTS` says
     active: dict[str, Trainer] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)  # when
 
     def run(self, jobs: Sequence[tuple[SimJob, JobSpec]]) -> None:
         """Until every job has ended."""
@@ -199,10 +202,11 @@ class SimulatedCluster:
             trainer.go_on(now)
             if trainer.job.finished_at is not None:
                 trainer.finish()
+                self.ended[job_id] = trainer.job.finished_at
                 del self.active[job_id]
 
     def _submit(self, job: SimJob, spec: JobSpec) -> None:
-        status = self.plane.submit(job.job_id, spec, FACTS)
+        status = self.plane.submit(job.job_id, spec, self.facts.get(job.job_id, FACTS))
         rng = Random(f"{self.seed}/{job.job_id}")
         self.active[job.job_id] = Trainer(
             self.plane, Reporting(job, self.noise, rng, at=self.clock.now), status.segment_id
