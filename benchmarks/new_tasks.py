@@ -33,7 +33,7 @@ from elastic_core.sim.ground_truth.physics import AnalyticPhysics
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.spec import ClusterSpec, JobSpec
 from tests.builders import FakeClock, a_control
-from tests.control.scheduling.simulated_trainers import LONG, SimulatedCluster
+from tests.control.scheduling.simulated_trainers import SimulatedCluster
 
 DRAWS, QUICK_DRAWS = 12, 2
 JOBS, QUICK_JOBS = 24, 8
@@ -41,6 +41,7 @@ NEW_FAMILIES = 4
 SLOWER = 300.0
 WANT = 0.9
 NOISE = 0.05  # of measured steps
+LEASE_SECONDS = 1e8  # longer than any job of the corpus takes between two instants
 START = 1_000_000_000.0
 POOL = ClusterSpec.model_validate({"nodes": [{"name": "node", "type": "cpu", "slots": 4}]})
 
