@@ -112,7 +112,13 @@ def run(draw: Draw, *, predictors: bool) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="elastic-") as home, a_database() as url:
         clock = FakeClock(START)
         plane = a_control(
-            url, Path(home), clock, policy="horizon", use_predictors=predictors, tasks="benchmarks.*", **LONG
+            url,
+            Path(home),
+            clock,
+            policy="horizon",
+            use_predictors=predictors,
+            tasks="benchmarks.*",
+            lease_seconds=LEASE_SECONDS,
         )
         plane.set_cluster(POOL)
         if predictors:
