@@ -8,7 +8,7 @@ happens at one instant is one decision: whoever decides takes up all events that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 from typing import Any
@@ -116,7 +116,10 @@ class Trainer:
 
     def beat(self, now: float) -> Any:
         beat = Heartbeat(step=self.step, samples=int(self.job.done), at=now, **self._progress())
-        return self.calls.heartbeat(beat)
+        answer = self.calls.heartbeat(beat)
+        if answer.token and self.order is not None:
+            self.order = replace(self.order, token=answer.token)
+        return answer
 
     def _commit(self, **more: Any) -> Any:
         assert self.order is not None
