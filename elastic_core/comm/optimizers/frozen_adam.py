@@ -131,13 +131,13 @@ class FrozenAdam:
         ends = [span.start, *range((span.start // BLOCK + 1) * BLOCK, span.stop, BLOCK), span.stop]
         lengths = [end - start for start, end in pairwise(ends)]
         values, momentum, variance = (
-            _flat(tensor, order).split(lengths)
+            torch.split(_flat(tensor, order), lengths)
             for tensor in (parameter.detach(), state["exp_avg"], state["exp_avg_sq"])
         )
         gradient = parameter.grad
-        gradients = [None] * len(lengths) if gradient is None else _flat(gradient.detach(), order).split(lengths)
-        for start, *tensors in zip(ends, values, momentum, variance, gradients, strict=False):
-            yield start // BLOCK, _Piece(rule, start % BLOCK, *tensors)
+        gradients = [None] * len(lengths) if gradient is None else torch.split(_flat(gradient.detach(), order), lengths)
+        for i, start in enumerate(ends[:-1]):
+            yield start // BLOCK, _Piece(rule, start % BLOCK, values[i], momentum[i], variance[i], gradients[i])
 
     def _rule(self, group: dict[str, Any], parameter: Tensor, ranks: int, weight: float) -> _Rule:
         step, beta, rate = self._optimizer.state[parameter]["step"], float(group["betas"][0]), float(group["lr"])
