@@ -42,7 +42,8 @@ class FrozenAdam:
         self._first_of_each = list(accumulate((p.numel() for _, p in owned), initial=0))
         self.parameters: list[Tensor] = [parameter for _, parameter in owned]
         self.size = self._first_of_each[-1]
-        self._blocks: list[list[_Piece]] = []
+        self._pieces: list[list[tuple[int, slice, slice]]] | None = None
+        self._live: list[_Live] = []
         self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
         self._scratch, self._roots = (torch.empty(BLOCK, device=self.device) for _ in range(2))
 
@@ -79,36 +80,32 @@ class FrozenAdam:
 
     def begin_step(self, ranks: int, weight: float) -> None:
         """The gradients are there; `weight` is what a rank's counts in the sum."""
-        self._blocks = [[] for _ in range(0, self.size, BLOCK)]
-        for span, (group, parameter) in zip(self.spans(), self._owned(), strict=True):
-            for number, piece in self._pieces(span, group, parameter, ranks, weight):
-                self._blocks[number].append(piece)
+        self._live = [self._of(group, parameter, ranks, weight) for group, parameter in self._owned()]
 
     def add_momentum(self, first: int, total: Tensor) -> None:
         """Add this rank's part of u[first:] to `total`, float32; `first` is a multiple of BLOCK, which `total` is not
         longer than."""
-        for piece in self._blocks[first // BLOCK]:
-            rule, divisors = piece.rule, self._divisors(piece)
-            momentum = torch.mul(piece.momentum, rule.beta / rule.ranks, out=_part(self._scratch, piece.own))
-            if piece.gradient is not None:
-                momentum.add_(piece.gradient, alpha=(1 - rule.beta) * rule.weight)
-            if rule.decay:
-                momentum.add_(piece.values, alpha=(1 - rule.beta) * rule.decay / rule.ranks)
-            _part(total, piece.there).addcdiv_(momentum, divisors)
+        for live, own, there in self._overlaps(first):
+            gradient, roots = live.gradient, self._divisors(live, own)
+            momentum = torch.mul(live.momentum[own], live.beta / live.ranks, out=self._scratch[: roots.numel()])
+            if gradient is not None:
+                momentum.add_(gradient[own], alpha=(1 - live.beta) * live.weight)
+            if live.decay:
+                momentum.add_(live.values[own], alpha=(1 - live.beta) * live.decay / live.ranks)
+            total[there].addcdiv_(momentum, roots)
 
     def apply(self, first: int, sums: Tensor) -> None:
         """Step by `sums` = u[first:], as long as above."""
-        for piece in self._blocks[first // BLOCK]:
-            rule, update = piece.rule, _part(sums, piece.there)
-            if rule.shrink != 1.0:
-                piece.values.mul_(rule.shrink)
-            piece.values.add_(update, alpha=-rule.rate)
-            torch.mul(self._divisors(piece), update, out=piece.momentum)
+        for live, own, there in self._overlaps(first):
+            if live.shrink != 1.0:
+                live.values[own].mul_(live.shrink)
+            live.values[own].add_(sums[there], alpha=-live.rate)
+            torch.mul(self._divisors(live, own), sums[there], out=live.momentum[own])
 
     def end_step(self) -> None:
         for parameter in self.parameters:
             self._optimizer.state[parameter]["step"] += 1
-        self._blocks = []
+        self._live = []
 
     def spans(self) -> list[slice]:
         """Of each parameter in the vector."""
@@ -119,48 +116,54 @@ class FrozenAdam:
         for group in self._optimizer.param_groups:
             yield from ((group, parameter) for parameter in group["params"] if parameter.requires_grad)
 
-    def _pieces(
-        self, span: slice, group: dict[str, Any], parameter: Tensor, ranks: int, weight: float
-    ) -> Iterator[tuple[int, _Piece]]:
-        """Of a parameter, with the numbers of the blocks that they are in."""
-        state, rule = self._optimizer.state[parameter], self._rule(group, parameter, ranks, weight)
+    def _of(self, group: dict[str, Any], parameter: Tensor, ranks: int, weight: float) -> _Live:
+        state, beta, rate = self._optimizer.state[parameter], float(group["betas"][0]), float(group["lr"])
+        decay, decoupled = float(group["weight_decay"]), group.get("decoupled_weight_decay", False)
         for key in ("exp_avg", "exp_avg_sq"):
             if state[key].stride() != parameter.stride():  # as a checkpoint may leave them
                 state[key] = torch.empty_like(parameter).copy_(state[key])
         order = sorted(range(parameter.dim()), key=lambda dim: -parameter.stride()[dim])
-        ends = [span.start, *range((span.start // BLOCK + 1) * BLOCK, span.stop, BLOCK), span.stop]
-        lengths = [end - start for start, end in pairwise(ends)]
-        values, momentum, variance = (
-            torch.split(_flat(tensor, order), lengths)
-            for tensor in (parameter.detach(), state["exp_avg"], state["exp_avg_sq"])
-        )
         gradient = parameter.grad
-        gradients = [None] * len(lengths) if gradient is None else torch.split(_flat(gradient.detach(), order), lengths)
-        for i, start in enumerate(ends[:-1]):
-            yield start // BLOCK, _Piece(rule, start % BLOCK, values[i], momentum[i], variance[i], gradients[i])
-
-    def _rule(self, group: dict[str, Any], parameter: Tensor, ranks: int, weight: float) -> _Rule:
-        step, beta, rate = self._optimizer.state[parameter]["step"], float(group["betas"][0]), float(group["lr"])
-        decay, decoupled = float(group["weight_decay"]), group.get("decoupled_weight_decay", False)
-        return _Rule(
+        return _Live(
+            values=_flat(parameter.detach(), order),
+            momentum=_flat(state["exp_avg"], order),
+            variance=_flat(state["exp_avg_sq"], order),
+            gradient=None if gradient is None else _flat(gradient.detach(), order),
             beta=beta,
             eps=float(group["eps"]),
-            rate=rate / (1 - beta ** (float(step) + 1)),
+            rate=rate / (1 - beta ** (float(state["step"]) + 1)),
             shrink=1 - rate * decay if decoupled else 1.0,
             decay=0.0 if decoupled else decay,
             ranks=ranks,
             weight=weight,
         )
 
-    def _divisors(self, piece: _Piece) -> Tensor:
-        roots = _part(self._roots, piece.own)
-        return torch.sqrt(piece.variance.float(), out=roots).add_(piece.rule.eps)
+    def _divisors(self, live: _Live, own: slice) -> Tensor:
+        variance = live.variance[own]
+        return torch.sqrt(variance.float(), out=self._roots[: variance.numel()]).add_(live.eps)
+
+    def _overlaps(self, first: int) -> Iterator[tuple[_Live, slice, slice]]:
+        """The parameters of a block, and which parts of each and of the block are in both."""
+        if self._pieces is None:
+            self._pieces = [[] for _ in range(0, self.size, BLOCK)]
+            for i, span in enumerate(self.spans()):
+                for block in range(span.start // BLOCK, -(-span.stop // BLOCK)):
+                    start, stop = max(span.start, block * BLOCK), min(span.stop, (block + 1) * BLOCK)
+                    own = slice(start - span.start, stop - span.start)
+                    if start < stop:
+                        self._pieces[block].append((i, own, slice(start - block * BLOCK, stop - block * BLOCK)))
+        for i, own, there in self._pieces[first // BLOCK]:
+            yield self._live[i], own, there
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """The numbers of one parameter in a step."""
+class _Live:
+    """One parameter in a step: flat views of it and of its state, and the numbers of its group."""
 
+    values: Tensor
+    momentum: Tensor
+    variance: Tensor
+    gradient: Tensor | None  # None: this rank has not used it
     beta: float
     eps: float
     rate: float  # with the momentum's bias corrected
@@ -168,32 +171,6 @@ class _Rule:
     decay: float  # Adam's: weights times this are added to the gradient
     ranks: int
     weight: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Of one parameter and its state what is in one block: flat views."""
-
-    rule: _Rule
-    start: int  # in the block
-    values: Tensor
-    momentum: Tensor
-    variance: Tensor
-    gradient: Tensor | None  # None: this rank has not used it
-
-    @property
-    def there(self) -> slice:
-        """In the block."""
-        return slice(self.start, self.start + self.values.numel())
-
-    @property
-    def own(self) -> slice:
-        return slice(self.values.numel())
-
-
-def _part(block: Tensor, which: slice) -> Tensor:
-    """The block itself where it is all of it: that takes a tenth of the time of a view."""
-    return block if which == slice(0, len(block)) else block[which]
 
 
 def _flat(tensor: Tensor, order: list[int]) -> Tensor:
