@@ -100,7 +100,7 @@ class FrozenAdam:
             if live.shrink != 1.0:
                 live.values[own].mul_(live.shrink)
             live.values[own].add_(sums[there], alpha=-live.rate)
-            live.momentum[own].copy_(self._divisors(live, own).mul_(sums[there]))
+            torch.mul(self._divisors(live, own), sums[there], out=live.momentum[own])
 
     def end_step(self) -> None:
         for parameter in self.parameters:

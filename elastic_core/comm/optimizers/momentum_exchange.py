@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -193,17 +194,20 @@ class MomentumExchange(HookedAlgorithm):
         parts = Messages({p: self._received[p] for p in peers}, self._group, piece_bytes=_PIECE_BYTES)
         sums = Messages({p: self._messages[p] for p in peers}, self._group, piece_bytes=_PIECE_BYTES)
         for peer in peers:
+            part = self._parts[peer]
             for block, place in self._blocks[peer]:
-                adam.add_momentum(block.start, momenta[block])
-                self._codec.encode(momenta[block], self._parts[peer][place])
-                parts.send({peer: self._parts[peer]}, place.stop)
+                momentum = momenta[block]
+                adam.add_momentum(block.start, momentum)
+                self._codec.encode(momentum, part[place])
+                parts.send({peer: part}, place.stop)
         own = self._messages[self._rank]
         for block, place in self._blocks[self._rank]:
-            adam.add_momentum(block.start, momenta[block])
+            momentum = momenta[block]
+            adam.add_momentum(block.start, momentum)
             for peer in sorted(peers):
                 parts.wait_for(peer, place.stop)
-                self._codec.add(self._received[peer][place], momenta[block])
-            self._codec.encode(momenta[block], own[place])
+                self._codec.add(self._received[peer][place], momentum)
+            self._codec.encode(momentum, own[place])
             sums.send(dict.fromkeys(peers, own), place.stop)
         parts.finish()
         sums.finish()
@@ -217,8 +221,8 @@ class MomentumExchange(HookedAlgorithm):
         return bool(torch.isfinite(torch.linalg.vector_norm(momenta, torch.inf)))
 
     def _is_finite(self, message: Tensor, block: slice) -> bool:
-        header = message[: self._codec.header_bytes(block.stop - block.start)].clone()
-        return bool(header.view(torch.float32).isfinite().all())
+        header = message.numpy()[: self._codec.header_bytes(block.stop - block.start)]
+        return bool(np.isfinite(header.view(np.float32)).all())
 
     def _layout(self, size: int, numbers: range) -> _Blocks:
         """The blocks of these numbers, whose messages follow one another."""
