@@ -13,6 +13,12 @@ KUBERNETES := .venv-kubernetes/bin
 COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	--index-url https://pypi.org/simple --generate-hashes --no-annotate --no-header --quiet
 
+# Where tests of real services lie; the others need not be read to find them.
+E2E := tests/e2e tests/launch tests/security tests/track
+
+# Whatever a machine sets: tests start hundreds of processes, and none of them is to compile the project anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup ray adapters demo up down test e2e check docs docker-test kubernetes-check nightly lock licences sbom audit
 
 setup: $(STAMP)
@@ -49,7 +55,7 @@ test: setup
 	$(BIN)/pytest -m "not e2e and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
 
 e2e: setup
-	$(BIN)/pytest -m "e2e and not nightly"
+	$(BIN)/pytest $(E2E) -m "e2e and not nightly"
 
 # What is too long for every change: further resizes, laws over ten times as many cases and drawn anew, a thousand seeds
 # of faults, and every mutant. Interrupted, the last two go on where they were. What it installs its tests must find

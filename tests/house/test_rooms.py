@@ -4,6 +4,7 @@ lives in them."""
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -75,3 +76,10 @@ def test_tests_mirror_the_rooms() -> None:
     own |= {path.parent.relative_to(ROOT) for path in (ROOT / "benchmarks").glob("*/__init__.py")}
     folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")}
     assert {str(folder) for folder in folders - known - own} == set()
+
+
+def test_tests_of_real_services_lie_where_make_e2e_looks_for_them() -> None:
+    (listed,) = re.findall(r"^E2E := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    marked = {file.relative_to(ROOT).parts[1] for file in (ROOT / "tests").rglob("test_*.py")
+              if re.search(r"\bmark\.e2e\b", file.read_text())}  # fmt: skip
+    assert marked | {"e2e"} == {Path(folder).name for folder in listed.split()}
