@@ -1,4 +1,5 @@
-"""Jobs of the real services over several Ray nodes: submitted in Airflow, grown over nodes, and going on after a loss.
+"""Jobs of the real services over several Ray nodes: submitted in Airflow, grown over nodes, and going on after a loss;
+under the default policy, which asks first whether a network is worth it.
 
 The nodes are raylets of this machine with homes of their own; Ray's head is another one, without slots.
 """
@@ -33,10 +34,7 @@ class OnNodes(Platform):
 
     def __init__(self, home: Path) -> None:
         self.cluster = RayCluster(slots=0, node="head")
-        super().__init__(
-            home, launcher="ray", ray_address=self.cluster.address, ray_token_file=self.cluster.token_file,
-            policy="fair_share",  # gives what is free: the default policy asks first whether a network is worth it
-        )  # fmt: skip
+        super().__init__(home, launcher="ray", ray_address=self.cluster.address, ray_token_file=self.cluster.token_file)
         (home / "cluster.json").unlink()  # nodes are what Ray has
         self.settings = self.settings.model_copy(update={"cluster": None})
 
