@@ -44,7 +44,7 @@ def told(platform: Platform, job_id: str) -> list[dict[str, Any]]:
 def test_a_task_that_never_ran_is_timed_by_jobs_of_other_tasks_until_it_has_measured_its_steps(
     learnt: Platform,
 ) -> None:
-    start(learnt, a_job("timed", samples=4_000))
+    start(learnt, a_job("timed", samples=16_000, slots=(1, 1)))  # longer than the minute between two looks at a pool
     finished(learnt, "timed")
     first, *_, last = told(learnt, "timed")
     assert FORECAST_STEPS in first["reason"]
@@ -52,7 +52,7 @@ def test_a_task_that_never_ran_is_timed_by_jobs_of_other_tasks_until_it_has_meas
     # of families whose steps take about a millisecond: not the 0.05 s a step that stand for what nobody knows
     low, median, high = first["finish_seconds"]
     assert low < median < high
-    guessed = 4_000 / 16 * 0.05
+    guessed = 16_000 / 16 * 0.05
     assert median != pytest.approx(guessed, rel=0.3)
 
 

@@ -57,7 +57,7 @@ def workers(platform: Platform, origin_epoch: int) -> dict[str, ProcessId]:
 def test_a_job_trains_on_ray_is_resized_in_its_processes_and_finishes(on_ray: Platform) -> None:
     spec = {
         "name": "on-ray", "entry_point": LINE, "params": {"samples": 400, "milliseconds": 5}, "audit": "full",
-        "work": {"samples": 30_000}, "batch": {"min": 32, "max": 32}, "slots": {"min": 1, "max": 3},
+        "work": {"samples": 60_000}, "batch": {"min": 32, "max": 32}, "slots": {"min": 1, "max": 3},
         "segment": {"seconds": 3600}, "checkpoints": {"interval_seconds": None, "interval_steps": 5},
     }  # fmt: skip
     start(on_ray, spec)
@@ -79,7 +79,7 @@ def test_a_job_trains_on_ray_is_resized_in_its_processes_and_finishes(on_ray: Pl
     assert after.items() <= workers(on_ray, whole.epoch).items()
 
     job = finished(on_ray, "on-ray", 600)
-    assert job.samples_read == 30_000
+    assert job.samples_read == 60_000
     eventually(lambda: on_ray.run_state("elastic_job", "on-ray") == "success", 120, "the job's run succeeds")
     assert set(states_of(on_ray, "elastic_segment", whole.segment_id).values()) == {"success"}
     log = on_ray.elastic("jobs", "logs", "on-ray", "--tail", "5")
