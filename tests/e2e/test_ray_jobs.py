@@ -16,7 +16,7 @@ from elastic_core.host.rundir import RunDir
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import cache_servers
 from tests.e2e.platform import Platform, eventually
-from tests.e2e.test_main_line import LINE, finished, start, states_of
+from tests.e2e.test_main_line import LINE, finished, start, states_of, trains
 from tests.e2e.test_resizes import hold, resized
 from tests.launch.ray_nodes import RayCluster, skip_without_ray
 
@@ -61,6 +61,7 @@ def test_a_job_trains_on_ray_is_resized_in_its_processes_and_finishes(on_ray: Pl
         "segment": {"seconds": 3600}, "checkpoints": {"interval_seconds": None, "interval_steps": 5},
     }  # fmt: skip
     start(on_ray, spec)
+    eventually(lambda: trains(on_ray, "on-ray"), 180, "it trains")
     whole, _ = resized(on_ray, "on-ray", 3)
     assert whole.epoch is not None
     before = workers(on_ray, whole.epoch)
