@@ -3,7 +3,7 @@
 Decisions ask about every active job without a measurement, whether its work is declared or not, once: what was known at
 its submission does not change. They ask again when the models are fitted anew or the pool has other types. Of jobs
 that are not submitted the outlook asks. Models that are cut have no forecast, nor has an inexact exchange on several
-slots: what is learnt from has neither.
+slots: what is learnt from has neither. Of placed jobs the planner says what a step takes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StepForecasts:
         """By job. Where it fails the reason is logged, and they have none."""
         model, present = self._model(), tuple(snapshot.capacity())
         known = self._said if model is self._asked and present == self._present else {}
-        unmeasured = [job for job in snapshot.jobs if not job.profile and not job.limits.cuts]
+        unmeasured = [job for job in snapshot.jobs if not job.profile and _is_whole(job.limits)]
         said = {job.job_id: known[job.job_id] for job in unmeasured if job.job_id in known}
         new = [job for job in unmeasured if job.job_id not in said]
         try:
@@ -98,6 +98,10 @@ class StepForecasts:
             job_id: forecast if forecast.seconds else None
             for job_id, forecast in zip(descriptions, said, strict=True)
         }  # fmt: skip
+
+
+def _is_whole(limits: Limits) -> bool:
+    return not limits.cuts and limits.placed is None
 
 
 def _descriptions(tx: Tx, job_ids: Sequence[str]) -> dict[str, JobDescription]:

@@ -16,6 +16,8 @@ from elastic_core.predict.forecasts.step_seconds import StepModel
 from elastic_core.spec import ClusterSpec
 from elastic_core.spec.admitted_layouts import Admitted
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_control, a_spec, an_observation
+from tests.control.test_placed_jobs import FACTS as PLACED_FACTS
+from tests.control.test_placed_jobs import a_pool, placed
 from tests.predict.forecasts.builders import a_run
 
 
@@ -82,6 +84,13 @@ def test_none_is_made_of_slots_that_nothing_was_learnt_of_nor_of_models_that_are
     assert {name: None if forecast is None else list(forecast.seconds) for name, forecast in of.items()} == {
         "plain": ["cpu"], "cut": None, "elsewhere": None,
     }  # fmt: skip
+
+
+def test_of_a_placed_job_the_planner_says_what_a_step_takes(taught: LedgerControl) -> None:
+    taught.set_cluster(a_pool())
+    taught.submit("ctr", placed(), PLACED_FACTS)
+    taught.acquire("ctr__seg_0")
+    assert views(taught)["ctr"].step_forecast is None
 
 
 def test_they_are_asked_for_once_and_again_when_the_pool_has_other_types(
