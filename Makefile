@@ -16,9 +16,6 @@ COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-pla
 # Where tests of real services lie; the others need not be read to find them.
 E2E := tests/e2e tests/launch tests/security tests/track
 
-# Whatever a machine sets: tests start hundreds of processes, and none of them is to compile the project anew.
-export PYTHONDONTWRITEBYTECODE :=
-
 .PHONY: setup ray adapters demo up down test e2e check docs docker-test kubernetes-check nightly lock licences sbom audit
 
 setup: $(STAMP)
@@ -51,6 +48,8 @@ up: setup
 down: setup
 	$(BIN)/elastic down
 
+# Whatever a machine sets, compiled modules are kept: three processes read all tests.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup
 	$(BIN)/pytest -m "not e2e and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
 
