@@ -101,7 +101,7 @@ def _own_runs(tx: Tx, rows: Sequence[JobRow]) -> list[FinishedRun]:
         FinishedRun(
             job_id=job.id,
             finished_at=job.finished_at if job.finished_at is not None else tx.now,
-            description=describe(spec_of(job), from_json(JobFacts, job.facts), job.total_samples),
+            description=described(job),
             resubmitted=is_resubmitted[job.id],
             losses=run_losses.get(job.id, ()),
             metrics=run_metrics.get(job.id, ()),
@@ -126,6 +126,10 @@ def _was_cut_off(spec: JobSpec, total_samples: int, reached: _Reached, reported:
         return False
     target = spec.work.target_loss
     return target is None or not reported or not reported[-1][1] <= target
+
+
+def described(job: JobRow) -> JobDescription:
+    return describe(spec_of(job), from_json(JobFacts, job.facts), job.total_samples)
 
 
 def describe(spec: JobSpec, facts: JobFacts, most: int) -> JobDescription:

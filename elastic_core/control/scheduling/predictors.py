@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from sqlalchemy import select, text
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.finished import describe, losses, metrics, resubmitted
+from elastic_core.control.ledger.finished import describe, described, losses, metrics, resubmitted
 from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import JobRow
 from elastic_core.control.ledger.views import spec_of
@@ -43,7 +43,6 @@ from elastic_core.domain import (
     StepForecast,
     ThroughputModel,
     WorkForecast,
-    from_json,
 )
 from elastic_core.errors import UserError
 from elastic_core.logs import get_logger
@@ -241,8 +240,8 @@ class Predictors:
             return {}
         submissions = [submission_of(job.description, resubmitted=job.resubmitted) for job in jobs.values()]
         so_far = [progress[job_id] for job_id in jobs]
-        described = classifier.describe([job.description for job in jobs.values()], so_far)
-        said = classifier.probability(submissions, [averaged_losses(run) for run in so_far], described)
+        runs = classifier.describe([job.description for job in jobs.values()], so_far)
+        said = classifier.probability(submissions, [averaged_losses(run) for run in so_far], runs)
         return dict(zip(jobs, map(float, said), strict=True))
 
     def _work(self, jobs: Mapping[str, _Undeclared], progress: Mapping[str, Progress]) -> Mapping[str, WorkForecast]:
@@ -290,7 +289,7 @@ def _read_undeclared(tx: Tx, job_ids: Sequence[str]) -> dict[str, _Undeclared]:
     jobs = {}
     for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(job_ids))):
         jobs[row.id] = _Undeclared(
-            description=describe(spec_of(row), from_json(JobFacts, row.facts), row.total_samples),
+            description=described(row),
             resubmitted=again[row.id],
             losses=seen.get(row.id, ()),
             metrics=evaluated.get(row.id, ()),

@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.finished import describe
+from elastic_core.control.ledger.finished import described
 from elastic_core.control.ledger.tables import JobRow
-from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.scheduling.node_sizes import fewest_nodes, sizes_by_type
-from elastic_core.domain import EXACT, JobView, Limits, Node, Quantiles, Snapshot, StepForecast, from_json
+from elastic_core.domain import EXACT, JobView, Limits, Node, Quantiles, Snapshot, StepForecast
 from elastic_core.logs import get_logger
 from elastic_core.predict.forecasts.work_position import PROBABILITIES
 from elastic_core.protocol.forecasts import StepOutlook
-from elastic_core.protocol.records import JobDescription, JobFacts
+from elastic_core.protocol.records import JobDescription
 
 if TYPE_CHECKING:
     from elastic_core.predict.forecasts.forecast_files import Forecasters
@@ -45,9 +44,11 @@ class StepForecasts:
 
     def of_unmeasured(self, snapshot: Snapshot) -> Mapping[str, StepForecast | None]:
         """By job. Where it fails the reason is logged, and they have none."""
+        unmeasured = [job for job in snapshot.jobs if not job.profile and _is_whole(job.limits)]
+        if not unmeasured:  # then no model is loaded for a decision either
+            return {}
         model, present = self._model(), tuple(snapshot.capacity())
         known = self._said if model is self._asked and present == self._present else {}
-        unmeasured = [job for job in snapshot.jobs if not job.profile and _is_whole(job.limits)]
         said = {job.job_id: known[job.job_id] for job in unmeasured if job.job_id in known}
         new = [job for job in unmeasured if job.job_id not in said]
         try:
@@ -105,8 +106,7 @@ def _is_whole(limits: Limits) -> bool:
 
 
 def _descriptions(tx: Tx, job_ids: Sequence[str]) -> dict[str, JobDescription]:
-    rows = tx.session.scalars(select(JobRow).where(JobRow.id.in_(job_ids)))
-    return {row.id: describe(spec_of(row), from_json(JobFacts, row.facts), row.total_samples) for row in rows}
+    return {row.id: described(row) for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(job_ids)))}
 
 
 def _interval(seconds: NDArray[np.float64]) -> Quantiles:

@@ -20,7 +20,7 @@ from elastic_core.policy.base.queue import usable_types, why_waiting
 from elastic_core.predict.speed.throughput import Floats, Ints
 from elastic_core.text import plural
 
-FORECAST_STEPS = "nobody has measured its task: what its steps take is forecast from jobs of other tasks"
+FORECAST_STEPS = "what its steps take is forecast from jobs of other tasks"
 
 
 def why_this(job: JobView, what: str, batch: int, noise: float | None, num_longer: int) -> str:

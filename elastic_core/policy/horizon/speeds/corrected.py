@@ -126,8 +126,8 @@ def scales_of(jobs: Sequence[JobView], models: Sequence[Corrected], limits: Sequ
 
 
 def is_forecast(job: JobView, model: Corrected) -> bool:
-    """Whether its speed is one that jobs of other tasks say: nobody has measured a step of its task."""
-    return job.step_forecast is not None and not job.profile and not model.kinds
+    """Whether its speed is one that jobs of other tasks say: its task's model is fitted to no measurement."""
+    return job.step_forecast is not None and not job.profile and not model.times.num_points
 
 
 def _forecast(job: JobView, model: Corrected) -> list[ProfilePoint]:

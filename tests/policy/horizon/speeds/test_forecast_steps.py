@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.domain import JobView, Limits, StepForecast
+from elastic_core.domain import JobView, Layout, Limits, StepForecast
 from elastic_core.policy.horizon import wording
 from elastic_core.policy.horizon.horizon import Horizon, problem
 from tests.policy.builders import decide, holding, job, limits, measured, nodes, point, snapshot
@@ -96,6 +96,18 @@ def test_what_another_job_of_its_task_has_measured_ends_it() -> None:
         shared = problem(snapshot(nodes(2), ran, new("b", forecast, task="t")))
         assert shared is not None
         assert shared.remaining_seconds[1] == pytest.approx(shared.remaining_seconds[0])
+
+
+def test_so_does_what_one_has_measured_of_a_model_that_was_cut() -> None:
+    """The task's model is fitted to that, as replicas would have measured it."""
+    wide = replace(ALONE, slot_counts=(1, 2))
+    cut = replace(point(2, 64, 0.2), layout=Layout(tensor=2))
+    ran = measured(new("a", None, wide, task="t"), cut)
+    alike = [
+        decide(Horizon(), snapshot(nodes(4), ran, new("b", forecast, wide, task="t")))
+        for forecast in (None, steps(cpu=50.0))
+    ]
+    assert alike[0] == alike[1]
 
 
 def test_the_reason_says_what_its_speed_rests_on_as_long_as_it_does() -> None:
