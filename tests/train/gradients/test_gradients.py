@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 import weakref
 from pathlib import Path
 
@@ -236,8 +237,17 @@ def of_closed_gradients(name: str, group: Group) -> Exchange | None:
     gradients.close()
     exchange = weakref.ref(gradients.comm)
     del gradients, model, optimizer
-    gc.collect()
+    until_gone(exchange)
     return exchange()
+
+
+def until_gone(exchange: weakref.ref[Exchange], seconds: float = 10.0) -> None:
+    """Or until it is clear that it stays: the backend's thread has told of its last sum before it lets go of it."""
+    deadline = time.monotonic() + seconds
+    gc.collect()
+    while exchange() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        gc.collect()
 
 
 def test_of_closed_gradients_nothing_is_left(tmp_path):
