@@ -1,14 +1,15 @@
 """Policies on the real services: the default one against its rivals, in mean completion time of 24 jobs on 16 slots.
 
     .venv/bin/python -m benchmarks.live --policy horizon --seed 0     # one run of about 12 minutes, kept
-    .venv/bin/python -m benchmarks.live --report                      # of all kept runs of this workload
+    .venv/bin/python -m benchmarks.live --share                       # kept runs into docs/results/live.runs.jsonl
+    .venv/bin/python -m benchmarks.live --report                      # of all runs of this workload, kept or shared
     .venv/bin/python -m benchmarks.live --quick                       # 6 jobs in minutes: completion and correctness
 
 PostgreSQL, Airflow, MLflow and trainer processes are real; jobs are those of `examples.paced`: real processes, gradient
 exchange, checkpoints and resizes on a tiny real model, each step padded to what a profile says that this type of slot
 and this batch take (`elastic_core.sim.workloads.generated_jobs`). The ledger first imports the corpus of short real
-trainings as its history (`elastic history import`). A run is kept under the fingerprint of
-its workload, so that runs may be made one at a time and in any order; `--again` makes a kept one anew.
+trainings as its history (`elastic history import`). A run is kept under the fingerprint of its workload (`run_record`),
+so that runs may be made one at a time and in any order; `--again` makes a kept one anew.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.report import OUT, Report
+from benchmarks.common import checked_out
+from benchmarks.common.report import Report
 from benchmarks.corpus.history import corpus_runs
-from benchmarks.live import live_forecasts, live_report
+from benchmarks.live import live_forecasts, live_report, run_record
 from benchmarks.live.contenders import CONTENDERS, Contender
 from benchmarks.live.live_run import mean_completion, problems, run
 from benchmarks.live.live_workload import LiveWorkload, full, quick
@@ -38,44 +40,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", choices=CONTENDERS, help="run this one now")
     parser.add_argument("--seed", type=int, default=0, help="of the jobs: initial weights and data order")
+    parser.add_argument("--share", action="store_true", help="add the runs made here to docs/results/live.runs.jsonl")
     parser.add_argument("--report", action="store_true", help="judge the runs that are kept")
     parser.add_argument("--quick", action="store_true", help="6 jobs on 8 slots under horizon, and nothing else")
     parser.add_argument("--again", action="store_true", help="run although such a run is kept")
     parser.add_argument("--keep-home", action="store_true", help="leave the services' folder, to look into")
     chosen = parser.parse_args()
-    if not (chosen.policy or chosen.report or chosen.quick):
-        parser.error("say --policy NAME, --report or --quick")
+    if not (chosen.policy or chosen.report or chosen.share or chosen.quick):
+        parser.error("say --policy NAME, --share, --report or --quick")
     if chosen.quick:
         return quick_run(chosen)
     if chosen.policy:
         one_run(full(), chosen.policy, chosen)
-    return live_report.report(full(), kept(full())) if chosen.report else 0
-
-
-def kept_at(loaded: LiveWorkload) -> Path:
-    return OUT / "live" / loaded.fingerprint()
-
-
-def kept(loaded: LiveWorkload) -> dict[tuple[str, int], Any]:
-    """The runs of this workload by (contender, seed), but for those that were kept before pauses were told apart."""
-    runs = [json.loads(path.read_text()) for path in sorted(kept_at(loaded).glob("*.json"))]
-    for one in runs:
-        if "pauses" not in one:
-            print(f"passed over: {one['contender']}, seed {one['seed']} does not say how long starts took; --again")
-    return {(one["contender"], one["seed"]): one for one in runs if "pauses" in one}
+    if chosen.share:
+        run_record.share(full().fingerprint())
+    return live_report.report(full(), run_record.runs(full().fingerprint())) if chosen.report else 0
 
 
 def one_run(loaded: LiveWorkload, label: str, chosen: argparse.Namespace) -> dict[str, Any]:
     """Run, and keep what came of it, unless that was done before."""
-    path = kept_at(loaded) / f"{label}-{chosen.seed}.json"
+    path = run_record.place(label, chosen.seed, loaded.fingerprint())
     if path.exists() and not chosen.again:
         print(f"{path} is kept from before; --again runs it anew")
         before: dict[str, Any] = json.loads(path.read_text())
         return before
+    commit = checked_out.commit()
     outcome = on_own_services(loaded, CONTENDERS[label], chosen.seed, keep_home=chosen.keep_home)
-    outcome |= {"contender": label, "seed": chosen.seed, "fingerprint": loaded.fingerprint()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(outcome, indent=1))
+    run_record.keep(outcome, label, chosen.seed, loaded.fingerprint(), commit)
     print(f"{label}, seed {chosen.seed}: mean completion {mean_completion(outcome):.1f} s, kept as {path}")
     for line in outcome["problems"]:
         print(f"NOT RIGHT: {line}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from scipy.stats import spearmanr
@@ -14,11 +15,11 @@ from benchmarks.live.contenders import CONTENDERS, OTHERS, SEEDS
 from benchmarks.live.live_run import mean_completion
 from benchmarks.live.live_simulated import measured_pauses, simulate_as_run, simulated_by_means, worth_of_all_ends
 from benchmarks.live.live_workload import LiveWorkload
+from benchmarks.live.run_record import Runs
 
 OVER_FIXED, OVER_OTHERS, PREDICTORS_WORTH = 0.6, 0.9, 1.1
 SIMULATED_WITHIN, RANK_CORRELATION = 0.1, 0.9
 OURS, WITHOUT = "horizon", "horizon-without-predictors"
-Runs = Mapping[tuple[str, int], Any]  # by contender and seed
 
 
 def report(loaded: LiveWorkload, runs: Runs) -> int:
@@ -47,12 +48,18 @@ def report(loaded: LiveWorkload, runs: Runs) -> int:
                  [(pauses.start, pauses.each_other, pauses.in_place)])  # fmt: skip
     _judge_simulations(result, runs, simulations, by_means)
     _forecasts(result, [one for (label, _), one in runs.items() if label == OURS])
+    columns = ("", "seed", "began", "commit")
+    result.table("Which code each run is of", columns, [_origin(*key, one) for key, one in sorted(runs.items())])
     wrong = [f"{label} {seed}: {line}" for (label, seed), one in runs.items() for line in one["problems"]]
     got = "; ".join(wrong[:3]) or "nothing wrong"
     result.bar("every job finished, read each sample once, was registered", want="nothing wrong", got=got, ok=not wrong)
     imported = [one["history"] for one in runs.values()]
     result.bar("the ledger had imported the corpus", want="in every run", got=imported[:1], ok=all(imported))
     return result.finish()
+
+
+def _origin(label: str, seed: int, one: Mapping[str, Any]) -> tuple[str, int, str, str]:
+    return label, seed, datetime.fromtimestamp(one["began"], UTC).strftime("%Y-%m-%d %H:%M UTC"), one["commit"]
 
 
 def _of(runs: Runs, label: str, figure: Any) -> list[float]:

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.common import checked_out
 from benchmarks.common.report import OUT, Report
 from benchmarks.simulated_faults import seed_record
 from benchmarks.simulated_faults.seeds import be_silent, outcomes
@@ -135,7 +136,7 @@ def _keep() -> int:
     kept = {seed for run in seed_record.runs() if run.tree == code for seed in run.numbers()}
     ran = [outcome for seed, outcome in _known(code, passed=False).items() if seed not in kept]
     if ran:
-        seed_record.add(seed_record.of_outcomes(ran, code, seed_record.commit()))
+        seed_record.add(seed_record.of_outcomes(ran, code, checked_out.commit()))
     seeds, trees, broken = seed_record.total(seed_record.runs())
     print(f"{len(ran)} seeds of this tree were added; in all {seeds} seeds on {trees} trees, {broken} broken")
     return 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -58,12 +57,6 @@ def of_outcomes(outcomes: Sequence[Outcome], tree: str, commit: str) -> SeedRun:
     )  # fmt: skip
 
 
-def commit() -> str:
-    """The commit that is checked out, with a + where the code is not that commit's."""
-    head = _git("rev-parse", "--short=12", "HEAD")
-    return f"{head}+" if _git("status", "--porcelain", "--", "elastic_core", "benchmarks") else head
-
-
 def add(run: SeedRun, record: Path = RECORD) -> None:
     with record.open("a") as file:
         file.write(json.dumps(asdict(run)) + "\n")
@@ -85,8 +78,3 @@ def total(known: Sequence[SeedRun]) -> tuple[int, int, int]:
     """Different seeds of all runs, the trees they ran on, and how many broke something where they ran."""
     seeds = set().union(*(run.numbers() for run in known))
     return len(seeds), len({run.tree for run in known}), sum(len(run.broken) for run in known)
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()

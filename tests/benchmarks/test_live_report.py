@@ -47,6 +47,7 @@ def a_run(label: str, slower: float = 1.0, **more: Any) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "contender": label, "seed": 0, "began": 0.0, "seconds": 900.0, "cpu_busy": 0.5, "history": "imported",
+        "commit": "0123456789ab",
         "jobs": jobs, "pauses": PAUSES, "forecasts": [], "problems": [], **more,
     }  # fmt: skip
 
