@@ -109,10 +109,10 @@ class Job:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("run/*/logs/*.log")))
 
     def curve(self, rank: int = 0) -> dict[int, str]:
-        """Loss in hexadecimal by step; of a step trained twice, the later."""
+        """Loss in hexadecimal by step; of a step trained twice, the later. A line that is being written is none."""
         path = self.folder / f"losses-rank{rank}"
-        lines = path.read_text().split("\n") if path.exists() else []
-        return {int(step): loss for step, loss in (line.split() for line in lines if line)}
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return {int(step): loss for step, loss in (line.split() for line in lines if line.endswith("\n"))}
 
     def error(self, rank: int = 0) -> dict[str, str]:
         return self.run_dir().read_json(f"error-rank{rank}.json") or {}
