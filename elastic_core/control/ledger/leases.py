@@ -6,7 +6,7 @@ on them are gone, too (`release_left`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Sequence as DatabaseSequence
@@ -32,7 +32,7 @@ FREE = text("""
 DRAINING = text("""
     SELECT h.epoch, s.node, s.index, n.type
     FROM lease_slots h JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node JOIN leases l ON l.epoch = h.epoch
-    WHERE h.released_at IS NULL AND l.released_at IS NULL
+    WHERE h.epoch = ANY(:epochs) AND h.released_at IS NULL AND l.released_at IS NULL
       AND NOT EXISTS (
           SELECT 1 FROM jsonb_array_elements(l.allocation -> 'slots') a
           WHERE a ->> 'node' = s.node AND (a ->> 'index')::int = s.index)
@@ -55,10 +55,10 @@ def free_slots(tx: Tx) -> list[Slot]:
     return [Slot(node, index, kind) for node, index, kind in tx.session.execute(FREE)]
 
 
-def draining(tx: Tx) -> dict[int, tuple[Slot, ...]]:
-    """By epoch: slots that are held beside the allocation, because processes may still be on them."""
+def draining(tx: Tx, epochs: Collection[int]) -> dict[int, tuple[Slot, ...]]:
+    """By epoch, of these: slots that are held beside the allocation, because processes may still be on them."""
     slots_by_epoch: dict[int, list[Slot]] = {}
-    for epoch, node, index, kind in tx.session.execute(DRAINING):
+    for epoch, node, index, kind in tx.session.execute(DRAINING, {"epochs": list(epochs)}):
         slots_by_epoch.setdefault(epoch, []).append(Slot(node, index, kind))
     return {epoch: tuple(slots) for epoch, slots in slots_by_epoch.items()}
 
