@@ -157,9 +157,11 @@ class Platform:
         return agent.pid
 
     def curve(self, job_id: str, rank: int = 0) -> dict[int, str]:
-        """Loss in hex by step; of a step that was taken again, the last time."""
-        lines = (self.home / job_id / f"losses-rank{rank}").read_text().splitlines()
-        return {int(step): loss for step, loss in (line.split() for line in lines if " " in line)}
+        """Loss in hex by step; of a step that was taken again, the last time. A line that is being written is none."""
+        lines = (self.home / job_id / f"losses-rank{rank}").read_text().splitlines(keepends=True)
+        return {
+            int(step): loss for step, loss in (line.split() for line in lines if " " in line and line.endswith("\n"))
+        }
 
     def observed(self, job_id: str) -> dict[int, float]:
         """Losses as reported, by step."""
