@@ -17,16 +17,17 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import HeartbeatRow, JobRow, LeaseRow, LeaseSlotRow, SegmentRow, TargetRow
 from elastic_core.domain import EXACT, Allocation, SegmentState, Slot, from_json, to_json
+from elastic_core.policy.plans.free_slots import FreeSlots
 from elastic_core.protocol.events import EventKind
 
 AHEAD_SECONDS = 10.0  # that clocks of several hosts may differ by
 EPOCHS = DatabaseSequence("lease_epoch")
 
 FREE = text("""
-    SELECT s.node, s.index, n.type FROM slots s JOIN nodes n ON n.name = s.node
+    SELECT s.node, n.type, array_agg(s.index ORDER BY s.index) FROM slots s JOIN nodes n ON n.name = s.node
     WHERE n.present AND n.set_aside_at IS NULL AND s.index < n.num_slots
       AND NOT EXISTS (SELECT 1 FROM lease_slots l WHERE l.slot = s.id AND l.released_at IS NULL)
-    ORDER BY s.node, s.index
+    GROUP BY s.node, n.type ORDER BY s.node
 """)
 
 DRAINING = text("""
@@ -51,8 +52,8 @@ def allocation(lease: LeaseRow) -> Allocation:
     return from_json(Allocation, lease.allocation)
 
 
-def free_slots(tx: Tx) -> list[Slot]:
-    return [Slot(node, index, kind) for node, index, kind in tx.session.execute(FREE)]
+def free_slots(tx: Tx) -> FreeSlots:
+    return FreeSlots({node: (kind, indices) for node, kind, indices in tx.session.execute(FREE)})
 
 
 def draining(tx: Tx, epochs: Collection[int]) -> dict[int, tuple[Slot, ...]]:
