@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Double, and_, bindparam, case, cast, delete, select, update
@@ -74,10 +74,11 @@ def enforce(
 ) -> tuple[list[str], float | None]:
     """What was done, in words, and when to look again should nothing happen before."""
     holders = _holders(tx, tx.session.scalars(_LIVE).all())
+    at_rest = _settled_among(holders, plan.targets)
     askers = _askers(tx, snapshot.jobs, _waiting(tx, plan.targets))
-    moves = _moves(tx, holders.values(), askers, plan.targets)
+    moves = _moves(tx, _without(holders, at_rest), askers, plan.targets)
     _write_targets(tx, plan, moves, decision_id)
-    settled.learn(_settled_among(holders, plan.targets), decision_id)
+    settled.learn(at_rest, decision_id)
     return _apply(tx, moves), _check_at(tx, moves)
 
 
@@ -104,10 +105,11 @@ def carry_on(tx: Tx, settled: Settled) -> None:
     rows = tx.among(TargetRow.job_id, {*waiting, *(holder.job_id for holder in holders.values())})
     targets = {row.job_id: from_json(Target, row.target) for row in rows}
     askers = _waiting_askers(tx, {job_id: waiting[job_id] for job_id in targets if job_id in waiting})
-    moves = _moves(tx, holders.values(), askers, targets)
+    at_rest = _settled_among(holders, targets)
+    moves = _moves(tx, _without(holders, at_rest), askers, targets)
     for row in tx.session.scalars(select(TargetRow).where(_waits_or_is_to(moves))):
         row.waits = moves.waits.get(row.job_id)
-    settled.learn(_settled_among(holders, targets), decision.id)
+    settled.learn(at_rest, decision.id)
     _add_actions(tx, _apply(tx, moves))
     times = (decision.wake_at, _check_at(tx, moves))
     scheduling.wake_at = min((at for at in times if at is not None), default=None)
@@ -125,8 +127,12 @@ def _waits_or_is_to(moves: Moves) -> ColumnElement[bool]:
     return TargetRow.waits.is_not(None) | TargetRow.job_id.in_(moves.waits)
 
 
-def _settled_among(holders: Mapping[int, Holder], targets: Mapping[str, Target]) -> list[int]:
-    return [epoch for epoch, holder in holders.items() if is_settled(holder, targets.get(holder.job_id))]
+def _settled_among(holders: Mapping[int, Holder], targets: Mapping[str, Target]) -> set[int]:
+    return {epoch for epoch, holder in holders.items() if is_settled(holder, targets.get(holder.job_id))}
+
+
+def _without(holders: Mapping[int, Holder], epochs: Container[int]) -> list[Holder]:
+    return [holder for epoch, holder in holders.items() if epoch not in epochs]
 
 
 def _add_actions(tx: Tx, actions: list[str]) -> None:
@@ -148,9 +154,9 @@ def _holders(tx: Tx, leased: Sequence[LeaseRow]) -> dict[int, Holder]:
     }
 
 
-def _moves(tx: Tx, holders: Collection[Holder], askers: Sequence[Asker], targets: Mapping[str, Target]) -> Moves:
+def _moves(tx: Tx, holders: Sequence[Holder], askers: Sequence[Asker], targets: Mapping[str, Target]) -> Moves:
     free = leases.free_slots(tx).all() if holders or askers else ()
-    return plan_moves(tx.now, tx.settings.grace_seconds, free, list(holders), askers, targets)
+    return plan_moves(tx.now, tx.settings.grace_seconds, free, holders, askers, targets)
 
 
 def _waiting(tx: Tx, job_ids: Container[str] | None = None) -> dict[str, str]:
