@@ -15,6 +15,7 @@ SQL = "elastic_core/control/ledger/migrations/versions/0001_ledger.sql"
 LEASES = "elastic_core/control/ledger/leases.py"
 LINEAGE = "elastic_core/control/ledger/lineage.py"
 ALLOCATOR = "elastic_core/control/scheduling/allocator.py"
+ENFORCE = "elastic_core/control/scheduling/enforce.py"
 COMMITS = "elastic_core/control/transitions/commits.py"
 ENDINGS = "elastic_core/control/transitions/endings.py"
 LIFECYCLE = "elastic_core/control/transitions/lifecycle.py"
@@ -28,6 +29,7 @@ RAW_SQL = "tests/control/test_invariants.py"
 BOUNDARIES = "tests/control/test_boundaries.py"
 OF_RECONCILE = "tests/control/transitions/test_ledger_reconcile.py"
 OF_ALLOCATOR = "tests/control/scheduling/test_allocator.py"
+OF_ENFORCE = "tests/control/scheduling/test_enforce.py"
 OF_TOKENS = "tests/protocol/test_tokens.py"
 
 
@@ -172,6 +174,16 @@ _OF_INVARIANTS = (
         f"{OF_ALLOCATOR}::test_what_another_process_has_decided_meanwhile_is_not_decided_again",
     ),
     # 7. liveness
+    _one(
+        "who has yet to grow is taken to have what it shall", 7, ENFORCE,
+        "for epoch, holder in holders.items() if is_settled(holder, targets.get(holder.job_id))}", "for epoch in holders}",
+        f"{OF_ENFORCE}::test_who_waits_to_grow_is_looked_at_at_each_step_and_asked_once_there_is_room",
+    ),
+    _one(
+        "a lease that was fenced is taken to have what it shall", 7, ENFORCE,
+        "    LeaseRow.fenced_at.is_(None),\n", "",
+        f"{OF_ENFORCE}::test_whatever_ends_it_or_changes_its_target_it_is_looked_at_again", simulated=False,
+    ),
     _one(
         "an event that a crash left undecided stays so", 7, ALLOCATOR,
         "    return row.version != row.decided_version or (row.wake_at is not None and row.wake_at <= tx.now)\n",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from elastic_core.control.ledger.database import Ledger, Tx
@@ -31,11 +31,11 @@ class LedgerTrainer:
     """
 
     def __init__(
-        self, ledger: Ledger, allocator: Allocator, decide: Callable[[str], object], aside: Aside,
-        lately: SeenLately, tokens: TrainerTokens, claims: Claims,
+        self, ledger: Ledger, allocator: Allocator, aside: Aside, lately: SeenLately, tokens: TrainerTokens,
+        claims: Claims,
     ) -> None:  # fmt: skip
-        """`decide`: for a reason; `aside`: what nobody waits for."""
-        self._ledger, self._allocator, self._decide, self._aside = ledger, allocator, decide, aside
+        """`aside`: what nobody waits for."""
+        self._ledger, self._allocator, self._aside = ledger, allocator, aside
         self._lately = lately
         self._tokens = tokens
         self._claims = claims
@@ -45,7 +45,7 @@ class LedgerTrainer:
         answer, due = self._ledger.write(
             lambda tx: (progress.heartbeat(tx, self._tokens, self._claims, beat, self._lately), is_due(tx))
         )
-        if due:  # aside: a heartbeat is answered while a policy thinks, or hangs
+        if due and not self._allocator.pauses:  # aside: a heartbeat is answered while a policy thinks, or hangs
             self._aside(lambda: self._try_to_decide(self._allocator.wake))
         return answer
 
@@ -65,7 +65,7 @@ class LedgerTrainer:
             # Decided before, not after: what the job gets next is then known when the lease could be handed over. A
             # boundary that the plan asked for, or waited for, carries it out; else the plan would be made again at
             # every one of its own steps, from a picture in which it is half carried out.
-            self._try_to_decide(lambda: self._decide(f"boundary of {self._claims.segment_id}"))
+            self._try_to_decide(lambda: self._allocator.tell(f"boundary of {self._claims.segment_id}"))
             crash_here("boundary.decided")
         answer = self._ledger.change(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
         self._try_to_decide(self._allocator.decide_pending)

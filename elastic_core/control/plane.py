@@ -123,7 +123,7 @@ class LedgerControl(JobActions, JobAnswers):
     def trainer(self, token: str) -> LedgerTrainer:
         """Raises `Unauthorized` for a token that is not ours."""
         claims = self._tokens.read(token)
-        return LedgerTrainer(self._ledger, self.allocator, self.decide, self.aside, self._lately, self._tokens, claims)
+        return LedgerTrainer(self._ledger, self.allocator, self.aside, self._lately, self._tokens, claims)
 
     # jobs
 
@@ -294,11 +294,7 @@ class LedgerControl(JobActions, JobAnswers):
     # decisions
 
     def decide(self, trigger: str) -> int:
-        def event(tx: Tx) -> None:
-            tx.trigger = trigger
-
-        self._ledger.change(event)
-        self.allocator.decide_pending()
+        self.allocator.decide(trigger)
         return self._ledger.read(lambda tx: tx.scheduling().version)
 
     def snapshot(self) -> Snapshot:

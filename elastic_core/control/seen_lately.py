@@ -11,14 +11,12 @@ guess, which the commit makes good.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sqlalchemy import func, select
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import LeaseRow
-from elastic_core.domain import Slot
+from elastic_core.policy.plans.free_slots import FreeSlots
 from elastic_core.settings import Settings
 
 LOOK_EVERY_SECONDS = 1.0
@@ -33,13 +31,13 @@ class SeenLately:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._counted: tuple[float, int] | None = None  # when, and how many leases are held
-        self._free: tuple[float, Sequence[Slot]] | None = None
+        self._free: tuple[float, FreeSlots] | None = None
 
     def seconds(self, tx: Tx) -> float:
         """Until a job's next heartbeat."""
         return seconds_between(self._live(tx), self._settings)
 
-    def free_slots(self, tx: Tx) -> Sequence[Slot]:
+    def free_slots(self, tx: Tx) -> FreeSlots:
         if self._live(tx) < MANY:
             return leases.free_slots(tx)
         free = self._free

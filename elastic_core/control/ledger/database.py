@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
+from pydantic_core import from_json
 from sqlalchemy import Select, bindparam, create_engine, inspect, select, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
@@ -93,7 +94,8 @@ class Tx:
 def open_engine(url: str, connect: Callable[[], Any] | None = None) -> Engine:
     """`connect`: makes connections in the place of the driver."""
     return create_engine(
-        url, pool_size=5, max_overflow=20, json_serializer=dumps, isolation_level="READ COMMITTED",
+        url, pool_size=5, max_overflow=20, isolation_level="READ COMMITTED", json_serializer=dumps,
+        json_deserializer=from_json,  # of an allocation in half the time of the standard library
         **({} if connect is None else {"creator": connect}),
     )  # fmt: skip
 

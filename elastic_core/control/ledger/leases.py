@@ -6,7 +6,7 @@ on them are gone, too (`release_left`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Sequence as DatabaseSequence
@@ -17,22 +17,23 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import HeartbeatRow, JobRow, LeaseRow, LeaseSlotRow, SegmentRow, TargetRow
 from elastic_core.domain import EXACT, Allocation, SegmentState, Slot, from_json, to_json
+from elastic_core.policy.plans.free_slots import FreeSlots
 from elastic_core.protocol.events import EventKind
 
 AHEAD_SECONDS = 10.0  # that clocks of several hosts may differ by
 EPOCHS = DatabaseSequence("lease_epoch")
 
 FREE = text("""
-    SELECT s.node, s.index, n.type FROM slots s JOIN nodes n ON n.name = s.node
+    SELECT s.node, n.type, array_agg(s.index ORDER BY s.index) FROM slots s JOIN nodes n ON n.name = s.node
     WHERE n.present AND n.set_aside_at IS NULL AND s.index < n.num_slots
       AND NOT EXISTS (SELECT 1 FROM lease_slots l WHERE l.slot = s.id AND l.released_at IS NULL)
-    ORDER BY s.node, s.index
+    GROUP BY s.node, n.type ORDER BY s.node
 """)
 
 DRAINING = text("""
     SELECT h.epoch, s.node, s.index, n.type
     FROM lease_slots h JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node JOIN leases l ON l.epoch = h.epoch
-    WHERE h.released_at IS NULL AND l.released_at IS NULL
+    WHERE h.epoch = ANY(:epochs) AND h.released_at IS NULL AND l.released_at IS NULL
       AND NOT EXISTS (
           SELECT 1 FROM jsonb_array_elements(l.allocation -> 'slots') a
           WHERE a ->> 'node' = s.node AND (a ->> 'index')::int = s.index)
@@ -51,14 +52,14 @@ def allocation(lease: LeaseRow) -> Allocation:
     return from_json(Allocation, lease.allocation)
 
 
-def free_slots(tx: Tx) -> list[Slot]:
-    return [Slot(node, index, kind) for node, index, kind in tx.session.execute(FREE)]
+def free_slots(tx: Tx) -> FreeSlots:
+    return FreeSlots({node: (kind, indices) for node, kind, indices in tx.session.execute(FREE)})
 
 
-def draining(tx: Tx) -> dict[int, tuple[Slot, ...]]:
-    """By epoch: slots that are held beside the allocation, because processes may still be on them."""
+def draining(tx: Tx, epochs: Collection[int]) -> dict[int, tuple[Slot, ...]]:
+    """By epoch, of these: slots that are held beside the allocation, because processes may still be on them."""
     slots_by_epoch: dict[int, list[Slot]] = {}
-    for epoch, node, index, kind in tx.session.execute(DRAINING):
+    for epoch, node, index, kind in tx.session.execute(DRAINING, {"epochs": list(epochs)}):
         slots_by_epoch.setdefault(epoch, []).append(Slot(node, index, kind))
     return {epoch: tuple(slots) for epoch, slots in slots_by_epoch.items()}
 

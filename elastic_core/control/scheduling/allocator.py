@@ -7,7 +7,11 @@ processes; events that come meanwhile raise the version, and whoever decides goe
 Where events come faster than plans are made, no plan would ever be of the moment. So after two that were dropped the
 next comes into force late: what it grants and revokes goes by the slots and leases of now, and what it has not seen is
 decided right after it. Whoever asked has a plan then, and does not wait for those that follow: they are made aside,
-with pauses as long as they take themselves, or with the next heartbeat, where something else is being done aside.
+with pauses as long as they take themselves, or with a later heartbeat, where something else is being done aside. Nor is
+the next plan dropped first, until one was of its moment again.
+
+Decisions that take long, as with a thousand jobs, keep a distance (`deciders.Pace`): what comes in it is decided aside,
+after it. Only who asks for a decision (`decide`) gets it at once.
 
 What only carries a plan out is no such event: a segment that the plan ended is committed, its processes are gone, its
 successor asks. The plan goes on then (`enforce.carry_on`), so that it is made once, not anew at each of its own steps.
@@ -23,6 +27,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -31,7 +36,7 @@ from sqlalchemy import select
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import KEPT, DecisionRow, SchedulingRow
 from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
-from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, at_once
+from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, Pace, at_once
 from elastic_core.control.scheduling.policy_process import NoAnswer
 from elastic_core.control.scheduling.predictors import STALE_SECONDS, Predictors
 from elastic_core.crashing import crash_here
@@ -54,7 +59,6 @@ FALL_BACK = "fair_share"
 AGAIN_SECONDS = 60.0
 MAX_ROUNDS = 50  # decisions in one go; what is left then, the next event or reconcile takes up
 DROPPED_BEFORE_LATE = 2
-MOST_PAUSE = 5.0  # seconds between decisions that follow each other
 log = get_logger(__name__)
 
 
@@ -104,6 +108,9 @@ class Allocator:
         self._decider = decider or DecidesHere()
         self.predictors = Predictors(ledger, settings)
         self._fit = fit or self.predictors.model
+        self._settled = enforce.Settled()
+        self._outrun = False  # the last plan was of a moment before its own
+        self._pace = Pace()
 
     def snapshot(self) -> Snapshot:
         return self._policy_and_snapshot()[1]
@@ -125,14 +132,35 @@ class Allocator:
             if tx.returning:
                 enforce.give_back(tx)
             if tx.carries_out and tx.trigger is None:
-                enforce.carry_on(tx)
+                enforce.carry_on(tx, self._settled)
             return result
 
         return self._ledger.change(change_and_go_on)
 
+    def decide(self, trigger: str) -> None:
+        """Now, for this reason."""
+        self._ledger.change(partial(_set_trigger, trigger=trigger))
+        self._decide_what_is_left()
+
+    def tell(self, trigger: str) -> None:
+        """Of an event, on which to decide as on any other."""
+        self._ledger.change(partial(_set_trigger, trigger=trigger))
+        self.decide_pending()
+
     def decide_pending(self) -> None:
         """Decide until no scheduling event is left undecided, or a late plan is in force, or leave it to the process
-        that is at it."""
+        that is at it, or to a decision aside, after a pause."""
+        if self.pauses:
+            self._aside(self._catch_up)
+        else:
+            self._decide_what_is_left()
+
+    @property
+    def pauses(self) -> bool:
+        """Decisions keep a distance now, where there is an aside to make them later."""
+        return self._aside is not at_once and self._pace.holds
+
+    def _decide_what_is_left(self) -> None:
         crash_here("change.undecided")
         rounds = 0
         while rounds < MAX_ROUNDS and self._ledger.read(_is_undecided):
@@ -147,10 +175,9 @@ class Allocator:
     def _catch_up(self) -> None:
         """Aside, until no event is left undecided."""
         for _ in range(MAX_ROUNDS):
-            started = time.monotonic()
+            time.sleep(self._pace.left)
             if not self._ledger.read(_is_undecided) or self._decide_in_turn(MAX_ROUNDS)[0] is None:
                 return
-            time.sleep(min(time.monotonic() - started, MOST_PAUSE))
 
     def _decide_in_turn(self, most: int) -> tuple[Written | None, int]:
         """Until a plan is in force, which is late after some that were dropped. What became of the last, None where
@@ -160,14 +187,17 @@ class Allocator:
                 return None, 0
             crash_here("decision.claimed")
             for made in range(1, most + 1):
-                written = self._decide_once(late=made > DROPPED_BEFORE_LATE)
+                began = time.monotonic()
+                written = self._decide_once(late=self._outrun or made > DROPPED_BEFORE_LATE)
+                self._pace.note(began)
                 if written is not Written.DROPPED:
                     break
+            self._outrun = written is Written.LATE
             return written, made
 
     def wake(self) -> None:
-        """Decide if the plan's own next time has come, or if a crash left an event undecided."""
-        if self._ledger.read(is_due):
+        """Decide if the plan's own next time has come, or if a crash left an event undecided. Not in a pause."""
+        if not self.pauses and self._ledger.read(is_due):
             self._ledger.change(_take_wake_up)
             self.decide_pending()
 
@@ -178,7 +208,7 @@ class Allocator:
         plan, failure = self._plan(policy, snapshot)
         decided = Decision(plan, policy, failure, time.perf_counter() - started)
         crash_here("decision.unwritten")
-        written = self._ledger.change(lambda tx: _write(tx, snapshot, decided, late))
+        written = self._ledger.change(lambda tx: _write(tx, snapshot, decided, late, self._settled))
         crash_here("decision.written")
         return written
 
@@ -248,6 +278,10 @@ def _read_snapshot(tx: Tx) -> tuple[str, Snapshot]:
     return policy, snapshots.build(tx, policy)
 
 
+def _set_trigger(tx: Tx, trigger: str) -> None:
+    tx.trigger = trigger
+
+
 _STANDING = select(SchedulingRow.version, SchedulingRow.decided_version, SchedulingRow.wake_at)
 
 
@@ -270,7 +304,7 @@ def _take_wake_up(tx: Tx) -> None:
         tx.trigger = "the plan's own wake-up"
 
 
-def _write(tx: Tx, snapshot: Snapshot, decided: Decision, late: bool) -> Written:
+def _write(tx: Tx, snapshot: Snapshot, decided: Decision, late: bool, settled: enforce.Settled) -> Written:
     """Under the scheduling lock: the plan comes into force, or is dropped because the ledger has moved on."""
     row = tx.scheduling()
     written = Written.OF_NOW if row.version == snapshot.version else Written.LATE if late else Written.DROPPED
@@ -293,7 +327,7 @@ def _write(tx: Tx, snapshot: Snapshot, decided: Decision, late: bool) -> Written
     )
     tx.session.add(decision)
     tx.session.flush()
-    decision.actions, check_at = enforce.enforce(tx, snapshot, plan, decision.id)
+    decision.actions, check_at = enforce.enforce(tx, snapshot, plan, decision.id, settled)
     expectations.record(tx, snapshot, plan, decision.id)
     if decided.failure is None:  # else the wanted policy finds its own state again next time
         row.policy, row.policy_state = decided.wanted, dict(plan.state)

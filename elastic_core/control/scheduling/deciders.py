@@ -1,9 +1,12 @@
 """Who asks a policy for its plan, and where: in a process of its own under a deadline (`policy_process`), as every
-policy is asked in production, or in this very process, for simulations and for tests of all that is around it."""
+policy is asked in production, or in this very process, for simulations and for tests of all that is around it. And how
+soon after a decision another one is made."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from math import inf
 from random import Random
 from threading import Lock, Thread
 from typing import Protocol
@@ -52,3 +55,32 @@ class InAThread:
             work()
         finally:
             self._busy.release()
+
+
+class Pace:
+    """A pause follows each decision that nobody asked for: as long as it took, up to `MOST_PAUSE`.
+
+    Else, where decisions take long and one event follows another, decisions would be all that a control plane does.
+    Those of less than `LONG_SECONDS` may follow each other at once, on the way of whoever caused them.
+    """
+
+    LONG_SECONDS = 1.0
+    MOST_PAUSE = 5.0  # seconds
+
+    def __init__(self) -> None:
+        self._ended, self._took = -inf, 0.0
+
+    def note(self, began: float) -> None:
+        """A decision that began then, by `time.monotonic`, is over."""
+        self._ended = time.monotonic()
+        self._took = self._ended - began
+
+    @property
+    def left(self) -> float:
+        """Seconds of the pause after the last decision."""
+        return max(0.0, self._ended + min(self._took, self.MOST_PAUSE) - time.monotonic())
+
+    @property
+    def holds(self) -> bool:
+        """The last decision took long, and its pause is not over."""
+        return self._took >= self.LONG_SECONDS and self.left > 0.0

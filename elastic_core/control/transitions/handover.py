@@ -5,6 +5,7 @@ A final commit does it; a heartbeat's answer foretells it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,8 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.nodes import set_aside_nodes
 from elastic_core.control.ledger.tables import LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import Allocation, Slot, Target, from_json
-from elastic_core.policy.plans.grants import as_held, covers, in_place, usable
+from elastic_core.policy.plans.free_slots import FreeSlots
+from elastic_core.policy.plans.grants import as_held, in_place, usable
 from elastic_core.state.reshard.rank_places import rank_places
 
 
@@ -34,7 +36,7 @@ class Handover:
 
 def plan_handover(
     tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None,
-    free_slots: Callable[[Tx], Sequence[Slot]] = leases.free_slots,
+    free_slots: Callable[[Tx], FreeSlots] = leases.free_slots,
 ) -> Handover | None:  # fmt: skip
     """None when the processes have to stop. `ready`: not held, and a worker waits for each; None: never resize.
 
@@ -57,7 +59,7 @@ def plan_handover(
     missing = {kind: count - held.counts().get(kind, 0) for kind, count in wanted.items()}
     if held.counts().keys() - wanted.keys() or min(missing.values()) < 0 or not any(missing.values()):
         return None  # it gives slots up, or gets another layout
-    if not covers(free, missing):
+    if not Counter(missing) <= free.counts():
         why, short = "the others are not free", False
     elif slots is not None:
         why, short = "workers for the others are not ready", True
@@ -69,13 +71,14 @@ def plan_handover(
 
 
 def places_in_place(
-    target: Target, held: Allocation, free: Collection[Slot], leaves: Collection[str] = ()
+    target: Target, held: Allocation, free: FreeSlots, leaves: Collection[str] = ()
 ) -> tuple[Slot, ...] | None:
     """The slots by rank on which the processes on the held ones can go on with the target; None where they cannot.
 
     `leaves`: nodes that are set aside, on which none of them goes on.
     """
-    chosen = in_place(target, usable(held, leaves), free)
+    stays = usable(held, leaves)
+    chosen = in_place(target, stays, free.near(target, stays))
     return None if chosen is None else rank_places(held.layout, held.slots, target.layout, chosen)
 
 
@@ -88,7 +91,7 @@ def is_planned(tx: Tx, segment: SegmentRow) -> bool:
     return segment.revoked_by == "plan" or (as_held(target, held) and target.global_batch != held.global_batch)
 
 
-def stays_as_it_is(tx: Tx, segment: SegmentRow, lease: LeaseRow, free_slots: Callable[[Tx], Sequence[Slot]]) -> bool:
+def stays_as_it_is(tx: Tx, segment: SegmentRow, lease: LeaseRow, free_slots: Callable[[Tx], FreeSlots]) -> bool:
     """As targets are now, and as long as no further workers are ready, the next segment gets what this one has.
 
     No more than a guess: only the final commit decides.

@@ -129,6 +129,12 @@ def plan_moves(
     return moves
 
 
+def is_settled(holder: Holder, target: Target | None) -> bool:
+    """It has what it shall have, and goes on: `plan_moves` answers the same without it, whoever else holds or asks."""
+    unmoved = holder.open and holder.ending_since is None and not holder.draining and not holder.leaves
+    return unmoved and target is not None and as_held(target, holder.allocation)
+
+
 def grants_to_returning(free: Collection[Slot], askers: Sequence[Asker], targets: Mapping[str, Target]) -> Moves:
     """Of jobs that lost an attempt: each gets its whole target, else the largest allowed count of what is free.
 

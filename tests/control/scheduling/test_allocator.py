@@ -16,6 +16,7 @@ from sqlalchemy import create_engine, text
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling.allocator import Allocator
+from elastic_core.control.scheduling.deciders import Pace
 from elastic_core.domain import Layout, Limits, Plan, ProfilePoint, SegmentState, Snapshot, Target, ThroughputModel
 from elastic_core.errors import NotFound
 from elastic_core.policy import registry
@@ -189,6 +190,68 @@ def test_where_events_come_faster_than_plans_the_third_is_in_force_late_and_the_
     assert len(scripted.asked[-1].jobs) == 6
     plane.allocator.decide_pending()
     assert len(scripted.asked) == asked, "nothing is left undecided"
+
+
+def test_while_events_come_faster_than_plans_no_plan_is_dropped_any_more(
+    plane: LedgerControl, scripted: Scripted, ledger_url: str
+) -> None:
+    late: list[Callable[[], None]] = []
+    plane.allocator._aside = late.append
+
+    def meanwhile(snapshot: Snapshot, rng: Random) -> Plan:
+        if len(scripted.asked) not in (6, 7):
+            plane.decide("an event")  # another process, to the ledger: this one is at it
+        return FairShare().decide(snapshot, rng)
+
+    scripted.plan = meanwhile
+    scripted.asked.clear()
+    plane.acquire("job-a__seg_0")
+    late.pop()()
+    versions = [version for (version,) in decisions(ledger_url, "version")]
+    in_force = [number for number, snapshot in enumerate(scripted.asked, start=1) if snapshot.version in versions]
+    assert in_force == [3, 4, 5, 6], "two are dropped before the first that is late"
+    plane.decide("an event that nothing follows")
+    plane.decide("an event that others follow")
+    versions = [version for (version,) in decisions(ledger_url, "version")]
+    in_force = [number for number, snapshot in enumerate(scripted.asked, start=1) if snapshot.version in versions]
+    assert in_force[4:] == [7, 10], "once one was of its moment, as at first"
+
+
+def test_after_a_decision_that_took_long_the_next_is_made_aside_but_for_who_asks_for_one(
+    plane: LedgerControl, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[Callable[[], None]] = []
+    plane.allocator._aside = late.append
+    plane.acquire("job-a__seg_0")
+    plane.submit("job-b", a_spec(slots=(1, 1)), FACTS)
+    monkeypatch.setattr(Pace, "holds", True)
+    asked = len(scripted.asked)
+    plane.acquire("job-b__seg_0")
+    plane.acquire("job-b__seg_0")
+    plane.allocator.wake()
+    assert len(scripted.asked) == asked
+    late[0]()
+    assert len(scripted.asked) == asked + 1
+    assert {job.job_id for job in scripted.asked[-1].jobs} == {"job-a", "job-b"}
+    late[1]()
+    assert len(scripted.asked) == asked + 1, "nothing is left undecided"
+    plane.decide("an operator asks")
+    assert len(scripted.asked) == asked + 2
+
+
+def test_the_pause_is_as_long_as_the_decision_and_short_ones_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    pace = Pace()
+    assert (pace.left, pace.holds) == (0.0, False)
+    pace.note(began=97.0)
+    assert (pace.left, pace.holds) == (3.0, True)
+    now[0] = 103.0
+    assert (pace.left, pace.holds) == (0.0, False)
+    pace.note(began=43.0)
+    assert pace.left == Pace.MOST_PAUSE
+    pace.note(began=102.5)
+    assert (pace.left, pace.holds) == (0.5, False)
 
 
 def test_a_late_plan_gives_nothing_to_who_has_ended_and_nothing_of_a_node_that_has_left(

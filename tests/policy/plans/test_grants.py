@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
 from elastic_core.policy.plans import grants
-from elastic_core.policy.plans.grants import grants_to_returning, in_place, plan_moves
+from elastic_core.policy.plans.grants import grants_to_returning, in_place, is_settled, plan_moves
 from elastic_core.policy.plans.moves import Asker, Holder, Moves
 
 NOW, GRACE = 1000.0, 60.0
@@ -272,6 +272,33 @@ def test_laws_of_moves(pool: tuple[list[Slot], list[Holder], list[Asker], dict[s
     for holder in holders:
         assert not (holder.segment_id in moves.revocations and not holder.open)
     assert moves.check_at is None or moves.check_at > NOW
+
+
+@given(pools(), st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=3))
+def test_without_those_that_are_settled_the_moves_are_the_same(
+    pool: tuple[list[Slot], list[Holder], list[Asker], dict[str, Target]], others: list[tuple[int, bool]]
+) -> None:
+    """Which is why a step of a plan looks at the others only."""
+    free, holders, askers, targets = pool
+    for number, (count, migrates) in enumerate(others):
+        slots = tuple(Slot(f"s{number}", index, "cpu") for index in range(count))
+        holders.insert(number, a_holder(f"settled{number}", slots))
+        targets[f"settled{number}"] = replace(a_target(count), nodes={f"s{number}": count}, migrate=migrates)
+    left = [holder for holder in holders if not is_settled(holder, targets.get(holder.job_id))]
+    assert len(holders) - len(left) >= len(others)
+    still = {one.job_id: targets[one.job_id] for one in (*left, *askers) if one.job_id in targets}
+    assert moves_of(tuple(free), left, askers, still) == moves_of(tuple(free), holders, askers, targets)
+
+
+def test_who_is_asked_to_stop_leaves_slots_or_leaves_a_node_is_not_settled() -> None:
+    stays, target = a_holder("y", POOL[:2]), a_target(2)
+    assert is_settled(stays, target)
+    assert not is_settled(stays, None)
+    assert not is_settled(stays, a_target(1))
+    assert not is_settled(replace(stays, ending_since=NOW, revoked_by="user"), target)
+    assert not is_settled(replace(stays, open=False), target)
+    assert not is_settled(replace(stays, draining=POOL[2:], draining_since=NOW), target)
+    assert not is_settled(replace(stays, leaves=("a",)), target)
 
 
 @given(pools())
