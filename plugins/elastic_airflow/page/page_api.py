@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -13,6 +11,7 @@ from fastapi.responses import JSONResponse
 
 from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.job_page import JobPageShown, job_page
+from elastic_airflow.page.kept_answers import KeptAnswers
 from elastic_airflow.page.overview import Overview, jobs_to_show, overview
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import answers
@@ -24,8 +23,6 @@ from elastic_core.protocol.records import NodeEvent
 from elastic_core.protocol.rest.answers import JobLog
 from elastic_core.settings import Settings
 
-KEEP_SECONDS = 1.0  # at least, and
-KEEP_TIMES = 4.0  # as long as making it took: pages take no more than a fifth of a core, however many jobs there are
 REPORT_SECONDS, REPORT_JOBS = 30.0, 1000  # how forecasts turned out: read so often, over so many jobs
 EVENTS_SECONDS = 10.0  # what happened to nodes: read so often
 MOST_MINUTES = 24 * 60
@@ -35,38 +32,14 @@ DAGS = (JOB_DAG, SEGMENT_DAG, RECONCILE_DAG)
 
 
 class OverviewReader:
-    """Asks the control plane, and remembers the answer for a moment."""
+    """Asks the control plane."""
 
     def __init__(self, control: LedgerControl, settings: Settings) -> None:
         self._control, self._settings = control, settings
-        self._lock = threading.Lock()
-        self._cached: dict[int, Overview] = {}
-        self._keep_seconds = KEEP_SECONDS
         self._report: tuple[float, ForecastReport] | None = None
         self._events: tuple[float, list[NodeEvent]] | None = None
 
     def read(self, minutes: int) -> Overview:
-        cached = self._cached.get(minutes)
-        if cached is not None and self._is_kept(cached):
-            return cached
-        if not self._lock.acquire(blocking=cached is None):
-            assert cached is not None
-            return cached  # another request is making the next one
-        try:
-            cached = self._cached.get(minutes)
-            if cached is None or not self._is_kept(cached):
-                started = time.monotonic()
-                cached = self._cached[minutes] = self._read(minutes)
-                took = time.monotonic() - started
-                self._keep_seconds = max(KEEP_SECONDS, took * (1 + KEEP_TIMES))  # from its beginning
-            return cached
-        finally:
-            self._lock.release()
-
-    def _is_kept(self, cached: Overview) -> bool:
-        return 0 <= self._control.now() - cached.now <= self._keep_seconds
-
-    def _read(self, minutes: int) -> Overview:
         control, now = self._control, self._control.now()
         since = now - 60.0 * minutes
         jobs = jobs_to_show(control.jobs(), since)
@@ -124,12 +97,12 @@ def log_router(control: LedgerControl, settings: Settings) -> APIRouter:
 
 def ui_router(control: LedgerControl, settings: Settings) -> APIRouter:
     """The page's own routes; whoever includes it puts Airflow's login in front."""
-    router, reader = APIRouter(), OverviewReader(control, settings)
+    router, kept = APIRouter(), KeptAnswers(OverviewReader(control, settings).read)
     router.include_router(log_router(control, settings))
 
     @router.get("/overview")
     def read_overview(minutes: int = Query(default=15, ge=1, le=MOST_MINUTES)) -> Overview:
-        return reader.read(minutes)
+        return kept.read(minutes)
 
     @router.get("/jobs/{job_id}/page")
     def read_job(job_id: str) -> JobPageShown:
