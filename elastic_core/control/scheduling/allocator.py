@@ -7,8 +7,8 @@ processes; events that come meanwhile raise the version, and whoever decides goe
 Where events come faster than plans are made, no plan would ever be of the moment. So after two that were dropped the
 next comes into force late: what it grants and revokes goes by the slots and leases of now, and what it has not seen is
 decided right after it. Whoever asked has a plan then, and does not wait for those that follow: they are made aside,
-with pauses as long as they take themselves, or with a later heartbeat, where something else is being done aside. Nor is
-the next plan dropped first, until one was of its moment again.
+with pauses as long as they take themselves, or with a later heartbeat, where something else is being done aside. Where
+jobs are many, the next plan is not dropped first either, until one was of its moment again.
 
 Decisions that take long, as with a thousand jobs, keep a distance (`deciders.Pace`): what comes in it is decided aside,
 after it. Only who asks for a decision (`decide`) gets it at once.
@@ -187,9 +187,7 @@ class Allocator:
                 return None, 0
             crash_here("decision.claimed")
             for made in range(1, most + 1):
-                began = time.monotonic()
-                written = self._decide_once(late=self._outrun or made > DROPPED_BEFORE_LATE)
-                self._pace.note(began)
+                written = self._decide_once(late=made > DROPPED_BEFORE_LATE or (self._outrun and self._pace.many))
                 if written is not Written.DROPPED:
                     break
             self._outrun = written is Written.LATE
@@ -203,6 +201,7 @@ class Allocator:
 
     def _decide_once(self, late: bool) -> Written:
         """`late`: the plan comes into force although events came meanwhile."""
+        began = time.monotonic()
         policy, snapshot = self._policy_and_snapshot()
         started = time.perf_counter()
         plan, failure = self._plan(policy, snapshot)
@@ -210,6 +209,7 @@ class Allocator:
         crash_here("decision.unwritten")
         written = self._ledger.change(lambda tx: _write(tx, snapshot, decided, late, self._settled))
         crash_here("decision.written")
+        self._pace.note(began, len(snapshot.jobs))
         return written
 
     def close(self) -> None:

@@ -61,18 +61,20 @@ class Pace:
     """A pause follows each decision that nobody asked for: as long as it took, up to `MOST_PAUSE`.
 
     Else, where decisions take long and one event follows another, decisions would be all that a control plane does.
-    Those of less than `LONG_SECONDS` may follow each other at once, on the way of whoever caused them.
+    Those of less than `LONG_SECONDS`, or about few jobs, may follow each other at once, on the way of whoever caused
+    them: few jobs cause few, and are to have slots soon on a machine that is slow, too.
     """
 
     LONG_SECONDS = 1.0
+    MANY_JOBS = 200
     MOST_PAUSE = 5.0  # seconds
 
     def __init__(self) -> None:
-        self._ended, self._took = -inf, 0.0
+        self._ended, self._took, self._jobs = -inf, 0.0, 0
 
-    def note(self, began: float) -> None:
-        """A decision that began then, by `time.monotonic`, is over."""
-        self._ended = time.monotonic()
+    def note(self, began: float, jobs: int) -> None:
+        """A decision about so many jobs that began then, by `time.monotonic`, is over."""
+        self._ended, self._jobs = time.monotonic(), jobs
         self._took = self._ended - began
 
     @property
@@ -81,6 +83,11 @@ class Pace:
         return max(0.0, self._ended + min(self._took, self.MOST_PAUSE) - time.monotonic())
 
     @property
+    def many(self) -> bool:
+        """The last decision was about many jobs."""
+        return self._jobs >= self.MANY_JOBS
+
+    @property
     def holds(self) -> bool:
-        """The last decision took long, and its pause is not over."""
-        return self._took >= self.LONG_SECONDS and self.left > 0.0
+        """The last decision took long, was about many jobs, and its pause is not over."""
+        return self._took >= self.LONG_SECONDS and self.many and self.left > 0.0

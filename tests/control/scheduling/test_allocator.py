@@ -192,9 +192,10 @@ def test_where_events_come_faster_than_plans_the_third_is_in_force_late_and_the_
     assert len(scripted.asked) == asked, "nothing is left undecided"
 
 
-def test_while_events_come_faster_than_plans_no_plan_is_dropped_any_more(
-    plane: LedgerControl, scripted: Scripted, ledger_url: str
+def test_while_events_of_many_jobs_come_faster_than_plans_no_plan_is_dropped_any_more(
+    plane: LedgerControl, scripted: Scripted, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Pace, "MANY_JOBS", 1)
     late: list[Callable[[], None]] = []
     plane.allocator._aside = late.append
 
@@ -239,18 +240,23 @@ def test_after_a_decision_that_took_long_the_next_is_made_aside_but_for_who_asks
     assert len(scripted.asked) == asked + 2
 
 
-def test_the_pause_is_as_long_as_the_decision_and_short_ones_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
+def test_the_pause_is_as_long_as_the_decision_and_short_ones_or_of_few_jobs_have_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, many = [100.0], Pace.MANY_JOBS
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     pace = Pace()
     assert (pace.left, pace.holds) == (0.0, False)
-    pace.note(began=97.0)
+    pace.note(began=97.0, jobs=many)
     assert (pace.left, pace.holds) == (3.0, True)
+    pace.note(began=97.0, jobs=many - 1)
+    assert (pace.left, pace.holds) == (3.0, False)
+    pace.note(began=97.0, jobs=many)
     now[0] = 103.0
     assert (pace.left, pace.holds) == (0.0, False)
-    pace.note(began=43.0)
+    pace.note(began=43.0, jobs=many)
     assert pace.left == Pace.MOST_PAUSE
-    pace.note(began=102.5)
+    pace.note(began=102.5, jobs=many)
     assert (pace.left, pace.holds) == (0.5, False)
 
 
