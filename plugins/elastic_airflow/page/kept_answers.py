@@ -42,7 +42,11 @@ class KeptAnswers(Generic[Answer]):
             assert made is not None
             return made.answer  # another request is making the next one
         if made is not None and usable and self._took >= WAIT_SECONDS:
-            threading.Thread(target=self._make_aside, args=(question,), name="page", daemon=True).start()
+            try:
+                threading.Thread(target=self._make_aside, args=(question,), name="page", daemon=True).start()
+            except RuntimeError:  # no more threads: without the lock back nobody would ever make one again
+                self._lock.release()
+                raise
             return made.answer
         try:
             return self._make_next(question)
