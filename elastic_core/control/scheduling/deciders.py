@@ -48,7 +48,11 @@ class InAThread:
 
     def __call__(self, work: Callable[[], None]) -> None:
         if self._busy.acquire(blocking=False):
-            Thread(target=self._do, args=(work,), name="decides aside", daemon=True).start()
+            try:
+                Thread(target=self._do, args=(work,), name="decides aside", daemon=True).start()
+            except RuntimeError:  # no more threads: without the lock back nothing would ever be done aside again
+                self._busy.release()
+                raise
 
     def _do(self, work: Callable[[], None]) -> None:
         try:
