@@ -35,9 +35,14 @@ def place(contender: str, seed: int, fingerprint: str, out: Path = OUT) -> Path:
 
 
 def runs(fingerprint: str, out: Path = OUT, results: Path = RESULTS) -> Runs:
-    """Of this workload, made here or shared: of each contender and seed the last."""
+    """Of this workload, made here or shared: of each contender and seed the last. But for those that were kept before
+    runs told of which commit they are."""
     made = [json.loads(path.read_text()) for path in sorted((out / "live" / fingerprint).glob("*.json"))]
-    both = sorted([*_shared(results), *made], key=lambda one: float(one["began"]))
+    for one in made:
+        if "commit" not in one:
+            print(f"passed over: {one['contender']}, seed {one['seed']} does not say of which commit it is; --again")
+    told = [one for one in made if "commit" in one]
+    both = sorted([*_shared(results), *told], key=lambda one: float(one["began"]))
     return {(one["contender"], one["seed"]): one for one in both if one["fingerprint"] == fingerprint}
 
 

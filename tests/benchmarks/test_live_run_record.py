@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from benchmarks.live import run_record
 from benchmarks.live.run_record import OF_A_JOB, keep, runs, share
@@ -41,3 +44,15 @@ def test_of_a_shared_run_what_is_judged_is_left(tmp_path: Path) -> None:
     assert shared == an_outcome(10.0) | {
         "jobs": [dict.fromkeys(OF_A_JOB, 1)], "contender": "horizon", "seed": 0, "fingerprint": "jobs", "commit": "aaa",
     }  # fmt: skip
+
+
+def test_a_run_that_does_not_say_of_which_commit_it_is_is_passed_over_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(an_outcome(10.0), "horizon", 0, "jobs", "aaa", tmp_path)
+    path = run_record.place("horizon", 0, "jobs", tmp_path)
+    path.write_text(
+        json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "commit"})
+    )
+    assert runs("jobs", tmp_path, tmp_path) == {}
+    assert "passed over: horizon, seed 0 does not say of which commit it is; --again" in capsys.readouterr().out
