@@ -171,7 +171,7 @@ export function summary(data) {
     const ago = data.decision.decided_at ? `, ${duration(data.now - data.decision.decided_at)} ago` : "";
     pairs.push([data.decision.policy ? `Last decision (${data.decision.policy})` : "Last decision", `${data.decision.trigger}${ago}`]);
   }
-  return pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+  return pairs.map(([name, value]) => el("div", { title: `${name}: ${value}` }, el("dt", {}, name), el("dd", {}, value)));
 }
 
 export function pausedBanner(dags) {
