@@ -71,7 +71,7 @@ class JobView:
     last_resize_at: float | None = None
     resize_seconds: float = 10.0  # measured mean time without training around a resize of this job
     in_place_seconds: float | None = None  # the same of its resizes in place alone, None before the first
-    restart_seconds: float | None = None  # the same of its starts after the first, by new processes
+    restart_seconds: float | None = None  # the same of starts by new processes; of the first while there was no other
     state_bytes: int | None = None  # size of its newest checkpoint; None: there is none, or it is not known
     attained_slot_seconds: float = 0.0
     profile: tuple[ProfilePoint, ...] = ()

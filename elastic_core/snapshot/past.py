@@ -8,7 +8,8 @@ told with its checkpoints. By new processes: from the last step (or the commit) 
 segment has asked for slots, and from the grant until the first step (or heartbeat); waiting for slots is no cost of the
 resize. A segment that was tried again has asked again: what lay before its first grant is then not known any more. A
 job that was never moved is taken to be as slow at it as at its later starts, and one that was started only once as at
-that. The two kinds are told apart as well: in place is cheaper by an order of magnitude.
+that. The two kinds are told apart as well: in place is cheaper by an order of magnitude, so that a job which was only
+ever resized in place is taken to be as slow at a restart as at its first start, and not as at those.
 
 This is the definition. The ledger computes the same in SQL (`control.ledger.profiles`), the simulator lease by lease
 (`sim.engine.held_leases`).
@@ -81,7 +82,7 @@ def past(leases: Sequence[Lease], now: float) -> Past:
         allocated_since=max(interruptions, default=None),
         resize_seconds=_mean(pauses_of_moves or pauses_of_restarts or first_pause),
         in_place_seconds=_mean(pauses_in_place),
-        restart_seconds=_mean(pauses_of_restarts),
+        restart_seconds=_mean(pauses_of_restarts or first_pause),
     )
 
 

@@ -107,8 +107,10 @@ PAST = text(f"""
                avg(greatest(pause, 0)) FILTER (WHERE restarted AND pause IS NOT NULL)
            ) AS resize_seconds,
            avg(greatest(pause, 0)) FILTER (WHERE moved AND NOT restarted AND pause IS NOT NULL) AS in_place_seconds,
-           avg(greatest(pause, 0)) FILTER (WHERE restarted AND epoch_before IS NOT NULL AND pause IS NOT NULL)
-               AS restart_seconds
+           coalesce(
+               avg(greatest(pause, 0)) FILTER (WHERE restarted AND epoch_before IS NOT NULL AND pause IS NOT NULL),
+               avg(greatest(pause, 0)) FILTER (WHERE restarted AND pause IS NOT NULL)
+           ) AS restart_seconds
     FROM priced GROUP BY job_id
 """)
 

@@ -102,13 +102,13 @@ class HeldLeases:
 
     def past(self, now: float) -> Past:
         held = 0.0 if self._live is None else self._live[1] * (now - self._live[0])
-        means = (pauses.mean() for pauses in (self._of_moves, self._of_restarts, self._of_the_first))
+        of_starts = (self._of_restarts if self._of_restarts.count else self._of_the_first).mean()
         return Past(
             self._closed_slot_seconds + held,
             self._num_resizes,
             self._last_resize_at,
             self._allocated_since,
-            next((mean for mean in means if mean is not None), None),
+            self._of_moves.mean() if self._of_moves.count else of_starts,
             self._in_place.mean(),
-            self._of_restarts.mean(),
+            of_starts,
         )
