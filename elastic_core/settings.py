@@ -162,7 +162,7 @@ class Settings(BaseSettings):
     )
     predictors: Path | None = Field(
         default=None,
-        description="folder of what was learnt from the ledger, written by elastic_reconcile and read by the control "
+        description="folder of what was learnt from the ledger, written by elastic_predictors and read by the control "
         "plane; absent: <home>/predictors",
     )
     use_predictors: bool = Field(

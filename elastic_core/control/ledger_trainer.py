@@ -32,13 +32,14 @@ class LedgerTrainer:
 
     def __init__(
         self, ledger: Ledger, allocator: Allocator, aside: Aside, lately: SeenLately, tokens: TrainerTokens,
-        claims: Claims,
+        claims: Claims, sent_at: float | None = None,
     ) -> None:  # fmt: skip
-        """`aside`: what nobody waits for."""
+        """`aside`: what nobody waits for. `sent_at`: see `LedgerControl.trainer`."""
         self._ledger, self._allocator, self._aside = ledger, allocator, aside
         self._lately = lately
         self._tokens = tokens
         self._claims = claims
+        self._sent_at = sent_at
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         self._check()
@@ -59,6 +60,8 @@ class LedgerTrainer:
 
     def commit(self, commit: Commit) -> CommitAnswer:
         self._check()
+        if self._sent_at is not None:
+            commit = commit.timed_by(self._ledger.clock(), self._sent_at)
         if not commit.final:
             return self._ledger.write(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
         if not commit.finished and self._ledger.read(self._is_to_be_decided):

@@ -120,10 +120,11 @@ class LedgerControl(JobActions, JobAnswers):
         view._caller = caller
         return view
 
-    def trainer(self, token: str) -> LedgerTrainer:
-        """Raises `Unauthorized` for a token that is not ours."""
+    def trainer(self, token: str, sent_at: float | None = None) -> LedgerTrainer:
+        """`sent_at`: when it asks, by its own clock; None: its clock is this one. Raises `Unauthorized` for a token
+        that is not ours."""
         claims = self._tokens.read(token)
-        return LedgerTrainer(self._ledger, self.allocator, self.aside, self._lately, self._tokens, claims)
+        return LedgerTrainer(self._ledger, self.allocator, self.aside, self._lately, self._tokens, claims, sent_at)
 
     # jobs
 

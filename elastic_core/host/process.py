@@ -21,6 +21,12 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _prctl = ctypes.CDLL(None).prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _memory_marks: list[mmap.mmap] = []  # of this process; a fork has them too, for as long as it executes nothing
+BEHIND = 10  # of nice's 19
+
+
+def stand_back() -> None:
+    """From now on this process, and what it starts, leaves the cores to whoever else wants them."""
+    os.nice(BEHIND)
 
 
 class ProcessId(NamedTuple):

@@ -4,7 +4,8 @@ A lease must not end, nor a hung job be overlooked, because somebody or NTP sets
 once, and time goes on from there with the kernel's monotonic clock, which stands still while the host is suspended, as
 trainers' own deadlines do. All processes of an installation on a host share the reading, in `<home>/clock.json`, until
 the host is started anew; so after the clock was set, the ledger's times differ from it by as much until then, or until
-that file is removed while the platform is down. Requests are signed by the wall clock, on both sides.
+that file is removed while the platform is down. Requests are signed by the wall clock, on both sides; what trainers say
+when something was is put right by when they said it (`protocol.trainer.Commit.timed_by`).
 """
 
 from __future__ import annotations

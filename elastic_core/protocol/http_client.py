@@ -38,7 +38,7 @@ from elastic_core.protocol.records import (
     SweepStarted,
 )
 from elastic_core.protocol.tokens import ServiceSigner
-from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
+from elastic_core.protocol.trainer import SENT_AT_HEADER, Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
 from elastic_core.spec import JobSpec, PresentCluster
 from elastic_core.spec.inputs.sweeps import Sweep
 from elastic_core.spec.job_changes import JobChanges
@@ -111,13 +111,18 @@ class HttpTrainer:
     """
 
     def __init__(
-        self, base_url: str, token: str, patience_seconds: float = 30.0, unix_socket: str | None = None
-    ) -> None:
+        self, base_url: str, token: str, patience_seconds: float = 30.0, unix_socket: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """`clock`: by which the times in its messages are; Unix time."""
         self.token = token
+        self._clock = clock
         self._channel = _Channel(
-            base_url, "trainer", calls.trainer_methods(), lambda *_: {"authorization": f"Bearer {self.token}"},
-            patience_seconds, unix_socket,
-        )  # fmt: skip
+            base_url, "trainer", calls.trainer_methods(), self._headers, patience_seconds, unix_socket
+        )
+
+    def _headers(self, method: str, target: str, body: bytes) -> Mapping[str, str]:  # noqa: ARG002 - a token signs none
+        return {"authorization": f"Bearer {self.token}", SENT_AT_HEADER: repr(self._clock())}
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         answer: HeartbeatAnswer = self._channel.call("heartbeat", beat=beat)

@@ -8,7 +8,7 @@ Every method is idempotent, so a caller that got no answer may ask again. Errors
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -18,6 +18,9 @@ from elastic_core.domain import (
     Slot,
 )
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
+
+SENT_AT_HEADER = "x-elastic-sent-at"  # Unix time by the trainer's clock, of each attempt to send a request
+CLOCKS_AGREE_SECONDS = 5.0  # apart: how long a request was under way is not known
 
 
 class Directive(StrEnum):
@@ -69,6 +72,15 @@ class Commit:
     progress: float | None = None  # as in `Heartbeat`
     gain: float | None = None
     notes: tuple[str, ...] = ()  # what the job's user should know; the same words again say nothing new
+
+    def timed_by(self, now: float, sent_at: float) -> Commit:
+        """With its times by the reader's clock (`now`), if the trainer's (`sent_at`) was set or is another machine's:
+        what a restart takes is told by one of them at its beginning and by the other at its end."""
+        apart = now - sent_at
+        if abs(apart) <= CLOCKS_AGREE_SECONDS:
+            return self
+        timings = {name: value + apart if name.endswith("_at") else value for name, value in self.timings.items()}
+        return replace(self, timings=timings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 JOB_DAG = "elastic_job"
 SEGMENT_DAG = "elastic_segment"
 RECONCILE_DAG = "elastic_reconcile"
+PREDICTORS_DAG = "elastic_predictors"
 TRAIN_TASK = "train"  # of a segment's run: the task that has its processes run
 SUBMIT_TASK = "submit"  # of a job's run: the task that inspects the user's task and records the job
 JOB = "job_id"  # XCom of a task that drives a job, from its beginning on

@@ -11,11 +11,17 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, get_parsing_context
 
-from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG, SUBMIT_TASK, TRAIN_TASK
+from elastic_airflow.names import JOB_DAG, PREDICTORS_DAG, RECONCILE_DAG, SEGMENT_DAG, SUBMIT_TASK, TRAIN_TASK
 from elastic_airflow.notifications.notifier_setting import parsed_notifiers
 from elastic_airflow.notifications.run_callbacks import callbacks
 from elastic_airflow.tasks.drive_job import DriveJobOperator
-from elastic_airflow.tasks.job_tasks import EvaluateOperator, ReconcileOperator, RegisterOperator, SubmitJobOperator
+from elastic_airflow.tasks.job_tasks import (
+    EvaluateOperator,
+    ReconcileOperator,
+    RefitOperator,
+    RegisterOperator,
+    SubmitJobOperator,
+)
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator, RunSegmentOperator
 from elastic_airflow.tasks.segment_timetable import ByLedger
 from elastic_core.settings import Settings
@@ -88,8 +94,8 @@ def segment_dag() -> DAG:
 def reconcile_dag() -> DAG:
     """Every minute: ledger, processes and Airflow are made to agree again, whatever crashed.
 
-    Leases that expired, processes that nobody owns, and jobs and segments that go on without a run. Once an hour the
-    classifier that says whose progress can be predicted is fitted to what jobs turned out to be.
+    Leases that expired, processes that nobody owns, and jobs and segments that go on without a run. Once an hour it
+    starts a run of `elastic_predictors`.
     """
     with DAG(
         dag_id=RECONCILE_DAG,
@@ -105,4 +111,28 @@ def reconcile_dag() -> DAG:
     ) as dag:
         # The next minute is the retry.
         ReconcileOperator(task_id="reconcile", retries=0, retry_policy=None)
+    return dag
+
+
+def predictors_dag() -> DAG:
+    """What finished jobs teach about others, fitted anew: who can be predicted, their work, what their steps take.
+
+    Runs are started by `elastic_reconcile`, once an hour and after an import of history. A fit takes a core for minutes
+    where there are hundreds of jobs; it leaves the core to whoever else wants it. One that fails changes nothing: what
+    was fitted before stays in force.
+    """
+    with DAG(
+        dag_id=PREDICTORS_DAG,
+        dag_display_name="elastic predictors",
+        description="Fits anew what finished jobs teach about others",
+        doc_md=inspect.getdoc(predictors_dag),
+        schedule=None,
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        dagrun_timeout=timedelta(hours=1),
+        tags=["elastic"],
+    ) as dag:
+        # The next hour is the retry.
+        RefitOperator(task_id="fit", retries=0, retry_policy=None)
     return dag

@@ -45,7 +45,13 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 def test_a_task_s_process_imports_nothing_of_the_platform_s_anew(parsed: dict[str, object]) -> None:
-    assert parsed["dags"] == ["elastic_job", "elastic_reconcile", "elastic_retrain", "elastic_segment"]
+    assert parsed["dags"] == [
+        "elastic_job",
+        "elastic_predictors",
+        "elastic_reconcile",
+        "elastic_retrain",
+        "elastic_segment",
+    ]
     assert parsed["new"] == []
 
 

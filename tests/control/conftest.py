@@ -71,7 +71,7 @@ def plane(request: pytest.FixtureRequest, control: LedgerControl, clock: FakeClo
         stack.callback(service.close)
 
         def trainer(token: str) -> HttpTrainer:
-            client = HttpTrainer(f"{url}/elastic", token, patience_seconds=5)
+            client = HttpTrainer(f"{url}/elastic", token, patience_seconds=5, clock=clock)
             stack.callback(client.close)
             return client
 

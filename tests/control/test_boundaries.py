@@ -384,6 +384,24 @@ def test_a_resize_by_new_processes_costs_all_but_the_waiting_for_slots(
     assert kinds_of_pause(control) == (None, 16.0)
 
 
+@pytest.mark.parametrize("ahead", [-3600.0, 4.0, 100.0])
+def test_what_a_start_takes_is_by_the_ledgers_clock_whatever_the_trainers_says(
+    control: LedgerControl, clock: FakeClock, ahead: float
+) -> None:
+    life = a_life(control)
+    control.acquire(life.segment_id())
+    clock.advance(7)  # until its first processes are there
+    order = control.launch_order(life.segment_id())
+    control.trainer(order.token).heartbeat(a_beat(0))
+    clock.advance(6)
+    own = clock() + ahead
+    control.trainer(order.token, own).commit(a_commit(order, 2, timings={"first_step_at": own - 4.0, "save": 0.25}))
+    unseen = ahead if abs(ahead) < 5 else 0.0  # who is less apart may only have waited for an answer
+    assert kinds_of_pause(control) == (None, pytest.approx(9.0 + unseen))
+    (checkpoint,) = control.checkpoints("job-a")
+    assert checkpoint.step == 2
+
+
 def test_a_job_that_was_only_started_again_is_taken_to_be_resized_as_slowly_until_it_is_resized(
     control: LedgerControl, clock: FakeClock
 ) -> None:

@@ -65,7 +65,7 @@ def test_everything_is_up_and_the_cluster_is_known(platform: Platform) -> None:
 
 def test_dags_plugin_and_connection_are_there_without_complaint(platform: Platform) -> None:
     dags = {dag["dag_id"]: dag for dag in platform.airflow.get("/dags").json()["dags"]}
-    ours = {"elastic_job", "elastic_segment", "elastic_reconcile"}
+    ours = {"elastic_job", "elastic_segment", "elastic_reconcile", "elastic_predictors"}
     assert ours <= set(dags)
     assert [name for name in ours if dags[name]["is_paused"]] == []
     assert platform.airflow.get("/importErrors").json()["import_errors"] == []

@@ -11,6 +11,7 @@ Handlers are synchronous, so they run in the server's thread pool and a slow dec
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of handlers, which name local dependencies.
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -32,6 +33,7 @@ from elastic_core.protocol import calls
 from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Users, caller_of
 from elastic_core.protocol.encoding import loads
 from elastic_core.protocol.tokens import CALLER_HEADER, KeyFile, ServiceSigner
+from elastic_core.protocol.trainer import SENT_AT_HEADER
 from elastic_core.spec import parse_job_spec
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, a sweep twice that, and stand in an object
@@ -131,12 +133,25 @@ def _target(scope: Scope) -> str:
     return f"{path}?{query}" if query else path
 
 
+def _sent_at(request: Request) -> float | None:
+    told = request.headers.get(SENT_AT_HEADER)
+    if told is None:
+        return None
+    try:
+        at = float(told)
+    except ValueError:
+        at = math.nan
+    if not math.isfinite(at):
+        raise UserError(f"the header {SENT_AT_HEADER!r} is {told[:40]!r}: it is the sender's Unix time in seconds")
+    return at
+
+
 def _trainer_routes(control: LedgerControl) -> APIRouter:
     def bearer(request: Request) -> Any:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Unauthorized("a trainer's request needs the header 'Authorization: Bearer <token of its order>'")
-        return control.trainer(token)
+        return control.trainer(token, _sent_at(request))
 
     router = APIRouter()
 

@@ -1,10 +1,11 @@
 """What earlier jobs teach, fitted anew: who can be predicted, how much work jobs are, what their steps take.
 
-Called by every run of the DAG `elastic_reconcile`, in the task's own process (never on the API server's loop), and
-does something at most once in `EVERY_SECONDS`. It learns from the jobs of this installation and from imported history
-alike. The class of a job is learnt from completed ones, with the losses up to several points of the run; its label is
-`predict.predictability.hindsight`'s. Forecasts of work (`predict.forecasts`) count what was cut off as censored. With
-too few jobs there is no such model: a class stays unknown, and the stated prior stands in for a forecast.
+Done by a run of the DAG `elastic_predictors`, in the task's own process (never on the API server's loop), which the DAG
+`elastic_reconcile` starts at most once in `EVERY_SECONDS`. It learns from the jobs of this installation and from
+imported history alike. The class of a job is learnt from completed ones, with the losses up to several points of the
+run; its label is `predict.predictability.hindsight`'s. Forecasts of work (`predict.forecasts`) count what was cut off
+as censored. With too few jobs there is no such model: a class stays unknown, and the stated prior stands in for a
+forecast.
 """
 
 from __future__ import annotations
@@ -38,15 +39,20 @@ FOLDS = 3
 SEED = 0
 
 
-def refit_if_due(control: JobRecords, settings: Settings, now: float) -> str | None:
-    """What was done, in words; None where it was too early. Raises whatever a fit raises, but for too few jobs."""
-    path, asked = settings.predictability_file(), _asked_file(settings)
+def claim(settings: Settings, now: float) -> bool:
+    """Whether a fit is due, and the caller's to do: for the next hour it is nobody's, whatever comes of this one."""
+    asked = _asked_file(settings)
     if asked.exists() and now - asked.stat().st_mtime < EVERY_SECONDS:
-        return None
+        return False
     asked.parent.mkdir(parents=True, exist_ok=True)
-    asked.touch()  # before the work: what fails is not tried again every minute
+    asked.touch()
+    return True
+
+
+def refit_all(control: JobRecords, settings: Settings) -> str:
+    """What was done, in words. Raises whatever a fit raises, but for too few jobs."""
     runs = control.finished_runs(LEARNT_JOBS)
-    return "; ".join((refit(runs, path), refit_forecasts(runs, settings.forecasts_file())))
+    return "; ".join((refit(runs, settings.predictability_file()), refit_forecasts(runs, settings.forecasts_file())))
 
 
 def refit_soon(settings: Settings) -> None:

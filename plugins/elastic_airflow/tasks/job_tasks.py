@@ -1,4 +1,9 @@
-"""The other tasks of `elastic_job` and `elastic_reconcile`: each asks the core for work and logs what came of it."""
+"""The other tasks of `elastic_job`, `elastic_reconcile` and `elastic_predictors`: each asks the core for work and logs
+what came of it.
+
+Who trains or decides may run on the same cores. So what only comes after training, and nobody's slots wait for, stands
+back.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from elastic_airflow.access import dag_runs
 from elastic_airflow.access.behalf import who_marked
 from elastic_airflow.access.driver import end_driver
-from elastic_airflow.names import DRIVER, JOB_DAG, REFUSAL, RUN, SEGMENT_DAG
+from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, REFUSAL, RUN, SEGMENT_DAG
 from elastic_airflow.notifications.notifier_setting import usable_notifiers
 from elastic_airflow.notifications.risk_notices import tell_of_risks
 from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.tasks.drive_job import note_run, record_job
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
+from elastic_core.host.process import stand_back
 from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import DATA_SHA256, JobStatus
 from elastic_core.settings import Settings
@@ -93,6 +99,7 @@ class EvaluateOperator(_AfterTraining):
     def execute(self, context: Any) -> dict[str, float]:
         from elastic_core.train.process.evaluate import evaluate_job  # imports torch
 
+        stand_back()
         control = self.control()
         job = self.ended(control)
         self.show_links(job)
@@ -130,6 +137,7 @@ class RegisterOperator(_AfterTraining):
     def execute(self, context: Any) -> dict[str, Any]:
         from elastic_core.track import model_registry  # imports mlflow
 
+        stand_back()
         settings, control = Settings(), self.control()
         if settings.tracking_uri() == "none":
             raise AirflowSkipException("there is no MLflow (ELASTIC_MLFLOW_URI=none): nothing to register the model in")
@@ -179,6 +187,18 @@ class RegisterOperator(_AfterTraining):
         return compared(new, old, job.facts.metric_mode, self.alpha)
 
 
+class RefitOperator(ElasticOperator):
+    """What finished jobs teach about others. Returns what came of it, in words."""
+
+    def execute(self, context: Any) -> str:
+        from elastic_core.control.scheduling import refit
+
+        stand_back()
+        outcome = refit.refit_all(self.control(), Settings())
+        self.log.info("%s", outcome)
+        return outcome
+
+
 class ReconcileOperator(ElasticOperator):
     """This host's processes against the ledger, then Airflow's runs against both. Returns what was put right."""
 
@@ -202,7 +222,7 @@ class ReconcileOperator(ElasticOperator):
         for action in actions:
             self.log.info("%s", action)
         sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
-        self._refit(control, settings)
+        self._have_predictors_fitted(settings)
         return actions + self._tell_of_risks(control, settings, context)
 
     def _tell_of_risks(self, control: HttpControl, settings: Settings, context: Any) -> list[str]:
@@ -216,17 +236,18 @@ class ReconcileOperator(ElasticOperator):
             self.log.info("%s", words)
         return told
 
-    def _refit(self, control: HttpControl, settings: Settings) -> None:
-        """Predictors may fail: what has to agree again does so without them."""
-        from elastic_core.control.scheduling.refit import refit_if_due
+    def _have_predictors_fitted(self, settings: Settings) -> None:
+        """Aside: it takes minutes. What has to agree again does so without predictors."""
+        from elastic_core.control.scheduling import refit
 
+        now = time.time()
         try:
-            outcome = refit_if_due(control, settings, time.time())
+            if refit.claim(settings, now):
+                run = f"fit-{int(now)}"
+                dag_runs.start(PREDICTORS_DAG, run, {}, note="an hour has passed, or history was imported")
+                self.log.info("run %s of %s fits the predictors anew", run, PREDICTORS_DAG)
         except Exception:
-            self.log.exception("the predictability classifier could not be fitted; the one before stays in force")
-        else:
-            if outcome:
-                self.log.info("%s", outcome)
+            self.log.exception("the predictors are not fitted now; those before stay in force")
 
     def _take_care_of_jobs(self, control: HttpControl, job_ids: Sequence[str], now: float) -> list[str]:
         """Active jobs that no task drives: that of a task that was marked is cancelled, the others get a new run.

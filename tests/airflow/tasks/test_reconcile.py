@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elastic_airflow.names import DRIVER, JOB_DAG, RUN, SEGMENT_DAG
-from elastic_airflow.tasks.job_tasks import ReconcileOperator
+from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, RUN, SEGMENT_DAG
+from elastic_airflow.tasks.job_tasks import ReconcileOperator, RefitOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.host.steady_clock import SteadyClock
@@ -135,18 +136,31 @@ def test_a_job_whose_run_was_lost_before_it_drove_the_job_gets_another(
     assert (JOB_DAG, recorded) not in airflow.started
 
 
-def test_it_has_the_classifier_fitted_anew_and_does_not_depend_on_it(
-    job: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_it_has_the_predictors_fitted_by_a_run_of_their_own_once_an_hour(job: str, airflow: FakeSupervisor) -> None:
+    reconcile()
+    reconcile()
+    assert [run[:4] for dag, run in airflow.started if dag == PREDICTORS_DAG] == ["fit-"]
+
+
+def test_it_does_not_depend_on_the_predictors(
+    job: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Path] = []
+    def fails(settings: Settings, now: float) -> bool:
+        raise OSError("no space left on device")
 
-    def fails(control: Any, settings: Settings, now: float) -> str:
-        asked.append(settings.predictability_file())
-        raise FloatingPointError("singular")
-
-    monkeypatch.setattr("elastic_core.control.scheduling.refit.refit_if_due", fails)
+    monkeypatch.setattr("elastic_core.control.scheduling.refit.claim", fails)
     assert "had lost its run" in reconcile()[0]
-    assert asked == [tmp_path / "predictors" / "predictability.skops"]
+
+
+def test_a_fit_says_what_came_of_it_and_leaves_the_cores_to_others(
+    job: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(os, "nice", asked.append)  # this process goes on testing
+    said = RefitOperator(task_id="fit").execute(a_context())
+    assert "no predictability classifier: " in said
+    assert "too few to learn from" in said
+    assert asked == [10]
 
 
 def test_the_ledger_is_asked_for_finished_jobs_over_http(job: str, airflow: FakeSupervisor, tmp_path: Path) -> None:

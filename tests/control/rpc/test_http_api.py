@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -16,8 +17,9 @@ from elastic_airflow.api_server import control_app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
 from elastic_core.protocol import calls
+from elastic_core.protocol.http_client import HttpTrainer
 from elastic_core.protocol.tokens import ServiceSigner
-from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_beat, a_control, a_spec
+from tests.builders import CONTROL_SECRET, FACTS, FakeClock, Life, a_beat, a_commit, a_control, a_spec
 from tests.control.serving import served
 
 READER = {"x-user": "reader"}
@@ -218,6 +220,27 @@ def test_a_ledger_that_is_away_is_an_infrastructure_fault(tmp_path: Path) -> Non
         answer = httpx.post(f"{url}/service/jobs", content=b"{}", headers=signed("/service/jobs", b"{}"))
     assert (answer.status_code, answer.json()["code"]) == (503, "infrastructure")
     assert "the ledger's database is away" in answer.json()["message"]
+
+
+def test_the_clock_of_a_trainer_over_http_is_another_and_its_times_are_put_right(
+    app: FastAPI, client: httpx.Client, control: LedgerControl, clock: FakeClock
+) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    clock.advance(9)
+    with served(app) as url, closing(HttpTrainer(url, order.token, clock=lambda: clock() + 300)) as trainer:
+        trainer.commit(a_commit(order, 2, timings={"first_step_at": clock() + 300 - 2}))
+    assert next(job.restart_seconds for job in control.snapshot().jobs) == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("told", ["soon", "nan", "1e999"])
+def test_a_trainer_that_tells_no_time_is_told_so(client: httpx.Client, control: LedgerControl, told: str) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    headers = {"authorization": f"Bearer {order.token}", "x-elastic-sent-at": told}
+    answer = client.post("/trainer/observe", content=b'{"observations": []}', headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (422, "user_error")
+    assert f"the header 'x-elastic-sent-at' is {told!r}" in answer.json()["message"]
 
 
 def test_a_trainers_answer_carries_a_new_token_near_the_end(

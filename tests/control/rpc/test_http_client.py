@@ -87,6 +87,15 @@ def test_a_trainers_token_may_be_replaced(clients: list[Any]) -> None:
     ]
 
 
+def test_a_trainer_says_by_its_own_clock_when_each_attempt_was_sent(clients: list[Any]) -> None:
+    app, own = Moody(AWAY, (200, "null")), iter((7000.25, 7003.5))
+    with served(app) as url:
+        trainer = HttpTrainer(url, "token", patience_seconds=5, clock=lambda: next(own))
+        clients.append(trainer)
+        trainer.observe([])
+    assert [headers["x-elastic-sent-at"] for _, headers in app.bodies] == ["7000.25", "7003.5"]
+
+
 def test_an_empty_app_is_not_taken_for_ours(clients: list[Any]) -> None:
     with served(FastAPI()) as url, pytest.raises(InfrastructureError, match="answered 404 with something"):
         a_client(url, clients, patience=0.1).jobs()

@@ -152,8 +152,7 @@ def test_from_finished_jobs_of_a_ledger_to_the_class_of_the_next_one(
     monkeypatch.setattr(refit, "KINDS", ("logistic regression",))
     into_ledger(ledger_url, runs())
     assert control.finished_runs(100) == [replace(run, resubmitted=run.job_id > "past-001") for run in runs()]
-    said = refit.refit_if_due(control, control.settings, clock())
-    assert said is not None
+    said = refit.refit_all(control, control.settings)
     assert said.startswith("predictability: logistic regression fitted to 60 finished jobs, 30 of them unpredictable")
     submit(control, "next-a", FALLS)
     submit(control, "next-b", JUMPS)
@@ -164,11 +163,17 @@ def test_from_finished_jobs_of_a_ledger_to_the_class_of_the_next_one(
     assert bad < 0.3
 
 
-def test_it_is_fitted_once_an_hour(control: LedgerControl, clock: FakeClock) -> None:
-    assert "too few to learn from" in str(refit.refit_if_due(control, control.settings, clock()))
+def test_a_fit_is_one_callers_once_an_hour_and_at_once_after_an_import(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    assert refit.claim(control.settings, clock())
     stamp = next(control.settings.predictability_file().parent.iterdir()).stat().st_mtime
-    assert refit.refit_if_due(control, control.settings, stamp + refit.EVERY_SECONDS - 1) is None
-    assert refit.refit_if_due(control, control.settings, stamp + refit.EVERY_SECONDS + 1) is not None
+    assert not refit.claim(control.settings, stamp + refit.EVERY_SECONDS - 1)
+    assert refit.claim(control.settings, stamp + refit.EVERY_SECONDS + 1)
+    assert not refit.claim(control.settings, stamp + 1)
+    refit.refit_soon(control.settings)
+    assert refit.claim(control.settings, stamp + 1)
+    assert "too few to learn from" in refit.refit_all(control, control.settings)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +352,7 @@ def test_imported_history_is_learnt_from_and_known_runs_stay_as_they_are(
     known = {run.job_id: run for run in control.finished_runs(400)}
     assert len(known) == 61
     assert known["run-000"] == history(60)[0]
-    assert "work: quantile forest at submission" in str(refit.refit_if_due(control, control.settings, clock()))
+    assert "work: quantile forest at submission" in refit.refit_all(control, control.settings)
     submit(control, "job-a", work={"samples": 10_000, "target_loss": 0.5}, params={"learning_rate": 0.4})
     submit(control, "job-b", work={"samples": 10_000, "target_loss": 0.5}, params={"learning_rate": 0.1})
     quick, slow = (the_job(control, job_id) for job_id in ("job-a", "job-b"))
