@@ -243,11 +243,19 @@ class ReconcileOperator(ElasticOperator):
         now = time.time()
         try:
             if refit.claim(settings, now):
-                run = f"fit-{int(now)}"
-                dag_runs.start(PREDICTORS_DAG, run, {}, note="an hour has passed, or history was imported")
-                self.log.info("run %s of %s fits the predictors anew", run, PREDICTORS_DAG)
+                self._start_fit(settings, f"fit-{int(now)}")
         except Exception:
             self.log.exception("the predictors are not fitted now; those before stay in force")
+
+    def _start_fit(self, settings: Settings, run_id: str) -> None:
+        from elastic_core.control.scheduling import refit
+
+        try:
+            dag_runs.start(PREDICTORS_DAG, run_id, {}, note="an hour has passed, or history was imported")
+        except Exception:
+            refit.refit_soon(settings)  # its DAG may not have been read yet: the next minute tries again
+            raise
+        self.log.info("run %s of %s fits the predictors anew", run_id, PREDICTORS_DAG)
 
     def _take_care_of_jobs(self, control: HttpControl, job_ids: Sequence[str], now: float) -> list[str]:
         """Active jobs that no task drives: that of a task that was marked is cancelled, the others get a new run.

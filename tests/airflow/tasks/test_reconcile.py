@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 
 from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, RUN, SEGMENT_DAG
 from elastic_airflow.tasks.job_tasks import ReconcileOperator, RefitOperator
@@ -140,6 +142,23 @@ def test_it_has_the_predictors_fitted_by_a_run_of_their_own_once_an_hour(job: st
     reconcile()
     reconcile()
     assert [run[:4] for dag, run in airflow.started if dag == PREDICTORS_DAG] == ["fit-"]
+
+
+def test_a_fit_that_could_not_be_started_is_started_a_minute_later(
+    job: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = FakeSupervisor._trigger
+
+    def unread(self: FakeSupervisor, msg: TriggerDagRun) -> Any:
+        refused = ErrorResponse(error=ErrorType.GENERIC_ERROR)
+        return refused if msg.dag_id == PREDICTORS_DAG else starts(self, msg)
+
+    with monkeypatch.context() as early:
+        early.setattr(FakeSupervisor, "_trigger", unread)
+        assert "had lost its run" in reconcile()[0]
+    assert PREDICTORS_DAG not in dict(airflow.started)
+    reconcile()
+    assert PREDICTORS_DAG in dict(airflow.started)
 
 
 def test_it_does_not_depend_on_the_predictors(
