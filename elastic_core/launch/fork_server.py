@@ -271,6 +271,8 @@ def preload() -> None:
         module = import_module(name)
         if name.endswith("lazy_dynamo"):
             module.install()
+        if name.endswith("http_client"):
+            module.make_ahead()
     for name in ENTRIES:
         import_module(name)
     with suppress(ImportError):

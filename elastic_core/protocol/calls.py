@@ -23,9 +23,9 @@ from elastic_core.protocol.trainer import TrainerControl
 @dataclass(frozen=True, slots=True)
 class Method:
     name: str
-    parameters: Mapping[str, TypeAdapter[Any]]
+    parameters: Mapping[str, Any]  # types
     required: frozenset[str]
-    result: TypeAdapter[Any]
+    result: Any  # type
 
     def encode_arguments(self, arguments: Mapping[str, Any]) -> bytes:
         return dumps(_plain(arguments)).encode()
@@ -43,7 +43,7 @@ class Method:
                 f"are needed; got {sorted(names) or type(plain).__name__}"
             )
         try:
-            return {name: self.parameters[name].validate_python(value) for name, value in plain.items()}
+            return {name: _adapter(self.parameters[name]).validate_python(value) for name, value in plain.items()}
         except ValidationError as error:
             raise UserError(f"{self.name!r} was called with wrong values: {error}") from error
 
@@ -51,7 +51,13 @@ class Method:
         return dumps(_plain(result)).encode()
 
     def decode_result(self, body: bytes) -> Any:
-        return self.result.validate_python(loads(body))
+        return _adapter(self.result).validate_python(loads(body))
+
+
+@cache
+def _adapter(of: Any) -> TypeAdapter[Any]:
+    """Made when it is first asked for: those of all methods together take half a second, and a task asks for few."""
+    return TypeAdapter(of)
 
 
 def _plain(value: Any) -> Any:
@@ -65,9 +71,9 @@ def _method(protocol: type, name: str) -> Method:
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     return Method(
         name=name,
-        parameters={p.name: TypeAdapter(hints[p.name]) for p in parameters},
+        parameters={p.name: hints[p.name] for p in parameters},
         required=frozenset(p.name for p in parameters if p.default is inspect.Parameter.empty),
-        result=TypeAdapter(hints.get("return", NoneType)),
+        result=hints.get("return", NoneType),
     )
 
 
@@ -76,6 +82,13 @@ def methods(protocol: type) -> Mapping[str, Method]:
     """Every method of a contract by name, with those of the contracts that it is the sum of."""
     names = [name for name, _ in inspect.getmembers(protocol, inspect.isfunction) if not name.startswith("_")]
     return {name: _method(protocol, name) for name in names}
+
+
+def make_adapters(protocol: type) -> None:
+    """Of all methods of a contract, ahead: forks of this process find them made."""
+    for method in methods(protocol).values():
+        for of in (*method.parameters.values(), method.result):
+            _adapter(of)
 
 
 def service_methods() -> Mapping[str, Method]:

@@ -37,8 +37,16 @@ from elastic_core.protocol.records import (
     Submission,
     SweepStarted,
 )
+from elastic_core.protocol.service import ServiceControl
 from elastic_core.protocol.tokens import ServiceSigner
-from elastic_core.protocol.trainer import SENT_AT_HEADER, Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
+from elastic_core.protocol.trainer import (
+    SENT_AT_HEADER,
+    Commit,
+    CommitAnswer,
+    Heartbeat,
+    HeartbeatAnswer,
+    TrainerControl,
+)
 from elastic_core.spec import JobSpec, PresentCluster
 from elastic_core.spec.inputs.sweeps import Sweep
 from elastic_core.spec.job_changes import JobChanges
@@ -52,6 +60,13 @@ TIMEOUT_SECONDS = 30.0
 def _trust() -> ssl.SSLContext:
     """Made once: loading the certificates takes 80 ms, and at every boundary a trainer gets another client."""
     return httpx.create_ssl_context()
+
+
+def make_ahead() -> None:
+    """What every client needs and is the same for all: for who forks, once, whatever makes clients."""
+    _trust()
+    for contract in (ServiceControl, TrainerControl):
+        calls.make_adapters(contract)
 
 
 class _Channel:
