@@ -272,7 +272,7 @@ def preload() -> None:
         if name.endswith("lazy_dynamo"):
             module.install()
         if name.endswith("http_client"):
-            module.make_ahead()
+            module.make_for_trainers()
     for name in ENTRIES:
         import_module(name)
     with suppress(ImportError):

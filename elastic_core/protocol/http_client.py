@@ -62,11 +62,15 @@ def _trust() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def make_ahead() -> None:
-    """What every client needs and is the same for all: for who forks, once, whatever makes clients."""
+def make_for_services() -> None:
+    """What every `HttpControl` needs and is the same for all: once, for whoever forks, or makes many."""
     _trust()
-    for contract in (ServiceControl, TrainerControl):
-        calls.make_adapters(contract)
+    calls.make_adapters(ServiceControl)
+
+
+def make_for_trainers() -> None:
+    """The same of every `HttpTrainer`, but for whom it trusts: that is up to the environment of the fork."""
+    calls.make_adapters(TrainerControl)
 
 
 class _Channel:

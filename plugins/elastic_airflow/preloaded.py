@@ -29,7 +29,7 @@ def preload() -> None:
         import_module(name)
     from elastic_core.protocol import http_client
 
-    http_client.make_ahead()
+    http_client.make_for_services()
 
 
 def main() -> None:
