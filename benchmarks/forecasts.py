@@ -1,7 +1,7 @@
 """How good are forecasts of jobs whose end nobody knows? Judged on real short trainings that were held out.
 
 The corpus (`benchmarks/corpus`) is 942 trainings of 13 families. Everything is learnt from the other runs by what
-`elastic_reconcile` runs (`control.scheduling.refit`) and asked as a decision asks it. Two ways to hold out: *by
+`elastic_predictors` runs (`control.scheduling.refit`) and asked as a decision asks it. Two ways to hold out: *by
 submission*, a fifth of the runs of known families at a time, and *by family*, a task that nobody has submitted before.
 
 Classes: all runs that can be labelled by `predict.predictability.hindsight`. Work: the runs that ended by a target

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -12,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-# Before anything of Airflow is imported: it writes its configuration into its home at the first import.
-os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="elastic-airflow-")
-os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+import tests.airflow_home  # noqa: F401 - before anything of Airflow is imported
+
 os.environ["AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"] = "0"  # triggers then need not keep quiet
 
 import uvicorn
