@@ -56,7 +56,7 @@ class Method:
 
 @cache
 def _adapter(of: Any) -> TypeAdapter[Any]:
-    """Made when it is first asked for: those of all methods together take half a second, and a task asks for few."""
+    """Made when it is first asked for, and once for all methods that have it: a task asks for few."""
     return TypeAdapter(of)
 
 

@@ -97,17 +97,9 @@ def reconcile_dag() -> DAG:
     Leases that expired, processes that nobody owns, and jobs and segments that go on without a run. Once an hour it
     starts a run of `elastic_predictors`.
     """
-    with DAG(
-        dag_id=RECONCILE_DAG,
-        dag_display_name="elastic reconcile",
-        description="Makes ledger, processes and Airflow agree again",
-        doc_md=inspect.getdoc(reconcile_dag),
-        schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
-        catchup=False,
-        max_active_runs=1,
-        is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(minutes=10),
-        tags=["elastic"],
+    about, every_minute = inspect.getdoc(reconcile_dag), CronTriggerTimetable("* * * * *", timezone="UTC")
+    with _upkeep(
+        RECONCILE_DAG, "Makes ledger, processes and Airflow agree again", about, timedelta(minutes=10), every_minute
     ) as dag:
         # The next minute is the retry.
         ReconcileOperator(task_id="reconcile", retries=0, retry_policy=None)
@@ -121,18 +113,26 @@ def predictors_dag() -> DAG:
     where there are hundreds of jobs; it leaves the core to whoever else wants it. One that fails changes nothing: what
     was fitted before stays in force.
     """
-    with DAG(
-        dag_id=PREDICTORS_DAG,
-        dag_display_name="elastic predictors",
-        description="Fits anew what finished jobs teach about others",
-        doc_md=inspect.getdoc(predictors_dag),
-        schedule=None,
-        catchup=False,
-        max_active_runs=1,
-        is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(hours=1),
-        tags=["elastic"],
-    ) as dag:
+    about = inspect.getdoc(predictors_dag)
+    with _upkeep(PREDICTORS_DAG, "Fits anew what finished jobs teach about others", about, timedelta(hours=1)) as dag:
         # The next hour is the retry.
         RefitOperator(task_id="fit", retries=0, retry_policy=None)
     return dag
+
+
+def _upkeep(
+    dag_id: str, description: str, about: str | None, longest: timedelta, schedule: CronTriggerTimetable | None = None
+) -> DAG:
+    """Of no job: one run at a time, and never for so long that the next ones would not come."""
+    return DAG(
+        dag_id=dag_id,
+        dag_display_name=dag_id.replace("_", " "),
+        description=description,
+        doc_md=about,
+        schedule=schedule,
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        dagrun_timeout=longest,
+        tags=["elastic"],
+    )

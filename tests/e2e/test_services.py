@@ -76,6 +76,14 @@ def test_dags_plugin_and_connection_are_there_without_complaint(platform: Platfo
     assert connection["host"] == platform.settings.api_url()
 
 
+def test_reconciliation_has_the_predictors_fitted_by_a_run_of_their_own(platform: Platform) -> None:
+    def fitted() -> bool:
+        runs = platform.airflow.get("/dags/elastic_predictors/dagRuns").raise_for_status().json()["dag_runs"]
+        return [run["state"] for run in runs if run["dag_run_id"].startswith("fit-")] == ["success"]
+
+    eventually(fitted, 150, "the first reconciliation starts a fit, once")
+
+
 def test_a_second_up_changes_nothing(platform: Platform) -> None:
     before = {name: service["pid"] for name, service in platform.status().items()}
     platform.up()
