@@ -25,7 +25,8 @@ BEHIND = 10  # of nice's 19
 
 
 def stand_back() -> None:
-    """From now on this process, and what it starts, leaves the cores to whoever else wants them."""
+    """From now on this process, and what it executes, leaves the cores to others: of its session, where the kernel
+    groups by it. A whole session stands back by `launch.worker_group`, which has it to itself."""
     os.nice(BEHIND)
 
 

@@ -25,6 +25,14 @@ from tests.airflow.doubles import FakeSupervisor
 from tests.builders import CONTROL_SECRET, FakeClock, FakeJobRuns, Life, a_control
 
 
+@pytest.fixture(autouse=True)
+def stood_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What operators asked of `os.nice`, which they call in a process of their own: this one goes on testing."""
+    asked: list[int] = []
+    monkeypatch.setattr(os, "nice", asked.append)
+    return asked
+
+
 @pytest.fixture
 def runs() -> FakeJobRuns:
     """Runs of `elastic_job` as the control plane sees them; `airflow` has what tasks see."""

@@ -102,3 +102,15 @@ def test_a_process_that_hides_its_memory_is_not_read_by_its_own_user(first: str,
         env={**os.environ, "CANARY": "1"}, check=True, text=True,
     )  # fmt: skip
     assert done.stdout.strip() == seen
+
+
+def test_who_stands_back_has_a_lower_priority_and_so_has_what_it_executes() -> None:
+    code = (
+        "import os, subprocess, sys; from elastic_core.host.process import stand_back;"
+        "before = os.nice(0); stand_back();"
+        "child = subprocess.check_output([sys.executable, '-c', 'import os; print(os.nice(0))']);"
+        "print(os.nice(0) - before, int(child) - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, text=True)
+    gained = str(min(10, 19 - os.nice(0)))  # 19 is the last
+    assert done.stdout.split() == [gained, gained]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -172,14 +171,12 @@ def test_it_does_not_depend_on_the_predictors(
 
 
 def test_a_fit_says_what_came_of_it_and_leaves_the_cores_to_others(
-    job: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
+    job: str, airflow: FakeSupervisor, stood_back: list[int]
 ) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(os, "nice", asked.append)  # this process goes on testing
     said = RefitOperator(task_id="fit").execute(a_context())
     assert "no predictability classifier: " in said
     assert "too few to learn from" in said
-    assert asked == [10]
+    assert stood_back == [10]
 
 
 def test_the_ledger_is_asked_for_finished_jobs_over_http(job: str, airflow: FakeSupervisor, tmp_path: Path) -> None:
