@@ -36,6 +36,10 @@ COLLECTIVE_SECONDS = 600.0  # a commit may be retried for a lease's life while t
 TOKEN_BYTES = 32
 _log = logging.getLogger(__name__)
 
+_closed: list[dist.ProcessGroup] = []
+"""The last one closed. Its last owner joins the backend's threads, which may want the interpreter's lock to free what
+they sent: a model in DDP that outlives its group would hold the lock meanwhile, and wait for ever. Python does not."""
+
 
 class Group:
     """One rank's membership. A group of one has no process group behind it and exchanges nothing."""
@@ -62,6 +66,7 @@ class Group:
     ) -> Group:
         """Meet the other ranks. Raises `InfrastructureError` when they do not come in time, or a stranger comes, or
         this host does not have the address."""
+        _closed.clear()
         if world == 1:
             return Group(rank, world, device, address=address)
         _listen_only_at(address)
@@ -177,6 +182,8 @@ class Group:
 
     def close(self) -> None:
         if dist.is_initialized():
+            assert dist.group.WORLD is not None
+            _closed[:] = [dist.group.WORLD]
             dist.destroy_process_group()
             _forget_meshes(self.device)
         if self._store is not None:
