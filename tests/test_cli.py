@@ -53,6 +53,7 @@ def test_a_fault_of_the_platforms_own_is_shown_whole(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_an_api_that_does_not_answer_and_an_option_that_is_none_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "control").write_bytes(CONTROL_SECRET)

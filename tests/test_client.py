@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 
 from elastic_core import client
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.callers import Caller
@@ -20,7 +18,7 @@ from elastic_core.protocol.records import SubmissionState
 from elastic_core.settings import Settings
 from elastic_core.spec import parse_job_spec
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, a_cluster, a_control, a_spec
-from tests.control.serving import served
+from tests.control.serving import app_before, served
 
 
 def test_a_script_submits_a_job_and_asks_for_more_by_the_same_connection(
@@ -31,12 +29,7 @@ def test_a_script_submits_a_job_and_asks_for_more_by_the_same_connection(
     plane.set_cluster(a_cluster())
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "control").write_bytes(CONTROL_SECRET)
-    app = FastAPI()
-    app.mount(
-        "/elastic",
-        create_app(plane, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None),
-    )
-    with served(app) as url:
+    with app_before(plane) as app, served(app) as url:
         monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
         monkeypatch.setenv("ELASTIC_CONTROL_URL", f"{url}/elastic")
         submission = client.submit(a_spec().model_dump(mode="json"), wait_seconds=0)
@@ -60,11 +53,8 @@ def plane(
     made.set_cluster(a_cluster())
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "control").write_bytes(CONTROL_SECRET)
-    app = FastAPI()
-    inner = create_app(made, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None)
-    app.mount("/elastic", inner)
     monkeypatch.setattr("elastic_core.client.POLL_SECONDS", 0.01)
-    with served(app) as url:
+    with app_before(made) as app, served(app) as url:
         monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
         monkeypatch.setenv("ELASTIC_CONTROL_URL", f"{url}/elastic")
         yield made

@@ -17,12 +17,13 @@ os.environ["AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"] = "0"  # triggers then ne
 
 import uvicorn
 from airflow.sdk.execution_time import task_runner
+from fastapi import FastAPI
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.http_api import create_app
 from elastic_core.protocol.http_client import HttpControl
 from tests.airflow.doubles import FakeSupervisor
 from tests.builders import CONTROL_SECRET, FakeClock, FakeJobRuns, Life, a_control
+from tests.control.serving import PREFIX, app_before
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +56,12 @@ def plane(pool_url: str, tmp_path: Path, clock: FakeClock, runs: FakeJobRuns) ->
 class Api:
     """The control API under uvicorn; can be taken away and brought back on the same port."""
 
-    def __init__(self, plane: LedgerControl) -> None:
+    def __init__(self, app: FastAPI) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.app = create_app(plane, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None)
+        self.url = f"http://127.0.0.1:{self.port}{PREFIX}"
+        self.app = app
 
     def start(self) -> None:
         config = uvicorn.Config(self.app, host="127.0.0.1", port=self.port, log_level="warning")
@@ -77,12 +78,13 @@ class Api:
 
 @pytest.fixture
 def api(plane: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    served = Api(plane)
-    served.start()
-    connection = f'{{"conn_type": "http", "host": "{served.url}", "password": "{CONTROL_SECRET.decode()}"}}'
-    monkeypatch.setenv("AIRFLOW_CONN_ELASTIC_CONTROL", connection)
-    yield served
-    served.stop()
+    with app_before(plane) as app:
+        served = Api(app)
+        served.start()
+        connection = f'{{"conn_type": "http", "host": "{served.url}", "password": "{CONTROL_SECRET.decode()}"}}'
+        monkeypatch.setenv("AIRFLOW_CONN_ELASTIC_CONTROL", connection)
+        yield served
+        served.stop()
 
 
 @pytest.fixture

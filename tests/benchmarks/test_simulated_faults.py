@@ -21,7 +21,7 @@ from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_contro
 from tests.conftest import TestServer
 from tests.effort import EFFORT
 
-SEEDS = 20 * EFFORT
+SEEDS = 5 if EFFORT == 1 else 20 * EFFORT
 WORKERS = 2  # processes, whatever else pytest runs beside them
 
 

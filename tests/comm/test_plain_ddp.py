@@ -26,6 +26,7 @@ OF_GRADIENTS = [name for name in NAMES if not averages(name)]
 PAGE = PROJECT / "docs" / "guide" / "exchanges.md"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", sample(["onebit_adam", "bytegrad"], "bytegrad"))
 def test_the_example_of_the_guide_runs_under_torchrun(tmp_path, name):
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -80,6 +80,7 @@ def attached_waits(rank: int, world: int) -> None:
     os._exit(0)
 
 
+@pytest.mark.nightly
 def test_in_plain_torch_it_waits_as_long_as_it_is_told(tmp_path):
     ranks.run(attached_waits, tmp_path, 2)
 

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.http_api import create_app
 from tests.builders import CONTROL_SECRET, TRAINER_SECRET, FakeClock, FakeJobRuns, a_control
-from tests.control.serving import served
+from tests.control.serving import app_before, served
 
 
 @pytest.fixture
@@ -34,12 +32,7 @@ def control(
     secrets.mkdir()
     for name, secret in (("control", CONTROL_SECRET), ("trainer", TRAINER_SECRET), ("ledger_url", pool_url.encode())):
         (secrets / name).write_bytes(secret)
-    mounted = FastAPI()
-    mounted.mount(
-        "/elastic",
-        create_app(plane, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None),
-    )
-    with served(mounted) as url:
+    with app_before(plane) as app, served(app) as url:
         monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
         monkeypatch.setenv("ELASTIC_CONTROL_URL", f"{url}/elastic")
         monkeypatch.setenv("ELASTIC_POLICY", "fair_share")

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.http_api import create_app
 from elastic_core.protocol.http_client import HttpControl, HttpTrainer
 from elastic_core.protocol.service import ServiceControl
 from elastic_core.protocol.trainer import TrainerControl
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, Life, a_control, a_spec
-from tests.control.serving import served
+from tests.control.serving import app_before, served
 
 
 @pytest.fixture
@@ -42,10 +40,6 @@ def control(ledger_url: str, tmp_path: Path, clock: FakeClock, runs: FakeJobRuns
     plane.close()
 
 
-def anybody() -> None:
-    """A user dependency that lets everyone in."""
-
-
 @dataclass
 class Plane:
     """An implementation of the contract under test: in process or over HTTP."""
@@ -64,9 +58,7 @@ def plane(request: pytest.FixtureRequest, control: LedgerControl, clock: FakeClo
     if request.param == "in process":
         yield Plane(control, control.trainer, clock)
         return
-    app = FastAPI()  # mounted under a prefix, as Airflow does
-    app.mount("/elastic", create_app(control, service_secret=CONTROL_SECRET, user_reads=anybody, user_writes=anybody))
-    with served(app) as url, ExitStack() as stack:
+    with app_before(control) as app, served(app) as url, ExitStack() as stack:
         service = HttpControl(f"{url}/elastic", CONTROL_SECRET, patience_seconds=5)
         stack.callback(service.close)
 

@@ -442,6 +442,7 @@ def test_slots_of_a_job_at_its_boundary_are_not_counted_as_its_own(control: Ledg
     assert (view.segment_id, view.segment_state, view.allocation) == ("job-a__seg_1", SegmentState.CREATED, None)
 
 
+@pytest.mark.nightly
 def test_forty_jobs_wait_and_each_knows_why(control: LedgerControl) -> None:
     for number in range(40):
         control.submit(f"job-{number:02}", a_spec(slots=(2, 2)), FACTS)

@@ -140,6 +140,7 @@ def disturb(client: OneOfTwo, plane: LedgerControl, stop: threading.Event) -> li
     return seen[1:]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_every_invariant_holds_with_two_servers_at_once(ledger_url: str, tmp_path: Path) -> None:
     stop, slots = threading.Event(), Slots()

@@ -225,6 +225,7 @@ def with_grace(launcher: LocalLauncher, seconds: float) -> LocalLauncher:
     return LocalLauncher(launcher.settings.model_copy(update={"grace_seconds": seconds}), launcher.worker_command)
 
 
+@pytest.mark.nightly
 def test_a_worker_that_stays_stopped_past_the_grace_is_killed_and_the_report_says_so(home: Path) -> None:
     launcher = with_grace(scripted(home, "sleep"), 1.0)
     launcher.start(order())

@@ -65,6 +65,7 @@ def test_a_worker_that_leaves_is_no_death_even_if_it_fails_or_hangs(home: Path) 
     assert (report.kind, report.exit_codes) == ("boundary", (0,))
 
 
+@pytest.mark.nightly
 def test_a_worker_from_which_the_group_still_takes_its_state_is_given_time(home: Path) -> None:
     launcher = scripted(home, "boundary,stubborn")
     folder, (_, second) = started(launcher)
@@ -85,6 +86,7 @@ def started_standby(launcher: LocalLauncher, slot: int) -> tuple[RunDir, Process
     return folder, wait_until_ready(launcher, 2)[1]
 
 
+@pytest.mark.nightly
 def test_a_standby_worker_is_started_once_and_with_the_environment_of_its_slot(executing_home: Path) -> None:
     launcher = scripted(executing_home, "boundary")
     folder, worker = started_standby(launcher, 3)

@@ -20,10 +20,10 @@ from tests.effort import EFFORT
 from tests.policy.builders import NOW, apply, decide
 from tests.policy.placed import placed_snapshots
 from tests.policy.strategies import BUSY
-from tests.policy.test_laws import bound, idle, one_ends_one_comes
+from tests.policy.test_laws import bound, idle, one_ends_one_comes, over
 
 PLACING = [name for name in registry.names() if Law.PLACES_LAYERS in registry.get(name).laws]
-placing = pytest.mark.parametrize("name", PLACING)
+placing = over(PLACING)
 
 
 def test_the_default_policy_places_layers() -> None:
@@ -46,8 +46,7 @@ def test_every_plan_is_valid_and_above_every_floor_as_far_as_is_known(name: str,
             assert holds or choice.bundle.throughput >= view.limits.placed.floor * (1 - 1e-9)
 
 
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("name", [name for name in registry.names() if name not in PLACING])
+@over(name for name in registry.names() if name not in PLACING)
 @settings(BUSY, max_examples=3 * EFFORT)
 @given(picture=placed_snapshots())
 def test_other_policies_run_placed_jobs_whole_on_one_type_or_let_them_wait(name: str, picture: Snapshot) -> None:
@@ -83,7 +82,6 @@ def fits(view: JobView, room: dict[str, int], choices) -> bool:  # type: ignore[
     )
 
 
-@pytest.mark.sampled(1)
 @placing
 @settings(BUSY, max_examples=20 * EFFORT)
 @given(picture=placed_snapshots())

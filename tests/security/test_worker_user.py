@@ -33,19 +33,10 @@ from tests.launch.test_contract import (  # noqa: F401 - what every launcher kee
     test_starting_again_is_harmless,
     test_the_end_of_a_group_is_known_by_its_exit_code,
 )
-from tests.launch.test_local import (  # noqa: F401 - the same
-    test_a_forgotten_group_keeps_its_logs_and_never_starts_again,
-    test_a_stop_is_firm_after_the_grace,
+from tests.launch.test_local import (  # noqa: F401 - the same; the others in test_worker_user_groups
     test_a_stop_lets_the_workers_reach_a_boundary,
     test_an_agent_killed_with_9_takes_its_workers_along_and_is_shown_dead,
     test_no_grandchild_is_left_when_the_group_ends,
-    test_when_one_worker_dies_the_others_are_ended_soon,
-    test_workers_end_when_the_run_dir_vanishes,
-)
-from tests.launch.test_membership import (  # noqa: F401 - the same
-    test_a_worker_that_dies_while_it_waits_costs_the_group_nothing,
-    test_a_worker_that_leaves_ends_nobody_else_and_its_helpers_end_with_it,
-    test_a_worker_that_the_order_names_belongs_to_the_group,
 )
 from tests.security.worker_namespace import NAME, PROJECT, namespace, open_home
 

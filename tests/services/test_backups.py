@@ -178,6 +178,7 @@ def test_what_is_no_sound_backup_of_a_known_release_is_refused_before_anything_i
         backups.restore(installation, folder, {}, tell)
 
 
+@pytest.mark.nightly
 def test_a_home_that_was_not_restored_to_the_end_does_not_start(installation: Settings, home: Path) -> None:
     folder, settings = home / "backup", Settings(home=home / "second")
     backups.back_up(installation, folder, secrets=False, tell=tell)

@@ -46,6 +46,7 @@ def test_each_user_has_its_own_database_and_no_other(settings: Settings) -> None
     assert of_home(settings.home) == []
 
 
+@pytest.mark.nightly
 def test_data_outlives_a_kill_of_postgres_and_of_its_supervisor(settings: Settings) -> None:
     server, stack = postgres_stack(settings)
     first = up(stack)["postgres"].pid

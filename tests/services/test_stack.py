@@ -94,6 +94,7 @@ def test_two_ups_at_once_start_one_supervisor(home: Path) -> None:
     assert len(of_program(home, "sleeper")) == 1
 
 
+@pytest.mark.nightly
 def test_up_after_a_killed_supervisor_ends_what_it_left_and_starts_anew(home: Path) -> None:
     stack = stack_of(home, server(), sleeper("parent", WITH_CHILD))
     up(stack)
@@ -155,6 +156,7 @@ def test_other_settings_are_refused_while_services_run_and_touch_nothing(home: P
     assert up(stack) == first
 
 
+@pytest.mark.nightly
 def test_a_program_that_does_not_come_up_is_told_with_the_end_of_its_log(home: Path) -> None:
     never = "it does not answer"  # however long Python takes to come to its end
     stack = stack_of(home, sleeper("broken", "raise SystemExit('no such table: jobs')", health=lambda started: never))

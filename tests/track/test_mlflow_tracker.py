@@ -285,6 +285,7 @@ def test_results_and_notes_are_shown_on_the_job(client):
     assert f"/plugin/elastic-job?job={story.job_id}" in job.data.tags["mlflow.note.content"]
 
 
+@pytest.mark.nightly
 def test_steps_done_again_after_a_corrupt_checkpoint_are_not_doubled(client):
     story = Story().submit().grant(1).observe(1, 2).commit(2).observe(3, 4).commit(4).end_segment()
     story.grant(1)  # step 4 was corrupt: starts at step 2, and the ledger has step 4 as the furthest

@@ -88,6 +88,7 @@ def test_the_functions_own_errors_go_through() -> None:
         entry.job_facts(fails, SPEC)
 
 
+@pytest.mark.nightly
 def test_the_example_loop_is_resized_and_ends_as_if_it_had_not_been(new_job) -> None:
     assert entry.job_facts(plain_loop.train, SPEC).dataset_samples == 1497
     assert_resizes_change_no_weight(new_job, "examples.plain_loop:train", (1, 3), atol=1e-5)

@@ -78,6 +78,7 @@ def test_a_task_of_a_job_loads_none_of_them(monkeypatch: pytest.MonkeyPatch) -> 
     assert not DagBag(str(ROOT / "dags" / "elastic_job.py")).dags["elastic_job"].has_on_failure_callback
 
 
+@pytest.mark.nightly
 def test_the_doctor_names_them_or_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "plugins")]))
     settings = Settings(home=tmp_path, project=ROOT)
@@ -88,6 +89,7 @@ def test_the_doctor_names_them_or_says_what_is_wrong(monkeypatch: pytest.MonkeyP
     assert checks.notifiers(settings).says == "none: nobody is told how jobs end"
 
 
+@pytest.mark.nightly
 def test_where_nobody_is_to_be_told_the_dag_of_jobs_has_no_callback() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ELASTIC_NOTIFIERS"}
     code = (

@@ -111,6 +111,7 @@ def test_up_to_sixty_four_slots_have_a_row_each(page: Page, address: str, shown:
     expect(page.locator("#timeline [data-node]")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_more_slots_have_a_row_a_node_which_a_click_or_a_key_unfolds(
     page: Page, address: str, shown: LedgerControl, clock: FakeClock
 ) -> None:
@@ -161,6 +162,7 @@ def cards(page: Page) -> list[str]:
     return [card.get_attribute("id") or "" for card in page.locator(".card.job").all()]
 
 
+@pytest.mark.nightly
 def test_twenty_active_jobs_have_a_card_each(page: Page, address: str, shown: LedgerControl, clock: FakeClock) -> None:
     crowd(shown, clock, 20)
     page.goto(address)
@@ -168,6 +170,7 @@ def test_twenty_active_jobs_have_a_card_each(page: Page, address: str, shown: Le
     expect(page.locator("#ended .card.job")).to_have_count(1)
 
 
+@pytest.mark.nightly
 def test_of_more_only_those_that_need_a_look_have_one(
     page: Page, address: str, shown: LedgerControl, clock: FakeClock
 ) -> None:

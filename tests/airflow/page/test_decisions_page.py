@@ -52,6 +52,7 @@ def test_it_is_decided_again_and_the_same(decided: Page) -> None:
     expect(decided.get_by_role("status")).to_have_text("Decided the same today.")
 
 
+@pytest.mark.nightly
 def test_how_long_it_took_then_is_said_while_one_waits(decided: Page, shown: LedgerControl) -> None:
     held: list[Route] = []
     decided.route("**/replay", lambda route: held.append(route))
@@ -65,6 +66,7 @@ def test_how_long_it_took_then_is_said_while_one_waits(decided: Page, shown: Led
     expect(said).to_have_text("Decided the same today.")
 
 
+@pytest.mark.nightly
 def test_there_are_pages_of_older_ones(page: Page, address: str, shown: LedgerControl) -> None:
     shown.submit("job-a", a_spec(), FACTS)
     for number in range(31):

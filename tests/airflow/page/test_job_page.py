@@ -103,11 +103,13 @@ def test_of_many_checkpoints_the_newest_are_shown_first_and_the_others_when_aske
     expect(rows).to_have_count(20)
 
 
+@pytest.mark.nightly
 def test_of_more_than_one_answer_holds_the_button_says_how_many_it_shows(page: Page, address: str, life: Life) -> None:
     script = "import('./tables.js').then(({ moreButton }) => moreButton(500, 1234, false, () => {}).textContent)"
     assert opened(page, address).evaluate(script) == "The newest 500 of 1,234"
 
 
+@pytest.mark.nightly
 def test_charts_say_their_figures_by_keyboard(page: Page, address: str, life: Life) -> None:
     opened(page, address)
     page.locator("#curve svg[role=img]").focus()
@@ -131,6 +133,7 @@ def shown_order(shown: LedgerControl) -> LaunchOrder:
     return shown.launch_order(shown.job("job-a").segment_id)
 
 
+@pytest.mark.nightly
 def test_a_job_is_rolled_back_to_a_checkpoint_after_a_question(
     page: Page, address: str, shown: LedgerControl, life: Life
 ) -> None:
@@ -217,6 +220,7 @@ def test_a_job_that_failed_hours_ago_shows_its_error_and_its_log_as_text(
     assert faults(page) == []
 
 
+@pytest.mark.nightly
 def test_without_a_job_in_the_address_one_is_found(page: Page, address: str, life: Life) -> None:
     page.goto(f"{address}job/job.html")
     expect(page.locator("#found li")).to_have_count(2)
@@ -230,6 +234,7 @@ def test_without_a_job_in_the_address_one_is_found(page: Page, address: str, lif
     expect(page.locator("#banners")).to_contain_text("there is no job 'nobody'")
 
 
+@pytest.mark.nightly
 def test_the_table_and_the_cards_lead_to_the_page(page: Page, address: str, life: Life) -> None:
     page.goto(f"{address}table.html")
     row = page.locator("tr[data-id=job-a]")
@@ -246,6 +251,7 @@ def test_the_table_and_the_cards_lead_to_the_page(page: Page, address: str, life
 FRAME = '<!doctype html><html data-theme="dark"><body><iframe src="{page}" width="1200" height="800"></iframe></body>'
 
 
+@pytest.mark.nightly
 def test_in_airflows_frame_it_follows_the_address_and_the_theme(page: Page, address: str, life: Life) -> None:
     outer = address.replace("/elastic/page/", "/plugin/elastic-job")
     page.route("**/plugin/elastic-job*", lambda route: route.fulfill(

@@ -95,6 +95,7 @@ def test_chosen_jobs_are_paused_resumed_and_set_together(table: Page, shown: Led
         assert (in_force.priority, in_force.slots.min, in_force.slots.max) == (42, 1, 2)
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_set_is_said_and_changes_nothing(table: Page, shown: LedgerControl) -> None:
     said, button = table.locator("#steering [role=status]"), table.get_by_role("button", name="Set", exact=True)
     before = shown.job("job-22").spec_in_force
@@ -110,6 +111,7 @@ def test_what_cannot_be_set_is_said_and_changes_nothing(table: Page, shown: Ledg
     assert shown.job("job-22").spec_in_force == before
 
 
+@pytest.mark.nightly
 def test_cancelling_is_asked_about_first_and_a_refusal_is_said(table: Page, shown: LedgerControl) -> None:
     said = table.locator("#steering [role=status]")
     choose(table, "job-30")
@@ -127,6 +129,7 @@ def test_cancelling_is_asked_about_first_and_a_refusal_is_said(table: Page, show
     assert shown.job("job-30").state is JobState.CANCELLED
 
 
+@pytest.mark.nightly
 def test_a_choice_and_the_focus_outlive_an_update(table: Page, shown: LedgerControl) -> None:
     choose(table, "job-40")
     box = table.get_by_label("Choose job-40", exact=True)

@@ -53,6 +53,7 @@ def test_what_a_job_prints_and_its_traceback_are_followed_as_text(
     assert background != text
 
 
+@pytest.mark.nightly
 def test_the_page_keeps_the_last_of_a_job_that_prints_much(
     page: Page, address: str, life: Life, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_another_rank_and_an_earlier_attempt_are_shown_by_choice(
     expect(page.locator(".log-note")).to_contain_text("ended")
 
 
+@pytest.mark.nightly
 def test_a_job_without_slots_yet_says_that_it_has_printed_nothing(page: Page, address: str, life: Life) -> None:
     page.goto(address)
     page.get_by_role("button", name="Log", exact=True).click()

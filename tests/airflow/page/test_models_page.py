@@ -112,6 +112,7 @@ def test_a_version_is_promoted_and_the_one_before_is_rolled_back_to(
     ]
 
 
+@pytest.mark.nightly
 def test_a_registry_that_is_away_is_told(page: Page, address: str, mlflow_server: MlflowServer) -> None:
     mlflow_server.kill()
     try:
@@ -181,6 +182,7 @@ def test_what_is_not_there_is_not_found(rest: str, model: str) -> None:
         assert model in [listed.name for listed in admin.models()]
 
 
+@pytest.mark.nightly
 def test_rest_says_at_once_that_the_registry_is_away(rest: str, mlflow_server: MlflowServer) -> None:
     mlflow_server.kill()
     try:

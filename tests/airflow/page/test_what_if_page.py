@@ -47,6 +47,7 @@ def test_with_more_nodes_who_waits_starts_now(asked: Page, shown: LedgerControl)
     assert shown.snapshot() == before
 
 
+@pytest.mark.nightly
 def test_limits_are_set_in_a_jobs_row_and_stay_there(asked: Page) -> None:
     for name in ("Min slots", "Max slots"):
         asked.get_by_label(f"{name} of job-a", exact=True).fill("2")
@@ -55,6 +56,7 @@ def test_limits_are_set_in_a_jobs_row_and_stay_there(asked: Page) -> None:
     expect(asked.get_by_label("Max slots of job-a", exact=True)).to_have_value("2")
 
 
+@pytest.mark.nightly
 def test_who_could_not_run_at_all_never_starts_again(asked: Page) -> None:
     asked.get_by_label("Names").fill("node-b")
     asked.get_by_role("button", name="Simulate").click()
@@ -72,6 +74,7 @@ def test_what_is_wrong_is_said_and_the_last_answer_stays(asked: Page) -> None:
     expect(asked.locator(".banner")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_how_long_it_may_take_is_said_while_one_waits(page: Page, address: str, shown: LedgerControl) -> None:
     """First what the server allows itself, then what it took: for one course, or for two."""
     shown.submit("job-a", a_spec(slots=(4, 4)), FACTS)

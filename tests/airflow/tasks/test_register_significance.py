@@ -66,6 +66,7 @@ def test_who_learnt_more_is_better_by_more_than_chance_and_the_other_way_round_i
     assert worse.p_value > 0.95, worse
 
 
+@pytest.mark.nightly
 def test_the_same_weights_once_more_are_no_better(job: TrainedJob) -> None:
     job.checkpoint(10, seed=3)
     job.checkpoint(20, seed=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -58,6 +59,7 @@ def keeps_the_mean(rank: int, world: int) -> None:
     drifting.averaging.close()  # with a round under way
 
 
+@pytest.mark.nightly
 def test_the_mean_over_ranks_is_that_of_their_own_steps_however_rounds_fall(tmp_path):
     ranks.run(keeps_the_mean, tmp_path, 3)
 

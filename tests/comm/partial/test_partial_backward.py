@@ -89,6 +89,7 @@ def as_replayed(rank: int, world: int) -> None:
         assert not torch.equal(value, before[name]), "nothing was learnt"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_training_is_as_replayed_in_one_process_to_the_bit(tmp_path, world):
     ranks.run(as_replayed, tmp_path, world)

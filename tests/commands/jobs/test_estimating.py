@@ -90,6 +90,7 @@ def test_a_placed_job_is_estimated_for_every_bundle(tmp_path: Path) -> None:
     assert "not in it: waiting for slots, starts and resizes" in told
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("api")
 def test_an_ordinary_job_that_nobody_ran_has_prices_and_no_times(tmp_path: Path) -> None:
     path = file_of(tmp_path, a_spec(slots=(1, 2)))

@@ -86,6 +86,7 @@ def test_a_simulation_is_ended_in_words_whatever_its_policy_does(
     assert says in answer.json()["message"]
 
 
+@pytest.mark.nightly
 def test_a_replay_of_a_policy_that_hangs_is_ended_and_holds_no_transaction(
     asked_of_odd: str, control: LedgerControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_replay_of_a_policy_that_hangs_is_ended_and_holds_no_transaction(
     hanging.close()
 
 
+@pytest.mark.nightly
 def test_while_one_simulates_the_next_is_told_to_come_again(asked_of_odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "ODD", "hangs")
     thread = Thread(target=past, args=(asked_of_odd,))

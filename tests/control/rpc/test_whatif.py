@@ -124,6 +124,7 @@ def test_the_policy_of_a_what_if_first_sees_what_the_ledger_shows_it(
         assert getattr(first, part.name) == getattr(production, part.name), part.name
 
 
+@pytest.mark.nightly
 def test_it_is_kept_within_bounds(ran: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="jobs is 101; it takes 1 to 100"):
         whatif.what_if(ran, "fixed", jobs=101)
@@ -131,6 +132,7 @@ def test_it_is_kept_within_bounds(ran: LedgerControl, monkeypatch: pytest.Monkey
     assert not whatif.what_if(ran, "fixed")["complete"]
 
 
+@pytest.mark.nightly
 def test_one_question_at_a_time(ran: LedgerControl) -> None:
     with whatif.one_at_a_time(), pytest.raises(Conflict, match="another what-if"):
         whatif.what_if(ran, "fixed")

@@ -349,6 +349,7 @@ def test_threads_that_ask_at_once_all_get_what_fits(control: LedgerControl, ledg
     assert_all_granted(control)
 
 
+@pytest.mark.nightly
 def test_processes_that_ask_at_once_all_get_what_fits(control: LedgerControl, ledger_url: str, tmp_path: Path) -> None:
     control.set_cluster(a_cluster({"node-a": 4, "node-b": 4}))
     for number in range(NUM_JOBS):

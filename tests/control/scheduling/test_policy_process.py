@@ -107,6 +107,7 @@ def test_a_policy_that_eats_memory_gets_no_more_than_its_share_and_the_process_g
     assert asked.decide("odd", picture()).policy == "odd"
 
 
+@pytest.mark.nightly
 def test_who_closes_it_does_not_wait_for_a_policy_that_hangs() -> None:
     asked = PolicyProcess(seconds=600.0, memory_mb=1024, command=COMMAND)
     asked.decide("odd", picture())

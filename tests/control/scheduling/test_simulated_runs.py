@@ -189,7 +189,7 @@ def test_a_simulated_run_is_decided_alike_by_the_control_plane(
     check_same(in_simulation, replayed(ledger_url, tmp_path, policy, made))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["horizon", "elastic_batch"])
 def test_so_are_jobs_without_declared_work_in_progress_with_a_deadline_and_of_a_queue(
     policy: str, ledger_url: str, tmp_path: Path
@@ -205,6 +205,7 @@ def test_so_are_jobs_without_declared_work_in_progress_with_a_deadline_and_of_a_
     check_same(in_simulation, replayed(ledger_url, tmp_path, policy, made, SHARED, use_predictors=False))
 
 
+@pytest.mark.nightly
 def test_of_a_budget_the_simulator_knows_nothing_which_changes_no_decision_where_nodes_have_no_price(
     ledger_url: str, tmp_path: Path
 ) -> None:

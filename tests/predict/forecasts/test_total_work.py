@@ -27,6 +27,7 @@ def median_at_submission(model: WorkModel, job: JobDescription) -> float:
     return quantile(model.forecasts([job], [Progress(0.0)])[0], 0.5)
 
 
+@pytest.mark.nightly
 def test_the_learning_rate_tells_how_long_a_job_of_this_installation_takes() -> None:
     model = fit_work(history(80), FOREST)
     slow, fast = (median_at_submission(model, a_description(rate)) for rate in (0.1, 0.4))
@@ -81,6 +82,7 @@ def test_without_history_the_prior_rules_until_a_curve_speaks() -> None:
     assert quantile(seeing, 0.5) == pytest.approx(run.work_done, rel=0.35)
 
 
+@pytest.mark.nightly
 def test_how_densely_a_run_reports_changes_nothing_that_is_learnt() -> None:
     model = fit_work(history(60), FOREST)
     run = a_run(5, rate=0.2, noise=0.0)
@@ -105,6 +107,7 @@ def test_parameters_become_columns_numbers_as_they_are_and_words_by_frequency() 
     assert known.words["optimizer"] == ("adam", "sgd")
 
 
+@pytest.mark.nightly
 def test_models_come_back_from_their_file_as_they_were(tmp_path: Path) -> None:
     runs = history(60)
     kept = forecast_files.Forecasters(fit_work(runs), fit_steps(runs))

@@ -112,6 +112,7 @@ def test_no_submission_is_on_both_sides_of_a_fold() -> None:
         assert not there & {row.tobytes() for row in np.nan_to_num(features[test])}
 
 
+@pytest.mark.nightly
 def test_a_label_that_is_chance_is_not_learnt() -> None:
     """Every submission twice, its label drawn once: what knows the answer from the other copy would score high."""
     made, _ = jobs(120)
@@ -139,6 +140,7 @@ def test_too_few_jobs_are_refused_in_words() -> None:
         fit(made[:400], labels[:400], jobs=[i // 10 for i in range(400)])
 
 
+@pytest.mark.nightly
 def test_where_everybody_submits_the_same_folds_are_made_of_jobs() -> None:
     """Told apart by their runs only, each job given with three lengths of it: no job on both sides of a fold."""
     rng, same = Random(4), [Submission(task="one")] * 240

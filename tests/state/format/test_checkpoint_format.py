@@ -80,6 +80,7 @@ def test_any_tensors_from_any_number_of_writers_come_back_bit_for_bit(
     assert verify(store, URI, written.sha256).num_tensors == len(tensors)
 
 
+@pytest.mark.nightly
 @given(st.data())
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_parts_written_by_a_grid_of_ranks_are_read_as_any_other_parts(

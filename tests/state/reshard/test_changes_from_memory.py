@@ -101,6 +101,7 @@ def test_what_lost_devices_held_comes_from_the_store(
     assert plan.moved == plan.bound
 
 
+@pytest.mark.nightly
 @given(data=st.data())
 @settings(deadline=None, max_examples=25, suppress_health_check=HEALTH)
 def test_the_central_way_gives_the_same_and_moves_no_less(memory_folder: Path, data: st.DataObject) -> None:

@@ -142,6 +142,7 @@ def test_a_prefix_is_an_object_or_a_folder_and_no_part_of_a_name(store: Checkpoi
     assert list(store.list("none")) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make_store", sample(STORES, "local", "rclone"), indirect=True)
 def test_a_listing_of_many_pages_is_complete_and_sorted(store: CheckpointStore) -> None:
     keys = [f"many/{i:04d}" for i in range(1100)] if "s3" in store.url else [f"many/{i:04d}" for i in range(50)]

@@ -38,7 +38,7 @@ def test_what_it_trains_is_known_before_it_runs() -> None:
     assert (facts.dataset_samples, facts.num_parameters) == (DIGITS, 64 * 64 + 64 + 640 + 10)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("resized", [(2, 1), (1, 3)])
 def test_a_resized_job_ends_with_the_weights_of_an_undisturbed_one(new_job, resized):
     assert_resizes_change_no_weight(new_job, ENTRY, resized, atol=1e-5)

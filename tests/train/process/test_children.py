@@ -31,6 +31,7 @@ def inspected(spec: JobSpec, monkeypatch) -> JobFacts:
     return from_json(JobFacts, _facts(spec, Settings()))
 
 
+@pytest.mark.nightly
 def test_facts_of_a_task_class_and_of_a_function(new_job, monkeypatch):
     job = new_job(entry="Regression", params={"rows": 50})
     want = JobFacts(
@@ -66,6 +67,7 @@ def test_childs_exception_comes_back_and_secrets_of_the_caller_do_not_reach_it(n
     assert "secret" not in str(caught.value).lower().replace("secrets", "")
 
 
+@pytest.mark.nightly
 def test_checkpoint_is_measured_on_held_out_data_unless_it_is_corrupt(new_job):
     job = new_job(entry="Regression", total=320, params={"rows": 96})
     assert job.run(2, 32) == [0, 0]

@@ -82,7 +82,7 @@ def test_every_checkpoint_and_every_loss_is_that_of_a_run_that_waits(new_job, wo
     assert [verdict.proven for verdict in prove(reads, 96, LocalStore(asynchronous.store))] == [True] * 4 + [None]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", [Layout(data=2, sharded=True), Layout(data=1, pipeline=2)], ids=str)
 def test_partitioned_models_are_saved_asynchronously_too(new_job, layout):
     small = {"width": 16, "depth": 2, "heads": 4, "context": 8, "train_bytes": 10_000, "learning_rate": 1e-2}
@@ -123,6 +123,7 @@ def test_the_next_boundary_waits_for_the_answer_to_the_last_and_says_so(new_job)
     assert boundaries(job) == [(5, 150, False), (10, 300, False), (15, 450, False), (20, 600, True)]
 
 
+@pytest.mark.nightly
 def test_steps_are_dropped_and_taken_again_where_the_next_segment_gets_another_batch(new_job):
     """The first boundary of a job whose batch may change waits: it would restart at each."""
     waits = new_job("waits", total=600, params=SLOW, spec=VARIES)
@@ -166,6 +167,7 @@ def grows(job: Job, seconds: float) -> bool:
     return len(job.curve()) > before
 
 
+@pytest.mark.nightly
 def test_steps_are_dropped_where_the_processes_have_to_end(new_job):
     whole = undisturbed(new_job)
     job, workers = unanswered(new_job)

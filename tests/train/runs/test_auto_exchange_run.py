@@ -7,6 +7,8 @@ import signal
 import time
 from collections import Counter
 
+import pytest
+
 from elastic_core.comm.algorithms import NAMES
 from elastic_core.predict.speed.kept_exchange import TRIAL_REPORTS
 from elastic_core.spec.parts.job_comm import CLASSES
@@ -79,6 +81,7 @@ def averaging_allowed(new_job, name: str, total: int) -> Job:
     return new_job(name, entry="of its own", tasks="tests.*", params=params, spec=spec, total=total)
 
 
+@pytest.mark.nightly
 def test_where_averages_are_allowed_a_slow_link_is_given_one(new_job):
     skip_without_namespaces()
     job = averaging_allowed(new_job, "averages", total=1200)
@@ -102,6 +105,7 @@ def test_where_averages_are_allowed_a_slow_link_is_given_one(new_job):
         assert not [name for name in names if name.startswith(("comm/", "averaging/"))], "nothing is a rank's own"
 
 
+@pytest.mark.nightly
 def test_killed_after_a_checkpoint_in_the_middle_of_a_trial_of_averages_it_goes_on_from_one_model(new_job):
     """The checkpoint of step 20 falls into it, however many exchanges of gradients were tried before."""
     skip_without_namespaces()

@@ -81,6 +81,7 @@ def test_a_rank_that_moves_up_finds_its_place_by_its_slot(new_job):
     assert kept.curve(1) == renewed.curve(1)
 
 
+@pytest.mark.nightly
 def test_where_rank_0_leaves_another_process_takes_the_lease_and_goes_on_as_new_processes_would(new_job):
     options = {"spec": {"audit": "full"}, "params": {"sleep": 0.05}}
     renewed, kept = new_job("renewed", **options), new_job("kept", **options)
@@ -102,6 +103,7 @@ def test_where_rank_0_leaves_another_process_takes_the_lease_and_goes_on_as_new_
     assert all(verdict.proven for verdict in prove(reads, 96)[:4])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("before", "slots"), sample([(SHARDED, [0, 1]), (Layout(data=2, tensor=2), [0, 1])], (SHARDED, [0, 1])), ids=str
 )

@@ -101,6 +101,7 @@ def test_the_state_is_the_same_to_the_bit_with_any_servers_and_with_none(new_job
     assert all(other["scheduler"] == scalars[0]["scheduler"] for other in scalars)
 
 
+@pytest.mark.nightly
 def test_from_replicas_to_servers_and_back_it_trains_as_if_nothing_had_happened(new_job):
     alone, job = a_job(new_job, "alone", 8, scheduler=True), a_job(new_job, "chain", 8, scheduler=True)
     assert alone.run(1, BATCH) == [0]
@@ -129,7 +130,7 @@ def test_killed_and_started_again_it_computes_the_same_bits(new_job, victim):
     assert_equal(saved(killed), saved(whole))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("slots", "after"),
     [([0, 2], Layout(data=1, servers=1)), ([0, 1, 2], Layout(data=1, servers=2)), ([0, 1], Layout(data=2))],

@@ -95,6 +95,7 @@ def test_the_state_is_the_same_to_the_bit_under_any_stages_and_under_none(new_jo
     assert all(other["optimizer"] == scalars[0]["optimizer"] for other in scalars)
 
 
+@pytest.mark.nightly
 def test_from_stages_to_stages_and_to_one_type_it_trains_as_if_nothing_had_happened(new_job):
     alone, job = a_job(new_job, "alone", 8), a_job(new_job, "chain", 8)
     assert alone.run(1, BATCH) == [0]
@@ -109,6 +110,7 @@ def test_from_stages_to_stages_and_to_one_type_it_trains_as_if_nothing_had_happe
     assert losses(job) == pytest.approx(losses(alone), rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_killed_and_started_again_it_computes_the_same_bits(new_job):
     stages = staged(2, 1, ends=(1, LAYERS))
     whole, killed = a_job(new_job, "whole", 6), a_job(new_job, "killed", 6)
@@ -144,6 +146,7 @@ def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     assert [name for name, tensor in wanted.items() if not torch.equal(found[name], tensor)] == []
 
 
+@pytest.mark.nightly
 def test_late_updates_reach_their_rows_one_step_later_each_once_and_all_before_a_checkpoint(new_job):
     """Beside a loop in this process that does so by its own means: a segment of four steps, and one of five."""
     job = a_job(new_job, "late", 9, late=True, optimizer="adagrad")

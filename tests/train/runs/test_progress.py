@@ -59,6 +59,7 @@ def test_at_the_base_batch_progress_is_what_is_read(new_job):
     assert end_of(job) == (50, 400, 400.0)
 
 
+@pytest.mark.nightly
 def test_every_kind_of_interruption_gives_the_same_end(new_job):
     whole = progressing(new_job, "whole")
     assert whole.run(2, 64) == [0, 0]
@@ -93,6 +94,7 @@ def test_the_schedule_of_learning_rates_follows_progress(new_job):
         assert before < (seen.samples - 64) / 2_000 or seen.step == 1  # it is not the part of samples that were read
 
 
+@pytest.mark.nightly
 def test_steps_at_two_batches_add_up(new_job):
     job = progressing(new_job, "two")
     assert job.run(2, 16, segment_steps=30) == [0, 0]

@@ -171,6 +171,7 @@ def test_steps_that_were_taken_ahead_are_in_nobodys_state_and_what_only_a_leaver
     assert min(taken["own_memory"], taken["same_host"]) > 0  # each of both had written a part of it
 
 
+@pytest.mark.nightly
 def test_what_a_task_changed_after_its_loop_is_read_anew(new_job) -> None:
     renewed, kept = shrunk(new_job, params={"sleep": 0.05, "spoils_weights": True})
     assert kept.run(2, 30, segment_steps=5) == [0, 0]
@@ -181,6 +182,7 @@ def test_what_a_task_changed_after_its_loop_is_read_anew(new_job) -> None:
     assert taken["own_memory"] > 0  # the optimizer's
 
 
+@pytest.mark.nightly
 def test_a_task_that_gives_its_old_model_again_gets_the_state_from_the_checkpoint(new_job) -> None:
     renewed, kept = shrunk(new_job, params={"sleep": 0.05, "same_model": True})
     assert kept.run(2, 30, segment_steps=5) == [0, 0]
@@ -203,6 +205,7 @@ def test_killed_while_others_take_its_state_the_job_goes_on_from_the_commit(new_
     assert killed.curve() == whole.curve()
 
 
+@pytest.mark.nightly
 def test_a_leaver_that_is_killed_is_not_waited_for(new_job) -> None:
     before, after = Layout(data=3, sharded=True), Layout(data=2, sharded=True)
     renewed, kept = new_job("renewed", **BYTES), new_job("kept", **BYTES)

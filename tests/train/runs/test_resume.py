@@ -20,6 +20,7 @@ def undisturbed(new_job, world: int, **options) -> Job:
     return job
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_boundaries_change_no_bit_of_the_loss_curve(new_job, world):
     whole = undisturbed(new_job, world)

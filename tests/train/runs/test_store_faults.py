@@ -112,6 +112,7 @@ def test_with_the_disk_full_training_goes_on_and_saves_again_once_there_is_room(
     assert {found.uri for found in find(store, "job")} == {commit.uri for commit in job.ledger.commits()}  # no litter
 
 
+@pytest.mark.nightly
 def test_with_the_disk_full_at_a_boundary_the_attempt_ends_and_the_next_goes_on_from_the_last_commit(
     new_job: Callable[..., Job], small_disk: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_with_the_disk_full_at_a_boundary_the_attempt_ends_and_the_next_goes_on_
     require_same_end(job, store, new_job, world=2)
 
 
+@pytest.mark.nightly
 def test_what_other_ranks_wrote_of_a_checkpoint_that_one_could_not_write_is_deleted(
     new_job: Callable[..., Job],
 ) -> None:

@@ -207,6 +207,7 @@ def test_no_readable_checkpoint_is_an_error_and_never_a_silent_start(new_job):
     assert len(job.ledger.commits()) == 1
 
 
+@pytest.mark.nightly
 def test_interval_save_that_fails_is_said_and_training_goes_on_but_a_boundary_that_fails_ends_it(new_job):
     job = new_job(
         total=10**6, params={"sleep": 0.01}, spec={"checkpoints": {"interval_seconds": None, "interval_steps": 2}}
