@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -18,6 +19,8 @@ from sqlalchemy.engine import Engine
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
 from tests.effort import EFFORT, leave_to_nightly
+from tests.slow_starts import BySlowStarts
+from tests.track.mlflow_server import MlflowServer
 
 TEMPLATE = "ledger_template"
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30
@@ -25,6 +28,11 @@ MEMORY, ROOM = Path("/dev/shm"), 4 << 30
 # How long an example takes says how busy the machine is, nothing about the law.
 hypothesis.settings.register_profile("elastic", deadline=None, derandomize=EFFORT == 1)
 hypothesis.settings.load_profile("elastic")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySlowStarts:
+    return BySlowStarts(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the expression of `-m` is asked
@@ -139,6 +147,16 @@ def pool_url(postgres_server: TestServer, tmp_path_factory: pytest.TempPathFacto
     name = f"pool_{uuid.uuid4().hex[:12]}"
     yield postgres_server.create_prepared(name, "pool", prepare).render_as_string(hide_password=False)
     postgres_server.drop(name)
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class JobActions:
 
     def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[CancelOutcome]:
         outcomes = cancel_many(self._ledger, self._caller, job_ids, reason)
-        self.allocator.decide_pending()
+        self.allocator.decide_soon()
         return outcomes
 
     def fail(self, job_id: str, error: str) -> JobStatus:
@@ -92,7 +92,7 @@ class JobActions:
 
         about = _about(job_id)
         segment_id = audit_trail.act(self._ledger, self._caller, Action.BOUNDARY, about, reason, ask)
-        self.allocator.decide_pending()
+        self.allocator.decide_soon()
         return self.segment(segment_id)
 
     def promote(self, model: str, version: str, reason: str = "by hand") -> ChampionMoved:
@@ -134,7 +134,7 @@ class JobActions:
     ) -> JobStatus:  # fmt: skip
         """`_change_job` on behalf of the caller."""
         audit_trail.act(self._ledger, self._caller, action, about or _about(job_id), detail, work)
-        self.allocator.decide_pending()
+        self.allocator.decide_soon()
         return self.job(job_id)
 
 

@@ -47,7 +47,7 @@ class LedgerTrainer:
             lambda tx: (progress.heartbeat(tx, self._tokens, self._claims, beat, self._lately), is_due(tx))
         )
         if due and not self._allocator.pauses:  # aside: a heartbeat is answered while a policy thinks, or hangs
-            self._aside(lambda: self._try_to_decide(self._allocator.wake))
+            self._try_to_decide(lambda: self._aside(self._allocator.wake))
         return answer
 
     def observe(self, observations: Sequence[Observation]) -> None:

@@ -220,7 +220,7 @@ class LedgerControl(JobActions, JobAnswers):
             self._ledger, self._caller, Action.BOUNDARY, lambda tx: audit_trail.of_segment(tx, segment_id), reason,
             lambda tx: lifecycle.revoke(tx, segment_id, reason),
         )  # fmt: skip
-        self.allocator.decide_pending()
+        self.allocator.decide_soon()
         return self.segment(segment_id)
 
     def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
@@ -250,7 +250,7 @@ class LedgerControl(JobActions, JobAnswers):
 
     def _change_node(self, node: str, action: Action, detail: str, work: Callable[[Tx], None]) -> NodeStatus:
         self._change_pool(action, f"node {node}", detail, work)
-        self.allocator.decide_pending()
+        self.allocator.decide_soon()
         return next(status for status in self.nodes() if status.name == node)
 
     def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
@@ -310,7 +310,7 @@ class LedgerControl(JobActions, JobAnswers):
     def set_policy(self, policy: str | None) -> PolicyInForce:
         words = f"policy {policy or 'as configured'}"
         self._change_pool(Action.SET_POLICY, words, "", lambda tx: chosen_policy.choose(tx, policy))
-        self.allocator.decide_pending()
+        self.allocator.decide_soon()
         return self.policy()
 
     def _change_pool(self, action: Action, subject: str, detail: str, work: Callable[[Tx], None]) -> None:

@@ -22,7 +22,7 @@ from elastic_core.settings import Settings
 from elastic_core.track.follow import Follower, lag, serve
 from elastic_core.track.mlflow_tracker import MlflowTracker
 from elastic_core.track.tracker import NoTracker
-from tests.track.conftest import MlflowServer
+from tests.track.mlflow_server import MlflowServer
 from tests.track.story import Story
 from tests.track.test_mlflow_tracker import job_run, models, points, runs
 

@@ -21,7 +21,7 @@ from elastic_core.settings import Settings
 from elastic_core.track.follow import Follower, lag
 from elastic_core.track.tracker_service import only_follower, open_tracker
 from tests.builders import FACTS, TRAINER_SECRET, Life, a_cluster, a_commit, a_control, a_spec, an_observation
-from tests.track.conftest import MlflowServer
+from tests.track.mlflow_server import MlflowServer
 
 pytestmark = pytest.mark.e2e
 

@@ -11,7 +11,8 @@ with pauses as long as they take themselves, or with a later heartbeat, where so
 jobs are many, the next plan is not dropped first either, until one was of its moment again.
 
 Decisions that take long, as with a thousand jobs, keep a distance (`deciders.Pace`): what comes in it is decided aside,
-after it. Only who asks for a decision (`decide`) gets it at once.
+after it. Only who asks for a decision (`decide`) gets it at once. What a person asks for, of a job, a node or the pool,
+is decided on aside, too: where many jobs train, events never end, and whoever decides may be at it for long.
 
 What only carries a plan out is no such event: a segment that the plan ended is committed, its processes are gone, its
 successor asks. The plan goes on then (`enforce.carry_on`), so that it is made once, not anew at each of its own steps.
@@ -154,6 +155,10 @@ class Allocator:
             self._aside(self._catch_up)
         else:
             self._decide_what_is_left()
+
+    def decide_soon(self) -> None:
+        """Aside: what a person asked for is answered when it is on record."""
+        self._aside(self.decide_pending)
 
     @property
     def pauses(self) -> bool:

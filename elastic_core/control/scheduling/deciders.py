@@ -12,7 +12,10 @@ from threading import Lock, Thread
 from typing import Protocol
 
 from elastic_core.domain import Plan, Snapshot
+from elastic_core.logs import get_logger
 from elastic_core.policy import registry
+
+log = get_logger(__name__)
 
 
 class Decider(Protocol):
@@ -41,24 +44,34 @@ def at_once(work: Callable[[], None]) -> None:
 
 
 class InAThread:
-    """`Aside` for what nobody waits for: one at a time. What comes meanwhile is dropped, since who asks asks again."""
+    """`Aside` for what nobody waits for: one after another, and of what is the same one is in the queue. What fails is
+    logged: the next event, or reconciliation, makes it up."""
 
     def __init__(self) -> None:
-        self._busy = Lock()
+        self._lock = Lock()
+        self._queue: list[Callable[[], None]] = []
+        self._works = False
 
     def __call__(self, work: Callable[[], None]) -> None:
-        if self._busy.acquire(blocking=False):
-            try:
-                Thread(target=self._do, args=(work,), name="decides aside", daemon=True).start()
-            except RuntimeError:  # no more threads: without the lock back nothing would ever be done aside again
-                self._busy.release()
-                raise
+        with self._lock:
+            if work not in self._queue:
+                self._queue.append(work)
+            if self._works:
+                return
+            Thread(target=self._work, name="decides aside", daemon=True).start()
+            self._works = True  # not where there are no more threads: the next one to come tries again
 
-    def _do(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        finally:
-            self._busy.release()
+    def _work(self) -> None:
+        while (work := self._next()) is not None:
+            try:
+                work()
+            except Exception:
+                log.exception("a decision aside failed; the next event or reconciliation makes it up")
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            self._works = bool(self._queue)
+            return self._queue.pop(0) if self._queue else None
 
 
 class Pace:

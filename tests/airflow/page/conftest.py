@@ -24,9 +24,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 SECONDS = 60  # a busy machine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """No wider than its module: while it is open, an event loop runs in this thread, and `asyncio.run` refuses to."""
+    """No wider than its folder: while it is open, an event loop runs in this thread, and `asyncio.run` refuses to."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed: nothing here shows the page")
     expect.set_options(timeout=SECONDS * 1000)

@@ -25,17 +25,9 @@ from elastic_core.track.champions.registry_champions import RegistryChampions
 from tests.airflow.page.test_accessibility import faults
 from tests.builders import CONTROL_SECRET, FACTS, a_cluster, a_spec
 from tests.control.serving import served
-from tests.track.conftest import MlflowServer
+from tests.track.mlflow_server import MlflowServer
 
 TEAM = QueueSpec(name="vision", owners=("olga",), members=("ann", "ben"))
-
-
-@pytest.fixture(scope="module")
-def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from elastic_core.control.scheduling.allocator import KEPT, Allocator, is_due
 from elastic_core.control.scheduling.deciders import DecidesHere, InAThread
 from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyFailed, PolicyProcess
 from elastic_core.domain import Plan, SegmentState, Snapshot, to_json
+from elastic_core.errors import InfrastructureError
 from elastic_core.policy import registry
 from elastic_core.protocol.trainer import Directive
 from elastic_core.settings import Settings
@@ -217,6 +218,46 @@ def test_heartbeats_are_answered_while_a_policy_hangs_and_the_plan_in_force_goes
     assert control.snapshot().jobs[0].allocation == order.allocation
     thinking.told.set()
     eventually(lambda: not control._ledger.read(is_due), "it is decided")
+
+
+def test_what_a_person_asks_for_is_answered_while_a_policy_thinks_and_decided_on_afterwards(
+    plane: Callable[[str], LedgerControl],
+) -> None:
+    control = plane("")
+    control.submit("job-a", a_spec(), FACTS)
+    Life(control, control.trainer, "job-a").start()
+    thinking = Thinking()
+    control.allocator = Allocator(control._ledger, control.settings, decider=thinking, aside=InAThread())
+    assert control.pause("job-a", "lunch").paused is not None
+    assert thinking.asked.wait(60.0)
+    assert control.resume("job-a").paused is None
+    before = control.decisions(1)[0].decision_id
+    thinking.told.set()
+    eventually(lambda: not control._ledger.read(is_due), "it is decided")
+    assert control.decisions(1)[0].decision_id > before
+
+
+def test_of_what_is_the_same_one_is_queued_aside_and_a_failure_ends_nothing() -> None:
+    aside, begun, go_on, done = InAThread(), Event(), Event(), list[str]()
+
+    def holds() -> None:
+        begun.set()
+        assert go_on.wait(60.0)
+
+    def counts() -> None:
+        done.append("counted")
+
+    def fails() -> None:
+        raise InfrastructureError("no database")
+
+    aside(holds)
+    assert begun.wait(60.0)
+    for work in (fails, counts, counts, counts):
+        aside(work)
+    go_on.set()
+    eventually(lambda: done == ["counted"], "what came meanwhile is done, once")
+    aside(counts)
+    eventually(lambda: len(done) == 2, "and what comes later")
 
 
 def test_the_control_plane_of_production_asks_in_a_process_and_lets_no_heartbeat_wait(

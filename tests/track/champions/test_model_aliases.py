@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from elastic_core.errors import Conflict, NotFound
 from elastic_core.track.champions.model_aliases import FORMER, ChampionMoved, list_models, move_champion, roll_back
 from elastic_core.track.champions.registry_api import Registry
-from tests.track.conftest import MlflowServer
+from tests.track.mlflow_server import MlflowServer
 
 
 @pytest.fixture

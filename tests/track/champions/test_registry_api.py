@@ -16,7 +16,7 @@ from elastic_core.errors import InfrastructureError, NotFound, UserError
 from elastic_core.settings import Settings
 from elastic_core.track.champions import registry_api
 from elastic_core.track.champions.registry_api import Registry, open_registry
-from tests.track.conftest import MlflowServer
+from tests.track.mlflow_server import MlflowServer
 
 
 @pytest.fixture

@@ -1,0 +1,13 @@
+"""Which tests one process of `make test` runs one after another: a file's, and all of those that share what is slow to
+start. MLflow takes twenty seconds of a core until it answers, chromium five."""
+
+from __future__ import annotations
+
+from xdist.scheduler.loadfile import LoadFileScheduling
+
+FOLDERS = ("tests/airflow/page/", "tests/track/")
+
+
+class BySlowStarts(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return "slow starts" if nodeid.startswith(FOLDERS) else str(super()._split_scope(nodeid))
