@@ -43,6 +43,8 @@ SETTLE_SECONDS = 20.0
 # Of the description, and not asked here.
 LEFT_OUT = {
     "POST /api/v1/jobs": "starts a run in Airflow",
+    "POST /api/v1/sweeps": "starts runs in Airflow",
+    "POST /api/v1/checkpoints/{checkpoint_id}/fork": "starts a run in Airflow",
     "GET /api/v1/jobs/{job_id}/submission": "asks Airflow for its run",
     "POST /api/v1/jobs/{job_id}/revive": "of a failed job, which begins to wait for slots",
     "POST /api/v1/jobs/{job_id}/rollback": "as revive",
@@ -76,6 +78,7 @@ READS = tuple(
         "/api/v1/jobs", "/api/v1/jobs?state=active", "/api/v1/jobs?search=past-1&sort=spent&descending=true",
         "/api/v1/jobs?sort=progress&offset=100&limit=200", "/api/v1/jobs/{active}", "/api/v1/jobs/{past}",
         "/api/v1/jobs/{active}/segments", "/api/v1/jobs/{past}/segments", "/api/v1/jobs/{past}/checkpoints",
+        "/api/v1/jobs/{active}/curve", "/api/v1/jobs/{active}/moves", "/api/v1/jobs/{past}/observations",
         "/api/v1/jobs/{active}/explanation", "/api/v1/jobs/{active}/forecasts", "/api/v1/cluster", "/api/v1/nodes",
         "/api/v1/policy", "/api/v1/decisions", "/api/v1/decisions/{decision}", "/api/v1/forecasts", "/api/v1/audit",
         "/api/v1/audit?job_id={active}", "/api/v1/decisions/{decision}/replay", "/ui/overview",
