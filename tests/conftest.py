@@ -31,8 +31,8 @@ hypothesis.settings.load_profile("elastic")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySlowStarts:
-    return BySlowStarts(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySlowStarts | None:
+    return BySlowStarts(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before the expression of `-m` is asked

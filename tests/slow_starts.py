@@ -1,5 +1,5 @@
-"""Which tests one process of `make test` runs one after another: a file's, and all of those that share what is slow to
-start. MLflow takes twenty seconds of a core until it answers, chromium five."""
+"""Which tests one process of `--dist loadfile` runs one after another: a file's, and those of all files that share what
+is slow to start, MLflow or chromium."""
 
 from __future__ import annotations
 

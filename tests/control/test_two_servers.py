@@ -14,18 +14,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fastapi import FastAPI
 from sqlalchemy import create_engine, text
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.http_api import create_app
 from elastic_core.domain import JobState, Slot
 from elastic_core.errors import Conflict, Fenced
 from elastic_core.protocol.http_client import HttpControl, HttpTrainer
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
 from elastic_core.protocol.trainer import Directive
 from tests.builders import CONTROL_SECRET, FACTS, a_beat, a_cluster, a_commit, a_control, a_spec, an_observation
-from tests.control.serving import served
+from tests.control.serving import app_before, served
 
 JOBS, SEGMENTS, STEPS = 6, 3, 5  # of each: so many boundaries, each after so many steps
 
@@ -150,12 +148,7 @@ def test_every_invariant_holds_with_two_servers_at_once(ledger_url: str, tmp_pat
             plane = a_control(ledger_url, tmp_path, time.time)
             stack.callback(plane.close)
             planes.append(plane)
-            app = FastAPI()
-            app.mount(
-                "/elastic",
-                create_app(plane, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None),
-            )
-            urls.append(stack.enter_context(served(app)))
+            urls.append(stack.enter_context(served(stack.enter_context(app_before(plane)))))
         clients = [OneOfTwo(urls, seed, stack) for seed in range(JOBS + 2)]
         clients[0].service.set_cluster(a_cluster({"node-a": 2, "node-b": 2}))
         with ThreadPoolExecutor(JOBS + 2) as threads:

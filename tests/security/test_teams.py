@@ -199,7 +199,6 @@ def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
     assert acting - QUESTIONS == named
 
 
-@pytest.mark.sampled(10)
 @pytest.mark.parametrize("path", ROUTES)
 def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
     client: httpx.Client, control: LedgerControl, path: str
@@ -249,7 +248,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))
 def test_a_signed_request_has_no_more_rights_than_whom_it_acts_for(client: httpx.Client, name: str) -> None:
     """By name, by the run that they started, and by what they marked."""

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.http_api import create_app
 from elastic_core.control.teams.permissions import Action
 from elastic_core.domain import JobState
 from elastic_core.errors import InfrastructureError
@@ -24,7 +22,7 @@ from elastic_core.services.ray_pool import DRAINED, EMPTY_SECONDS, RayPoolServic
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
 from tests.builders import CONTROL_SECRET, FACTS, FakeClock, FakeJobRuns, Life, a_control, a_spec
-from tests.control.serving import served
+from tests.control.serving import app_before, served
 
 
 class Reports:
@@ -83,12 +81,7 @@ class Parts:
 @pytest.fixture
 def parts(tmp_path: Path, ledger_url: str) -> Iterator[Parts]:
     plane = a_control(ledger_url, tmp_path, FakeClock(), FakeJobRuns())
-    app = FastAPI()
-    app.mount(
-        "/elastic",
-        create_app(plane, service_secret=CONTROL_SECRET, user_reads=lambda: None, user_writes=lambda: None),
-    )
-    with closing(plane), served(app) as url:
+    with closing(plane), app_before(plane) as app, served(app) as url:
         control = HttpControl(f"{url}/elastic", CONTROL_SECRET, patience_seconds=5)
         with closing(control):
             yield Parts(tmp_path, plane, control, Reports(), Groups(), FakeClock())

@@ -7,12 +7,12 @@ processes; events that come meanwhile raise the version, and whoever decides goe
 Where events come faster than plans are made, no plan would ever be of the moment. So after two that were dropped the
 next comes into force late: what it grants and revokes goes by the slots and leases of now, and what it has not seen is
 decided right after it. Whoever asked has a plan then, and does not wait for those that follow: they are made aside,
-with pauses as long as they take themselves, or with a later heartbeat, where something else is being done aside. Where
-jobs are many, the next plan is not dropped first either, until one was of its moment again.
+with pauses as long as they take themselves. Where jobs are many, the next plan is not dropped first either, until one
+was of its moment again.
 
 Decisions that take long, as with a thousand jobs, keep a distance (`deciders.Pace`): what comes in it is decided aside,
-after it. Only who asks for a decision (`decide`) gets it at once. What a person asks for, of a job, a node or the pool,
-is decided on aside, too: where many jobs train, events never end, and whoever decides may be at it for long.
+after it. Only who asks for a decision (`decide`) gets it at once. What a person asks for, of a job, a node or the
+policy, is decided on aside, too: where many jobs train, events never end, and whoever decides may be at it for long.
 
 What only carries a plan out is no such event: a segment that the plan ended is committed, its processes are gone, its
 successor asks. The plan goes on then (`enforce.carry_on`), so that it is made once, not anew at each of its own steps.
@@ -60,6 +60,7 @@ FALL_BACK = "fair_share"
 AGAIN_SECONDS = 60.0
 MAX_ROUNDS = 50  # decisions in one go; what is left then, the next event or reconcile takes up
 DROPPED_BEFORE_LATE = 2
+ANSWERED_AFTER = 1.0
 log = get_logger(__name__)
 
 
@@ -157,8 +158,11 @@ class Allocator:
             self._decide_what_is_left()
 
     def decide_soon(self) -> None:
-        """Aside: what a person asked for is answered when it is on record."""
+        """Aside. What a person asked for is answered once it is decided on, or after `ANSWERED_AFTER` seconds."""
         self._aside(self.decide_pending)
+        deadline = time.monotonic() + ANSWERED_AFTER
+        while self._aside is not at_once and self._ledger.read(_is_undecided) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     @property
     def pauses(self) -> bool:

@@ -237,6 +237,20 @@ def test_what_a_person_asks_for_is_answered_while_a_policy_thinks_and_decided_on
     assert control.decisions(1)[0].decision_id > before
 
 
+def test_where_nothing_else_goes_on_a_person_is_answered_when_it_is_decided(
+    plane: Callable[[str], LedgerControl],
+) -> None:
+    control = plane("")
+    control.allocator = Allocator(control._ledger, control.settings, aside=InAThread())
+    control.submit("job-a", a_spec(), FACTS)
+    Life(control, control.trainer, "job-a").start()
+    control.pause("job-a", "lunch")
+    assert not control._ledger.read(is_due)
+    resumed = control.resume("job-a")
+    assert not control._ledger.read(is_due)
+    assert "lunch" not in resumed.target_reason
+
+
 def test_of_what_is_the_same_one_is_queued_aside_and_a_failure_ends_nothing() -> None:
     aside, begun, go_on, done = InAThread(), Event(), Event(), list[str]()
 
