@@ -7,7 +7,7 @@ from typing import Any
 
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import SegmentRow
-from elastic_core.control.scheduling.allocator import Allocator, is_due
+from elastic_core.control.scheduling.allocator import Allocator
 from elastic_core.control.scheduling.deciders import Aside
 from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.transitions import endings, node_health, progress
@@ -44,7 +44,7 @@ class LedgerTrainer:
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
         self._check()
         answer, due = self._ledger.write(
-            lambda tx: (progress.heartbeat(tx, self._tokens, self._claims, beat, self._lately), is_due(tx))
+            lambda tx: progress.heartbeat(tx, self._tokens, self._claims, beat, self._lately)
         )
         if due and not self._allocator.pauses:  # aside: a heartbeat is answered while a policy thinks, or hangs
             self._try_to_decide(lambda: self._aside(self._allocator.wake))

@@ -94,7 +94,7 @@ class Tx:
 def open_engine(url: str, connect: Callable[[], Any] | None = None) -> Engine:
     """`connect`: makes connections in the place of the driver."""
     return create_engine(
-        url, pool_size=5, max_overflow=20, isolation_level="READ COMMITTED", json_serializer=dumps,
+        url, pool_size=20, max_overflow=5, isolation_level="READ COMMITTED", json_serializer=dumps,
         json_deserializer=from_json,  # of an allocation in half the time of the standard library
         **({} if connect is None else {"creator": connect}),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from elastic_core.domain import Node, Queue
 from elastic_core.spec import QueueSpec
 
 _NODES = select(NodeRow).order_by(NodeRow.name)
-_SET_ASIDE = select(NodeRow.name).where(NodeRow.set_aside_at.is_not(None))
+SET_ASIDE = select(NodeRow.name).where(NodeRow.set_aside_at.is_not(None))
 _QUEUES = select(QueueRow).order_by(QueueRow.name)
 
 
@@ -48,7 +48,7 @@ def nodes_to_decide_on(tx: Tx) -> tuple[Node, ...]:
 
 
 def set_aside_nodes(tx: Tx) -> frozenset[str]:
-    return frozenset(tx.session.scalars(_SET_ASIDE))
+    return frozenset(tx.session.scalars(SET_ASIDE))
 
 
 def queues(tx: Tx) -> tuple[Queue, ...]:

@@ -354,6 +354,14 @@ class SchedulingRow(Base):
     decided_version: Mapped[int] = _big()
     trigger: Mapped[str]
     policy: Mapped[str]
-    policy_state: Mapped[Json]
+    policy_state: Mapped[Json] = mapped_column(deferred=True)  # it may be large, and only decisions want it
     wake_at: Mapped[float | None]
     chosen_policy: Mapped[str | None]  # by an operator; NULL: the configured one decides
+
+    @property
+    def is_undecided(self) -> bool:
+        return self.version != self.decided_version
+
+    def is_due(self, now: float) -> bool:
+        """Whether the plan's own next time has come, or a crash left an event undecided."""
+        return self.is_undecided or (self.wake_at is not None and self.wake_at <= now)

@@ -16,7 +16,7 @@ from elastic_core.errors import Forbidden, UnsupportedMediaType
 OWN_SITE = ("same-origin", "none")  # of Sec-Fetch-Site; none: typed, or a bookmark
 
 
-def refuse_other_sites(request: Request) -> None:
+async def refuse_other_sites(request: Request) -> None:
     """Raises `UnsupportedMediaType` or `Forbidden`."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

@@ -78,7 +78,7 @@ def _answer_error(_: Request, error: Exception) -> Response:
     return _error(error)
 
 
-def _plain_path(request: Request) -> None:
+async def _plain_path(request: Request) -> None:
     address = str(request.url)  # the path decoded, the query as it was sent
     if "\0" in address or "%00" in address:
         raise NotFound("the address holds the character NUL, which no name has")
@@ -108,7 +108,7 @@ def _call(methods: Mapping[str, calls.Method], target: Any, name: str, body: byt
 
 
 def _service_routes(control: LedgerControl, signer: ServiceSigner, users: Users) -> APIRouter:
-    def signed(request: Request, body: Body) -> bytes:
+    async def signed(request: Request, body: Body) -> bytes:
         signer.check(request.method, _target(request.scope), body, request.headers, time.time())
         return body
 
@@ -147,7 +147,7 @@ def _sent_at(request: Request) -> float | None:
 
 
 def _trainer_routes(control: LedgerControl) -> APIRouter:
-    def bearer(request: Request) -> Any:
+    async def bearer(request: Request) -> Any:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Unauthorized("a trainer's request needs the header 'Authorization: Bearer <token of its order>'")

@@ -35,7 +35,7 @@ from typing import TypeVar
 from sqlalchemy import select
 
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.tables import KEPT, DecisionRow, SchedulingRow
+from elastic_core.control.ledger.tables import KEPT, DecisionRow
 from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, Pace, at_once
 from elastic_core.control.scheduling.policy_process import NoAnswer
@@ -291,18 +291,12 @@ def _set_trigger(tx: Tx, trigger: str) -> None:
     tx.trigger = trigger
 
 
-_STANDING = select(SchedulingRow.version, SchedulingRow.decided_version, SchedulingRow.wake_at)
-
-
 def _is_undecided(tx: Tx) -> bool:
-    version, decided, _ = tx.session.execute(_STANDING).one()
-    return version != decided
+    return tx.scheduling().is_undecided
 
 
 def is_due(tx: Tx) -> bool:
-    """Whether the plan's own next time has come, or a crash left an event undecided."""
-    row = tx.session.execute(_STANDING).one()
-    return row.version != row.decided_version or (row.wake_at is not None and row.wake_at <= tx.now)
+    return tx.scheduling().is_due(tx.now)
 
 
 def _take_wake_up(tx: Tx) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, select
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import add_note, emit
+from elastic_core.control.ledger.nodes import set_aside_nodes
 from elastic_core.control.ledger.orders import launch_order
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow
 from elastic_core.control.ledger.views import checkpoint_record, pause_of
@@ -64,7 +65,7 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
         return _stop_answer(row, segment)
     successor = add_segment(tx, job, follows=segment.id)
     leaves = commit.draining or wish is not None  # paused: whether or not that is decided yet
-    handover = None if leaves else plan_handover(tx, segment, lease, commit.ready)
+    handover = None if leaves else plan_handover(tx, segment, lease, commit.ready, set_aside_nodes(tx))
     stays = handover is not None and set(handover.slots) == set(leases.allocation(lease).slots)
     unasked = stays and segment.revoked_by != "user"  # what a plan asked for, and withdrew in fact, says nothing
     segment.end_reason = "boundary" if unasked else (segment.revoke_reason or "boundary")

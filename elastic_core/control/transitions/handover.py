@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.nodes import set_aside_nodes
 from elastic_core.control.ledger.tables import LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import Allocation, Slot, Target, from_json
 from elastic_core.policy.plans.free_slots import FreeSlots
@@ -35,10 +34,11 @@ class Handover:
 
 
 def plan_handover(
-    tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None,
+    tx: Tx, segment: SegmentRow, lease: LeaseRow, ready: Sequence[Slot] | None, set_aside: Collection[str],
     free_slots: Callable[[Tx], FreeSlots] = leases.free_slots,
 ) -> Handover | None:  # fmt: skip
     """None when the processes have to stop. `ready`: not held, and a worker waits for each; None: never resize.
+    `set_aside`: names of nodes.
 
     A job whose target is to grow, but into slots that are not free or for which no workers wait yet, keeps what it has.
     """
@@ -46,7 +46,7 @@ def plan_handover(
     if row is None:
         return None
     target, held = from_json(Target, row.target), leases.allocation(lease)
-    leaves = set_aside_nodes(tx) & {slot.node for slot in held.slots}
+    leaves = {slot.node for slot in held.slots}.intersection(set_aside)
     if as_held(target, held) and not leaves:
         return Handover(target, held.slots)
     free = free_slots(tx)
@@ -91,10 +91,12 @@ def is_planned(tx: Tx, segment: SegmentRow) -> bool:
     return segment.revoked_by == "plan" or (as_held(target, held) and target.global_batch != held.global_batch)
 
 
-def stays_as_it_is(tx: Tx, segment: SegmentRow, lease: LeaseRow, free_slots: Callable[[Tx], FreeSlots]) -> bool:
+def stays_as_it_is(
+    tx: Tx, segment: SegmentRow, lease: LeaseRow, set_aside: Collection[str], free_slots: Callable[[Tx], FreeSlots]
+) -> bool:
     """As targets are now, and as long as no further workers are ready, the next segment gets what this one has.
 
     No more than a guess: only the final commit decides.
     """
-    handover = plan_handover(tx, segment, lease, (), free_slots)
+    handover = plan_handover(tx, segment, lease, (), set_aside, free_slots)
     return handover is not None and handover.allocation == leases.allocation(lease)

@@ -5,17 +5,17 @@ Only the last takes the scheduling lock: the plan in force may go on then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import cast
 
-from sqlalchemy import Table, bindparam, update
+from sqlalchemy import Table, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import add_note, emit
-from elastic_core.control.ledger.nodes import set_aside_nodes
+from elastic_core.control.ledger.nodes import SET_ASIDE
 from elastic_core.control.ledger.orders import issue
 from elastic_core.control.ledger.tables import (
     CheckpointRow,
@@ -23,6 +23,7 @@ from elastic_core.control.ledger.tables import (
     JobRow,
     LeaseRow,
     ObservationRow,
+    SchedulingRow,
     SegmentRow,
     TargetRow,
 )
@@ -45,20 +46,23 @@ _CLAIM = (
         _LEASES.c.fenced_at.is_(None),
     )
     .values(written_at=bindparam("now"))
-    .returning(_LEASES.c.epoch)
+    .returning(select(JobRow.lineage).where(JobRow.id == _LEASES.c.job_id).scalar_subquery())
 )
 
 
-def guard(tx: Tx, claims: Claims) -> None:
+def guard(tx: Tx, claims: Claims) -> int:
     """Compare-and-set on the live, un-fenced lease epoch: whoever wants to write for a segment passes here.
 
-    Holds the lease's row until the transaction ends, so nobody can fence the epoch in between. Raises `Fenced`.
+    Holds the lease's row until the transaction ends, so nobody can fence the epoch in between. Gives the lineage that
+    the job is in. Raises `Fenced`.
     """
     claim = {"of_epoch": claims.epoch, "of_segment": claims.segment_id, "now": tx.now}
-    if tx.session.execute(_CLAIM, claim).one_or_none() is None:
+    lineage_now: int | None = tx.session.execute(_CLAIM, claim).scalar_one_or_none()
+    if lineage_now is None:
         raise Fenced(
             f"epoch {claims.epoch} of segment {claims.segment_id} {_why_over(tx, claims)}. Stop: commit nothing more."
         )
+    return lineage_now
 
 
 def _why_over(tx: Tx, claims: Claims) -> str:
@@ -68,17 +72,34 @@ def _why_over(tx: Tx, claims: Claims) -> str:
     return f"is over ({lease.release_reason or lease.fence_reason})"
 
 
-def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat, lately: SeenLately) -> HeartbeatAnswer:
-    """Renews the lease of the chain, also for an older epoch of it: the beat may cross a commit's answer."""
-    lease = leases.live_of_origin(tx, claims.origin_epoch)
-    if lease is None or lease.fenced_at is not None:
-        return _answer_without_lease(tx, claims, lease)
-    lease.expires_at = tx.now + tx.settings.lease_seconds
-    _store_heartbeat(tx, lease, beat)
-    segment = tx.segment(lease.segment_id)
+# Of the chain's live lease, which is locked. Asked for together, as a thousand jobs ask every few seconds.
+_OF_CHAIN = (
+    select(LeaseRow, SegmentRow, TargetRow, SchedulingRow, func.array(SET_ASIDE.scalar_subquery()))
+    .join(SegmentRow, SegmentRow.id == LeaseRow.segment_id)
+    .join(SchedulingRow, SchedulingRow.id == 1)
+    .join(TargetRow, TargetRow.job_id == LeaseRow.job_id, isouter=True)
+    .where(LeaseRow.origin_epoch == bindparam("origin"), LeaseRow.released_at.is_(None))
+    .with_for_update(of=LeaseRow, key_share=True)
+)
+
+
+def heartbeat(
+    tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat, lately: SeenLately
+) -> tuple[HeartbeatAnswer, bool]:
+    """Renews the lease of the chain, also for an older epoch of it: the beat may cross a commit's answer. With it:
+    whether a decision is due."""
+    found = tx.session.execute(_OF_CHAIN, {"origin": claims.origin_epoch}).one_or_none()
+    if found is None:
+        return _answer_without_lease(tx, claims, None), tx.scheduling().is_due(tx.now)
+    lease, segment, target, scheduling, set_aside = found
+    due = scheduling.is_due(tx.now)
+    if lease.fenced_at is not None:
+        return _answer_without_lease(tx, claims, lease), due
+    _renew(tx, lease, beat)
     if lease.started_at is None:
         _mark_started(tx, lease, segment)
     directive, reason = _directive(segment, beat)
+    asked = directive is Directive.BOUNDARY and segment.revoked_by is not None and SegmentState(segment.state).open
     # A token of an older epoch is not renewed: its successor came, or comes, with the commit's answer.
     renew = claims.epoch == lease.epoch and near_end(claims, tx.now)
     return HeartbeatAnswer(
@@ -86,19 +107,18 @@ def heartbeat(tx: Tx, tokens: TrainerTokens, claims: Claims, beat: Heartbeat, la
         reason=reason,
         lease_seconds=tx.settings.lease_seconds,
         token=issue(tokens, lease, tx.now) if renew else None,
-        slots=_slots_after_boundary(tx, segment, lease, lately) if directive is Directive.BOUNDARY else (),
+        slots=_slots_after_boundary(tx, target, lease, set_aside, lately) if asked and target is not None else (),
         heartbeat_seconds=lately.seconds(tx),
-        steady=stays_as_it_is(tx, segment, lease, lately.free_slots),
-    )
+        steady=target is not None and stays_as_it_is(tx, segment, lease, set_aside, lately.free_slots),
+    ), due
 
 
-def _slots_after_boundary(tx: Tx, segment: SegmentRow, lease: LeaseRow, lately: SeenLately) -> tuple[Slot, ...]:
+def _slots_after_boundary(
+    tx: Tx, row: TargetRow, lease: LeaseRow, set_aside: Collection[str], lately: SeenLately
+) -> tuple[Slot, ...]:
     """On which slots the same processes could go on after the boundary that was asked for; () if they have to end."""
-    row = tx.row(TargetRow, segment.job_id)
-    if segment.revoked_by is None or not SegmentState(segment.state).open or row is None:
-        return ()
     target, held = from_json(Target, row.target), leases.allocation(lease)
-    return places_in_place(target, held, lately.free_slots(tx), set_aside_nodes(tx)) or ()
+    return places_in_place(target, held, lately.free_slots(tx), set_aside) or ()
 
 
 def _answer_without_lease(tx: Tx, claims: Claims, lease: LeaseRow | None) -> HeartbeatAnswer:
@@ -118,16 +138,20 @@ def _directive(segment: SegmentRow, beat: Heartbeat) -> tuple[Directive, str]:
     return Directive.GO_ON, ""
 
 
-_NEW_BEAT = insert(HeartbeatRow)
+_BEATS = cast(Table, HeartbeatRow.__table__)
+# Named unlike the columns: by their names the lease's would be set, too.
+_NEW_BEAT = insert(_BEATS).values({column.name: bindparam(f"beat_{column.name}") for column in _BEATS.c})
+_RENEWED = update(_LEASES).where(_LEASES.c.epoch == bindparam("of_epoch")).values(expires_at=bindparam("until"))
 _BEAT = _NEW_BEAT.on_conflict_do_update(
     index_elements=[HeartbeatRow.epoch],
     set_={name: column for name, column in _NEW_BEAT.excluded.items() if name != "epoch"},
     where=HeartbeatRow.step <= _NEW_BEAT.excluded.step,
-)
+).add_cte(_RENEWED.cte("renewed"))
 
 
-def _store_heartbeat(tx: Tx, lease: LeaseRow, beat: Heartbeat) -> None:
-    """But one that comes late, or again, does not take the steps of an epoch back."""
+def _renew(tx: Tx, lease: LeaseRow, beat: Heartbeat) -> None:
+    """The lease, and the heartbeat is stored; but one that comes late, or again, does not take the steps of an epoch
+    back."""
     values = {
         "epoch": lease.epoch,
         "step": beat.step,
@@ -139,7 +163,8 @@ def _store_heartbeat(tx: Tx, lease: LeaseRow, beat: Heartbeat) -> None:
         "progress": beat.progress,
         "gain": beat.gain,
     }
-    tx.session.execute(_BEAT, values)
+    renewed = {"of_epoch": lease.epoch, "until": tx.now + tx.settings.lease_seconds}
+    tx.session.execute(_BEAT, {**renewed, **{f"beat_{name}": value for name, value in values.items()}})
 
 
 def _mark_started(tx: Tx, lease: LeaseRow, segment: SegmentRow) -> None:
@@ -160,19 +185,20 @@ _NEW_OBSERVATIONS = insert(ObservationRow).on_conflict_do_nothing().returning(Ob
 
 def observe(tx: Tx, claims: Claims, observations: Sequence[Observation]) -> None:
     """Store what is new of them. Two observations of one epoch at the same step are the same observation."""
-    guard(tx, claims)
+    lineage_now = guard(tx, claims)
     if not observations:
         return
-    job = tx.job(claims.job_id)
-    about = {"job_id": job.id, "segment_id": claims.segment_id, "epoch": claims.epoch, "lineage": job.lineage}
-    rows = [{**about, **{column: to_json(o)[key] for key, column in _COLUMNS.items()}} for o in observations]
+    job_id = claims.job_id
+    about = {"job_id": job_id, "segment_id": claims.segment_id, "epoch": claims.epoch, "lineage": lineage_now}
+    told = [to_json(o) for o in observations]
+    rows = [{**about, **{column: one[key] for key, column in _COLUMNS.items()}} for one in told]
     new_steps = set(tx.session.scalars(_NEW_OBSERVATIONS, rows))
-    new_observations = [to_json(o) for o in observations if o.step in new_steps]
+    new_observations = [one for one in told if one["step"] in new_steps]
     for o in observations:
         if o.choice is not None:
             tx.segment(claims.segment_id).exchange = to_json(o.choice)
     if new_observations:
-        emit(tx, EventKind.OBSERVED, job.id, {"observations": new_observations}, claims.segment_id, claims.epoch)
+        emit(tx, EventKind.OBSERVED, job_id, {"observations": new_observations}, claims.segment_id, claims.epoch)
 
 
 def release_slots(tx: Tx, claims: Claims, slots: Sequence[Slot]) -> None:
