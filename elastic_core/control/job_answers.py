@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from elastic_core.control import job_course, job_parts
 from elastic_core.control.ledger import reads
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.scheduling import scaling_curve
 from elastic_core.control.scheduling.allocator import Allocator
-from elastic_core.protocol.records import CheckpointRecord, JobGroup, SegmentStatus
+from elastic_core.control.slots_shown import cluster_shown
+from elastic_core.control.waiting_jobs import WaitingJobs
+from elastic_core.protocol.records import CheckpointRecord, JobGroup, JobStatus, SegmentStatus
+from elastic_core.protocol.rest.answers import ClusterShown
 from elastic_core.protocol.rest.job_details import CheckpointPage, JobMoves, JobReport, Part, ScalingCurve, SegmentPage
 
 
 class JobAnswers:
-    """Whoever inherits it has a ledger and an allocator."""
+    """Whoever inherits it has a ledger, an allocator, and what it knows of jobs that wait."""
 
     _ledger: Ledger
+    _waiting: WaitingJobs
     allocator: Allocator
 
     def reports(self, job_id: str, most: int) -> list[JobReport]:
@@ -24,8 +30,9 @@ class JobAnswers:
     def moves(self, job_id: str) -> JobMoves:
         return self._ledger.read(lambda tx: job_course.moves(tx, job_id))
 
-    def num_resizes(self, job_id: str) -> int:
-        return self._ledger.read(lambda tx: job_course.num_resizes(tx, job_id))
+    def courses(self, job_ids: Sequence[str]) -> dict[str, job_course.JobCourse]:
+        """Where these jobs are on their way, those of them that there are."""
+        return self._ledger.read(lambda tx: job_course.courses(tx, job_ids))
 
     def kept_steps(self, job_id: str) -> dict[int, int]:
         """Of each lineage before the present one, the last step that the job's state goes back to."""
@@ -44,6 +51,13 @@ class JobAnswers:
 
     def groups_of(self, job_id: str) -> list[JobGroup]:
         return self._ledger.read(lambda tx: reads.groups_of(tx, job_id))
+
+    def jobs_of_window(self, since: float, most_ended: int) -> list[JobStatus]:
+        """Active jobs by age, then those that ended at or after `since`, the newest first, and so many of them."""
+        return self._ledger.read(lambda tx: self._waiting.placed(tx, reads.jobs_of_window(tx, since, most_ended)))
+
+    def cluster(self) -> ClusterShown:
+        return self._ledger.read(lambda tx: cluster_shown(tx, self._waiting))
 
     def timeline(self, since: float) -> list[SegmentStatus]:
         """Segments of all jobs that held slots at or after `since`, by the time they were granted."""

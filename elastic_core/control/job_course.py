@@ -1,12 +1,18 @@
-"""How one job went: its reports, evenly spread where there are many, and what its starts and resizes moved."""
+"""How jobs went: reports of one, evenly spread where there are many, what its starts and resizes moved, and where each
+is on its way."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.profiles import pasts
-from elastic_core.domain import Layout, from_json
+from elastic_core.control.ledger.views import last_segments, segment_statuses
+from elastic_core.domain import Layout, SegmentState, from_json
+from elastic_core.protocol.records import SegmentStatus
 from elastic_core.protocol.rest.job_details import JobMoves, JobReport
 from elastic_core.snapshot.past import Past
 
@@ -87,6 +93,22 @@ def kept_steps(tx: Tx, job_id: str) -> dict[int, int]:
     return {lineage: step for lineage, step in rows}
 
 
-def num_resizes(tx: Tx, job_id: str) -> int:
-    """Changes of its slots, and restarts, as decisions count them."""
-    return pasts(tx, [job_id]).get(job_id, Past()).num_resizes
+@dataclass(frozen=True, slots=True)
+class JobCourse:
+    """Where a job is on its way."""
+
+    segment: SegmentStatus  # that is open, or was its last one
+    num_resizes: int  # changes of its slots, and restarts, as decisions count them
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since it asked for slots; if it has yet to ask, since its last segment ended."""
+        if self.segment.state is SegmentState.CREATED:
+            return self.segment.created_at
+        return self.segment.asked_at if self.segment.state is SegmentState.WAITING else None
+
+
+def courses(tx: Tx, job_ids: Sequence[str]) -> dict[str, JobCourse]:
+    """By job, of those that there are."""
+    past, segments = pasts(tx, job_ids), segment_statuses(tx, list(last_segments(tx, job_ids).values()))
+    return {one.job_id: JobCourse(one, past.get(one.job_id, Past()).num_resizes) for one in segments}

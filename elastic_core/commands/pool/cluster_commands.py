@@ -6,7 +6,7 @@ import typer
 
 from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json, print_table
-from elastic_core.control.rpc.api_pages import cluster_shown, nodes_shown
+from elastic_core.control.slots_shown import cluster_of, nodes_shown
 from elastic_core.domain import to_json
 from elastic_core.protocol.records import NodeStatus
 from elastic_core.protocol.rest.answers import ClusterShown
@@ -20,7 +20,9 @@ app = typer.Typer()
 def cluster(as_json: Json = False) -> None:
     """Nodes, slots, who holds them, and which jobs wait for some."""
     api = open_api(Settings())
-    shown = cluster_shown(api.nodes(), api.jobs(active_only=True))
+    jobs = api.jobs(active_only=True)
+    held = {job.job_id: job.allocation for job in jobs if job.allocation is not None}
+    shown = cluster_of(api.nodes(), held, [job for job in jobs if job.allocation is None])
     if as_json:
         print_json(to_json(shown))
         return

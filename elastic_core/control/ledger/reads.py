@@ -39,6 +39,13 @@ def jobs(tx: Tx, active_only: bool, group: str | None = None) -> list[JobStatus]
     return views.job_statuses(tx, tx.session.scalars(query).all())
 
 
+def jobs_of_window(tx: Tx, since: float, most_ended: int) -> list[JobStatus]:
+    """Active jobs by age, then those that ended at or after `since`, the newest first, and so many of them."""
+    ended = select(JobRow).where(JobRow.state != JobState.ACTIVE, JobRow.finished_at >= since)
+    newest = ended.order_by(JobRow.finished_at.desc(), JobRow.id).limit(most_ended)
+    return views.job_statuses(tx, [*tx.session.scalars(_ACTIVE_JOBS), *tx.session.scalars(newest)])
+
+
 def jobs_that_registered(tx: Tx, model: str, version: str) -> list[JobStatus]:
     return views.job_statuses(tx, tx.session.scalars(who_registered(model, version)).all())
 

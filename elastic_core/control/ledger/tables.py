@@ -292,7 +292,7 @@ class DecisionRow(Base):
     wanted: Mapped[str]
     failure: Mapped[str | None]
     seconds: Mapped[float]
-    snapshot: Mapped[Json]
+    snapshot: Mapped[Json] = mapped_column(deferred=True)  # the inputs: half a megabyte with a hundred jobs
     plan: Mapped[Json]
     actions: Mapped[list[str]]
 

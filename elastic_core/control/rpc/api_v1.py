@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from elastic_core.control.job_list import JobsWanted
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.rpc.api_pages import cluster_shown
 from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
@@ -226,7 +225,7 @@ def _pool_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
     @answers(ClusterShown)
     def show_cluster() -> Response:
         """Nodes, slots, who holds each, and who waits."""
-        return json_answer(to_json(cluster_shown(control.nodes(), control.jobs(active_only=True))))
+        return json_answer(to_json(control.cluster()))
 
     @router.get("/nodes")
     @answers(list[NodeStatus])

@@ -25,10 +25,9 @@ def job_page(control: LedgerControl, settings: Settings, job_id: str) -> JobPage
     """Raises `NotFound`."""
     job, now = control.job(job_id), control.now()
     actions = tuple(map(action_shown, control.audit_records([job_id], limit=MOST_ACTIONS)))
-    shown = job_shown(job, [control.segment(job.segment_id)], None, settings, now, actions)
     return JobPageShown(
         now=now,
-        job=shown.model_copy(update={"num_resizes": control.num_resizes(job_id)}),
+        job=job_shown(job, control.courses([job_id])[job_id], settings, now, actions),
         metric=job.facts.metric,
         metric_mode=job.facts.metric_mode,
         kept_steps=control.kept_steps(job_id),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -18,7 +17,8 @@ from elastic_airflow.page.expected import (
     hindsight_shown,
     queued_shown,
 )
-from elastic_core.domain import AUTO, Allocation, JobState, JobView, SegmentState, Snapshot
+from elastic_core.control.job_course import JobCourse
+from elastic_core.domain import AUTO, Allocation, JobState
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
@@ -159,19 +159,11 @@ class Overview(Shown):
     forecasts: ForecastReport  # how those of the jobs that ended turned out
 
 
-def jobs_to_show(jobs: Iterable[JobStatus], since: float) -> list[JobStatus]:
-    """Active jobs by age, then those that ended in the window, newest first."""
-    jobs = list(jobs)
-    active = sorted((j for j in jobs if j.state is JobState.ACTIVE), key=lambda j: (j.submitted_at, j.job_id))
-    ended = [j for j in jobs if j.state is not JobState.ACTIVE and (j.finished_at or 0.0) >= since]
-    return active + sorted(ended, key=lambda j: j.finished_at or 0.0, reverse=True)[:MAX_ENDED_JOBS]
-
-
 def overview(
     *,
-    snapshot: Snapshot,
     nodes: Sequence[NodeStatus],
     jobs: Sequence[JobStatus],
+    courses: Mapping[str, JobCourse],
     segments: Sequence[SegmentStatus],
     explanation: Explanation | None,
     notes: Sequence[str],
@@ -183,13 +175,9 @@ def overview(
     audit: Sequence[AuditRecord] = (),
     events: Sequence[NodeEvent] = (),
 ) -> Overview:
-    """`nodes` that ever were; `segments` that held slots in the window; `explanation` of any one job, for the decision
-    that it came from; `audit` of these jobs, newest first; `events` of nodes."""
+    """`nodes` that ever were; `courses` of the jobs; `segments` that held slots in the window; `explanation` of any one
+    job, for the decision that it came from; `audit` of these jobs, newest first; `events` of nodes."""
     actions, events = _actions(audit), [event for event in events if event.at >= since]
-    by_job: dict[str, list[SegmentStatus]] = {}
-    for segment in segments:
-        by_job.setdefault(segment.job_id, []).append(segment)
-    views = {view.job_id: view for view in snapshot.jobs}
     decision = explanation and DecisionShown(
         policy=explanation.policy, decided_at=explanation.decided_at, trigger=explanation.trigger, notes=tuple(notes)
     )
@@ -197,12 +185,7 @@ def overview(
         now=now,
         since=since,
         nodes=nodes_shown(nodes, segments, events),
-        jobs=tuple(
-            job_shown(
-                job, by_job.get(job.job_id, []), views.get(job.job_id), settings, now, actions.get(job.job_id, ())
-            )
-            for job in jobs
-        ),
+        jobs=tuple(job_shown(job, courses[job.job_id], settings, now, actions.get(job.job_id, ())) for job in jobs),
         holds=tuple(hold_shown(segment) for segment in segments),
         events=tuple(NodeEventShown(at=event.at, node=event.node, what=event.what, why=event.why) for event in events),
         decision=decision,
@@ -245,16 +228,13 @@ def action_shown(record: AuditRecord) -> ActionShown:
 
 
 def job_shown(
-    job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None, settings: Settings, now: float,
-    actions: tuple[ActionShown, ...] = (),
-) -> JobShown:  # fmt: skip
-    """`view`: of the last decision's snapshot; without it the job's open segment is among `segments`."""
+    job: JobStatus, course: JobCourse, settings: Settings, now: float, actions: tuple[ActionShown, ...] = ()
+) -> JobShown:
     spec, held = job.spec_in_force, job.allocation
     limits = spec.limits()
     deadline = spec.deadline.timestamp() if spec.deadline else None
     driver: Mapping[str, Any] | None = job.results.get(DRIVER) or job.results.get(RUN)
     model: Mapping[str, Any] | None = job.results.get("registration")
-    waits = job.state is JobState.ACTIVE and job.segment_state in (SegmentState.CREATED, SegmentState.WAITING)
     return JobShown(
         job_id=job.job_id,
         name=spec.name,
@@ -268,7 +248,7 @@ def job_shown(
         queue=spec.queue,
         submitted_at=job.submitted_at,
         finished_at=job.finished_at,
-        waiting_since=_waiting_since(job, segments, view) if waits else None,
+        waiting_since=course.waiting_since if job.state is JobState.ACTIVE else None,
         deadline=deadline,
         late=is_late(job, now),
         step=job.step,
@@ -293,7 +273,7 @@ def job_shown(
         at_risk=tuple(risks(job, now).values()),
         forecast=forecast_shown(job, now),
         hindsight=hindsight_shown(job),
-        num_resizes=view.num_resizes if view else _resizes(segments),
+        num_resizes=course.num_resizes,
         restored=restored_words(job.last_restore),
         reason=job.target_reason,
         queued=queued_shown(job),
@@ -306,12 +286,6 @@ def job_shown(
         submitted_by=job.submitted_by,
         actions=actions,
     )
-
-
-def _waiting_since(job: JobStatus, segments: Sequence[SegmentStatus], view: JobView | None) -> float | None:
-    if view is not None:
-        return view.waiting_since
-    return next((s.asked_at or s.created_at for s in segments if s.segment_id == job.segment_id), None)
 
 
 def _exchange(job: JobStatus) -> str:
@@ -388,8 +362,3 @@ def _layout(job: JobStatus) -> str:
     wide = [f"{size} {name}" for name, size in axes if size > 1]
     shards = ", sharded" if layout.sharded else ""
     return " x ".join(wide) + shards if layout.model_size > 1 or layout.sharded else ""
-
-
-def _resizes(segments: Sequence[SegmentStatus]) -> int:
-    sizes = [segment.allocation.num_slots for segment in segments if segment.allocation]
-    return sum(a != b for a, b in pairwise(sizes))

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from elastic_airflow.names import JOB_DAG, RECONCILE_DAG, SEGMENT_DAG
 from elastic_airflow.page.job_page import JobPageShown, job_page
 from elastic_airflow.page.kept_answers import KeptAnswers
-from elastic_airflow.page.overview import Overview, jobs_to_show, overview
+from elastic_airflow.page.overview import MAX_ENDED_JOBS, Overview, overview
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.api_v1 import answers
 from elastic_core.domain import JobState, to_json
@@ -42,13 +42,13 @@ class OverviewReader:
     def read(self, minutes: int) -> Overview:
         control, now = self._control, self._control.now()
         since = now - 60.0 * minutes
-        jobs = jobs_to_show(control.jobs(), since)
+        jobs = control.jobs_of_window(since, MAX_ENDED_JOBS)
         active = [job.job_id for job in jobs if job.state is JobState.ACTIVE]
         plan = control.last_plan()
         return overview(
-            snapshot=control.snapshot(),
             nodes=control.nodes(),
             jobs=jobs,
+            courses=control.courses([job.job_id for job in jobs]),
             segments=control.timeline(since),
             explanation=control.explain(active[0]) if active else None,
             notes=plan.notes if plan else (),

@@ -33,10 +33,9 @@ def test_a_job_that_waits_is_late_if_it_would_be_from_now_on(pool_url: str, tmp_
         for job_id, seconds in (("late", 300.0), ("in-time", 3600.0)):
             deadline = datetime.fromtimestamp(clock.now + seconds, UTC).isoformat()
             plane.submit(job_id, a_spec(slots=(4, 4), deadline=deadline), FACTS)
-        shown = {
-            job.job_id: job_shown(job, [], None, Settings(home=tmp_path), clock.now)
-            for job in plane.jobs(active_only=True)
-        }
+        jobs = plane.jobs(active_only=True)
+        courses, settings = plane.courses([job.job_id for job in jobs]), Settings(home=tmp_path)
+        shown = {job.job_id: job_shown(job, courses[job.job_id], settings, clock.now) for job in jobs}
     assert (shown["late"].slots, shown["late"].late) == (0, True)
     assert shown["late"].at_risk == (
         "it needs 30 min at the best speed known, once it has slots, and its deadline is in 5 min",
