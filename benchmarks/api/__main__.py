@@ -82,8 +82,7 @@ READS = tuple(
         "/api/v1/jobs/{active}/explanation", "/api/v1/jobs/{active}/forecasts", "/api/v1/cluster", "/api/v1/nodes",
         "/api/v1/policy", "/api/v1/decisions", "/api/v1/decisions/{decision}", "/api/v1/forecasts", "/api/v1/audit",
         "/api/v1/audit?job_id={active}", "/api/v1/decisions/{decision}/replay", "/ui/overview",
-        "/ui/jobs?active_only=true", "/ui/jobs/{active}", "/ui/timeline?since={since}", "/ui/snapshot", "/ui/plan",
-        "/ui/nodes", "/ui/forecasts", "/metrics", "/api/v1/openapi.json",
+        "/ui/jobs/{active}/page", "/metrics", "/api/v1/openapi.json",
     )
 )  # fmt: skip
 WRITES = (
@@ -168,7 +167,7 @@ def _paths(client: httpx.Client, path: str, size: Size) -> Iterator[str]:
         yield path.format(
             past=f"{filled_ledger.PAST}-{7 * number % size.over}", active=f"job-{number % size.active}",
             other=f"job-{(size.active - 1 - number) % size.active}",
-            decision=decision, node=f"n{number % NODES}", since=time.time() - 900,
+            decision=decision, node=f"n{number % NODES}",
         )  # fmt: skip
 
 

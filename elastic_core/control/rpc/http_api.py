@@ -34,7 +34,6 @@ from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Users, 
 from elastic_core.protocol.encoding import loads
 from elastic_core.protocol.tokens import CALLER_HEADER, KeyFile, ServiceSigner
 from elastic_core.protocol.trainer import SENT_AT_HEADER
-from elastic_core.spec import parse_job_spec
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, a sweep twice that, and stand in an object
 MAX_REPORT_BODY = 16 * 2**20  # observations, commits, what a host says of its process groups
@@ -57,11 +56,7 @@ def create_app(
     app.add_exception_handler(ElasticError, _answer_error)
     app.include_router(_service_routes(control, ServiceSigner(service_secret), users or NoDirectory()))
     app.include_router(_trainer_routes(control))
-    app.include_router(_ui_job_reads(control, user_reads))
-    app.include_router(_ui_pool_reads(control, user_reads))
-    app.include_router(_ui_forecasts(control, user_reads))
-    app.include_router(_ui_job_writes(control, user_writes))
-    app.include_router(_ui_more_writes(control, user_writes))
+    app.include_router(_ui_routes(control, user_reads, user_writes))
     app.include_router(metrics_router(control.meter, metrics_token))
     include_api(app, control, reads=user_reads, writes=user_writes, body=_body)
     app.include_router(job_details_router(control, user_reads))
@@ -162,117 +157,17 @@ def _trainer_routes(control: LedgerControl) -> APIRouter:
     return router
 
 
-def _ui_job_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
-    router = APIRouter(prefix="/ui", dependencies=[Depends(user_reads)])
+def _ui_routes(control: LedgerControl, user_reads: Dependency, user_writes: Dependency) -> APIRouter:
+    """What the page asks and the REST API does not have. All else it asks there."""
+    router = APIRouter(prefix="/ui")
 
-    @router.get("/jobs")
-    def jobs(active_only: bool = False) -> Response:
-        return json_answer([to_json(job) for job in control.jobs(active_only)])
-
-    @router.get("/jobs/{job_id}")
-    def job(job_id: str) -> Response:
-        return json_answer(to_json(control.job(job_id)))
-
-    @router.get("/jobs/{job_id}/submission")
-    def submission(job_id: str) -> Response:
-        return json_answer(to_json(control.submission(job_id)))
-
-    @router.get("/jobs/{job_id}/segments")
-    def segments(job_id: str) -> Response:
-        return json_answer([to_json(segment) for segment in control.segments(job_id)])
-
-    @router.get("/jobs/{job_id}/checkpoints")
-    def checkpoints(job_id: str) -> Response:
-        return json_answer([to_json(checkpoint) for checkpoint in control.checkpoints(job_id)])
-
-    @router.get("/jobs/{job_id}/explain")
-    def explain(job_id: str) -> Response:
-        return json_answer(to_json(control.explain(job_id)))
-
-    return router
-
-
-def _ui_pool_reads(control: LedgerControl, user_reads: Dependency) -> APIRouter:
-    router = APIRouter(prefix="/ui", dependencies=[Depends(user_reads)])
-
-    @router.get("/audit")
-    def audit(job_id: str | None = None, actor: str | None = None, limit: int = 100) -> Response:
-        """The last actions of users, newest first; refused ones, too."""
-        records = control.audit_records([job_id] if job_id is not None else None, actor, limit)
-        return json_answer([to_json(record) for record in records])
-
-    @router.get("/timeline")
-    def timeline(since: float) -> Response:
-        """Segments that held slots at or after `since` (Unix seconds)."""
-        return json_answer([to_json(segment) for segment in control.timeline(since)])
-
-    @router.get("/snapshot")
-    def snapshot() -> Response:
-        return json_answer(to_json(control.snapshot()))
-
-    @router.get("/nodes")
-    def nodes() -> Response:
-        return json_answer([to_json(node) for node in control.nodes()])
-
-    @router.get("/plan")
-    def plan() -> Response:
-        last_plan = control.last_plan()
-        return json_answer(to_json(last_plan) if last_plan is not None else None)
-
-    @router.get("/whatif")
+    @router.get("/whatif", dependencies=[Depends(user_reads)])
     def whatif(policy: str, jobs: int = 100) -> Response:
         """What another policy would have done with the last jobs. Within bounds: see `control.rpc.whatif`."""
         return json_answer(what_if(control, policy, jobs))
 
-    return router
-
-
-def _ui_forecasts(control: LedgerControl, user_reads: Dependency) -> APIRouter:
-    router = APIRouter(prefix="/ui", dependencies=[Depends(user_reads)])
-
-    @router.get("/jobs/{job_id}/forecasts")
-    def forecasts(job_id: str) -> Response:
-        return json_answer([to_json(forecast) for forecast in control.forecasts(job_id)])
-
-    @router.get("/forecasts")
-    def forecast_report(jobs: int = 1000) -> Response:
-        """How forecasts turned out, over the last so many jobs that ended."""
-        return json_answer(to_json(control.forecast_report(jobs)))
-
-    return router
-
-
-def _ui_job_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
-    router = APIRouter(prefix="/ui", dependencies=[Depends(user_writes), Depends(refuse_other_sites)])
-    who = Annotated[Caller | None, Depends(user_writes)]
-
-    @router.post("/jobs/{job_id}/start")
-    def start(job_id: str, body: Body, caller: who) -> Response:
-        """A job under an id of the caller's, so that asking again makes no second one: spec, and perhaps warm_start."""
-        spec, warm_start = parse_job_spec(_field(body, "spec", dict)), _optional(body, "warm_start", str)
-        return json_answer(to_json(control.acting(caller).start_job(job_id, spec, warm_start)))
-
-    @router.post("/jobs/{job_id}/cancel")
-    def cancel(job_id: str, body: Body, caller: who) -> Response:
-        return json_answer(to_json(control.acting(caller).cancel(job_id, _field(body, "reason", str))))
-
-    @router.post("/jobs/{job_id}/revive")
-    def revive(job_id: str, caller: who) -> Response:
-        return json_answer(to_json(control.acting(caller).revive(job_id)))
-
-    @router.post("/jobs/{job_id}/rollback")
-    def rollback(job_id: str, body: Body, caller: who) -> Response:
-        return json_answer(to_json(control.acting(caller).rollback(job_id, _field(body, "checkpoint_id", int))))
-
-    return router
-
-
-def _ui_more_writes(control: LedgerControl, user_writes: Dependency) -> APIRouter:
-    router = APIRouter(prefix="/ui", dependencies=[Depends(user_writes), Depends(refuse_other_sites)])
-    who = Annotated[Caller | None, Depends(user_writes)]
-
-    @router.post("/cancel")
-    def cancel_many(body: Body, caller: who) -> Response:
+    @router.post("/cancel", dependencies=[Depends(user_writes), Depends(refuse_other_sites)])
+    def cancel_many(body: Body, caller: Annotated[Caller | None, Depends(user_writes)]) -> Response:
         """Many jobs: `job_ids` and a reason. The answer has a state or an error for each."""
         job_ids = _field(body, "job_ids", list)
         if not all(isinstance(job_id, str) for job_id in job_ids):
@@ -280,40 +175,15 @@ def _ui_more_writes(control: LedgerControl, user_writes: Dependency) -> APIRoute
         outcomes = control.acting(caller).cancel_jobs(job_ids, _field(body, "reason", str))
         return json_answer([to_json(outcome) for outcome in outcomes])
 
-    @router.post("/nodes/{node}/set_aside")
-    def set_aside(node: str, body: Body, caller: who) -> Response:
-        return json_answer(to_json(control.acting(caller).set_aside_node(node, _field(body, "reason", str))))
-
-    @router.post("/nodes/{node}/take_back")
-    def take_back(node: str, caller: who) -> Response:
-        return json_answer(to_json(control.acting(caller).take_back_node(node)))
-
-    @router.post("/segments/{segment_id}/revoke")
-    def revoke(segment_id: str, body: Body, caller: who) -> Response:
-        return json_answer(to_json(control.acting(caller).revoke(segment_id, _field(body, "reason", str))))
-
     return router
 
 
-def _optional(body: bytes, name: str, kind: type) -> Any:
-    """None where the body says null or nothing."""
-    given = _object(body, name, kind)
-    return None if given.get(name) is None else _field(body, name, kind)
-
-
-def _object(body: bytes, name: str, kind: type) -> dict[str, Any]:
+def _field(body: bytes, name: str, kind: type) -> Any:
     try:
         given = loads(body)
     except ValueError:
         given = None
-    if not isinstance(given, dict):
-        raise UserError(f"the body must be a JSON object with {name!r} ({kind.__name__})")
-    return given
-
-
-def _field(body: bytes, name: str, kind: type) -> Any:
-    given = _object(body, name, kind)
-    if name not in given:
+    if not isinstance(given, dict) or name not in given:
         raise UserError(f"the body must be a JSON object with {name!r} ({kind.__name__})")
     value = given[name]
     if not isinstance(value, kind):
