@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import event
 
+from elastic_core.control.plane import LedgerControl
 from elastic_core.control.seen_lately import LOOK_EVERY_SECONDS, seconds_between
 from elastic_core.settings import Settings
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_control, a_spec
@@ -42,3 +44,17 @@ def test_an_answer_says_when_the_next_heartbeat_is_wanted_and_jobs_are_counted_a
         clock.advance(LOOK_EVERY_SECONDS)
         assert control.trainer(order.token).heartbeat(a_beat(1)).heartbeat_seconds == 8.0 * number
     control.close()
+
+
+def test_a_heartbeat_asks_its_ledger_twice(control: LedgerControl) -> None:
+    """What it is answered from, and what it tells: a thousand jobs send one every few seconds."""
+    control.submit("job-a", a_spec(slots=(1, 4)), FACTS)
+    order = Life(control, control.trainer, "job-a").start()
+    trainer = control.trainer(order.token)
+    trainer.heartbeat(a_beat(1))
+    asked: list[str] = []
+    event.listen(
+        control._ledger._engine, "before_cursor_execute", lambda _c, _u, statement, *_: asked.append(statement)
+    )
+    assert trainer.heartbeat(a_beat(2)).steady
+    assert [statement.split()[0] for statement in asked] == ["SELECT", "WITH"]

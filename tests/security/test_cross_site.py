@@ -69,19 +69,19 @@ def test_a_write_that_another_site_may_have_made_is_refused(
 @pytest.mark.parametrize("headers", [{"sec-fetch-site": "same-origin"}, {"authorization": "Bearer a-token"}, None])
 def test_the_own_page_and_programs_with_a_token_pass(client: httpx.Client, headers: dict[str, str] | None) -> None:
     own = headers or {"origin": str(client.base_url).rstrip("/")}
-    answer = client.post("/ui/jobs/job-a/cancel", json={"reason": "x"}, headers=own)
+    answer = client.post("/api/v1/jobs/job-a/cancel", json={"reason": "x"}, headers=own)
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), "it came as far as the ledger"
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
-        ("/ui/jobs/job-a/start", b'{"spec": {"params": {"a": "\\u0000"}}}', 422),
-        ("/ui/jobs/job-a/start", b'{"spec": {"params": {"a": "\\ud800"}}}', 422),
-        ("/ui/jobs/job-a/start", b'{"spec": ' + b"[" * 60_000 + b"]" * 60_000 + b"}", 422),
-        ("/ui/jobs/job-a/start", b'{"spec": ' + b"9" * 5_000 + b"}", 422),
-        ("/ui/jobs/job-a/start", b'{"spec": "' + b"x" * 200_000 + b'"}', 422),
-        ("/ui/jobs/job-a%00/cancel", b'{"reason": "x"}', 404),
+        ("/api/v1/jobs", b'{"spec": {"params": {"a": "\\u0000"}}}', 422),
+        ("/api/v1/jobs", b'{"spec": {"params": {"a": "\\ud800"}}}', 422),
+        ("/api/v1/jobs", b'{"spec": ' + b"[" * 60_000 + b"]" * 60_000 + b"}", 422),
+        ("/api/v1/jobs", b'{"spec": ' + b"9" * 5_000 + b"}", 422),
+        ("/api/v1/jobs", b'{"spec": "' + b"x" * 200_000 + b'"}', 422),
+        ("/api/v1/jobs/job-a%00/cancel", b'{"reason": "x"}', 404),
         ("/service/submit", b"x" * (17 * 2**20), 422),
     ],
 )

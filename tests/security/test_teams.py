@@ -136,14 +136,7 @@ def signed(client: httpx.Client, name: str, on_behalf: OnBehalf | None, **argume
 SPEC = a_spec(queue="vision").model_dump(mode="json")
 # route -> body; {job} stands for a job of the member's own, or another's
 ROUTES: dict[str, dict[str, Any]] = {
-    "/ui/jobs/{job}/cancel": {"reason": "enough"},
-    "/ui/jobs/{job}/revive": {},
-    "/ui/jobs/{job}/rollback": {"checkpoint_id": 1},
-    "/ui/segments/{job}__seg_0/revoke": {"reason": "enough"},
-    "/ui/jobs/new/start": {"spec": SPEC},
     "/ui/cancel": {"job_ids": ["{job}"], "reason": "enough"},
-    "/ui/nodes/node-a/set_aside": {"reason": "its fan is broken"},
-    "/ui/nodes/node-a/take_back": {},
     "/api/v1/jobs": {"job_id": "new", "spec": SPEC},
     "/api/v1/sweeps": {"group": "many", "spec": SPEC, "grid": {"seed": [1, 2]}},
     "/api/v1/checkpoints/{checkpoint}/fork": {"job_id": "fork-of-{job}"},
@@ -160,9 +153,9 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/api/v1/nodes/node-a/set-aside": {"reason": "its fan is broken"},
     "/api/v1/nodes/node-a/take-back": {},
 }
-SUBMITS = ("/start", "/api/v1/jobs", "/api/v1/sweeps")
+SUBMITS = ("/api/v1/jobs", "/api/v1/sweeps")
 # Routes and methods of the pool itself: the operator's, and administrators'.
-POOL = ("/ui/nodes/", "/api/v1/nodes/", "set_policy", "set_cluster", "set_aside_", "take_back_")
+POOL = ("/api/v1/nodes/", "set_policy", "set_cluster", "set_aside_", "take_back_")
 # role -> (route of an own job, of another's job, a submission) is let in
 ROLES = {
     "": (False, False, False),
@@ -185,9 +178,7 @@ def test_the_table_names_every_route_that_acts(app: FastAPI) -> None:
     }
     parts = {
         "{checkpoint}": "{checkpoint_id}",
-        "{job}__seg_0": "{segment_id}",
         "{job}": "{job_id}",
-        "/new/": "/{job_id}/",
         "/node-a/": "/{node}/",
         "/of-{job_id}/": "/{name}/",
         "/versions/1/": "/versions/{version}/",
@@ -293,10 +284,10 @@ def test_a_caller_that_names_nobody_is_refused(client: httpx.Client) -> None:
 def test_every_action_is_on_record_with_who_asked_and_refusals_too(
     client: httpx.Client, control: LedgerControl
 ) -> None:
-    client.post("/ui/jobs/bens/cancel", json={"reason": "mine now"}, headers={**OWN_PAGE, "x-user": "ann"})
-    client.post("/ui/jobs/bens/cancel", json={"reason": "enough"}, headers={**OWN_PAGE, "x-user": "olga"})
+    client.post("/api/v1/jobs/bens/cancel", json={"reason": "mine now"}, headers={**OWN_PAGE, "x-user": "ann"})
+    client.post("/api/v1/jobs/bens/cancel", json={"reason": "enough"}, headers={**OWN_PAGE, "x-user": "olga"})
     signed(client, "set_policy", OnBehalf(way=Way.CLI, host_user="op@host"), policy="fifo")
-    shown = client.get("/ui/audit", headers={"x-user": "reader"}).json()
+    shown = client.get("/api/v1/audit", headers={"x-user": "reader"}).json()
     assert [(r["actor"], r["way"], r["action"], r["subject"], r["done"]) for r in shown] == [
         ("op@host", "cli", "set the policy", "policy fifo", True),
         ("olga", "page", "cancel", "job 'bens'", True),
@@ -308,11 +299,11 @@ def test_every_action_is_on_record_with_who_asked_and_refusals_too(
     ]
     assert shown[1]["detail"] == "enough"
     assert "members act on their own jobs only" in shown[2]["detail"]
-    of_job = client.get("/ui/audit?job_id=anns", headers={"x-user": "reader"}).json()
+    of_job = client.get("/api/v1/audit?job_id=anns", headers={"x-user": "reader"}).json()
     assert [record["actor"] for record in of_job] == ["ann"]
     assert control.job("bens").state is JobState.CANCELLED
-    assert client.get("/ui/audit").status_code == 401
-    assert client.get("/ui/audit?limit=0", headers={"x-user": "reader"}).status_code == 422
+    assert client.get("/api/v1/audit").status_code == 401
+    assert client.get("/api/v1/audit?limit=0", headers={"x-user": "reader"}).status_code == 422
 
 
 def test_a_sweep_is_refused_whole_where_one_member_may_not_be_submitted(

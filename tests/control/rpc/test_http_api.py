@@ -73,7 +73,7 @@ def test_each_key_opens_its_own_door_only(client: httpx.Client, control: LedgerC
     token = {"authorization": f"Bearer {order.token}"}
     assert client.post("/service/jobs", content=b"{}", headers=signed("/service/jobs", b"{}")).status_code == 200
     assert client.post("/service/jobs", content=b"{}", headers=token).status_code == 401
-    assert client.get("/ui/jobs", headers=token).status_code == 401
+    assert client.get("/ui/overview", headers=token).status_code == 401
     assert client.post("/trainer/observe", content=b'{"observations": []}', headers=token).status_code == 200
     assert client.post("/trainer/observe", content=b"{}", headers=signed("/trainer/observe", b"{}")).status_code == 401
 
@@ -89,7 +89,7 @@ def test_the_metrics_token_opens_the_metrics_and_nothing_else(client: httpx.Clie
     others = ({}, READER, WRITER, signed("/metrics", b""), {"authorization": f"Bearer {order.token}"},
               {"authorization": "Bearer"}, {"authorization": f"Basic {METRICS_TOKEN.decode()}"})  # fmt: skip
     assert {client.get("/metrics", headers=other).status_code for other in others} == {401}
-    for path in ("/ui/jobs", "/api/v1/jobs", "/api/v1/audit"):
+    for path in ("/ui/overview", "/api/v1/jobs", "/api/v1/audit"):
         assert client.get(path, headers=token).status_code == 401
     for path in ("/service/jobs", "/trainer/heartbeat"):
         assert client.post(path, content=b"{}", headers=token).status_code == 401
@@ -130,51 +130,55 @@ def test_the_signature_covers_the_query(client: httpx.Client) -> None:
 def test_a_reader_may_look_and_not_act(client: httpx.Client, control: LedgerControl) -> None:
     control.submit("job-a", a_spec(), FACTS)
     order = Life(control, control.trainer, "job-a").start()
-    paths = ("jobs", "jobs/job-a", "jobs/job-a/segments", "jobs/job-a/checkpoints", "jobs/job-a/explain",
-             "jobs/job-a/forecasts", "forecasts", "timeline?since=0", "snapshot", "plan", "nodes")  # fmt: skip
+    paths = ("api/v1/jobs", "api/v1/jobs/job-a", "api/v1/jobs/job-a/segments", "api/v1/jobs/job-a/checkpoints",
+             "api/v1/jobs/job-a/explanation", "api/v1/jobs/job-a/forecasts", "api/v1/forecasts", "api/v1/cluster",
+             "api/v1/decisions", "api/v1/nodes", "ui/overview", "ui/jobs/job-a/page")  # fmt: skip
     for path in paths:
-        answer = client.get(f"/ui/{path}", headers=READER)
+        answer = client.get(f"/{path}", headers=READER)
         assert answer.status_code == 200, path
         assert order.token not in answer.text
     body = '{"reason": "enough"}'
-    assert client.post("/ui/jobs/job-a/cancel", content=body, headers=READER).status_code == 403
-    assert client.post(f"/ui/segments/{order.segment_id}/revoke", content=body, headers=WRITER).status_code == 200
-    assert client.post("/ui/jobs/job-a/rollback", content=b'{"checkpoint_id": 1}', headers=WRITER).status_code == 422
-    assert client.post("/ui/jobs/job-a/cancel", content=body, headers=WRITER).json()["state"] == "cancelled"
+    job = "/api/v1/jobs/job-a"
+    for path in (f"{job}/cancel", "/ui/cancel"):
+        assert client.post(path, content=body, headers=READER).status_code == 403
+    assert client.post(f"{job}/checkpoint", content=body, headers=WRITER).status_code == 200
+    assert client.post(f"{job}/rollback", content=b'{"checkpoint_id": 1}', headers=WRITER).status_code == 422
+    assert client.post(f"{job}/cancel", content=body, headers=WRITER).json()["state"] == "cancelled"
 
 
 def test_who_may_act_may_set_a_node_aside_and_take_it_back_and_a_reader_may_see_it(client: httpx.Client) -> None:
     body = '{"reason": "its fan is broken"}'
-    for action in ("set_aside", "take_back"):
-        assert client.post(f"/ui/nodes/node-a/{action}", content=body, headers=READER).status_code == 403
-    assert client.post("/ui/nodes/node-a/set_aside", content=body, headers=WRITER).status_code == 200
-    (first, second) = client.get("/ui/nodes", headers=READER).json()
+    for action in ("set-aside", "take-back"):
+        assert client.post(f"/api/v1/nodes/node-a/{action}", content=body, headers=READER).status_code == 403
+    assert client.post("/api/v1/nodes/node-a/set-aside", content=body, headers=WRITER).status_code == 200
+    (first, second) = client.get("/api/v1/nodes", headers=READER).json()
     assert (first["set_aside_reason"], second["set_aside_reason"]) == ("its fan is broken", None)
-    assert client.post("/ui/nodes/node-a/take_back", content="{}", headers=WRITER).json()["set_aside_at"] is None
-    assert client.post("/ui/nodes/node-x/take_back", content="{}", headers=WRITER).status_code == 404
+    assert client.post("/api/v1/nodes/node-a/take-back", content="{}", headers=WRITER).json()["set_aside_at"] is None
+    assert client.post("/api/v1/nodes/node-x/take-back", content="{}", headers=WRITER).status_code == 404
 
 
 def test_who_may_act_may_start_a_job_and_a_reader_may_see_what_became_of_it(client: httpx.Client) -> None:
-    body = {"spec": a_spec().model_dump(mode="json")}
-    assert client.post("/ui/jobs/job-a/start", json=body, headers=READER).status_code == 403
-    started = client.post("/ui/jobs/job-a/start", json=body, headers=WRITER)
+    body = {"spec": a_spec().model_dump(mode="json"), "job_id": "job-a"}
+    assert client.post("/api/v1/jobs", json=body, headers=READER).status_code == 403
+    started = client.post("/api/v1/jobs", json=body, headers=WRITER)
     assert (started.status_code, started.json()["state"]) == (200, "starting")
-    assert client.get("/ui/jobs/job-a/submission", headers=READER).json() == started.json()
-    other = client.post("/ui/jobs/job-a/start", json={**body, "warm_start": "job-z/step-1"}, headers=WRITER)
+    assert client.get("/api/v1/jobs/job-a/submission", headers=READER).json() == started.json()
+    other = client.post("/api/v1/jobs", json={**body, "warm_start": "job-z/step-1"}, headers=WRITER)
     assert (other.status_code, other.json()["code"]) == (409, "conflict")
 
 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("[]", "a JSON object with 'spec' (dict)"),
-        ("{}", "a JSON object with 'spec' (dict)"),
-        ('{"spec": "digits"}', "'spec' must be dict, it is str"),
-        ('{"spec": {"name": "x"}}', "entry_point"),
+        ("[]", "a JSON object with 'job_ids' (list)"),
+        ("{}", "a JSON object with 'job_ids' (list)"),
+        ('{"job_ids": "digits"}', "'job_ids' must be list, it is str"),
+        ('{"job_ids": [1]}', "'job_ids' must be a list of texts"),
+        ('{"job_ids": ["job-a"]}', "a JSON object with 'reason' (str)"),
     ],
 )
-def test_a_job_asked_for_wrongly_is_told_what_is_wrong(client: httpx.Client, body: str, says: str) -> None:
-    answer = client.post("/ui/jobs/job-a/start", content=body, headers=WRITER)
+def test_what_is_cancelled_wrongly_is_told_what_is_wrong(client: httpx.Client, body: str, says: str) -> None:
+    answer = client.post("/ui/cancel", content=body, headers=WRITER)
     assert (answer.status_code, says in answer.json()["message"]) == (422, True), answer.text
 
 

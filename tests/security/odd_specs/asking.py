@@ -18,7 +18,7 @@ from tests.builders import FACTS, Life, a_cluster, a_commit, a_spec
 from tests.security.odd_specs.cases import PARENT, Case
 
 ANSWERS = (200, 422)
-STARTS = ("submit", "page", "sweep", "file", "fork")  # ways that start a run
+STARTS = ("submit", "named", "sweep", "file", "fork")  # ways that start a run
 
 
 def a_parent(control: LedgerControl) -> int:

@@ -72,16 +72,14 @@ def _submit(drawn: Drawn) -> Case:
     return _request(drawn, "submit", "/api/v1/jobs", asked)
 
 
-def _page(drawn: Drawn) -> Case:
-    name, is_odd = drawn.job_id, drawn.draw.random() < 0.1
-    if is_odd:
-        name = str(
-            drawn.draw.choice(["a b", "ä", "x" * 300, "a__seg_0", "-a", "a%00b", "a\nb", "a\\b", "a/b", "a;b?c#d"])
-        )
-    asked = {"spec": grammar.spec(drawn.draw), "warm_start": odd(drawn.draw) if drawn.draw.random() < 0.1 else None}
-    return _request(drawn, "page", f"/ui/jobs/{quote(name, safe='')}/start", asked, absent=is_odd)
+def _named(drawn: Drawn) -> Case:
+    name = drawn.draw.choice(ODD_IDS) if drawn.draw.random() < 0.1 else drawn.job_id
+    warm_start = odd(drawn.draw) if drawn.draw.random() < 0.1 else None
+    asked = {"spec": grammar.spec(drawn.draw), "job_id": name, "warm_start": warm_start}
+    return _request(drawn, "named", "/api/v1/jobs", asked)
 
 
+ODD_IDS = ("a b", "ä", "x" * 300, "a__seg_0", "-a", "a%00b", "a\nb", "a\\b", "a/b", "a;b?c#d")
 GRIDS: tuple[dict[str, Any], ...] = (
     {"params.learning_rate": [0.1, 0.2]}, {"batch.max": [64, 128], "priority": [1]}, {"params.sizes": [[1], [2]]},
     {"slots.max": [4]}, {"comm.warmup_steps": [10, 20, 30]}, {"seed": list(range(400))},
@@ -128,7 +126,9 @@ def _fork(drawn: Drawn) -> Case:
 def _set(drawn: Drawn) -> Case:
     values = {"priority": 2, "min_slots": 1, "max_slots": 4}
     asked = changed(drawn.draw, values) if drawn.draw.random() < 0.9 else values
-    return _request(drawn, "set", f"/api/v1/jobs/{PARENT}", asked, method="PATCH")
+    is_odd = drawn.draw.random() < 0.2
+    name = quote(drawn.draw.choice(ODD_IDS), safe="") if is_odd else PARENT
+    return _request(drawn, "set", f"/api/v1/jobs/{name}", asked, method="PATCH", absent=is_odd)
 
 
 def _what_if(drawn: Drawn) -> Case:
@@ -195,7 +195,7 @@ GRID_TEXTS = (
 )  # fmt: skip
 
 WAYS: Mapping[Callable[[Drawn], Case], float] = {
-    _submit: 25, _page: 12, _sweep: 14, _fork: 12, _set: 7, _what_if: 2, _form: 8, _file: 8,
+    _submit: 25, _named: 12, _sweep: 14, _fork: 12, _set: 7, _what_if: 2, _form: 8, _file: 8,
     _service("submit", True, facts=PLAIN_FACTS): 5,
     _service("check_submission", False): 3,
     _service("outlook", False, facts=PLAIN_FACTS): 4,

@@ -48,7 +48,7 @@ def test_odd_specs_are_accepted_or_refused_in_words_by_every_route(ledger_url: s
     with whole_after(control, asking.outcome) as there:
         there.update(runs.runs)
     control.close()
-    assert {route for route, status in asking.outcome.answers if status == 200} >= {"submit", "page", "sweep", "fork"}
+    assert {route for route, status in asking.outcome.answers if status == 200} >= {"submit", "named", "sweep", "fork"}
     assert peak_bytes() - memory <= MOST_BYTES
 
 
