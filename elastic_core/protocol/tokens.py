@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,9 @@ class TrainerTokens:
         return self._decoded(token, last)
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def _decoded(token: str, key: bytes) -> Mapping[str, Any]:
+        """Of one that we signed remembered: a trainer sends the same with each of its requests."""
         payload: Mapping[str, Any] = jwt.decode(
             token,
             key,
