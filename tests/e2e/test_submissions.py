@@ -63,7 +63,10 @@ def by_rest(platform: Platform) -> None:
     url = f"{platform.settings.airflow_url()}/elastic/api/v1/jobs"
     for _ in range(2):  # an answer that was lost: asked again, it is one job
         answer = httpx.post(
-            url, json={"spec": SPEC, "job_id": "by-rest"}, headers={"authorization": f"Bearer {platform.token()}"}, timeout=60
+            url,
+            json={"spec": SPEC, "job_id": "by-rest"},
+            headers={"authorization": f"Bearer {platform.token()}"},
+            timeout=60,
         )
         assert answer.status_code == 200, answer.text
 

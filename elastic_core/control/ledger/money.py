@@ -14,11 +14,15 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import NodeRow
 
 SPENT = text("""
-    SELECT l.job_id, sum((coalesce(h.released_at, :now) - l.granted_at) * n.price_per_slot_hour / 3600)
-    FROM leases l
-    JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
-    WHERE l.job_id = ANY (CAST(:jobs AS text[])) AND n.price_per_slot_hour > 0
-    GROUP BY l.job_id
+    SELECT wanted.id, paid.amount
+    FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
+    CROSS JOIN LATERAL (
+        SELECT sum((coalesce(h.released_at, :now) - l.granted_at) * n.price_per_slot_hour / 3600) AS amount
+        FROM leases l
+        JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
+        WHERE l.job_id = wanted.id AND n.price_per_slot_hour > 0
+    ) AS paid
+    WHERE paid.amount IS NOT NULL
 """)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil
 
-from sqlalchemy import BindParameter, bindparam, func, select, text
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy import BindParameter, Text, bindparam, func, select, text, true
+from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
+from sqlalchemy.orm import aliased
 
 from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Tx
@@ -161,12 +162,10 @@ def last_exchanges(tx: Tx, job_ids: Sequence[str]) -> dict[str, ExchangeChoice]:
 
 
 _JOBS: BindParameter[str] = bindparam("jobs", expanding=True)
-_LAST_SEGMENTS = (
-    select(SegmentRow)
-    .where(SegmentRow.job_id.in_(_JOBS))
-    .ext(distinct_on(SegmentRow.job_id))
-    .order_by(SegmentRow.job_id, SegmentRow.index.desc())
-)
+_WANTED = func.unnest(bindparam("jobs", type_=ARRAY(Text))).table_valued("id", name="wanted").render_derived()
+_LAST_OF_JOB = select(SegmentRow).where(SegmentRow.job_id == _WANTED.c.id).order_by(SegmentRow.index.desc()).limit(1)
+_LAST_SEGMENT = aliased(SegmentRow, _LAST_OF_JOB.lateral("last"))  # of each by its index: a long job costs no more
+_LAST_SEGMENTS = select(_LAST_SEGMENT).select_from(_WANTED).join(_LAST_SEGMENT, true())
 _LIVE_LEASES = (
     select(LeaseRow).where(LeaseRow.job_id.in_(_JOBS), LeaseRow.released_at.is_(None)).order_by(LeaseRow.epoch)
 )

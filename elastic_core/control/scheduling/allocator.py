@@ -158,10 +158,11 @@ class Allocator:
             self._decide_what_is_left()
 
     def decide_soon(self) -> None:
-        """Aside. What a person asked for is answered once it is decided on, or after `ANSWERED_AFTER` seconds."""
+        """Aside. What a person asked for is answered once it is decided on, or after `ANSWERED_AFTER` seconds; at once
+        where jobs are no few: then something is undecided at any time."""
         self._aside(self.decide_pending)
-        deadline = time.monotonic() + ANSWERED_AFTER
-        while self._aside is not at_once and self._ledger.read(_is_undecided) and time.monotonic() < deadline:
+        deadline = time.monotonic() + (ANSWERED_AFTER if self._pace.few else 0.0)
+        while self._aside is not at_once and time.monotonic() < deadline and self._ledger.read(_is_undecided):
             time.sleep(0.02)
 
     @property

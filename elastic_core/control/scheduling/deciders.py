@@ -84,6 +84,7 @@ class Pace:
 
     LONG_SECONDS = 1.0
     MANY_JOBS = 200
+    FEW_JOBS = 50  # fewer are few
     MOST_PAUSE = 5.0  # seconds
 
     def __init__(self) -> None:
@@ -98,6 +99,11 @@ class Pace:
     def left(self) -> float:
         """Seconds of the pause after the last decision."""
         return max(0.0, self._ended + min(self._took, self.MOST_PAUSE) - time.monotonic())
+
+    @property
+    def few(self) -> bool:
+        """The last decision was about few jobs."""
+        return self._jobs < self.FEW_JOBS
 
     @property
     def many(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from elastic_core.control.plane import LedgerControl, open_control
 from elastic_core.control.scheduling.allocator import KEPT, Allocator, is_due
-from elastic_core.control.scheduling.deciders import DecidesHere, InAThread
+from elastic_core.control.scheduling.deciders import DecidesHere, InAThread, Pace
 from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyFailed, PolicyProcess
 from elastic_core.domain import Plan, SegmentState, Snapshot, to_json
 from elastic_core.errors import InfrastructureError
@@ -249,6 +250,22 @@ def test_where_nothing_else_goes_on_a_person_is_answered_when_it_is_decided(
     resumed = control.resume("job-a")
     assert not control._ledger.read(is_due)
     assert "lunch" not in resumed.target_reason
+
+
+def test_where_jobs_are_no_few_a_person_is_answered_at_once(
+    plane: Callable[[str], LedgerControl], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else this would never end."""
+    monkeypatch.setattr("elastic_core.control.scheduling.allocator.ANSWERED_AFTER", math.inf)
+    control = plane("")
+    control.submit("job-a", a_spec(), FACTS)
+    Life(control, control.trainer, "job-a").start()
+    thinking = Thinking()
+    control.allocator = Allocator(control._ledger, control.settings, decider=thinking, aside=InAThread())
+    control.allocator._pace.note(time.monotonic(), Pace.FEW_JOBS)
+    assert control.pause("job-a", "lunch").paused is not None
+    thinking.told.set()
+    eventually(lambda: not control._ledger.read(is_due), "it is decided")
 
 
 def test_of_what_is_the_same_one_is_queued_aside_and_a_failure_ends_nothing() -> None:
