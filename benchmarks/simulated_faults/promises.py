@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
+from sqlalchemy.orm import undefer
 
 from benchmarks.common.ledger_history import LedgerHistory, Picture, Violation
 from benchmarks.simulated_faults.tracking import Held
@@ -72,8 +73,8 @@ class Promises:
         if picture.last_decision == self._judged:
             return
         judge = self._world.judge
-        query = select(DecisionRow).where(DecisionRow.id > self._judged).order_by(DecisionRow.id)
-        rows = judge._ledger.read(lambda tx: list(tx.session.scalars(query)))
+        query = select(DecisionRow).options(undefer(DecisionRow.snapshot)).where(DecisionRow.id > self._judged)
+        rows = judge._ledger.read(lambda tx: list(tx.session.scalars(query.order_by(DecisionRow.id))))
         for row in rows:
             self._judged = row.id
             if not judge.replay(row.id).same:

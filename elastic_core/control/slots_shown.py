@@ -1,8 +1,6 @@
-"""The cluster as it is shown: who holds each slot, and who waits. The ledger has no record of it."""
+"""Who holds which slot, and who waits, of one moment of the ledger."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
 
 from sqlalchemy import select
 
@@ -12,9 +10,9 @@ from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.tables import JobRow
 from elastic_core.control.transitions import node_health
 from elastic_core.control.waiting_jobs import WaitingJobs
-from elastic_core.domain import Allocation, JobState
-from elastic_core.protocol.records import JobStatus, NodeStatus
-from elastic_core.protocol.rest.answers import ClusterShown, JobWaiting, SlotShown
+from elastic_core.domain import JobState
+from elastic_core.protocol.rest.answers import ClusterShown
+from elastic_core.protocol.rest.cluster import cluster_of
 
 _ACTIVE = select(JobRow.id).where(JobRow.state == JobState.ACTIVE).order_by(JobRow.submitted_at, JobRow.id)
 
@@ -26,30 +24,3 @@ def cluster_shown(tx: Tx, waiting: WaitingJobs) -> ClusterShown:
     rows = {row.id: row for row in tx.among(JobRow.id, [job_id for job_id in active if job_id not in held])}
     without = views.job_statuses(tx, [rows[job_id] for job_id in active if job_id in rows])
     return cluster_of(nodes, held, waiting.placed(tx, without))
-
-
-def cluster_of(
-    nodes: Sequence[NodeStatus], held: Mapping[str, Allocation], waiting: Sequence[JobStatus]
-) -> ClusterShown:
-    """Of active jobs: `held`, what they hold, and `waiting`, those that hold nothing."""
-    return ClusterShown(
-        nodes=tuple(nodes),
-        slots=tuple(_slots_of(nodes, held)),
-        waiting=tuple(
-            JobWaiting(job_id=job.job_id, reason=job.target_reason, in_queue=job.in_queue) for job in waiting
-        ),
-    )
-
-
-def nodes_shown(nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
-    """Without nodes that have left, unless processes are still on them."""
-    return [node for node in nodes if node.present or node.held_slots]
-
-
-def _slots_of(nodes: Sequence[NodeStatus], held: Mapping[str, Allocation]) -> Iterator[SlotShown]:
-    holders = {(slot.node, slot.index): job_id for job_id, holds in held.items() for slot in holds.slots}
-    for node in nodes_shown(nodes):
-        usable = node.present and node.set_aside_at is None
-        for index in range(node.num_slots):
-            holder = holders.get((node.name, index))
-            yield SlotShown(node=node.name, index=index, type=node.type, usable=usable, job=holder)

@@ -61,13 +61,9 @@ def by_cli(platform: Platform) -> None:
 
 def by_rest(platform: Platform) -> None:
     url = f"{platform.settings.airflow_url()}/elastic/api/v1/jobs"
+    body, headers = {"spec": SPEC, "job_id": "by-rest"}, {"authorization": f"Bearer {platform.token()}"}
     for _ in range(2):  # an answer that was lost: asked again, it is one job
-        answer = httpx.post(
-            url,
-            json={"spec": SPEC, "job_id": "by-rest"},
-            headers={"authorization": f"Bearer {platform.token()}"},
-            timeout=60,
-        )
+        answer = httpx.post(url, json=body, headers=headers, timeout=60)
         assert answer.status_code == 200, answer.text
 
 

@@ -320,7 +320,7 @@ def test_a_sweep_is_refused_whole_where_one_member_may_not_be_submitted(
 
 
 def test_a_priority_above_the_queues_is_for_its_owners(client: httpx.Client) -> None:
-    body = {"spec": {**SPEC, "priority": 6}}
-    refused = client.post("/ui/jobs/new/start", json=body, headers={**OWN_PAGE, "x-user": "ann"})
+    body = {"job_id": "new", "spec": {**SPEC, "priority": 6}}
+    refused = client.post("/api/v1/jobs", json=body, headers={**OWN_PAGE, "x-user": "ann"})
     assert (refused.status_code, "takes at most 5" in refused.json()["message"]) == (403, True)
-    assert client.post("/ui/jobs/new/start", json=body, headers={**OWN_PAGE, "x-user": "olga"}).status_code == 200
+    assert client.post("/api/v1/jobs", json=body, headers={**OWN_PAGE, "x-user": "olga"}).status_code == 200

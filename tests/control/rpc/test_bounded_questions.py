@@ -104,7 +104,7 @@ def test_a_replay_of_a_policy_that_hangs_is_ended_and_holds_no_transaction(
         time.sleep(0.05)
     assert answers[0].status_code == 503
     assert "odd did not decide within 5 s and was stopped" in answers[0].json()["message"]
-    assert httpx.get(f"{asked_of_odd}/ui/jobs").status_code == 200
+    assert httpx.get(f"{asked_of_odd}/api/v1/jobs").status_code == 200
     hanging.close()
 
 

@@ -132,7 +132,7 @@ def test_a_reader_may_look_and_not_act(client: httpx.Client, control: LedgerCont
     order = Life(control, control.trainer, "job-a").start()
     paths = ("api/v1/jobs", "api/v1/jobs/job-a", "api/v1/jobs/job-a/segments", "api/v1/jobs/job-a/checkpoints",
              "api/v1/jobs/job-a/explanation", "api/v1/jobs/job-a/forecasts", "api/v1/forecasts", "api/v1/cluster",
-             "api/v1/decisions", "api/v1/nodes", "ui/overview", "ui/jobs/job-a/page")  # fmt: skip
+             "api/v1/decisions", "api/v1/nodes", "ui/jobs/job-a/page")  # fmt: skip
     for path in paths:
         answer = client.get(f"/{path}", headers=READER)
         assert answer.status_code == 200, path

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import undefer
 
 from elastic_core.control.ledger.tables import DecisionRow
 from elastic_core.control.plane import LedgerControl
@@ -248,7 +249,7 @@ class SimulatedCluster:
 
     def decisions(self) -> list[tuple[Snapshot, Plan]]:
         """What the ledger has recorded."""
-        query = select(DecisionRow).order_by(DecisionRow.id)
+        query = select(DecisionRow).options(undefer(DecisionRow.snapshot)).order_by(DecisionRow.id)
         rows = self.plane._ledger.read(lambda tx: list(tx.session.scalars(query)))
         assert [row.failure for row in rows] == [None] * len(rows)
         return [(from_json(Snapshot, row.snapshot), from_json(Plan, row.plan)) for row in rows]
