@@ -9,7 +9,7 @@ from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
 from elastic_core.protocol.records import NodeStatus
 from elastic_core.protocol.rest.answers import ClusterShown
-from elastic_core.protocol.rest.cluster import cluster_of, nodes_shown
+from elastic_core.protocol.rest.cluster_slots import cluster_of, nodes_shown
 from elastic_core.settings import Settings
 from elastic_core.text import plural
 
