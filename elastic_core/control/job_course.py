@@ -10,10 +10,10 @@ from sqlalchemy import text
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.profiles import pasts
-from elastic_core.control.ledger.views import last_segments, segment_statuses
-from elastic_core.domain import Layout, SegmentState, from_json
-from elastic_core.protocol.records import SegmentStatus
+from elastic_core.control.ledger.views import last_segments
+from elastic_core.domain import Layout, from_json
 from elastic_core.protocol.rest.job_details import JobMoves, JobReport
+from elastic_core.snapshot.job_record import waiting_since
 from elastic_core.snapshot.past import Past
 
 # The last of each cell of as many reports, or the last one there that came with metrics: they are fewer.
@@ -97,18 +97,16 @@ def kept_steps(tx: Tx, job_id: str) -> dict[int, int]:
 class JobCourse:
     """Where a job is on its way."""
 
-    segment: SegmentStatus  # that is open, or was its last one
+    waiting_since: float | None  # as decisions are told it
     num_resizes: int  # changes of its slots, and restarts, as decisions count them
-
-    @property
-    def waiting_since(self) -> float | None:
-        """Since it asked for slots; if it has yet to ask, since its last segment ended."""
-        if self.segment.state is SegmentState.CREATED:
-            return self.segment.created_at
-        return self.segment.asked_at if self.segment.state is SegmentState.WAITING else None
 
 
 def courses(tx: Tx, job_ids: Sequence[str]) -> dict[str, JobCourse]:
     """By job, of those that there are."""
-    past, segments = pasts(tx, job_ids), segment_statuses(tx, list(last_segments(tx, job_ids).values()))
-    return {one.job_id: JobCourse(one, past.get(one.job_id, Past()).num_resizes) for one in segments}
+    past = pasts(tx, job_ids)
+    return {
+        job_id: JobCourse(
+            waiting_since(last.state, last.created_at, last.asked_at), past.get(job_id, Past()).num_resizes
+        )
+        for job_id, last in last_segments(tx, job_ids).items()
+    }

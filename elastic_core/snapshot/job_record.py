@@ -109,7 +109,7 @@ def job_view(record: JobRecord) -> JobView:
         segment_state=segment.state,
         allocation=record.allocation,
         allocated_since=past.allocated_since if holds else None,
-        waiting_since=_waiting_since(segment),
+        waiting_since=waiting_since(segment.state, segment.created_at, segment.asked_at),
         last_batch=record.last_batch,
         num_resizes=past.num_resizes,
         last_resize_at=past.last_resize_at,
@@ -129,11 +129,11 @@ def job_view(record: JobRecord) -> JobView:
     )
 
 
-def _waiting_since(segment: OpenSegment) -> float | None:
-    """Since it asked for slots; one that has yet to ask, since its last segment ended."""
-    if segment.state == SegmentState.CREATED:
-        return segment.created_at
-    return segment.asked_at if segment.state == SegmentState.WAITING else None
+def waiting_since(state: str, created_at: float, asked_at: float | None) -> float | None:
+    """Of a job's open segment: since it asked for slots; if it has yet to ask, since the last one ended."""
+    if state == SegmentState.CREATED:
+        return created_at
+    return asked_at if state == SegmentState.WAITING else None
 
 
 def snapshot(

@@ -84,7 +84,7 @@ class Pace:
 
     LONG_SECONDS = 1.0
     MANY_JOBS = 200
-    FEW_JOBS = 50  # fewer are few
+    FEW_JOBS = 50  # of as many, and more, something is undecided at any time
     MOST_PAUSE = 5.0  # seconds
 
     def __init__(self) -> None:

@@ -183,7 +183,7 @@ def test_jobs_show_says_plan_prediction_measurement_and_money() -> None:
 
 
 def test_the_page_shows_the_plan_and_what_each_slot_does() -> None:
-    shown = job_shown(a_placed_status(), JobCourse(a_segment(), 0), Settings(), 0.0)
+    shown = job_shown(a_placed_status(), JobCourse(None, 0), Settings(), 0.0)
     assert shown.types == "2 cpu, 1 h200"
     assert shown.stages == "layer 0 on 2 cpu; layers 1 to 3 on 1 h200"
     assert shown.placement.startswith("100 samples/s predicted, 90 measured")
