@@ -40,8 +40,9 @@ from scipy.sparse import csr_array
 
 from benchmarks.common.report import Report
 from elastic_core.control.scheduling.deciders import Decider, DecidesHere
-from elastic_core.control.scheduling.policy_process import PolicyProcess, keep_what_is_loaded, without_collections
+from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.domain import Limits, Node, Plan, ProfilePoint, Snapshot
+from elastic_core.host.garbage import keep_what_is_loaded, without_collections
 from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Law, Policy
 from elastic_core.policy.horizon import horizon

@@ -1,8 +1,9 @@
 """How good are forecasts of jobs whose end nobody knows? Judged on real short trainings that were held out.
 
 The corpus (`benchmarks/corpus`) is 942 trainings of 13 families. Everything is learnt from the other runs by what
-`elastic_predictors` runs (`control.scheduling.refit`) and asked as a decision asks it. Two ways to hold out: *by
-submission*, a fifth of the runs of known families at a time, and *by family*, a task that nobody has submitted before.
+`elastic_predictors` runs (`control.scheduling.predicting.refit`) and asked as a decision asks it. Two ways to hold out:
+*by submission*, a fifth of the runs of known families at a time, and *by family*, a task that nobody has submitted
+before.
 
 Classes: all runs that can be labelled by `predict.predictability.hindsight`. Work: the runs that ended by a target
 loss or by patience, or at the limit before they got there; asked at submission and at 25, 50 and 75 % of what the run
@@ -32,8 +33,8 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.common.report import Report
 from benchmarks.corpus.history import corpus_runs
-from elastic_core.control.scheduling import refit
-from elastic_core.control.scheduling.submissions import submission_of
+from elastic_core.control.scheduling.predicting import refit
+from elastic_core.control.scheduling.predicting.submissions import submission_of
 from elastic_core.predict.forecasts.forecast_files import Forecasters
 from elastic_core.predict.forecasts.intervals import quantile, shortest_interval
 from elastic_core.predict.forecasts.run_features import Progress, averaged_losses

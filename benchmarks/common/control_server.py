@@ -91,6 +91,7 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     from elastic_core.control.rpc.http_api import create_app
     from elastic_core.control.scheduling.deciders import InAThread
     from elastic_core.control.scheduling.policy_process import PolicyProcess
+    from elastic_core.host.garbage import keep_what_is_loaded
     from elastic_core.host.steady_clock import SteadyClock
     from elastic_core.settings import Settings
 
@@ -104,6 +105,7 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     control = LedgerControl(ledger, settings, SECRET, decider=decider, aside=InAThread())  # as `open_control` has it
     app = create_app(control, service_secret=SECRET, user_reads=_reader, user_writes=_user, metrics_token=METRICS_TOKEN)
     app.include_router(ui_router(control, settings), prefix="/ui")
+    keep_what_is_loaded()  # as `api_server.build_control_app` does
     uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).run(sockets=[listener])
 
 

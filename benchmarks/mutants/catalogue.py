@@ -15,6 +15,7 @@ SQL = "elastic_core/control/ledger/migrations/versions/0001_ledger.sql"
 LEASES = "elastic_core/control/ledger/leases.py"
 LINEAGE = "elastic_core/control/ledger/lineage.py"
 ALLOCATOR = "elastic_core/control/scheduling/allocator.py"
+DECISIONS = "elastic_core/control/scheduling/decision_records.py"
 ENFORCE = "elastic_core/control/scheduling/enforce.py"
 COMMITS = "elastic_core/control/transitions/commits.py"
 ENDINGS = "elastic_core/control/transitions/endings.py"
@@ -30,6 +31,7 @@ RAW_SQL = "tests/control/test_invariants.py"
 BOUNDARIES = "tests/control/test_boundaries.py"
 OF_RECONCILE = "tests/control/transitions/test_ledger_reconcile.py"
 OF_ALLOCATOR = "tests/control/scheduling/test_allocator.py"
+OF_DECISIONS = "tests/control/scheduling/test_decision_records.py"
 OF_ENFORCE = "tests/control/scheduling/test_enforce.py"
 OF_TOKENS = "tests/protocol/test_tokens.py"
 
@@ -157,22 +159,24 @@ _OF_INVARIANTS = (
     ),
     # 6. pure decisions
     _one(
-        "a decision is recorded with another snapshot", 6, ALLOCATOR,
-        "snapshot=to_json(snapshot),", "snapshot=to_json(replace(snapshot, jobs=snapshot.jobs[:-1])),",
+        "a decision is recorded with another snapshot", 6, DECISIONS,
+        "snapshot=to_json(snapshot),", 'snapshot=to_json(snapshot) | {"jobs": to_json(snapshot)["jobs"][:-1]},',
         f"{OF_ALLOCATOR}::test_every_decision_can_be_made_again_from_its_record",
     ),
     _one(
-        "a plan made from an old snapshot comes into force", 6, ALLOCATOR,
-        "    if written is Written.DROPPED:\n        return written\n", "",
+        "a plan made from an old snapshot comes into force", 6, DECISIONS,
+        "Written.LATE if late else Written.DROPPED", "Written.LATE",
         f"{OF_ALLOCATOR}::test_a_plan_made_from_an_old_snapshot_is_dropped",
     ),
     _one(
-        "what another process has decided is decided again",
-        6,
-        ALLOCATOR,
-        "    if row.decided_version >= snapshot.version:\n",
-        "    if False:\n",
-        f"{OF_ALLOCATOR}::test_what_another_process_has_decided_meanwhile_is_not_decided_again",
+        "a plan of which the ledger has a newer one comes into force", 6, DECISIONS,
+        " or row.decided_version >= version:", ":",
+        f"{OF_DECISIONS}::test_a_late_plan_of_which_there_is_a_newer_one_is_not_recorded",
+    ),
+    _one(
+        "a plan that is dropped under the lock leaves its record", 6, DECISIONS,
+        "    if written is Written.DROPPED or row", "    if written is Written.DROPPED:\n        return written\n    if row",
+        f"{OF_DECISIONS}::test_what_comes_while_the_record_is_written_does_not_wait_for_it_and_takes_it_back",
     ),
     # 7. liveness
     _one(

@@ -87,7 +87,7 @@ def _read(
 
 def _keep(settings: Settings, runs: list[FinishedRun]) -> int:
     from elastic_core.control.plane import open_control
-    from elastic_core.control.scheduling.refit import refit_soon
+    from elastic_core.control.scheduling.predicting.refit import refit_soon
 
     control = open_control(settings)
     try:

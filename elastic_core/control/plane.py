@@ -23,8 +23,9 @@ from elastic_core.control.ledger.nodes import nodes_to_decide_on
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
 from elastic_core.control.metrics.meter import Meter
 from elastic_core.control.scheduling import chosen_policy
-from elastic_core.control.scheduling.allocator import Allocator, Replay, recorded, replay
+from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, InAThread, at_once
+from elastic_core.control.scheduling.decision_records import recorded
 from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.teams import audit_trail, node_events

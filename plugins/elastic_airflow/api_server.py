@@ -137,17 +137,24 @@ def control_app(
 
 
 def build_control_app() -> FastAPI:
-    """The control API over the ledger of the settings. Raises whatever keeps it from starting."""
+    """The control API over the ledger of the settings. Raises whatever keeps it from starting.
+
+    All that is loaded by then, Airflow included, is never looked through for garbage again: with a thousand jobs each
+    decision had the interpreter do so twice, and every request wait for a fifth of a second.
+    """
     from elastic_airflow.airflow_runs import AirflowJobRuns
     from elastic_airflow.airflow_users import AirflowUsers
     from elastic_core.control.plane import open_control
+    from elastic_core.host.garbage import keep_what_is_loaded
     from elastic_core.protocol.tokens import KeyFile
     from elastic_core.track.champions.registry_champions import RegistryChampions
 
     settings = Settings()
     control = open_control(settings, runs=AirflowJobRuns(), champions=RegistryChampions(settings))
     users = AirflowUsers(settings)
-    return control_app(
+    app = control_app(
         control, settings, service_secret=KeyFile(settings.secret_file("control")), reads=user_may("GET"),
         writes=acting_user(users), users=users, metrics_token=KeyFile(settings.secret_file("metrics")),
     )  # fmt: skip
+    keep_what_is_loaded()
+    return app

@@ -28,6 +28,7 @@ from elastic_core.protocol.encoding import dumps
 from elastic_core.settings import Settings
 
 T = TypeVar("T")
+B = TypeVar("B")
 V = TypeVar("V")
 R = TypeVar("R", bound=Base)
 Clock = Callable[[], float]
@@ -165,10 +166,17 @@ class Ledger:
 
     def change(self, work: Callable[[Tx], T]) -> T:
         """A write under the scheduling lock. If `work` sets `tx.trigger`, the scheduling version goes up."""
+        return self.change_after(lambda _: None, lambda tx, _: work(tx))
+
+    def change_after(self, before: Callable[[Tx], B], work: Callable[[Tx, B], T]) -> T:
+        """`change`, with what is done `before` the lock, in the same transaction. `work` gets what came of it. The row
+        that is locked must not be read before."""
 
         def locked(tx: Tx) -> T:
+            found = before(tx)
             scheduling = tx.session.scalars(_LOCKED).one()
-            result = work(tx)
+            tx.now = self.clock()  # it may have waited: what follows comes after what others did under the lock
+            result = work(tx, found)
             if tx.trigger is not None:
                 scheduling.version += 1
                 scheduling.trigger = tx.trigger

@@ -27,22 +27,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from random import Random
 from typing import TypeVar
 
-from sqlalchemy import select
-
 from elastic_core.control.ledger.database import Ledger, Tx
-from elastic_core.control.ledger.tables import KEPT, DecisionRow
-from elastic_core.control.scheduling import chosen_policy, enforce, expectations, snapshots
+from elastic_core.control.ledger.tables import KEPT
+from elastic_core.control.scheduling import chosen_policy, enforce, snapshots
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, Pace, at_once
+from elastic_core.control.scheduling.decision_records import Decision, Recorded, Written, last_plan, write
 from elastic_core.control.scheduling.policy_process import NoAnswer
-from elastic_core.control.scheduling.predictors import STALE_SECONDS, Predictors
+from elastic_core.control.scheduling.predicting.predictors import STALE_SECONDS, Predictors
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Plan, Snapshot, Target, from_json, to_json
-from elastic_core.errors import ElasticError, NotFound
+from elastic_core.errors import ElasticError
 from elastic_core.logs import get_logger
 from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Policy
@@ -62,22 +60,6 @@ MAX_ROUNDS = 50  # decisions in one go; what is left then, the next event or rec
 DROPPED_BEFORE_LATE = 2
 ANSWERED_AFTER = 1.0
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    plan: Plan
-    wanted: str
-    failure: str | None
-    seconds: float
-
-
-class Written(Enum):
-    """What became of a plan."""
-
-    DROPPED = "dropped"  # events came meanwhile
-    LATE = "late"  # in force, and they are to be decided on
-    OF_NOW = "of now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +197,9 @@ class Allocator:
         policy, snapshot = self._policy_and_snapshot()
         started = time.perf_counter()
         plan, failure = self._plan(policy, snapshot)
-        decided = Decision(plan, policy, failure, time.perf_counter() - started)
+        decided = Decision(snapshot, plan, policy, failure, time.perf_counter() - started)
         crash_here("decision.unwritten")
-        written = self._ledger.change(lambda tx: _write(tx, snapshot, decided, late, self._settled))
+        written = write(self._ledger, decided, late, self._settled)
         crash_here("decision.written")
         self._pace.note(began, len(snapshot.jobs))
         return written
@@ -237,7 +219,7 @@ class Allocator:
 
     def _carry_over(self, snapshot: Snapshot, why: str) -> Plan | None:
         """The last plan for the jobs of now; None where it does not fit them, or stayed already the last time."""
-        last = self._ledger.read(_last_plan)
+        last = self._ledger.read(last_plan)
         if last is None:
             return None
         plan = carried_over(last, snapshot, why)
@@ -308,67 +290,6 @@ def _take_wake_up(tx: Tx) -> None:
         tx.trigger = "the plan's own wake-up"
 
 
-def _write(tx: Tx, snapshot: Snapshot, decided: Decision, late: bool, settled: enforce.Settled) -> Written:
-    """Under the scheduling lock: the plan comes into force, or is dropped because the ledger has moved on."""
-    row = tx.scheduling()
-    written = Written.OF_NOW if row.version == snapshot.version else Written.LATE if late else Written.DROPPED
-    if written is Written.DROPPED:
-        return written
-    if row.decided_version >= snapshot.version:
-        return written  # by another process, since this one saw that it was to be decided
-    plan = decided.plan
-    decision = DecisionRow(
-        version=snapshot.version,
-        at=tx.now,
-        trigger=row.trigger,
-        policy=plan.policy,
-        wanted=decided.wanted,
-        failure=decided.failure,
-        seconds=decided.seconds,
-        snapshot=to_json(snapshot),
-        plan=to_json(plan),
-        actions=[],
-    )
-    tx.session.add(decision)
-    tx.session.flush()
-    decision.actions, check_at = enforce.enforce(tx, snapshot, plan, decision.id, settled)
-    expectations.record(tx, snapshot, plan, decision.id)
-    if decided.failure is None:  # else the wanted policy finds its own state again next time
-        row.policy, row.policy_state = decided.wanted, dict(plan.state)
-    row.decided_version = snapshot.version
-    row.wake_at = min((t for t in (plan.wake_at, check_at) if t is not None), default=None)
-    return written
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a decision was made from and came to, as the ledger holds it."""
-
-    decision_id: int
-    trigger: str
-    policy: str
-    snapshot: Snapshot
-    plan: Plan
-    kept: Plan | None  # the plan before, where that stayed
-
-
-def recorded(tx: Tx, decision_id: int) -> Recorded:
-    """Raises `NotFound` for a decision that the ledger does not hold, or that kept a plan which it does not hold."""
-    row = tx.row(DecisionRow, decision_id)
-    if row is None:
-        raise NotFound(
-            f"there is no decision {decision_id}, or none any more (ELASTIC_KEEP_DAYS, ELASTIC_KEEP_DECISIONS); "
-            "`elastic jobs explain JOB` names the last one of a job"
-        )
-    before = _last_decision(tx, before=row.id) if row.policy == KEPT else None
-    if row.policy == KEPT and before is None:
-        raise NotFound(f"decision {row.id} kept the plan before it, which is not in the ledger any more")
-    return Recorded(
-        decision_id, row.trigger, row.policy, from_json(Snapshot, row.snapshot), from_json(Plan, row.plan),
-        None if before is None else from_json(Plan, before.plan),
-    )  # fmt: skip
-
-
 def replay(found: Recorded, decider: Decider) -> Replay:
     """Make a recorded decision again from its inputs, in no transaction: a policy takes its time."""
     if found.kept is not None:
@@ -378,14 +299,3 @@ def replay(found: Recorded, decider: Decider) -> Replay:
         again = ask_within_quotas(lambda within: decider.decide(found.policy, within), found.snapshot, placing)
     again = from_json(Plan, loads(dumps(to_json(again))))
     return Replay(found.decision_id, found.trigger, found.snapshot, found.plan, again)
-
-
-def _last_plan(tx: Tx) -> Plan | None:
-    """None after a decision that failed: what stays stays once."""
-    last = _last_decision(tx)
-    return None if last is None or last.failure is not None else from_json(Plan, last.plan)
-
-
-def _last_decision(tx: Tx, before: int | None = None) -> DecisionRow | None:
-    chosen = select(DecisionRow).order_by(DecisionRow.id.desc()).limit(1)
-    return tx.session.scalar(chosen if before is None else chosen.where(DecisionRow.id < before))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
 
-from sqlalchemy import ColumnElement, Double, and_, bindparam, case, cast, delete, select, update
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy import ColumnElement, Double, and_, bindparam, case, cast, delete, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
@@ -15,7 +14,7 @@ from elastic_core.control.ledger.tables import DecisionRow, JobRow, LeaseRow, Se
 from elastic_core.control.ledger.views import spec_in_force
 from elastic_core.control.scheduling.snapshots import between_until, submission
 from elastic_core.crashing import crash_here
-from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, Target, from_json, to_json
+from elastic_core.domain import JobView, Plan, SegmentState, Slot, Snapshot, Target, from_json
 from elastic_core.policy.base.queue import in_order
 from elastic_core.policy.plans.grants import grants_to_returning, is_settled, plan_moves, usable
 from elastic_core.policy.plans.moves import Asker, Holder, Moves
@@ -40,8 +39,19 @@ _WAITING = (  # a plan that was made before a job was paused gives it nothing
     .join(JobRow, JobRow.id == SegmentRow.job_id)
     .where(SegmentRow.state == SegmentState.WAITING, JobRow.paused.is_(None))
 )
-PREEMPTED_BY = "preempted_by"  # of a stored target
-_PREEMPTED = select(TargetRow.job_id, TargetRow.target[PREEMPTED_BY]).where(TargetRow.target.has_key(PREEMPTED_BY))
+# Of the plan as it is recorded: nothing is sent twice. A job that still is to have nothing goes on to tell who
+# preempted it, which only the plan that stopped it says.
+_TARGETS_OF_DECISION = text("""
+    INSERT INTO targets (job_id, target, decision_id, waits)
+    SELECT planned.job_id, planned.target, d.id, CAST(:waits AS jsonb) ->> planned.job_id
+    FROM decisions d CROSS JOIN jsonb_each(d.plan -> 'targets') AS planned (job_id, target)
+    WHERE d.id = :decision
+    ON CONFLICT (job_id) DO UPDATE SET decision_id = excluded.decision_id, waits = excluded.waits, target = CASE
+        WHEN excluded.target -> 'counts' = '{}' AND NOT excluded.target ? 'preempted_by'
+             AND targets.target ? 'preempted_by'
+        THEN excluded.target || jsonb_build_object('preempted_by', targets.target -> 'preempted_by')
+        ELSE excluded.target END
+""").bindparams(bindparam("waits", type_=JSONB))
 _IN_FORCE = select(DecisionRow.id, cast(DecisionRow.plan["wake_at"].astext, Double).label("wake_at")).where(
     DecisionRow.version == bindparam("version")
 )
@@ -218,29 +228,7 @@ def _apply(tx: Tx, moves: Moves) -> list[str]:
 
 def _write_targets(tx: Tx, plan: Plan, moves: Moves, decision_id: int) -> None:
     tx.session.execute(delete(TargetRow).where(TargetRow.job_id.not_in(list(plan.targets))))
-    preempted = {job_id: by for job_id, by in tx.session.execute(_PREEMPTED)}
-    rows = [
-        {
-            "job_id": job_id, "target": _remembering(to_json(target), preempted.get(job_id)),
-            "decision_id": decision_id, "waits": moves.waits.get(job_id),
-        }
-        for job_id, target in plan.targets.items()
-    ]  # fmt: skip
-    if rows:
-        statement = insert(TargetRow)
-        new = statement.excluded
-        statement = statement.on_conflict_do_update(
-            index_elements=[TargetRow.job_id],
-            set_={"target": new.target, "decision_id": new.decision_id, "waits": new.waits},
-        )
-        tx.session.execute(statement, rows)
-
-
-def _remembering(target: Any, preempted_by: Any) -> Any:
-    """Of a job that still is to have nothing: who preempted it, which only the plan that stopped it says."""
-    if preempted_by is None or target["counts"] or PREEMPTED_BY in target:
-        return target
-    return {**target, PREEMPTED_BY: preempted_by}
+    tx.session.execute(_TARGETS_OF_DECISION, {"decision": decision_id, "waits": moves.waits})
 
 
 def _check_at(tx: Tx, moves: Moves) -> float | None:

@@ -31,9 +31,9 @@ MODEL = "throughput model"
 log = get_logger(__name__)
 
 
-def record(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> None:
-    """Stores what the plan expects of the snapshot's jobs, where that is worth keeping. In the decision's transaction;
-    a job whose forecast fails goes without."""
+def worth_keeping(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> dict[str, Forecast]:
+    """What the plan expects of the snapshot's jobs, by job, where that is worth keeping. One whose forecast fails goes
+    without."""
     ids = [job.job_id for job in snapshot.jobs]
     columns = select(JobRow.id, JobRow.lineage, JobRow.total_samples).where(JobRow.id.in_(ids))
     known = {job_id: (lineage, total) for job_id, lineage, total in tx.session.execute(columns)}
@@ -50,7 +50,7 @@ def record(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> None:
             continue
         if is_worth_keeping(before.get(job.job_id), forecast):
             changed[job.job_id] = forecast
-    forecast_rows.add(tx, changed)
+    return changed
 
 
 def expected(

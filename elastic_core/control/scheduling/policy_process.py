@@ -19,8 +19,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,6 +29,7 @@ import elastic_core
 from elastic_core import logs
 from elastic_core.domain import Plan, Snapshot, from_json
 from elastic_core.errors import ElasticError, InfrastructureError
+from elastic_core.host.garbage import keep_what_is_loaded, without_collections
 from elastic_core.policy import registry
 from elastic_core.protocol.encoding import encode, loads
 
@@ -170,22 +171,6 @@ def serve(name: str, answer_to: Callable[[Any], bytes]) -> None:
         gc.collect()
         with without_collections():
             answer = answer_to(loads(questions.get()))
-
-
-def keep_what_is_loaded() -> None:
-    """What is imported by now is no garbage, and need not be looked through again and again."""
-    gc.collect()
-    gc.freeze()
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """No collection of cyclic garbage in the middle of a decision, where it took up to 130 ms; it waits until after."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _limit_memory(memory_mb: int) -> None:

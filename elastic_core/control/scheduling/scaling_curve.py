@@ -1,6 +1,6 @@
 """How fast a job was measured to be on which slots, and how fast its model says that it would be on others.
 
-The model is the one that decisions are made with (`scheduling.predictors`), asked at one global batch, so that numbers
+The model is the one that decisions are made with (`predicting.predictors`), asked at one global batch, so that numbers
 of slots can be compared; a decision may choose another batch with them.
 """
 
@@ -18,7 +18,7 @@ from elastic_core.control.ledger.nodes import nodes_to_decide_on
 from elastic_core.control.ledger.profiles import placed_speeds, profiles
 from elastic_core.control.ledger.tables import LeaseRow
 from elastic_core.control.ledger.views import spec_in_force
-from elastic_core.control.scheduling.node_sizes import fewest_nodes, sizes_by_type
+from elastic_core.control.scheduling.predicting.node_sizes import fewest_nodes, sizes_by_type
 from elastic_core.control.scheduling.snapshots import Fit, submission
 from elastic_core.domain import Layout, Limits, Node, PlacedSpeed, ProfilePoint
 from elastic_core.domain.placed import counts_of

@@ -191,7 +191,7 @@ class RefitOperator(ElasticOperator):
     """What finished jobs teach about others. Returns what came of it, in words."""
 
     def execute(self, context: Any) -> str:
-        from elastic_core.control.scheduling import refit
+        from elastic_core.control.scheduling.predicting import refit
 
         stand_back()
         outcome = refit.refit_all(self.control(), Settings())
@@ -238,7 +238,7 @@ class ReconcileOperator(ElasticOperator):
 
     def _have_predictors_fitted(self, settings: Settings) -> None:
         """Aside: it takes minutes. What has to agree again does so without predictors."""
-        from elastic_core.control.scheduling import refit
+        from elastic_core.control.scheduling.predicting import refit
 
         now = time.time()
         try:
@@ -248,7 +248,7 @@ class ReconcileOperator(ElasticOperator):
             self.log.exception("the predictors are not fitted now; those before stay in force")
 
     def _start_fit(self, settings: Settings, run_id: str) -> None:
-        from elastic_core.control.scheduling import refit
+        from elastic_core.control.scheduling.predicting import refit
 
         try:
             dag_runs.start(PREDICTORS_DAG, run_id, {}, note="an hour has passed, or history was imported")

@@ -166,7 +166,7 @@ def test_it_does_not_depend_on_the_predictors(
     def fails(settings: Settings, now: float) -> bool:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("elastic_core.control.scheduling.refit.claim", fails)
+    monkeypatch.setattr("elastic_core.control.scheduling.predicting.refit.claim", fails)
     assert "had lost its run" in reconcile()[0]
 
 

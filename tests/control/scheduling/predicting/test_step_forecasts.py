@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.scheduling import refit
+from elastic_core.control.scheduling.predicting import refit
 from elastic_core.domain import JobView, StepForecast
 from elastic_core.predict.forecasts.step_seconds import StepModel
 from elastic_core.spec import ClusterSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.scheduling import refit
+from elastic_core.control.scheduling.predicting import refit
 from elastic_core.protocol.forecasts import DECLARED, Outlook
 from tests.builders import FACTS, FakeClock, a_cluster, a_control, a_spec
 from tests.control.conftest import Plane

@@ -18,7 +18,7 @@ from sqlalchemy import select
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.finished import described
 from elastic_core.control.ledger.tables import JobRow
-from elastic_core.control.scheduling.node_sizes import fewest_nodes, sizes_by_type
+from elastic_core.control.scheduling.predicting.node_sizes import fewest_nodes, sizes_by_type
 from elastic_core.domain import EXACT, JobView, Limits, Node, Quantiles, Snapshot, StepForecast
 from elastic_core.logs import get_logger
 from elastic_core.predict.forecasts.work_position import PROBABILITIES

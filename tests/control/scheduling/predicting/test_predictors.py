@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from elastic_core.control.ledger.finished import describe
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.scheduling import refit
-from elastic_core.control.scheduling.predictors import (
+from elastic_core.control.scheduling.predicting import refit
+from elastic_core.control.scheduling.predicting.predictors import (
     CLASS_SECONDS,
     REFRESH_SECONDS,
     STALE_CLASS_SECONDS,
@@ -295,7 +295,9 @@ def test_a_decision_learns_by_itself_only_where_nobody_reconciles(
     control: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
-    monkeypatch.setattr("elastic_core.control.scheduling.predictors._experience", lambda tx: asked.append(tx.now))
+    monkeypatch.setattr(
+        "elastic_core.control.scheduling.predicting.predictors._experience", lambda tx: asked.append(tx.now)
+    )
     control.snapshot()
     for _ in range(10):
         clock.advance(REFRESH_SECONDS - 1)

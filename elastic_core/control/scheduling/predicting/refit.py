@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from elastic_core.control.scheduling.submissions import submission_of
+from elastic_core.control.scheduling.predicting.submissions import submission_of
 from elastic_core.errors import UserError
 from elastic_core.protocol.records import FinishedRun
 from elastic_core.protocol.service import JobRecords

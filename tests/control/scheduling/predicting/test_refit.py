@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from elastic_core.control.scheduling.refit import SHARES, label_of, lesson_of
+from elastic_core.control.scheduling.predicting.refit import SHARES, label_of, lesson_of
 from elastic_core.predict.predictability.described import SEEN_NAMES
 from elastic_core.predict.predictability.shortened import LIMITS
 from elastic_core.protocol.records import FinishedRun

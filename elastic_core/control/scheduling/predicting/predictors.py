@@ -5,13 +5,12 @@ minute and which does something every `REFRESH_SECONDS`; a decision does it itse
 long, so that its cost hardly ever falls on one. It sharpens the models of jobs that were measured on one type or none;
 who was measured on several has taught it, and is not told his own measurements twice.
 
-*Classes* and *forecasts* come from the files that `control.scheduling.refit` writes. Of classes and work only jobs
-whose end nobody knows are asked about: what is declared is believed. A decision asks about a job that it sees for the
-first time; from then on `renew`, which reconciliation calls as well, asks anew with what the job has reported so far,
-so that it may turn predictable while it runs. Where nothing was learnt the stated prior forecasts the work. What a step
-takes is forecast of every job that has measured none (`control.scheduling.step_forecasts`). Whatever fails here is
-logged, the jobs' fields stay None, and training goes on. With the setting `use_predictors` off nothing is learnt and no
-job is asked about.
+*Classes* and *forecasts* come from the files that `refit` writes. Of classes and work only jobs whose end nobody knows
+are asked about: what is declared is believed. A decision asks about a job that it sees for the first time; from then on
+`renew`, which reconciliation calls as well, asks anew with what the job has reported so far, so that it may turn
+predictable while it runs. Where nothing was learnt the stated prior forecasts the work. What a step takes is forecast
+of every job that has measured none (`step_forecasts`). Whatever fails here is logged, the jobs' fields stay None, and
+training goes on. With the setting `use_predictors` off nothing is learnt and no job is asked about.
 
 The same files answer about a job that is not submitted yet (`outlook`).
 """
@@ -32,8 +31,8 @@ from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import JobRow
 from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.scheduling import snapshots
-from elastic_core.control.scheduling.step_forecasts import INTERVAL, StepForecasts
-from elastic_core.control.scheduling.submissions import submission_of
+from elastic_core.control.scheduling.predicting.step_forecasts import INTERVAL, StepForecasts
+from elastic_core.control.scheduling.predicting.submissions import submission_of
 from elastic_core.domain import (
     JobView,
     Limits,
