@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Integer, bindparam, cast, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from elastic_core.control.ledger import leases
@@ -42,8 +42,8 @@ BETWEEN_SECONDS = 60.0
 CUT_OFF_SECONDS = 600.0  # by which endings are told that came before the last decision: it was read before it was made
 MOST_CUT_OFF = 4096  # the latest: each is an id of some tens of bytes in the record of the decision
 _ACTIVE = select(JobRow).where(JobRow.state == JobState.ACTIVE).order_by(JobRow.submitted_at, JobRow.id)
-_LAST_LEASES = (
-    select(LeaseRow)
+_LAST_BATCHES = (
+    select(LeaseRow.job_id, cast(LeaseRow.allocation["global_batch"].astext, Integer))
     .where(LeaseRow.job_id.in_(bindparam("jobs", expanding=True)))
     .ext(distinct_on(LeaseRow.job_id))
     .order_by(LeaseRow.job_id, LeaseRow.epoch.desc())
@@ -77,14 +77,10 @@ def build(tx: Tx, policy: str) -> Snapshot:
     """Without the fitted models; `policy` is the one that will be asked and gets its own state back."""
     scheduling = tx.scheduling()
     active = {job.id: job for job in tx.session.scalars(_ACTIVE)}
-    segments, held = last_segments(tx, active), _leases(tx, list(active))
-    jobs = {
-        job_id: job
-        for job_id, job in active.items()
-        if _takes_part(segments[job_id], held.get(job_id, (None, None))[1], tx.now)
-    }
+    segments, live = last_segments(tx, active), live_leases(tx, active)
+    jobs = {job_id: job for job_id, job in active.items() if _takes_part(segments[job_id], live.get(job_id), tx.now)}
     return snapshot(
-        [job_view(record) for record in _records(tx, jobs, segments, held)],
+        [job_view(record) for record in _records(tx, jobs, segments, live)],
         version=scheduling.version,
         now=tx.now,
         nodes=nodes_to_decide_on(tx),
@@ -107,22 +103,21 @@ def _cut_off(tx: Tx) -> tuple[str, ...]:
     return tuple(tx.session.scalars(ended.order_by(JobRow.finished_at.desc(), JobRow.id).limit(MOST_CUT_OFF)))
 
 
-def _leases(tx: Tx, job_ids: list[str]) -> dict[str, tuple[LeaseRow | None, LeaseRow | None]]:
-    """Of each job: its last lease, and the one that holds slots now."""
-    live, last = live_leases(tx, job_ids), tx.session.scalars(_LAST_LEASES, {"jobs": job_ids})
-    return {lease.job_id: (lease, live.get(lease.job_id)) for lease in last}
+def _last_batches(tx: Tx, job_ids: list[str]) -> dict[str, int]:
+    """Of each job that ever held slots: the global batch that it held last."""
+    return {job_id: batch for job_id, batch in tx.session.execute(_LAST_BATCHES, {"jobs": job_ids})}
 
 
 def _heads_and_reported(
-    tx: Tx, jobs: Mapping[str, JobRow], held: Mapping[str, tuple[LeaseRow | None, LeaseRow | None]]
+    tx: Tx, jobs: Mapping[str, JobRow], live: Mapping[str, LeaseRow]
 ) -> tuple[dict[str, CheckpointRow], dict[str, int]]:
     """By job: its newest checkpoint, and the samples that the heartbeat of its live lease tells."""
     head_ids = {job_id: job.head_id for job_id, job in jobs.items() if job.head_id is not None}  # forks share some
     rows = {row.id: row for row in tx.among(CheckpointRow.id, set(head_ids.values()))}
     heads = {job_id: rows[head_id] for job_id, head_id in head_ids.items()}
-    live = {live.epoch: job_id for job_id, (_, live) in held.items() if live is not None and live.fenced_at is None}
-    beats = tx.among(HeartbeatRow.epoch, live)
-    return heads, {live[beat.epoch]: _work(beat) for beat in beats}
+    by_epoch = {lease.epoch: job_id for job_id, lease in live.items() if lease.fenced_at is None}
+    beats = tx.among(HeartbeatRow.epoch, by_epoch)
+    return heads, {by_epoch[beat.epoch]: _work(beat) for beat in beats}
 
 
 def _work(row: CheckpointRow | HeartbeatRow) -> int:
@@ -131,19 +126,18 @@ def _work(row: CheckpointRow | HeartbeatRow) -> int:
 
 
 def _records(
-    tx: Tx, jobs: Mapping[str, JobRow], segments: Mapping[str, SegmentRow],
-    held: Mapping[str, tuple[LeaseRow | None, LeaseRow | None]],
+    tx: Tx, jobs: Mapping[str, JobRow], segments: Mapping[str, SegmentRow], live: Mapping[str, LeaseRow]
 ) -> list[JobRecord]:  # fmt: skip
     """Everything that the ledger knows of these jobs, in a fixed number of queries."""
     ids = list(jobs)
     points, noise, past = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
-    placed = placed_speeds(tx, ids)
-    (heads, reported), paid = _heads_and_reported(tx, jobs, held), spent(tx, ids)
+    placed, batches = placed_speeds(tx, ids), _last_batches(tx, ids)
+    (heads, reported), paid = _heads_and_reported(tx, jobs, live), spent(tx, ids)
     records = []
     for job_id, job in jobs.items():
-        segment, (last, live) = segments[job_id], held.get(job_id, (None, None))
+        segment, lease = segments[job_id], live.get(job_id)
         spec, head = spec_in_force(job), heads.get(job_id)
-        holds = live is not None and live.segment_id == segment.id
+        holds = lease is not None and lease.segment_id == segment.id
         records.append(
             JobRecord(
                 job=submission(job, spec),
@@ -157,8 +151,8 @@ def _records(
                     created_at=segment.created_at,
                     asked_at=segment.asked_at,
                 ),
-                allocation=leases.allocation(live) if live is not None and holds else None,
-                last_batch=leases.allocation(last).global_batch if last is not None else None,
+                allocation=leases.allocation(lease) if lease is not None and holds else None,
+                last_batch=batches.get(job_id),
                 past=past.get(job_id, Past()),
                 spent=paid.get(job_id, 0.0),
                 measured=Measured(
