@@ -90,6 +90,7 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     from elastic_core.control.plane import LedgerControl
     from elastic_core.control.rpc.http_api import create_app
     from elastic_core.control.scheduling.deciders import InAThread
+    from elastic_core.control.scheduling.decision_process import TurnsApart
     from elastic_core.control.scheduling.policy_process import PolicyProcess
     from elastic_core.host.garbage import keep_what_is_loaded
     from elastic_core.host.steady_clock import SteadyClock
@@ -102,7 +103,8 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     settings = Settings(home=Path(home), mlflow_uri="none")
     ledger = Ledger(url, settings, SteadyClock(Path(home)))
     decider = PolicyProcess(settings.decide_seconds, settings.decide_memory_mb)
-    control = LedgerControl(ledger, settings, SECRET, decider=decider, aside=InAThread())  # as `open_control` has it
+    apart = TurnsApart(settings, url)
+    control = LedgerControl(ledger, settings, SECRET, decider=decider, aside=InAThread(), apart=apart)  # `open_control`
     app = create_app(control, service_secret=SECRET, user_reads=_reader, user_writes=_user, metrics_token=METRICS_TOKEN)
     app.include_router(ui_router(control, settings), prefix="/ui")
     keep_what_is_loaded()  # as `api_server.build_control_app` does

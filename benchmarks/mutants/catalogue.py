@@ -15,6 +15,8 @@ SQL = "elastic_core/control/ledger/migrations/versions/0001_ledger.sql"
 LEASES = "elastic_core/control/ledger/leases.py"
 LINEAGE = "elastic_core/control/ledger/lineage.py"
 ALLOCATOR = "elastic_core/control/scheduling/allocator.py"
+ASKING = "elastic_core/control/scheduling/asking.py"
+TURNS = "elastic_core/control/scheduling/turns.py"
 DECISIONS = "elastic_core/control/scheduling/decision_records.py"
 ENFORCE = "elastic_core/control/scheduling/enforce.py"
 COMMITS = "elastic_core/control/transitions/commits.py"
@@ -210,12 +212,12 @@ _OF_INVARIANTS = (
     ),
     # 8. safe degradation
     _one(
-        "a policy that fails is not replaced", 8, ALLOCATOR,
+        "a policy that fails is not replaced", 8, TURNS,
         "            return last_plan or ask(registry.get(FALL_BACK), snapshot), failure\n", "            raise\n",
         f"{OF_ALLOCATOR}::test_a_policy_that_fails_is_replaced_by_a_fair_share_and_it_is_recorded",
     ),
     _one(
-        "plans are not checked", 8, ALLOCATOR, "    if wrong:\n        raise InvalidPlan", "    if False:\n        raise InvalidPlan",
+        "plans are not checked", 8, ASKING, "    if wrong:\n        raise InvalidPlan", "    if False:\n        raise InvalidPlan",
         OF_ALLOCATOR,
     ),
     _one(

@@ -25,6 +25,7 @@ from elastic_core.control.metrics.meter import Meter
 from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, InAThread, at_once
+from elastic_core.control.scheduling.decision_process import TurnsApart
 from elastic_core.control.scheduling.decision_records import recorded
 from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.seen_lately import SeenLately
@@ -79,14 +80,15 @@ class LedgerControl(JobActions, JobAnswers):
 
     `runs` starts the runs that take care of jobs, `champions` keeps models' champions; without one, what needs it says
     so. `decider` asks policies, by default in this process; `aside` is given decisions that nobody has to wait for, and
-    by default makes them at once. `replays` is asked where somebody wants a decision made again, which must not hold up
-    those of now. `open_control` has processes for the deciders, and a thread for what is aside.
+    by default makes them at once; `apart` makes those about many jobs. `replays` is asked where somebody wants a
+    decision made again, which must not hold up those of now. `open_control` has processes for all of them, and a thread
+    for what is aside.
     """
 
     def __init__(
         self, ledger: Ledger, settings: Settings, trainer_secret: bytes | KeyFile, runs: JobRuns | None = None,
         decider: Decider | None = None, aside: Aside = at_once, replays: Decider | None = None,
-        champions: Champions | None = None,
+        champions: Champions | None = None, apart: TurnsApart | None = None,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self.aside = aside
@@ -99,7 +101,7 @@ class LedgerControl(JobActions, JobAnswers):
         self._started_at = self._upkept_at = ledger.clock()
         self._caller: Caller | None = None
         self.settings = settings
-        self.allocator = Allocator(ledger, settings, decider=decider, aside=aside)
+        self.allocator = Allocator(ledger, settings, decider=decider, aside=aside, apart=apart)
         self.feed = LedgerFeed(ledger)
         self.meter = Meter(ledger)
 
@@ -261,8 +263,7 @@ class LedgerControl(JobActions, JobAnswers):
                 node_health.judge_failures(tx),
             )
         )
-        self.allocator.predictors.refresh()
-        self.allocator.predictors.renew()
+        self.allocator.renew_predictors()
         self.allocator.wake()
         done = self._upkeep()
         return self._ledger.read(
@@ -377,14 +378,16 @@ def ledger_url(settings: Settings) -> str:
 def open_control(settings: Settings, runs: JobRuns | None = None, champions: Champions | None = None) -> LedgerControl:
     """Open the ledger. Raises `InfrastructureError` where it, or a secret, is not there (yet), `UserError` where it is
     a later release's."""
-    ledger = Ledger(ledger_url(settings), settings, SteadyClock(settings.home.absolute()))
+    url = ledger_url(settings)
+    ledger = Ledger(url, settings, SteadyClock(settings.home.absolute()))
     try:
         ledger.check()
         secret = KeyFile(settings.secret_file("trainer"))
         policies, replays = (PolicyProcess(settings.decide_seconds, settings.decide_memory_mb) for _ in range(2))
         if runs is not None:  # an API server: it will decide, and nobody shall wait for the start of the process then
             policies.prepare()
-        return LedgerControl(ledger, settings, secret, runs, policies, InAThread(), replays, champions)
+        apart = TurnsApart(settings, url)
+        return LedgerControl(ledger, settings, secret, runs, policies, InAThread(), replays, champions, apart)
     except ValueError as error:
         ledger.close()
         raise InfrastructureError(str(error)) from error

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_core.control.scheduling.allocator import ask, carried_over
+from elastic_core.control.scheduling.asking import ask, carried_over
 from elastic_core.domain import AUTO, JobView, Layout, ProfilePoint, Slot, Snapshot
 from elastic_core.policy import registry
 from elastic_core.predict.speed.fit import job_models

@@ -107,6 +107,11 @@ class Child:
         self._unread = bytearray()
         self._ready = False
 
+    def has_said_something(self) -> bool:
+        """That was not read yet."""
+        assert self._process.stdout is not None
+        return bool(self._unread or select.select([self._process.stdout], [], [], 0)[0])
+
     def wait_until_ready(self, what: str) -> None:
         if not self._ready:
             self.read(START_SECONDS, what)

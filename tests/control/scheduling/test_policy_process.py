@@ -14,9 +14,11 @@ from threading import Event, Thread
 
 import pytest
 
+from elastic_core.control.ledger.tables import KEPT
 from elastic_core.control.plane import LedgerControl, open_control
-from elastic_core.control.scheduling.allocator import KEPT, Allocator, is_due
+from elastic_core.control.scheduling.allocator import Allocator, is_due
 from elastic_core.control.scheduling.deciders import DecidesHere, InAThread, Pace
+from elastic_core.control.scheduling.decision_process import TurnsApart
 from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyFailed, PolicyProcess
 from elastic_core.domain import Plan, SegmentState, Snapshot, to_json
 from elastic_core.errors import InfrastructureError
@@ -291,7 +293,7 @@ def test_of_what_is_the_same_one_is_queued_aside_and_a_failure_ends_nothing() ->
     eventually(lambda: len(done) == 2, "and what comes later")
 
 
-def test_the_control_plane_of_production_asks_in_a_process_and_lets_no_heartbeat_wait(
+def test_the_control_plane_of_production_asks_in_a_process_lets_no_heartbeat_wait_and_has_one_for_many_jobs(
     ledger_url: str, tmp_path: Path
 ) -> None:
     settings = Settings(home=tmp_path, ledger_url=ledger_url)
@@ -302,5 +304,6 @@ def test_the_control_plane_of_production_asks_in_a_process_and_lets_no_heartbeat
     try:
         assert isinstance(control.allocator._decider, PolicyProcess)
         assert isinstance(control.aside, InAThread)
+        assert isinstance(control.allocator._apart, TurnsApart)
     finally:
         control.close()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.control.scheduling.allocator import ask, carried_over
+from elastic_core.control.scheduling.asking import ask, carried_over
 from elastic_core.policy import registry
 from elastic_core.policy.rules.paused_jobs import without_paused
 from tests.policy.builders import holding, job, nodes, snapshot
