@@ -1,5 +1,5 @@
 """A page of the list of jobs. What the list needs of each is read of all; in full only those are looked at that stand
-on the page, and those that run where they are sorted by how far they are.
+on the page, and those that run where they are sorted by how long they will.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import ARRAY, Row, Text, any_, bindparam, func, select
 
 from elastic_core.control.ledger import views
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.money import spent
-from elastic_core.control.ledger.tables import CheckpointRow, JobRow
+from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow
 from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.domain import JobState
 from elastic_core.protocol.rest.answers import JobPage, SortBy
@@ -28,6 +28,20 @@ _LISTED = select(
     func.coalesce(JobRow.changes["priority"].astext, JobRow.spec["priority"].astext).label("priority"),
 ).order_by(JobRow.submitted_at, JobRow.id)  # fmt: skip
 Listed = Row[Any]  # of them
+_MEASURE = JobRow.spec["work"]["measure"].astext.label("measure")
+_OF_JOBS = JobRow.id == any_(bindparam("jobs", type_=ARRAY(Text)))  # as one value, however many they are
+_HEADS = (
+    select(JobRow.id, _MEASURE, CheckpointRow.step, CheckpointRow.samples, CheckpointRow.progress)
+    .join(CheckpointRow, CheckpointRow.id == JobRow.head_id)
+    .where(_OF_JOBS)
+)
+_BEATS = (  # of the newest of a job's leases, where it has several
+    select(JobRow.id, _MEASURE, HeartbeatRow.step, HeartbeatRow.samples, HeartbeatRow.progress)
+    .join(LeaseRow, LeaseRow.job_id == JobRow.id)
+    .join(HeartbeatRow, HeartbeatRow.epoch == LeaseRow.epoch)
+    .where(_OF_JOBS, LeaseRow.released_at.is_(None), LeaseRow.fenced_at.is_(None))
+    .order_by(LeaseRow.epoch)
+)
 _OF_ROW: Mapping[SortBy, Callable[[Listed], Any]] = {
     SortBy.SUBMITTED: lambda job: job.submitted_at,
     SortBy.FINISHED: lambda job: inf if job.finished_at is None else job.finished_at,
@@ -95,8 +109,11 @@ def _keys(tx: Tx, jobs: Sequence[Listed], sort: SortBy, waiting: WaitingJobs) ->
     if sort is SortBy.SPENT:
         paid = spent(tx, ids)
         return {job_id: paid.get(job_id, 0.0) for job_id in ids}
-    if sort in (SortBy.PROGRESS, SortBy.LEFT):
-        return _progress(tx, jobs, sort)
+    if sort is SortBy.PROGRESS:
+        done = _done(tx, ids)
+        return {job.id: done.get(job.id, 0) / job.total_samples if job.total_samples else 0.0 for job in jobs}
+    if sort is SortBy.LEFT:
+        return _seconds_left(tx, jobs)
     return {job.id: _OF_ROW[sort](job) for job in jobs}
 
 
@@ -106,22 +123,20 @@ def _queued(ids: Sequence[str], places: Mapping[str, InQueue], sort: SortBy) -> 
     return {job_id: inf if (key := of_queue.get(job_id)) is None else key for job_id in ids}
 
 
-def _progress(tx: Tx, jobs: Sequence[Listed], sort: SortBy) -> Mapping[str, float]:
-    """A part of its work; or the seconds that are left, of a job that is over infinitely many."""
+def _seconds_left(tx: Tx, jobs: Sequence[Listed]) -> Mapping[str, float]:
+    """Of a job that is over, or of which it is not known, infinitely many."""
     active = [job.id for job in jobs if job.state == JobState.ACTIVE]
-    shown = {status.job_id: status for status in views.job_statuses(tx, list(tx.among(JobRow.id, active)))}
-    if sort is SortBy.LEFT:
-        known = {job_id: s.seconds_left for job_id, s in shown.items() if s.seconds_left is not None}
-        return {job.id: known.get(job.id, inf) for job in jobs}
-    over = [job for job in jobs if job.id not in shown]
-    done = {job_id: status.done_samples for job_id, status in shown.items()} | _done(tx, over)
-    return {job.id: done.get(job.id, 0) / job.total_samples if job.total_samples else 0.0 for job in jobs}
+    left = {status.job_id: status.seconds_left for status in views.job_statuses(tx, tx.among(JobRow.id, active))}
+    return {job.id: inf if (seconds := left.get(job.id)) is None else seconds for job in jobs}
 
 
-def _done(tx: Tx, jobs: Sequence[Listed]) -> dict[str, int]:
-    """By their own measure, as `views` has it, of jobs that are over: what their last checkpoint holds."""
-    measure = JobRow.spec["work"]["measure"].astext
-    query = select(JobRow.id, measure, CheckpointRow.samples, CheckpointRow.progress)
-    query = query.join(CheckpointRow, CheckpointRow.id == JobRow.head_id).where(JobRow.id.in_([job.id for job in jobs]))
-    rows = tx.session.execute(query)
-    return {job_id: int(progress or 0) if of == "progress" else samples for job_id, of, samples, progress in rows}
+def _done(tx: Tx, job_ids: Sequence[str]) -> dict[str, int]:
+    """By their own measure, as `views.job_statuses` has it: at the last heartbeat of the lease, or the last commit."""
+    heads = {head.id: head for head in tx.session.execute(_HEADS, {"jobs": job_ids})}
+    beats = {beat.id: beat for beat in tx.session.execute(_BEATS, {"jobs": job_ids})}
+    last = heads | {
+        job_id: beat for job_id, beat in beats.items() if job_id not in heads or beat.step > heads[job_id].step
+    }
+    return {
+        job_id: int(row.progress or 0) if row.measure == "progress" else row.samples for job_id, row in last.items()
+    }

@@ -52,8 +52,6 @@ class TurnsHere:
     ) -> None:  # fmt: skip
         self._ledger, self._decider, self._predictors, self._settled = ledger, decider, predictors, settled
         self._fit = fit or predictors.model
-        self._outrun = False  # the last plan was of a moment before its own
-        self._jobs = 0  # that the last decision was about
 
     def snapshot(self) -> Snapshot:
         """What would be decided on now."""
@@ -75,24 +73,22 @@ class TurnsHere:
             crash_here("decision.claimed")
             for made in range(1, most + 1):
                 began = time.monotonic()
-                late = made > DROPPED_BEFORE_LATE or (self._outrun and self._jobs >= Pace.MANY_JOBS)
-                written = self._decide_once(late)
+                written, jobs = self._decide_once(late=made > DROPPED_BEFORE_LATE)
                 if written is not Written.DROPPED:
                     break
-            self._outrun = written is Written.LATE
-            return Turn(written, made, self._jobs, time.monotonic() - began)
+            return Turn(written, made, jobs, time.monotonic() - began)
 
-    def _decide_once(self, late: bool) -> Written:
-        """`late`: the plan comes into force although events came meanwhile."""
+    def _decide_once(self, late: bool) -> tuple[Written, int]:
+        """What became of the plan, and about how many jobs it is. `late`: it comes into force although events came
+        meanwhile. So does each that is about many jobs: something happens while any is made."""
         policy, snapshot = self._policy_and_snapshot()
         started = time.perf_counter()
         plan, failure = self._plan(policy, snapshot)
         decided = Decision(snapshot, plan, policy, failure, time.perf_counter() - started)
         crash_here("decision.unwritten")
-        written = write(self._ledger, decided, late, self._settled)
+        written = write(self._ledger, decided, late or len(snapshot.jobs) >= Pace.MANY_JOBS, self._settled)
         crash_here("decision.written")
-        self._jobs = len(snapshot.jobs)
-        return written
+        return written, len(snapshot.jobs)
 
     def _plan(self, wanted: str, snapshot: Snapshot) -> tuple[Plan, str | None]:
         try:

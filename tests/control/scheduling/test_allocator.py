@@ -192,7 +192,7 @@ def test_where_events_come_faster_than_plans_the_third_is_in_force_late_and_the_
     assert len(scripted.asked) == asked, "nothing is left undecided"
 
 
-def test_while_events_of_many_jobs_come_faster_than_plans_no_plan_is_dropped_any_more(
+def test_of_plans_about_many_jobs_none_is_dropped_whatever_comes_meanwhile(
     plane: LedgerControl, scripted: Scripted, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pace, "MANY_JOBS", 1)
@@ -200,22 +200,18 @@ def test_while_events_of_many_jobs_come_faster_than_plans_no_plan_is_dropped_any
     plane.allocator._aside = late.append
 
     def meanwhile(snapshot: Snapshot, rng: Random) -> Plan:
-        if len(scripted.asked) not in (6, 7):
+        if len(scripted.asked) < 4:
             plane.decide("an event")  # another process, to the ledger: this one is at it
         return FairShare().decide(snapshot, rng)
 
     scripted.plan = meanwhile
     scripted.asked.clear()
     plane.acquire("job-a__seg_0")
+    assert len(scripted.asked) == 1, "who asked has a plan, and waits for no other"
     late.pop()()
+    assert len(scripted.asked) == 4
     versions = [version for (version,) in decisions(ledger_url, "version")]
-    in_force = [number for number, snapshot in enumerate(scripted.asked, start=1) if snapshot.version in versions]
-    assert in_force == [3, 4, 5, 6], "two are dropped before the first that is late"
-    plane.decide("an event that nothing follows")
-    plane.decide("an event that others follow")
-    versions = [version for (version,) in decisions(ledger_url, "version")]
-    in_force = [number for number, snapshot in enumerate(scripted.asked, start=1) if snapshot.version in versions]
-    assert in_force[4:] == [7, 10], "once one was of its moment, as at first"
+    assert [snapshot.version for snapshot in scripted.asked] == versions[-4:]
 
 
 def test_after_a_decision_that_took_long_the_next_is_made_aside_but_for_who_asks_for_one(
