@@ -85,6 +85,7 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     from airflow.models.base import Base
 
     from elastic_airflow.page.page_api import ui_router
+    from elastic_airflow.page.page_files import page_router
     from elastic_core import logs
     from elastic_core.control.ledger.database import Ledger
     from elastic_core.control.plane import LedgerControl
@@ -107,6 +108,8 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     control = LedgerControl(ledger, settings, SECRET, decider=decider, aside=InAThread(), apart=apart)  # `open_control`
     app = create_app(control, service_secret=SECRET, user_reads=_reader, user_writes=_user, metrics_token=METRICS_TOKEN)
     app.include_router(ui_router(control, settings), prefix="/ui")
+    app.include_router(page_router(), prefix="/page")
+    app.mount("/elastic", app)  # where the page's scripts ask, as in Airflow's API server
     keep_what_is_loaded()  # as `api_server.build_control_app` does
     uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).run(sockets=[listener])
 

@@ -29,17 +29,16 @@ _LISTED = select(
 ).order_by(JobRow.submitted_at, JobRow.id)  # fmt: skip
 Listed = Row[Any]  # of them
 _MEASURE = JobRow.spec["work"]["measure"].astext.label("measure")
-_OF_JOBS = JobRow.id == any_(bindparam("jobs", type_=ARRAY(Text)))  # as one value, however many they are
 _HEADS = (
     select(JobRow.id, _MEASURE, CheckpointRow.step, CheckpointRow.samples, CheckpointRow.progress)
     .join(CheckpointRow, CheckpointRow.id == JobRow.head_id)
-    .where(_OF_JOBS)
+    .where(JobRow.id == any_(bindparam("jobs", type_=ARRAY(Text))))  # as one value, however many they are
 )
-_BEATS = (  # of the newest of a job's leases, where it has several
+_BEATS = (  # of all that hold slots, of which there are few beside all leases of all jobs; the newest lease's last
     select(JobRow.id, _MEASURE, HeartbeatRow.step, HeartbeatRow.samples, HeartbeatRow.progress)
     .join(LeaseRow, LeaseRow.job_id == JobRow.id)
     .join(HeartbeatRow, HeartbeatRow.epoch == LeaseRow.epoch)
-    .where(_OF_JOBS, LeaseRow.released_at.is_(None), LeaseRow.fenced_at.is_(None))
+    .where(LeaseRow.released_at.is_(None), LeaseRow.fenced_at.is_(None))
     .order_by(LeaseRow.epoch)
 )
 _OF_ROW: Mapping[SortBy, Callable[[Listed], Any]] = {
@@ -133,7 +132,7 @@ def _seconds_left(tx: Tx, jobs: Sequence[Listed]) -> Mapping[str, float]:
 def _done(tx: Tx, job_ids: Sequence[str]) -> dict[str, int]:
     """By their own measure, as `views.job_statuses` has it: at the last heartbeat of the lease, or the last commit."""
     heads = {head.id: head for head in tx.session.execute(_HEADS, {"jobs": job_ids})}
-    beats = {beat.id: beat for beat in tx.session.execute(_BEATS, {"jobs": job_ids})}
+    beats = {beat.id: beat for beat in tx.session.execute(_BEATS)}
     last = heads | {
         job_id: beat for job_id, beat in beats.items() if job_id not in heads or beat.step > heads[job_id].step
     }

@@ -1,8 +1,8 @@
 """The transaction around a decision. There is no scheduler daemon: whoever causes a scheduling event decides.
 
 Whoever has the turn (`turns`) makes decisions until a plan is in force: one is in flight at a time, over all processes.
-Events that come meanwhile raise the version, and whoever decides goes on until nothing is left undecided. Where jobs
-are many, turns are taken in a process of their own (`decision_process`).
+Events that come meanwhile raise the version, and whoever decides goes on until nothing is left undecided. But for
+few jobs turns are taken in a process of their own (`decision_process`).
 
 Where events come faster than plans are made, no plan would ever be of the moment. So after two that were dropped the
 next comes into force late: what it grants and revokes goes by the slots and leases of now, and what it has not seen is
@@ -76,7 +76,7 @@ class Allocator:
         aside: Aside = at_once,
         apart: TurnsApart | None = None,
     ) -> None:
-        """`apart` takes the turns where jobs are many."""
+        """`apart` takes the turns but where jobs are few."""
         self._ledger, self._aside, self._apart = ledger, aside, apart
         self._decider = decider or DecidesHere()
         self.predictors = Predictors(ledger, settings)
@@ -165,7 +165,7 @@ class Allocator:
 
     def _turn_apart(self, most: int) -> Turn | None:
         """None where turns are taken here: jobs are few, or the process is not there yet or any more."""
-        if self._apart is None or not self._pace.many or not self._apart.is_ready():
+        if self._apart is None or self._pace.few or not self._apart.is_ready():
             return None
         try:
             return self._apart.take(most)

@@ -1,9 +1,9 @@
-"""Decisions about many jobs are made in a process of their own.
+"""Decisions are made in a process of their own, but for those about few jobs.
 
 One about a thousand jobs keeps an interpreter busy for half a second: all that else runs in it, heartbeats of trainers
-and people's pages, waits for its turns. So the API server asks this process, once jobs are many, to take the turn: it
-reads the ledger, asks the policy in a policy process of its own, and writes the plan, as the API server itself does
-where jobs are few.
+and people's pages, waits for its turns. So the API server asks this process to take the turn, where jobs are not few
+(`deciders.Pace`): it reads the ledger, asks the policy in a policy process of its own, and writes the plan, as the API
+server itself does else.
 
 It is started when it is first wanted and kept, with what predictors remember. One line of JSON in, one out, as with
 `policy_process`. Whoever is lost while at a turn loses nothing: the event is undecided until its decision is written,

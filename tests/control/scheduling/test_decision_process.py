@@ -29,8 +29,8 @@ NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
 
 @pytest.fixture
 def plane(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerControl]:
-    """One job is many here. The other process is up."""
-    monkeypatch.setattr(Pace, "MANY_JOBS", 1)
+    """No number of jobs is few here. The other process is up."""
+    monkeypatch.setattr(Pace, "FEW_JOBS", 0)
     control = a_control(ledger_url, tmp_path, SteadyClock(tmp_path))
     apart = TurnsApart(control.settings, ledger_url)
     control.allocator = Allocator(control._ledger, control.settings, apart=apart)
@@ -65,7 +65,7 @@ def not_here(_: int) -> NoReturn:
     raise AssertionError("it is for the other process to take the turn")
 
 
-def test_where_jobs_are_many_turns_are_taken_in_the_other_process(
+def test_where_jobs_are_not_few_turns_are_taken_in_the_other_process(
     plane: LedgerControl, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plane.allocator._here, "take", not_here)
@@ -77,7 +77,7 @@ def test_where_jobs_are_many_turns_are_taken_in_the_other_process(
 
 
 def test_where_they_are_few_they_are_taken_here(plane: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "MANY_JOBS", 100)
+    monkeypatch.setattr(Pace, "FEW_JOBS", 100)
     monkeypatch.setattr(plane.allocator._apart, "take", not_here)
     assert submitted(plane, "job-b") is SegmentState.GRANTED
 

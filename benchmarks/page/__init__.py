@@ -1,0 +1,1 @@
+"""How soon the page can be used with hundreds of jobs, in a real browser."""
