@@ -73,7 +73,8 @@ def page_of(tx: Tx, wanted: JobsWanted, waiting: WaitingJobs) -> JobPage:
     found.sort(key=lambda job: keys[job.id], reverse=wanted.descending)
     ids = [job.id for job in found[wanted.offset : wanted.offset + wanted.limit]]
     rows = {row.id: row for row in tx.among(JobRow.id, ids)}
-    statuses = views.job_statuses(tx, [rows[job_id] for job_id in ids])
+    paid = keys if wanted.sort is SortBy.SPENT else None
+    statuses = views.job_statuses(tx, [rows[job_id] for job_id in ids], paid)
     return JobPage(total=len(found), offset=wanted.offset, jobs=tuple(waiting.placed(tx, statuses)))
 
 

@@ -192,7 +192,8 @@ def live_leases(tx: Tx, job_ids: Iterable[str]) -> dict[str, LeaseRow]:
     return {lease.job_id: lease for lease in tx.session.scalars(_LIVE_LEASES, {"jobs": list(job_ids)})}
 
 
-def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
+def job_statuses(tx: Tx, jobs: Sequence[JobRow], paid: Mapping[str, float] | None = None) -> list[JobStatus]:
+    """`paid`: as `money.spent` says of them, where that is known already."""
     if not jobs:
         return []
     ids = [job.id for job in jobs]
@@ -209,7 +210,8 @@ def job_statuses(tx: Tx, jobs: Sequence[JobRow]) -> list[JobStatus]:
     unmeasured = [job for job in jobs if _aims(job) and not (job.id in leases and speeds.get(leases[job.id].epoch))]
     known = best_known(tx, {job.id: (spec_of(job).entry_point, limits_in_force(job)) for job in unmeasured})
     prices = slot_prices(tx)
-    paid, restores, exchanges = spent(tx, ids), last_restores(tx, ids), last_exchanges(tx, ids)
+    paid = spent(tx, ids) if paid is None else paid
+    restores, exchanges = last_restores(tx, ids), last_exchanges(tx, ids)
     statuses = []
     for job in jobs:
         lease = leases.get(job.id)
