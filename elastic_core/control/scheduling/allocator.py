@@ -7,7 +7,8 @@ few jobs turns are taken in a process of their own (`decision_process`).
 Where events come faster than plans are made, no plan would ever be of the moment. So after two that were dropped the
 next comes into force late: what it grants and revokes goes by the slots and leases of now, and what it has not seen is
 decided right after it. Whoever asked has a plan then, and does not wait for those that follow: they are made aside,
-with pauses as long as they take themselves. Where jobs are many, none is dropped.
+with pauses as long as they take themselves. Where jobs are not few, nobody waits for more than one; where they are
+many, none is dropped.
 
 Decisions that take long, as with a thousand jobs, keep a distance (`deciders.Pace`): what comes in it is decided aside,
 after it. Only who asks for a decision (`decide`) gets it at once. What a person asks for, of a job, a node or the
@@ -145,7 +146,7 @@ class Allocator:
             turn = self._take_turn(MAX_ROUNDS - rounds)
             if turn.written is None:
                 return  # whoever is at it looks for what came meanwhile, once more after it has let go
-            if turn.written is Written.LATE:
+            if turn.written is Written.LATE or not self._pace.few:
                 self._aside(self._catch_up)
                 return
             rounds += turn.made

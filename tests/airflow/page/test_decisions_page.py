@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from elastic_core.control.plane import LedgerControl
+from tests.airflow.page.test_accessibility import faults
 from tests.builders import FACTS, Life, a_spec
 
 
@@ -79,6 +80,25 @@ def test_there_are_pages_of_older_ones(page: Page, address: str, shown: LedgerCo
     expect(page.get_by_role("button", name="Older")).to_be_disabled()
     page.get_by_role("button", name="Newest").click()
     expect(page.locator("#list button")).to_have_count(30)
+
+
+def test_of_many_jobs_those_that_change_come_first_and_all_when_asked_for(
+    page: Page, address: str, shown: LedgerControl
+) -> None:
+    for number in range(30):
+        shown.submit(f"job-{number:02}", a_spec(slots=(4, 4), priority=1 if number == 29 else 0), FACTS)
+        shown.acquire(f"job-{number:02}__seg_0")
+    page.goto(f"{address}decisions/decisions.html")
+    rows = page.locator("#shown tr[data-id]")
+    expect(rows).to_have_count(20)
+    assert rows.first.get_attribute("data-id") in ("job-00", "job-29"), "one gives its slots up, or gets them"
+    page.get_by_role("button", name="All 30").click()
+    expect(rows).to_have_count(30)
+    less = page.get_by_role("button", name="The first 20 only")
+    expect(less).to_be_focused()
+    less.click()
+    expect(rows).to_have_count(20)
+    assert faults(page) == []
 
 
 def test_one_that_is_gone_is_told(page: Page, address: str) -> None:

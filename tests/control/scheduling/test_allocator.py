@@ -15,8 +15,9 @@ from sqlalchemy import create_engine, text
 
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.scheduling.allocator import Allocator
+from elastic_core.control.scheduling.allocator import Allocator, is_due
 from elastic_core.control.scheduling.deciders import Pace
+from elastic_core.control.scheduling.turns import Turn
 from elastic_core.domain import Layout, Limits, Plan, ProfilePoint, SegmentState, Snapshot, Target, ThroughputModel
 from elastic_core.errors import NotFound
 from elastic_core.policy import registry
@@ -212,6 +213,28 @@ def test_of_plans_about_many_jobs_none_is_dropped_whatever_comes_meanwhile(
     assert len(scripted.asked) == 4
     versions = [version for (version,) in decisions(ledger_url, "version")]
     assert [snapshot.version for snapshot in scripted.asked] == versions[-4:]
+
+
+def test_who_asks_about_many_jobs_waits_for_one_plan_and_not_for_what_comes_right_after_it(
+    plane: LedgerControl, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "FEW_JOBS", 0)
+    late: list[Callable[[], None]] = []
+    plane.allocator._aside = late.append
+    take, asked = plane.allocator._here.take, len(scripted.asked)
+
+    def take_and_more_comes(most: int) -> Turn:
+        turn = take(most)
+        if len(scripted.asked) == asked + 1:
+            plane._ledger.change(lambda tx: setattr(tx, "trigger", "right after it"))
+        return turn
+
+    monkeypatch.setattr(plane.allocator._here, "take", take_and_more_comes)
+    plane.decide("an operator asks")
+    assert len(scripted.asked) == asked + 1
+    late.pop(0)()
+    assert len(scripted.asked) == asked + 2
+    assert not plane._ledger.read(is_due)
 
 
 def test_after_a_decision_that_took_long_the_next_is_made_aside_but_for_who_asks_for_one(

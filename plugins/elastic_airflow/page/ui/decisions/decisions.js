@@ -5,7 +5,7 @@ import { clock, count, duration, el, measure, plural } from "../format.js";
 import { api, asked, base, followTheme, jobPage, link } from "../shell.js";
 import { waiting } from "../waiting.js";
 
-const PERIOD = 5000, PAGE = 30;
+const PERIOD = 5000, PAGE = 30, SHOWN = 20;
 const $ = (id) => document.getElementById(id);
 const view = { before: null, chosen: null, turn: 0, errors: {} };
 
@@ -78,12 +78,29 @@ function drawn({ decision, snapshot, plan }) {
     el("h3", {}, `Decision ${decision.decision_id}`), el("dl", { class: "facts" }, ...facts),
     decision.failure ? el("p", { class: "banner bad" }, `${decision.wanted} failed: ${decision.failure}`) : "",
     list("Done at once", decision.actions), list("Notes of the policy", plan.notes),
-    el("div", { class: "scroll" }, targets(snapshot, plan)), el("div", { class: "again" }, button, told),
+    targets(snapshot, plan), el("div", { class: "again" }, button, told),
   ].filter((node) => node !== "");
 }
 
 function list(name, lines) {
-  return lines.length ? el("dl", {}, el("dt", {}, name), el("dd", {}, el("ul", {}, ...lines.map((line) => el("li", {}, line))))) : "";
+  if (!lines.length) return "";
+  return folded(lines, (shown) => el("dl", {}, el("dt", {}, name), el("dd", {}, el("ul", {}, ...shown.map((line) => el("li", {}, line))))));
+}
+
+// The first `SHOWN` of them, drawn by `draw`, and a button for all where they are more.
+function folded(all, draw) {
+  if (all.length <= SHOWN) return draw(all);
+  const root = el("div", {}), button = el("button", { type: "button", class: "more" });
+  const show = (whole) => {
+    button.textContent = whole ? `The first ${SHOWN} only` : `All ${count(all.length)}`;
+    button.onclick = () => {
+      show(!whole);
+      button.focus();
+    };
+    root.replaceChildren(draw(whole ? all : all.slice(0, SHOWN)), button);
+  };
+  show(false);
+  return root;
 }
 
 function pool(snapshot) {
@@ -95,20 +112,28 @@ function pool(snapshot) {
   return [...types].map(([type, [nodes, slots]]) => `${count(slots)} ${type} on ${count(nodes)}`).join(", ") || "none";
 }
 
+// Those whose slots change first.
 function targets(snapshot, plan) {
   const heads = ["Job", "Priority", "Done", "Held", "Gets", "Batch", "Layout", "Exchange"];
-  const rows = snapshot.jobs.flatMap((job) => {
+  const jobs = snapshot.jobs.map((job) => {
     const target = plan.targets[job.job_id], held = counts(ofSlots(job.allocation?.slots ?? []));
-    const gets = target ? counts(target.counts) : "-", moved = gets !== held ? "changed" : null;
+    return { job, target, held, gets: target ? counts(target.counts) : "-" };
+  });
+  const moves = jobs.filter(({ held, gets }) => gets !== held), stay = jobs.filter(({ held, gets }) => gets === held);
+  const rows = ({ job, target, held, gets }) => {
+    const moved = gets !== held ? "changed" : null;
     const work = job.total_samples === null ? `${count(job.done_samples)} of ?` : `${count(job.done_samples)} of ${count(job.total_samples)}`;
     const cells = [link(el("a", {}, job.job_id), jobPage(job.job_id)), String(job.priority), work, held, el("span", { class: moved }, gets), target?.global_batch || "-", target && gets !== "none" ? layout(target.layout) : "-", target && gets !== "none" ? target.comm : "-"];
     return [
       el("tr", { "data-id": job.job_id }, ...cells.map((cell, i) => el("td", { class: i === 1 ? "number" : null }, typeof cell === "number" ? count(cell) : cell))),
       el("tr", { class: "why" }, el("td", { colspan: heads.length }, target?.reason || " ")),
     ];
-  });
+  };
   const head = el("tr", {}, ...heads.map((name, i) => el("th", { scope: "col", class: i === 1 ? "number" : null }, name)));
-  return el("table", { "aria-label": "What the policy saw of each job, and what it gave it" }, el("thead", {}, head), el("tbody", {}, ...rows));
+  return folded([...moves, ...stay], (shown) => {
+    const body = el("tbody", {}, ...shown.flatMap(rows));
+    return el("div", { class: "scroll" }, el("table", { "aria-label": "What the policy saw of each job, and what it gave it" }, el("thead", {}, head), body));
+  });
 }
 
 async function again(decision, plan, told, button) {
