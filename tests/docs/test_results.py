@@ -52,7 +52,7 @@ def test_the_guides_figures_of_how_large_an_installation_may_be_are_those_of_the
     )  # fmt: skip
     guide = (results.RESULTS.parent / "guide" / "machines.md").read_text()
     words = " ".join(guide.partition("## How large")[2].partition("\n## ")[0].split())
-    assert (page["ok"], heartbeat["ok"], decision["ok"]) == (True, False, False), "the guide says which bars hold"
+    assert (page["ok"], heartbeat["ok"], decision["ok"]) == (True, True, False), "the guide says which bars hold"
     for said in (
         f"the page kept its bar ({page['got']:.2g} s at", f"heartbeats ({heartbeat['got']:.2g} s at",
         f"decisions ({decision['got']:.2g} s at", f"and {failed['got']} calls failed",
