@@ -84,6 +84,32 @@ class TestNoDoubleSpend:
         with engine.begin() as sql, pytest.raises(IntegrityError, match="uq_lease_slots_held"):
             sql.execute(text("INSERT INTO lease_slots (epoch, slot) VALUES (900, 'node-a:0')"))
 
+    def test_a_slot_says_that_it_is_held_whoever_writes_of_it(self, engine: Engine, order: LaunchOrder) -> None:
+        def held() -> set[str]:
+            with engine.connect() as sql:
+                return set(sql.scalars(text("SELECT id FROM slots WHERE held")))
+
+        slots = {f"{slot.node}:{slot.index}" for slot in order.allocation.slots}
+        assert held() == slots
+        with engine.begin() as sql:
+            sql.execute(text("UPDATE lease_slots SET released_at = 1"))
+        assert held() == set()
+        with engine.begin() as sql:
+            sql.execute(text("UPDATE lease_slots SET released_at = NULL WHERE slot = 'node-a:0'"))
+        assert held() == {"node-a:0"}
+        with engine.begin() as sql:
+            sql.execute(text("DELETE FROM lease_slots"))
+        assert held() == set()
+        with engine.begin() as sql:
+            sql.execute(
+                text("INSERT INTO lease_slots (epoch, slot) VALUES (:epoch, 'node-a:1')"), {"epoch": order.epoch}
+            )
+            sql.execute(
+                text("INSERT INTO lease_slots (epoch, slot, released_at) VALUES (:epoch, 'node-a:0', 1)"),
+                {"epoch": order.epoch},
+            )
+        assert held() == {"node-a:1"}
+
     def test_a_segment_has_one_live_lease(self, engine: Engine, order: LaunchOrder) -> None:
         with engine.begin() as sql, pytest.raises(IntegrityError, match="uq_leases_live_segment"):
             sql.execute(ADD_LEASE, {"epoch": 900, "job": order.job_id, "segment": order.segment_id})

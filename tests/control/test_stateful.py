@@ -37,6 +37,8 @@ BROKEN = """
     SELECT 'slot twice', count(*) FROM lease_slots WHERE released_at IS NULL GROUP BY slot HAVING count(*) > 1
     UNION ALL SELECT 'slot of a lease that is over', epoch FROM lease_slots s JOIN leases l USING (epoch)
         WHERE s.released_at IS NULL AND l.released_at IS NOT NULL
+    UNION ALL SELECT 'slot says otherwise than leases', s.index FROM slots s
+        WHERE s.held <> EXISTS (SELECT 1 FROM lease_slots l WHERE l.slot = s.id AND l.released_at IS NULL)
     UNION ALL SELECT 'step went back', a.id FROM checkpoints a JOIN checkpoints b USING (job_id, lineage)
         WHERE a.id < b.id AND (a.step > b.step OR a.samples > b.samples)
     UNION ALL SELECT 'undecided', version FROM scheduling WHERE version <> decided_version

@@ -25,8 +25,7 @@ EPOCHS = DatabaseSequence("lease_epoch")
 
 FREE = text("""
     SELECT s.node, n.type, array_agg(s.index ORDER BY s.index) FROM slots s JOIN nodes n ON n.name = s.node
-    WHERE n.present AND n.set_aside_at IS NULL AND s.index < n.num_slots
-      AND NOT EXISTS (SELECT 1 FROM lease_slots l WHERE l.slot = s.id AND l.released_at IS NULL)
+    WHERE NOT s.held AND n.present AND n.set_aside_at IS NULL AND s.index < n.num_slots
     GROUP BY s.node, n.type ORDER BY s.node
 """)
 

@@ -130,11 +130,15 @@ class QueueRow(Base):
 
 class SlotRow(Base):
     __tablename__ = "slots"
-    __table_args__ = (UniqueConstraint("node", "index"),)
+    __table_args__ = (
+        UniqueConstraint("node", "index"),
+        Index("ix_slots_free", "node", "index", postgresql_where=text("NOT held")),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"))
     index: Mapped[int]
+    held: Mapped[bool] = mapped_column(server_default=text("false"))  # by triggers, as `lease_slots` says
 
 
 class LeaseRow(Base):

@@ -96,7 +96,7 @@ def give_back(tx: Tx) -> None:
     """Jobs that lost an attempt get of what is free now what the plan in force has for them, whatever is due and
     whoever else waits. Where that is nothing, a decision is due."""
     targets = {row.job_id: from_json(Target, row.target) for row in tx.among(TargetRow.job_id, tx.returning)}
-    moves = grants_to_returning(leases.free_slots(tx).all(), _waiting_askers(tx, _waiting(tx, targets)), targets)
+    moves = grants_to_returning(leases.free_slots(tx).pool(), _waiting_askers(tx, _waiting(tx, targets)), targets)
     _add_actions(tx, _apply(tx, moves))
     without = set(tx.returning) - {grant.asker.job_id for grant in moves.grants}
     if without and tx.trigger is None:
@@ -165,7 +165,7 @@ def _holders(tx: Tx, leased: Sequence[LeaseRow]) -> dict[int, Holder]:
 
 
 def _moves(tx: Tx, holders: Sequence[Holder], askers: Sequence[Asker], targets: Mapping[str, Target]) -> Moves:
-    free = leases.free_slots(tx).all() if holders or askers else ()
+    free = leases.free_slots(tx).pool() if holders or askers else ()
     return plan_moves(tx.now, tx.settings.grace_seconds, free, holders, askers, targets)
 
 

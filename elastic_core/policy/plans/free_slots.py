@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from elastic_core.domain import Allocation, Slot, Target
-from elastic_core.policy.plans.packing import place
+from elastic_core.policy.plans.packing import SlotPool, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,13 @@ class FreeSlots:
 
     def all(self) -> list[Slot]:
         return self.on(self.by_node)
+
+    def pool(self) -> SlotPool:
+        """A new one, of all."""
+        pool = SlotPool()
+        for node, (kind, indices) in self.by_node.items():
+            pool.add(kind, node, indices)
+        return pool
 
     def near(self, target: Target, held: Allocation) -> list[Slot]:
         """Those that processes on what is held can go on with: `grants.in_place` answers by them as by all."""

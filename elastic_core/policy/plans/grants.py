@@ -26,13 +26,8 @@ from dataclasses import replace
 from elastic_core.domain import CPU, Allocation, Layout, Slot, Stages, Target
 from elastic_core.policy.plans.migration import able_to_migrate, by_node, must_migrate, on_required_nodes, slots_left
 from elastic_core.policy.plans.moves import Asker, Grant, Holder, Moves
-from elastic_core.policy.plans.packing import choose
+from elastic_core.policy.plans.packing import SlotPool
 from elastic_core.text import plural
-
-
-def covers(free: Iterable[Slot], counts: Mapping[str, int]) -> bool:
-    available = Counter(slot.type for slot in free)
-    return all(count <= available[kind] for kind, count in counts.items())
 
 
 def as_held(target: Target, held: Allocation) -> bool:
@@ -88,10 +83,10 @@ def in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[
     counts = target.wanted
     if target.stages or held.stages or len(counts) > 1 or len(held.counts()) > 1:
         return None
-    reach = {*free, *held.slots}
-    if counts.keys() != held.counts().keys() or not covers(reach, counts):
+    reach = SlotPool({*free, *held.slots})
+    if counts.keys() != held.counts().keys() or not reach.covers(counts):
         return None
-    chosen = choose(reach, counts, held.slots, target.nodes)
+    chosen = reach.choose(counts, held.slots, target.nodes)
     if set(chosen).isdisjoint(held.slots) or not on_required_nodes(target, chosen):
         return None
     return chosen
@@ -100,18 +95,19 @@ def in_place(target: Target, held: Allocation, free: Collection[Slot]) -> tuple[
 def plan_moves(
     now: float,
     grace_seconds: float,
-    free: Collection[Slot],
+    free: SlotPool | Iterable[Slot],
     holders: Sequence[Holder],
     askers: Sequence[Asker],
     targets: Mapping[str, Target],
 ) -> Moves:
-    """The next moves towards the targets, which fit the capacity together; `askers` in the order they are served.
+    """The next moves towards the targets, which fit the capacity together; `askers` in the order they are served. What
+    is granted is taken from a pool.
 
     The caller makes them come true and asks again, with the picture as it is then. Where processes end at once,
     `grace_seconds` may be infinite: then the moves lead to every target.
     """
     moves = Moves()
-    remaining = set(free)
+    remaining = _pool(free)
     unserved = [asker for asker in askers if not _grant_whole(asker, remaining, targets, moves)]
     asking = {asker.job_id for asker in askers}
     given_up = {holder.segment_id: _slots_given_up(holder, targets.get(holder.job_id), holder.job_id in asking)
@@ -129,19 +125,25 @@ def plan_moves(
     return moves
 
 
+def _pool(free: SlotPool | Iterable[Slot]) -> SlotPool:
+    return free if isinstance(free, SlotPool) else SlotPool(free)
+
+
 def is_settled(holder: Holder, target: Target | None) -> bool:
     """It has what it shall have, and goes on: `plan_moves` answers the same without it, whoever else holds or asks."""
     unmoved = holder.open and holder.ending_since is None and not holder.draining and not holder.leaves
     return unmoved and target is not None and as_held(target, holder.allocation)
 
 
-def grants_to_returning(free: Collection[Slot], askers: Sequence[Asker], targets: Mapping[str, Target]) -> Moves:
+def grants_to_returning(
+    free: SlotPool | Iterable[Slot], askers: Sequence[Asker], targets: Mapping[str, Target]
+) -> Moves:
     """Of jobs that lost an attempt: each gets its whole target, else the largest allowed count of what is free.
 
     Nobody waits here for what others give up (rule 2): who grows later does so in its processes, who waits has none.
     Who gets nothing, since its target is nothing or not enough is free, is not in the answer.
     """
-    moves, remaining = Moves(), set(free)
+    moves, remaining = Moves(), _pool(free)
     for asker in askers:
         if not _grant_whole(asker, remaining, targets, moves):
             _grant_part(asker, targets[asker.job_id], remaining, moves)
@@ -157,7 +159,7 @@ def _migrate(holder: Holder, target: Target, moves: Moves, *, able: bool) -> Non
 
 
 def _segments_that_exchange(
-    holders: Sequence[Holder], targets: Mapping[str, Target], remaining: set[Slot], given_up: dict[str, Counter[str]]
+    holders: Sequence[Holder], targets: Mapping[str, Target], remaining: SlotPool, given_up: dict[str, Counter[str]]
 ) -> set[str]:
     """Segments that can exchange slots now: what each misses is free or given up, also by others that exchange.
 
@@ -172,7 +174,7 @@ def _segments_that_exchange(
             if held - wanted and wanted - held and wanted.total() >= held.total():
                 missing[holder.segment_id] = wanted - held
     while missing:
-        pool = Counter(slot.type for slot in remaining)
+        pool = remaining.counts.copy()
         for counts in given_up.values():
             pool += counts
         stuck = [segment_id for segment_id, counts in missing.items() if not counts <= pool]
@@ -184,37 +186,37 @@ def _segments_that_exchange(
     return set(missing)
 
 
-def _grant_whole(asker: Asker, remaining: set[Slot], targets: Mapping[str, Target], moves: Moves) -> bool:
+def _grant_whole(asker: Asker, remaining: SlotPool, targets: Mapping[str, Target], moves: Moves) -> bool:
     target = targets.get(asker.job_id)
     if target is None or not target.num_slots:
         return True  # nothing to give; the target's reason says why
-    if not covers(remaining, target.counts) or not _nodes_are_free(target, remaining):
+    if not remaining.covers(target.counts) or not _nodes_are_free(target, remaining):
         return False
     _grant(asker, target, dict(target.counts), target.layout, target.reason, remaining, moves)
     return True
 
 
-def _nodes_are_free(target: Target, remaining: set[Slot]) -> bool:
-    return not target.migrate or Counter(target.nodes or {}) <= by_node(remaining)
+def _nodes_are_free(target: Target, remaining: SlotPool) -> bool:
+    return not target.migrate or Counter(target.nodes or {}) <= remaining.by_node()
 
 
 def _grant(
-    asker: Asker, target: Target, counts: Mapping[str, int], layout: Layout, reason: str, remaining: set[Slot],
+    asker: Asker, target: Target, counts: Mapping[str, int], layout: Layout, reason: str, remaining: SlotPool,
     moves: Moves,
 ) -> None:  # fmt: skip
-    slots = choose(remaining, counts, [slot for slot in asker.last_slots if slot in remaining], target.nodes)
-    remaining.difference_update(slots)
+    slots = remaining.choose(counts, [slot for slot in asker.last_slots if slot in remaining], target.nodes)
+    remaining.take(slots)
     allocation = replace(granted(target, slots), layout=layout)
     moves.grants.append(Grant(asker, allocation, reason))
 
 
 def _wait_or_grant_part(
-    now: float, grace_seconds: float, remaining: set[Slot], holders: Sequence[Holder],
+    now: float, grace_seconds: float, remaining: SlotPool, holders: Sequence[Holder],
     given_up: Mapping[str, Counter[str]], unserved: Sequence[Asker], targets: Mapping[str, Target], moves: Moves,
 ) -> None:  # fmt: skip
     """Rules 2 and 3, for the askers whose whole target is not free."""
     coming: Counter[str] = Counter()
-    nodes_to_come = by_node(remaining)
+    nodes_to_come = remaining.by_node()
     waited_for: dict[str, float] = {}  # job_id -> until when it is waited for
     for holder in holders:
         counts = given_up.get(holder.segment_id)
@@ -224,17 +226,17 @@ def _wait_or_grant_part(
             coming += counts
             nodes_to_come += by_node((*holder.allocation.slots, *holder.draining))
             waited_for[holder.job_id] = until
-    pool = Counter(slot.type for slot in remaining) + coming
+    pool = remaining.counts + coming
     for asker in unserved:
         target = targets[asker.job_id]
         wanted = Counter(dict(target.counts))
         nodes_will_do = not target.migrate or Counter(target.nodes or {}) <= nodes_to_come
-        if waited_for and wanted <= pool and (nodes_will_do or not covers(remaining, target.counts)):
+        if waited_for and wanted <= pool and (nodes_will_do or not remaining.covers(target.counts)):
             pool -= wanted
             names = ", ".join(sorted("its own last processes" if j == asker.job_id else j for j in waited_for))
             moves.waits[asker.job_id] = f"waits for slots that are being given up by {names}"
             moves.check_at = min([*waited_for.values(), *([moves.check_at] if moves.check_at else [])])
-        elif covers(remaining, target.counts):  # not on the nodes that it was to move to, and they are not to come
+        elif remaining.covers(target.counts):  # not on the nodes that it was to move to, and they are not to come
             _grant(asker, target, dict(target.counts), target.layout, target.reason, remaining, moves)
         else:
             _grant_part(asker, target, remaining, moves)
@@ -255,8 +257,8 @@ def _slots_given_up(holder: Holder, target: Target | None, asks: bool) -> Counte
     return draining + (above if stops else Counter())
 
 
-def _grant_part(asker: Asker, target: Target, remaining: set[Slot], moves: Moves) -> None:
-    available = Counter(slot.type for slot in remaining)
+def _grant_part(asker: Asker, target: Target, remaining: SlotPool, moves: Moves) -> None:
+    available = remaining.counts
     if target.stages or (target.layout.servers and len(target.wanted) > 1):  # no other bundle is known here
         needs = ", ".join(f"{count} {kind} ({available[kind]} free)" for kind, count in sorted(target.wanted.items()))
         moves.waits[asker.job_id] = f"waits for all of its slots at once: {needs}"
@@ -292,7 +294,7 @@ def _closest(layouts: Sequence[Layout], wanted: Layout) -> Layout | None:
     return next((layout for layout in same if layout.sharded == wanted.sharded), same[0] if same else None)
 
 
-def _resize(holder: Holder, target: Target, remaining: set[Slot], moves: Moves, *, exchanges: bool) -> None:
+def _resize(holder: Holder, target: Target, remaining: SlotPool, moves: Moves, *, exchanges: bool) -> None:
     held = Counter(holder.allocation.counts())
     wanted = Counter(target.wanted)
     if as_held(target, holder.allocation):
@@ -305,10 +307,9 @@ def _resize(holder: Holder, target: Target, remaining: set[Slot], moves: Moves, 
         moves.revocations[holder.segment_id] = f"{_other_layout(holder.allocation, target)}: {target.reason}"
         return
     missing = wanted - held
-    fits = covers(remaining, missing)
+    fits = remaining.covers(missing)
     if missing and fits:
-        for slot in choose(remaining, missing):
-            remaining.remove(slot)  # two jobs do not both grow into the same slot
+        remaining.take(remaining.choose(missing))  # two jobs do not both grow into the same slot
     if fits or exchanges or wanted.total() < held.total():
         away = f"leaves {', '.join(holder.leaves)}, set aside; " if holder.leaves else ""
         resize = f"resize {held.total()} -> {wanted.total()} slots" if not away else f"{wanted.total()} slots elsewhere"

@@ -9,10 +9,11 @@ that two jobs can change places and nobody stops for slots that will not come.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from elastic_core.domain import Allocation, Slot, Target
 from elastic_core.policy.plans.moves import Holder
+from elastic_core.policy.plans.packing import SlotPool
 
 
 def by_node(slots: Iterable[Slot]) -> Counter[str]:
@@ -42,7 +43,7 @@ def slots_left(target: Target, held: Allocation) -> list[Slot]:
     return left
 
 
-def able_to_migrate(holders: Sequence[Holder], targets: Mapping[str, Target], free: Collection[Slot]) -> frozenset[str]:
+def able_to_migrate(holders: Sequence[Holder], targets: Mapping[str, Target], free: SlotPool) -> frozenset[str]:
     """Segments of the jobs that can move now, those that move into each other's places among them."""
     if not any(target.migrate for target in targets.values()):  # of most policies: none ever is
         return frozenset()
@@ -59,7 +60,7 @@ def able_to_migrate(holders: Sequence[Holder], targets: Mapping[str, Target], fr
         else:
             given_up[holder.segment_id] = draining
     while missing:
-        pool = sum(given_up.values(), by_node(free))
+        pool = sum(given_up.values(), free.by_node())
         stuck = [segment_id for segment_id, nodes in missing.items() if not nodes <= pool]
         if not stuck:
             break

@@ -54,3 +54,6 @@ def test_slots_of_each_type_are_counted() -> None:
     assert free.counts() == {"cpu": 3, "gpu": 1}
     assert free.on(["e", "a", "unknown"]) == [Slot("a", 0, "cpu"), Slot("a", 2, "cpu"), Slot("e", 3, "gpu")]
     assert len(free.all()) == 4
+    pool = free.pool()
+    assert all(slot in pool for slot in free.all())
+    assert (pool.counts, pool.by_node()) == ({"cpu": 3, "gpu": 1}, {"a": 2, "b": 1, "e": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import Slot
 from elastic_core.errors import UserError
-from elastic_core.policy.plans.packing import Room, choose, place
+from elastic_core.policy.plans.packing import Room, SlotPool, choose, place
 from tests.policy.strategies import BUSY
 
 
@@ -105,3 +106,23 @@ def test_many_jobs_in_a_row_go_where_each_would_go_by_itself(free: dict[str, int
             assert room.take(count) == nodes
             free = {name: number - nodes.get(name, 0) for name, number in free.items()}
     assert room.total == sum(free.values())
+
+
+@given(st.lists(cases(), min_size=1, max_size=4))
+def test_a_pool_of_which_some_were_taken_is_one_of_what_is_left(
+    several: list[tuple[list[Slot], dict[str, int], list[Slot]]],
+) -> None:
+    free = several[0][0]
+    pool, left = SlotPool(free), set(free)
+    for _, counts, keep in several:
+        own = [slot for slot in keep if slot not in left]
+        wanted = {kind: min(count, sum(slot.type == kind for slot in {*left, *own})) for kind, count in counts.items()}
+        chosen = pool.choose(wanted, own)
+        assert chosen == choose(left, wanted, own)
+        pool.take(slot for slot in chosen if slot in left)
+        left -= set(chosen)
+        assert {slot for slot in free if slot in pool} == left
+        assert +pool.counts == Counter(slot.type for slot in left)
+        assert +pool.by_node() == Counter(slot.node for slot in left)
+        assert pool.covers(+pool.counts)
+        assert not any(pool.covers({kind: count + 1}) for kind, count in pool.counts.items())
