@@ -91,7 +91,7 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     from elastic_core.control.plane import LedgerControl
     from elastic_core.control.rpc.http_api import create_app
     from elastic_core.control.scheduling.deciders import InAThread
-    from elastic_core.control.scheduling.decision_process import TurnsApart
+    from elastic_core.control.scheduling.decision_process import DecisionProcess
     from elastic_core.control.scheduling.policy_process import PolicyProcess
     from elastic_core.host.garbage import keep_what_is_loaded
     from elastic_core.host.steady_clock import SteadyClock
@@ -104,8 +104,8 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     settings = Settings(home=Path(home), mlflow_uri="none")
     ledger = Ledger(url, settings, SteadyClock(Path(home)))
     decider = PolicyProcess(settings.decide_seconds, settings.decide_memory_mb)
-    apart = TurnsApart(settings, url)
-    control = LedgerControl(ledger, settings, SECRET, decider=decider, aside=InAThread(), apart=apart)  # `open_control`
+    process = DecisionProcess(settings, url)  # as `open_control` has them
+    control = LedgerControl(ledger, settings, SECRET, decider=decider, aside=InAThread(), process=process)
     app = create_app(control, service_secret=SECRET, user_reads=_reader, user_writes=_user, metrics_token=METRICS_TOKEN)
     app.include_router(ui_router(control, settings), prefix="/ui")
     app.include_router(page_router(), prefix="/page")

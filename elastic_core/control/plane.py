@@ -25,7 +25,7 @@ from elastic_core.control.metrics.meter import Meter
 from elastic_core.control.scheduling import chosen_policy
 from elastic_core.control.scheduling.allocator import Allocator, Replay, replay
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, InAThread, at_once
-from elastic_core.control.scheduling.decision_process import TurnsApart
+from elastic_core.control.scheduling.decision_process import DecisionProcess
 from elastic_core.control.scheduling.decision_records import recorded
 from elastic_core.control.scheduling.policy_process import PolicyProcess
 from elastic_core.control.seen_lately import SeenLately
@@ -80,7 +80,7 @@ class LedgerControl(JobActions, JobAnswers):
 
     `runs` starts the runs that take care of jobs, `champions` keeps models' champions; without one, what needs it says
     so. `decider` asks policies, by default in this process; `aside` is given decisions that nobody has to wait for, and
-    by default makes them at once; `apart` makes those about many jobs. `replays` is asked where somebody wants a
+    by default makes them at once; `process` makes decisions about many jobs. `replays` is asked where somebody wants a
     decision made again, which must not hold up those of now. `open_control` has processes for all of them, and a thread
     for what is aside.
     """
@@ -88,7 +88,7 @@ class LedgerControl(JobActions, JobAnswers):
     def __init__(
         self, ledger: Ledger, settings: Settings, trainer_secret: bytes | KeyFile, runs: JobRuns | None = None,
         decider: Decider | None = None, aside: Aside = at_once, replays: Decider | None = None,
-        champions: Champions | None = None, apart: TurnsApart | None = None,
+        champions: Champions | None = None, process: DecisionProcess | None = None,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self.aside = aside
@@ -101,7 +101,7 @@ class LedgerControl(JobActions, JobAnswers):
         self._started_at = self._upkept_at = ledger.clock()
         self._caller: Caller | None = None
         self.settings = settings
-        self.allocator = Allocator(ledger, settings, decider=decider, aside=aside, apart=apart)
+        self.allocator = Allocator(ledger, settings, decider=decider, aside=aside, process=process)
         self.feed = LedgerFeed(ledger)
         self.meter = Meter(ledger)
 
@@ -386,8 +386,8 @@ def open_control(settings: Settings, runs: JobRuns | None = None, champions: Cha
         policies, replays = (PolicyProcess(settings.decide_seconds, settings.decide_memory_mb) for _ in range(2))
         if runs is not None:  # an API server: it will decide, and nobody shall wait for the start of the process then
             policies.prepare()
-        apart = TurnsApart(settings, url)
-        return LedgerControl(ledger, settings, secret, runs, policies, InAThread(), replays, champions, apart)
+        process = DecisionProcess(settings, url)
+        return LedgerControl(ledger, settings, secret, runs, policies, InAThread(), replays, champions, process)
     except ValueError as error:
         ledger.close()
         raise InfrastructureError(str(error)) from error

@@ -30,7 +30,7 @@ from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.scheduling import enforce, snapshots
 from elastic_core.control.scheduling.asking import ask_within_quotas, carried_over
 from elastic_core.control.scheduling.deciders import Aside, Decider, DecidesHere, Pace, at_once
-from elastic_core.control.scheduling.decision_process import TurnsApart
+from elastic_core.control.scheduling.decision_process import DecisionProcess
 from elastic_core.control.scheduling.decision_records import Recorded, Written
 from elastic_core.control.scheduling.policy_process import NoAnswer
 from elastic_core.control.scheduling.predicting.predictors import Predictors
@@ -75,10 +75,10 @@ class Allocator:
         fit: snapshots.Fit | None = None,
         decider: Decider | None = None,
         aside: Aside = at_once,
-        apart: TurnsApart | None = None,
+        process: DecisionProcess | None = None,
     ) -> None:
-        """`apart` takes the turns but where jobs are few."""
-        self._ledger, self._aside, self._apart = ledger, aside, apart
+        """`process` takes the turns but where jobs are few."""
+        self._ledger, self._aside, self._process = ledger, aside, process
         self._decider = decider or DecidesHere()
         self.predictors = Predictors(ledger, settings)
         self._settled = enforce.Settled()
@@ -91,7 +91,7 @@ class Allocator:
     def renew_predictors(self) -> None:
         """Now and then: what decisions are told of jobs that report as they go, and what of earlier jobs."""
         self.predictors.refresh()
-        if self._apart is None or not self._apart.renew():
+        if self._process is None or not self._process.renew():
             self.predictors.renew()
 
     def change(self, work: Callable[[Tx], T]) -> T:
@@ -159,17 +159,17 @@ class Allocator:
                 return
 
     def _take_turn(self, most: int) -> Turn:
-        turn = self._turn_apart(most) or self._here.take(most)
+        turn = self._turn_in_process(most) or self._here.take(most)
         if turn.written is not None:
             self._pace.note(time.monotonic() - turn.seconds, turn.jobs)
         return turn
 
-    def _turn_apart(self, most: int) -> Turn | None:
+    def _turn_in_process(self, most: int) -> Turn | None:
         """None where turns are taken here: jobs are few, or the process is not there yet or any more."""
-        if self._apart is None or self._pace.few or not self._apart.is_ready():
+        if self._process is None or self._pace.few or not self._process.is_ready():
             return None
         try:
-            return self._apart.take(most)
+            return self._process.take(most)
         except NoAnswer:
             log.exception("the process of decisions is lost; this one decides until there is another")
             return None
@@ -181,8 +181,8 @@ class Allocator:
             self.decide_pending()
 
     def close(self) -> None:
-        if self._apart is not None:
-            self._apart.close()
+        if self._process is not None:
+            self._process.close()
         self._decider.close()
 
 

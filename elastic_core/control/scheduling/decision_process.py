@@ -41,7 +41,7 @@ OPEN_SECONDS = 60.0
 log = logs.get_logger(MODULE)
 
 
-class TurnsApart:
+class DecisionProcess:
     """Turns in the other process; safe to use from many threads. `database`: the ledger's URL."""
 
     def __init__(self, settings: Settings, database: str, command: Sequence[str] = COMMAND) -> None:

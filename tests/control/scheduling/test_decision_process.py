@@ -14,7 +14,7 @@ from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling import decision_process
 from elastic_core.control.scheduling.allocator import Allocator, is_due
 from elastic_core.control.scheduling.deciders import Pace
-from elastic_core.control.scheduling.decision_process import TurnsApart
+from elastic_core.control.scheduling.decision_process import DecisionProcess
 from elastic_core.control.scheduling.decision_records import Written
 from elastic_core.control.scheduling.turns import Turn
 from elastic_core.domain import SegmentState
@@ -32,27 +32,27 @@ def plane(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """No number of jobs is few here. The other process is up."""
     monkeypatch.setattr(Pace, "FEW_JOBS", 0)
     control = a_control(ledger_url, tmp_path, SteadyClock(tmp_path))
-    apart = TurnsApart(control.settings, ledger_url)
-    control.allocator = Allocator(control._ledger, control.settings, apart=apart)
+    process = DecisionProcess(control.settings, ledger_url)
+    control.allocator = Allocator(control._ledger, control.settings, process=process)
     control.set_cluster(a_cluster())
     submitted(control, "job-a")
-    eventually(apart.is_ready, "the process is up")
+    eventually(process.is_ready, "the process is up")
     yield control
     control.close()
 
 
 @pytest.fixture
-def apart_alone(tmp_path: Path) -> Iterator[Callable[..., TurnsApart]]:
+def alone(tmp_path: Path) -> Iterator[Callable[..., DecisionProcess]]:
     """A process over a database that is not there, or what is given in its place."""
     opened = []
 
-    def make(command: tuple[str, ...] = decision_process.COMMAND) -> TurnsApart:
-        opened.append(TurnsApart(settings(tmp_path), NOWHERE, command))
+    def make(command: tuple[str, ...] = decision_process.COMMAND) -> DecisionProcess:
+        opened.append(DecisionProcess(settings(tmp_path), NOWHERE, command))
         return opened[-1]
 
     yield make
-    for apart in opened:
-        apart.close()
+    for process in opened:
+        process.close()
 
 
 def submitted(control: LedgerControl, job_id: str) -> SegmentState:
@@ -78,32 +78,32 @@ def test_where_jobs_are_not_few_turns_are_taken_in_the_other_process(
 
 def test_where_they_are_few_they_are_taken_here(plane: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "FEW_JOBS", 100)
-    monkeypatch.setattr(plane.allocator._apart, "take", not_here)
+    monkeypatch.setattr(plane.allocator._process, "take", not_here)
     assert submitted(plane, "job-b") is SegmentState.GRANTED
 
 
 def test_one_turn_is_taken_at_a_time_over_all_processes(plane: LedgerControl) -> None:
-    assert plane.allocator._apart is not None
+    assert plane.allocator._process is not None
     with plane._ledger.deciding() as acquired:
         assert acquired
-        assert plane.allocator._apart.take(1) == Turn(written=None)
-    taken = plane.allocator._apart.take(1)
+        assert plane.allocator._process.take(1) == Turn(written=None)
+    taken = plane.allocator._process.take(1)
     assert (taken.written, taken.made, taken.jobs) == (Written.OF_NOW, 1, 1)
 
 
 def test_where_it_dies_the_turn_is_taken_here_and_another_is_started(
     plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apart = plane.allocator._apart
-    assert apart is not None
-    assert apart._child is not None
-    dead = apart._child
+    process = plane.allocator._process
+    assert process is not None
+    assert process._child is not None
+    dead = process._child
     dead.end()
     assert submitted(plane, "job-b") is SegmentState.GRANTED
-    assert not apart.is_ready()
-    assert apart._child is None, "not at once: it may die again"
+    assert not process.is_ready()
+    assert process._child is None, "not at once: it may die again"
     monkeypatch.setattr(decision_process, "AGAIN_SECONDS", 0.0)
-    eventually(apart.is_ready, "another is up")
+    eventually(process.is_ready, "another is up")
     monkeypatch.setattr(plane.allocator._here, "take", not_here)
     assert submitted(plane, "job-c") is SegmentState.GRANTED
 
@@ -113,8 +113,8 @@ def test_predictors_are_renewed_where_decisions_are_made(plane: LedgerControl, m
     monkeypatch.setattr(plane.allocator.predictors, "renew", lambda: renewed.append("here"))
     plane.allocator.renew_predictors()
     assert renewed == []
-    assert plane.allocator._apart is not None
-    plane.allocator._apart.close()
+    assert plane.allocator._process is not None
+    plane.allocator._process.close()
     plane.allocator.renew_predictors()
     assert renewed == ["here"]
 
@@ -122,10 +122,10 @@ def test_predictors_are_renewed_where_decisions_are_made(plane: LedgerControl, m
 def test_who_renews_while_a_turn_is_taken_does_not_wait_and_who_takes_a_turn_waits_for_who_renews(
     plane: LedgerControl,
 ) -> None:
-    apart = plane.allocator._apart
-    assert apart is not None
-    with apart._asking:
-        assert apart.renew()
+    process = plane.allocator._process
+    assert process is not None
+    with process._asking:
+        assert process.renew()
         waits = Thread(target=lambda: submitted(plane, "job-b"))
         waits.start()
         waits.join(0.5)
@@ -135,20 +135,20 @@ def test_who_renews_while_a_turn_is_taken_does_not_wait_and_who_takes_a_turn_wai
 
 
 def test_what_is_raised_there_is_raised_here_and_the_process_goes_on(
-    apart_alone: Callable[..., TurnsApart],
+    alone: Callable[..., DecisionProcess],
 ) -> None:
-    apart = apart_alone()
-    eventually(apart.is_ready, "the process is up")
-    child = apart._child
+    process = alone()
+    eventually(process.is_ready, "the process is up")
+    child = process._child
     for _ in range(2):
         with pytest.raises(InfrastructureError, match="database is away"):
-            apart.take(1)
-    assert apart.is_ready()
-    assert apart._child is child
+            process.take(1)
+    assert process.is_ready()
+    assert process._child is child
 
 
-def test_one_that_does_not_start_is_not_waited_for(apart_alone: Callable[..., TurnsApart]) -> None:
-    apart = apart_alone((sys.executable, "-c", "raise SystemExit('no such ledger')"))
-    assert not apart.is_ready()
-    eventually(lambda: not apart.is_ready() and apart._child is None, "it is given up")
-    assert not apart.is_ready()
+def test_one_that_does_not_start_is_not_waited_for(alone: Callable[..., DecisionProcess]) -> None:
+    process = alone((sys.executable, "-c", "raise SystemExit('no such ledger')"))
+    assert not process.is_ready()
+    eventually(lambda: not process.is_ready() and process._child is None, "it is given up")
+    assert not process.is_ready()

@@ -18,7 +18,7 @@ from elastic_core.control.ledger.tables import KEPT
 from elastic_core.control.plane import LedgerControl, open_control
 from elastic_core.control.scheduling.allocator import Allocator, is_due
 from elastic_core.control.scheduling.deciders import DecidesHere, InAThread, Pace
-from elastic_core.control.scheduling.decision_process import TurnsApart
+from elastic_core.control.scheduling.decision_process import DecisionProcess
 from elastic_core.control.scheduling.policy_process import NoAnswer, PolicyFailed, PolicyProcess
 from elastic_core.domain import Plan, SegmentState, Snapshot, to_json
 from elastic_core.errors import InfrastructureError
@@ -304,6 +304,6 @@ def test_the_control_plane_of_production_asks_in_a_process_lets_no_heartbeat_wai
     try:
         assert isinstance(control.allocator._decider, PolicyProcess)
         assert isinstance(control.aside, InAThread)
-        assert isinstance(control.allocator._apart, TurnsApart)
+        assert isinstance(control.allocator._process, DecisionProcess)
     finally:
         control.close()
