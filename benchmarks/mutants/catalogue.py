@@ -12,6 +12,7 @@ from benchmarks.mutants.mutant import Mutant
 from benchmarks.mutants.mutant import edited as _one
 
 SQL = "elastic_core/control/ledger/migrations/versions/0001_ledger.sql"
+FREE_SLOTS = "elastic_core/control/ledger/migrations/versions/0021_free_slots.py"
 LEASES = "elastic_core/control/ledger/leases.py"
 LINEAGE = "elastic_core/control/ledger/lineage.py"
 ALLOCATOR = "elastic_core/control/scheduling/allocator.py"
@@ -52,8 +53,11 @@ _OF_INVARIANTS = (
     ),
     _one(
         "a held slot counts as free", 1, LEASES,
-        "      AND NOT EXISTS (SELECT 1 FROM lease_slots l WHERE l.slot = s.id AND l.released_at IS NULL)\n", "",
-        "tests/control/test_life.py",
+        "    WHERE NOT s.held AND n.present", "    WHERE n.present", "tests/control/test_life.py",
+    ),
+    _one(
+        "a slot that is released goes on saying that it is held", 1, FREE_SLOTS, '("UPDATE", "NEW"), ', "",
+        "tests/control/test_invariants.py",
     ),
     _one(
         "a resize in place frees at once what its processes have yet to leave", 1, COMMITS,

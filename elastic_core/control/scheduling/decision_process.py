@@ -63,7 +63,9 @@ class DecisionProcess:
                 self._child.write(self._opening)  # it is read once the process is up
             elif self._child is not None and not self._opened and self._child.has_said_something():
                 self._child.wait_until_ready("the process of decisions did not start")
-                self._child.read(OPEN_SECONDS, "the process of decisions did not open the ledger")
+                answer = self._child.read(OPEN_SECONDS, "the process of decisions did not open the ledger")
+                if "error" in answer:
+                    raise NoAnswer(f"the process of decisions did not open the ledger: {answer['error']}")
                 self._opened = True
         except NoAnswer:
             log.exception("the process of decisions does not start; it is tried again", seconds=AGAIN_SECONDS)

@@ -18,7 +18,7 @@ from elastic_core.protocol.records import AuditRecord
 from elastic_core.spec import QueueSpec
 from elastic_core.track.champions import model_aliases
 from tests.builders import FACTS, KeptChampions, a_cluster, a_spec
-from tests.control.scheduling.test_predictors import a_run
+from tests.control.scheduling.predicting.test_predictors import a_run
 
 OPERATOR = f"{getpass.getuser()}@host"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 from threading import Thread
 from typing import NoReturn
@@ -151,4 +152,12 @@ def test_one_that_does_not_start_is_not_waited_for(alone: Callable[..., Decision
     process = alone((sys.executable, "-c", "raise SystemExit('no such ledger')"))
     assert not process.is_ready()
     eventually(lambda: not process.is_ready() and process._child is None, "it is given up")
+    assert not process.is_ready()
+
+
+def test_one_that_cannot_open_the_ledger_is_given_up(alone: Callable[..., DecisionProcess]) -> None:
+    process = alone()
+    process._opening = b'{"database": "no such thing", "settings": {"home": "/"}}'
+    eventually(lambda: process.is_ready() or process._lost_at > -inf, "it says so")
+    assert process._child is None
     assert not process.is_ready()
