@@ -171,8 +171,11 @@ def serve(name: str, answer_to: Callable[[Any], bytes]) -> None:
     answer = encode({"ready": True})
     keep_what_is_loaded()
     while True:
-        answers.write(answer + b"\n")
-        answers.flush()
+        try:
+            answers.write(answer + b"\n")
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(0)  # nobody is there to hear the answer
         gc.collect()
         with without_collections():
             answer = answer_to(loads(questions.get()))
@@ -189,7 +192,7 @@ def _limit_memory(memory_mb: int) -> None:
 def _listen(questions: queue.Queue[bytes]) -> None:
     for line in sys.stdin.buffer:
         questions.put(line)
-    os._exit(0)  # nobody is there to hear the answer, however long the decision would go on
+    os._exit(0)  # nor to wait for it, however long the decision would go on
 
 
 def _answer(question: Any) -> bytes:
