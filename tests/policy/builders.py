@@ -22,7 +22,7 @@ from elastic_core.domain import (
 )
 from elastic_core.policy.base.policy import Policy
 from elastic_core.policy.plans.grants import granted
-from elastic_core.policy.plans.packing import choose
+from elastic_core.policy.plans.packing import SlotPool
 from elastic_core.predict.speed.fit import job_models
 
 NOW = 1_000_000.0
@@ -104,7 +104,7 @@ def apply(plan: Plan, before: Snapshot) -> Snapshot:
     for view in by_size:
         target = plan.targets[view.job_id]
         kept = _kept(target, keeps[view.job_id])
-        slots = choose(sorted(free), target.counts, kept)
+        slots = SlotPool(sorted(free)).choose(target.counts, kept)
         free -= set(slots)
         jobs.append(_moved(view, target, slots, before.now))
     ordered = tuple(sorted(jobs, key=lambda view: (view.submitted_at, view.job_id)))
@@ -120,7 +120,7 @@ def _kept(target: Target, held: tuple[Slot, ...]) -> tuple[Slot, ...]:
     kept: list[Slot] = []
     for kind, count in target.counts.items():
         mine = [slot for slot in held if slot.type == kind]
-        kept += choose((), {kind: min(count, len(mine))}, mine)
+        kept += SlotPool(()).choose({kind: min(count, len(mine))}, mine)
     return tuple(kept)
 
 

@@ -22,7 +22,7 @@ from elastic_core.domain import (
 )
 from elastic_core.policy.base.placed_jobs import choices_of
 from elastic_core.policy.plans.grants import granted
-from elastic_core.policy.plans.packing import choose
+from elastic_core.policy.plans.packing import SlotPool
 from tests.policy.builders import holding, job, limits, snapshot
 from tests.policy.strategies import snapshots
 
@@ -66,7 +66,7 @@ def a_pool(cpus: Sequence[int] = (4,), h200s: Sequence[int] = (2,)) -> tuple[Nod
 def in_force(view: JobView, target: Target, pool: Snapshot) -> JobView:
     """The job on free slots of this target."""
     taken = {slot for other in pool.jobs if other.allocation is not None for slot in other.allocation.slots}
-    slots = choose([slot for slot in pool.slots() if slot not in taken], target.counts)
+    slots = SlotPool([slot for slot in pool.slots() if slot not in taken]).choose(target.counts)
     return replace(holding(view, *slots), allocation=granted(target, slots))
 
 
@@ -104,7 +104,8 @@ def _perhaps_running(draw: Draw, view: JobView, picture: Snapshot) -> JobView:
     bundle = draw(st.sampled_from(fitting)).bundle
     counts, num_slots = bundle.counts, bundle.num_slots
     target = Target(counts=counts, global_batch=100, layout=Layout(data=num_slots), stages=bundle.stages)
-    running = replace(holding(view, *choose(free, counts)), allocation=granted(target, choose(free, counts)))
+    slots = SlotPool(free).choose(counts)
+    running = replace(holding(view, *slots), allocation=granted(target, slots))
     if draw(st.booleans()):
         speed = bundle.throughput * draw(st.sampled_from([0.7, 1.0, 1.2]))
         running = replace(

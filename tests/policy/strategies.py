@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from elastic_core.domain import JobView, Limits, Node, ProfilePoint, Queue, Snapshot
-from elastic_core.policy.plans.packing import choose
+from elastic_core.policy.plans.packing import SlotPool
 from elastic_core.predict.speed.fit import job_models
 from tests.policy.builders import NOW, holding, job, limits, point, snapshot
 
@@ -103,7 +103,7 @@ def snapshots(draw: Draw, types: tuple[str, ...] = TYPES, max_jobs: int = 6) -> 
         kind = draw(st.sampled_from(view.limits.types or types))
         count = draw(st.sampled_from(view.limits.slot_counts))
         if draw(st.booleans()) and sum(slot.type == kind for slot in free) >= count:
-            slots = choose(sorted(free), {kind: count})
+            slots = SlotPool(sorted(free)).choose({kind: count})
             free -= set(slots)
             batch = draw(st.integers(max(view.limits.min_batch, count), view.limits.max_batch))
             view = holding(view, *slots, batch=batch)

@@ -145,8 +145,8 @@ class _Answers:
         if self._turns is None or self._predictors is None:
             self._open(question["database"], Settings(**question["settings"]))
             return None
-        self._predictors.refresh()
         if "renew" in question:
+            self._predictors.refresh()
             self._predictors.renew()
             return None
         return self._turns.take(question["most"])

@@ -31,9 +31,6 @@ class FreeSlots:
             for index in indices
         ]
 
-    def all(self) -> list[Slot]:
-        return self.on(self.by_node)
-
     def pool(self) -> SlotPool:
         """A new one, of all."""
         pool = SlotPool()

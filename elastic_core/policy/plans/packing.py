@@ -102,16 +102,6 @@ class SlotPool:
         return [Slot(node, index, kind) for index in self._indices.get(kind, {}).get(node, ())]
 
 
-def choose(
-    free: Iterable[Slot],
-    counts: Mapping[str, int],
-    keep: Sequence[Slot] = (),
-    preferred: Mapping[str, int] | None = None,
-) -> tuple[Slot, ...]:
-    """`SlotPool.choose` out of these."""
-    return SlotPool(free).choose(counts, keep, preferred)
-
-
 def place(free: Mapping[str, int], count: int, keep: Mapping[str, int] | None = None) -> dict[str, int]:
     """The same rule in numbers: `count` slots of one type by node, out of `free` and `keep` (slots by node)."""
     own = dict(keep or {})

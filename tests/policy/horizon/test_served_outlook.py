@@ -15,7 +15,7 @@ from elastic_core.policy.horizon.estimates import MEASURED, estimates
 from elastic_core.policy.horizon.horizon import Horizon, problem
 from elastic_core.policy.horizon.served_outlook import with_servers_apart
 from elastic_core.policy.plans.grants import granted
-from elastic_core.policy.plans.packing import choose
+from elastic_core.policy.plans.packing import SlotPool
 from elastic_core.policy.plans.plan_check import violations
 from tests.effort import EFFORT
 from tests.policy.builders import apply, decide, holding, job, limits, measured, nodes, point, snapshot
@@ -95,8 +95,8 @@ def test_what_is_held_stays_while_nothing_changes() -> None:
     picture, plan = decided(view)
     target = plan.targets["served"]
     running = replace(
-        holding(view, *choose(picture.slots(), target.counts)),
-        allocation=granted(target, choose(picture.slots(), target.counts)),
+        holding(view, *SlotPool(picture.slots()).choose(target.counts)),
+        allocation=granted(target, SlotPool(picture.slots()).choose(target.counts)),
     )
     for _ in range(3):
         picture = replace(picture, jobs=(running,), policy_state=plan.state, now=picture.now + 120.0)

@@ -37,8 +37,8 @@ def places(states: list[str], wanted: str) -> list[int]:
 def test_by_what_is_near_a_job_goes_on_as_by_all_that_is_free(pool: tuple[FreeSlots, Allocation, Target]) -> None:
     free, held, target = pool
     near = free.near(target, held)
-    assert in_place(target, held, near) == in_place(target, held, free.all())
-    assert set(near) <= set(free.all())
+    assert in_place(target, held, near) == in_place(target, held, free.on(free.by_node))
+    assert set(near) <= set(free.on(free.by_node))
 
 
 def test_of_many_nodes_few_are_near() -> None:
@@ -53,7 +53,7 @@ def test_slots_of_each_type_are_counted() -> None:
     free = FreeSlots({"a": ("cpu", [0, 2]), "b": ("cpu", [1]), "e": ("gpu", [3])})
     assert free.counts() == {"cpu": 3, "gpu": 1}
     assert free.on(["e", "a", "unknown"]) == [Slot("a", 0, "cpu"), Slot("a", 2, "cpu"), Slot("e", 3, "gpu")]
-    assert len(free.all()) == 4
+    assert len(free.on(free.by_node)) == 4
     pool = free.pool()
-    assert all(slot in pool for slot in free.all())
+    assert all(slot in pool for slot in free.on(free.by_node))
     assert (pool.counts, pool.by_node()) == ({"cpu": 3, "gpu": 1}, {"a": 2, "b": 1, "e": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import pytest
@@ -11,12 +12,21 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import Slot
 from elastic_core.errors import UserError
-from elastic_core.policy.plans.packing import Room, SlotPool, choose, place
+from elastic_core.policy.plans.packing import Room, SlotPool, place
 from tests.policy.strategies import BUSY
 
 
 def slots(**nodes: int) -> list[Slot]:
     return [Slot(node, i, "cpu") for node, count in nodes.items() for i in range(count)]
+
+
+def choose(
+    free: Iterable[Slot],
+    counts: Mapping[str, int],
+    keep: Sequence[Slot] = (),
+    preferred: Mapping[str, int] | None = None,
+) -> tuple[Slot, ...]:
+    return SlotPool(free).choose(counts, keep, preferred)
 
 
 def names(chosen: tuple[Slot, ...]) -> list[str]:
