@@ -114,8 +114,11 @@ licences: setup
 sbom: setup
 	$(BIN)/python -m supply_chain.sbom build/sbom.cdx.json
 
-# Known vulnerabilities of all that is pinned. Fails for any, for a package that could not be asked about (--strict), and
-# where the database cannot be reached.
-audit: $(TOOLS)/uv
-	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements.lock -r requirements-cuda.lock \
-		-r requirements-ray.lock -r requirements-adapters.lock
+# Known vulnerabilities of all that is pinned, the tools' locks as well. Fails for any, for a package that could not be
+# asked about (--strict), and where the database cannot be reached. One lock after the other: tools have pins of their own.
+AUDITS := $(patsubst %,audit-%,$(wildcard requirements*.lock supply_chain/*.lock))
+.PHONY: $(AUDITS)
+audit: $(AUDITS)
+
+$(AUDITS): audit-%: $(TOOLS)/uv
+	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r $*

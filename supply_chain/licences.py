@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
-from supply_chain.lock_files import ADAPTERS_LOCK, CUDA_LOCK, LOCK, RAY_LOCK, ROOT, pinned
+from supply_chain.lock_files import ADAPTERS_LOCK, CUDA_LOCK, LOCK, RAY_LOCK, ROOT, Pinned, pinned
 
 PAGE = ROOT / "docs" / "licences.md"
 LONGEST = 60  # characters of a line of text that names a licence, and is not the licence itself
@@ -37,6 +37,7 @@ ADAPTERS = {  # likewise, of requirements-adapters.lock
     "truststore": "MIT",
 }
 NVIDIA = "NVIDIA's own terms, but for triton (MIT): see each package's page on PyPI"
+CUDA = {"triton": "MIT"}
 
 
 def licence(name: str) -> str:
@@ -59,6 +60,11 @@ def licence(name: str) -> str:
     if not said:
         raise ValueError(f"the metadata of {name} names no licence: look it up, and add it to LOOKED_UP")
     return said
+
+
+def licence_beside(package: Pinned) -> str:
+    """Of a package of a lock beside requirements.lock, which need not be installed."""
+    return (RAY | ADAPTERS | CUDA).get(package.normal_name, "NVIDIA's own terms: see its page on PyPI")
 
 
 def page() -> str:

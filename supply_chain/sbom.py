@@ -1,7 +1,9 @@
-"""`python -m supply_chain.sbom FILE`: a bill of materials of the lock in CycloneDX 1.6 (JSON).
+"""`python -m supply_chain.sbom FILE`: a bill of materials of what runs, in CycloneDX 1.6 (JSON).
 
 Every package of requirements.lock with its version, licence, package URL, the hashes of its files, and what it needs of
-the others. The same lock gives the same file: it has no time and no random serial number.
+the others; and, as optional ones, those of the locks beside it (CUDA, Ray, adapters), of which it does not say what
+they need: they need not be installed here. The same locks give the same file: it has no time and no random serial
+number.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from supply_chain.licences import licence
-from supply_chain.lock_files import LOCK, Pinned, pinned
+from supply_chain.licences import licence, licence_beside
+from supply_chain.lock_files import BESIDE, LOCK, Pinned, pinned
 
 
 def bill_of_materials() -> dict[str, Any]:
     packages = pinned(LOCK)
     known = {package.normal_name: _reference(package) for package in packages}
+    beside = [package for lock in BESIDE for package in pinned(lock)]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -33,7 +36,10 @@ def bill_of_materials() -> dict[str, Any]:
                 "licenses": [{"license": {"id": "Apache-2.0"}}],
             }
         },
-        "components": [_component(package) for package in packages],
+        "components": [
+            *(_component(package, licence(package.name), "required") for package in packages),
+            *(_component(package, licence_beside(package), "optional") for package in beside),
+        ],
         "dependencies": [
             {"ref": "elastic-airflow", "dependsOn": sorted(known.values())},
             *({"ref": _reference(package), "dependsOn": _needs(package, known)} for package in packages),
@@ -41,14 +47,15 @@ def bill_of_materials() -> dict[str, Any]:
     }
 
 
-def _component(package: Pinned) -> dict[str, Any]:
+def _component(package: Pinned, said: str, scope: str) -> dict[str, Any]:
     return {
         "type": "library",
+        "scope": scope,
         "bom-ref": _reference(package),
         "name": package.name,
         "version": package.version,
         "purl": _reference(package),
-        "licenses": [{"license": {"name": licence(package.name)}}],
+        "licenses": [{"license": {"name": said}}],
         # A package has a file for each platform, and a component one hash of an algorithm: they are distributions.
         "externalReferences": [
             {

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from supply_chain import licences, sbom
-from supply_chain.lock_files import LOCK, pinned
+from supply_chain.lock_files import ADAPTERS_LOCK, BESIDE, LOCK, RAY_LOCK, ROOT, pinned
+
+INSTALLED = (LOCK, *BESIDE)
 
 
 def test_the_page_of_licences_is_current() -> None:
@@ -23,25 +27,46 @@ def test_a_package_without_a_licence_is_an_error(monkeypatch: pytest.MonkeyPatch
         licences.licence("no-such-package")
 
 
-def test_the_bill_of_materials_holds_every_package_with_its_licence_its_hashes_and_what_it_needs(
-    tmp_path: Path,
-) -> None:
+def test_the_bill_of_materials_holds_every_package_with_its_licence_and_its_hashes(tmp_path: Path) -> None:
     path = tmp_path / "build" / "sbom.cdx.json"
     sbom.main(path)
     bill = json.loads(path.read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     components = {component["name"]: component for component in bill["components"]}
-    assert {name: component["version"] for name, component in components.items()} == {
-        package.name: package.version for package in pinned(LOCK)
-    }
-    for package in pinned(LOCK):
-        files = components[package.name]["externalReferences"]
+    packages = {package.name: (package, lock) for lock in INSTALLED for package in pinned(lock)}
+    assert components.keys() == packages.keys()
+    assert len(bill["components"]) == len(components), "none is there twice"
+    for name, (package, lock) in packages.items():
+        assert components[name]["version"] == package.version
+        files = components[name]["externalReferences"]
         assert [file["hashes"][0]["content"] for file in files] == list(package.hashes)
-        assert components[package.name]["licenses"][0]["license"]["name"]
+        assert components[name]["licenses"][0]["license"]["name"]
+        assert components[name]["scope"] == ("required" if lock == LOCK else "optional")
+
+
+def test_the_bill_says_what_each_package_of_the_lock_needs() -> None:
+    bill = sbom.bill_of_materials()
+    purls = {component["name"]: component["purl"] for component in bill["components"]}
     needs = {entry["ref"]: entry["dependsOn"] for entry in bill["dependencies"]}
-    assert needs.keys() == {"elastic-airflow"} | {component["purl"] for component in components.values()}
-    assert components["httpcore"]["purl"] in needs[components["httpx"]["purl"]]
+    assert needs.keys() == {"elastic-airflow"} | {purls[package.name] for package in pinned(LOCK)}
+    assert purls["httpcore"] in needs[purls["httpx"]]
     assert {reference for wanted in needs.values() for reference in wanted} <= needs.keys()
+
+
+def test_licences_are_stated_of_what_need_not_be_installed_and_of_nothing_else() -> None:
+    stated = licences.RAY.keys() | licences.ADAPTERS.keys() | licences.CUDA.keys()
+    assert stated <= {package.normal_name for lock in BESIDE for package in pinned(lock)}
+    for lock in (RAY_LOCK, ADAPTERS_LOCK):
+        assert {package.normal_name for package in pinned(lock)} <= stated
+
+
+def test_every_lock_is_audited() -> None:
+    """As `make audit` would run it, which names the locks that are audited and asks nobody here."""
+    said = subprocess.run(["make", "--dry-run", "audit"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    locks = sorted([*ROOT.glob("*.lock"), *ROOT.glob("supply_chain/*.lock")])
+    assert set(INSTALLED) < set(locks)
+    for lock in locks:
+        assert re.search(rf"pip-audit --strict .*-r {lock.relative_to(ROOT)}$", said, re.M), lock
 
 
 def test_the_same_lock_gives_the_same_bill() -> None:
