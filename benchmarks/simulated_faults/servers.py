@@ -7,6 +7,7 @@ database are PostgreSQL's own: raised in the transaction that is about to commit
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from elastic_core.settings import Settings
 
 T = TypeVar("T")
 SECRET = b"trainer-secret-of-simulated-faults-0123"
+MOST_SECONDS_TO_END = 5.0  # of backends that are ended
 # What PostgreSQL may say at a commit: name -> its code. None: the connection is gone.
 DATABASE_ERRORS = {
     "serialization failure": "40001",
@@ -73,8 +75,7 @@ class Database:
             with backend.cursor() as cursor:
                 cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'simulated' USING ERRCODE = '{code}'; END $$")
         else:
-            with self.admin.connect() as admin:
-                admin.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": backend.info.backend_pid})
+            self._end_backends("pid = :pid", pid=backend.info.backend_pid)
 
     def after_commit(self) -> None:
         """At the crash point where the transaction is committed and nobody knows."""
@@ -87,13 +88,18 @@ class Database:
     def restart_connections(self) -> None:
         """As a restart of the server: every connection of every client is dead."""
         close_idle(self.url)
+        self._end_backends("datname = current_database() AND pid <> pg_backend_pid()")
+
+    def _end_backends(self, of_these: str, **named: int) -> None:
+        """All at once; they are gone after it. PostgreSQL itself looks for each of them every tenth of a second."""
+        those = f"FROM pg_stat_activity WHERE {of_these}"
+        patience = time.monotonic() + MOST_SECONDS_TO_END
         with self.admin.connect() as admin:
-            admin.execute(
-                text(
-                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
-            )
+            admin.execute(text(f"SELECT pg_terminate_backend(pid) {those}"), named)
+            while left := admin.scalar(text(f"SELECT count(*) {those}"), named):
+                if time.monotonic() > patience:
+                    raise RuntimeError(f"{left} backends of the simulated database did not end")
+                time.sleep(0.002)
 
 
 class TurnTakingLedger(Ledger):
