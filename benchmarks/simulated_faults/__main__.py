@@ -6,8 +6,8 @@ from the ledger's history and against what is true of the processes. A seed that
 replays it: `--seed N` runs that one and tells what went wrong in it. 1,000 seeds by default, 50 with `--quick`.
 Outcomes are kept in benchmarks/out/simulated_faults.jsonl: with `--resume` seeds that this very tree has passed are not
 run again. `--keep` adds what this tree has run to docs/results/simulated_faults.seeds.jsonl (`seed_record`);
-`--go-on` begins after the last seed that is in it. `--until-broken` stops at the first violation. `--workers`: seeds at
-once, each in a process of its own.
+`--go-on` begins after the last seed that is in it, `--again` runs those of it that broke something when they were last
+run. `--until-broken` stops at the first violation. `--workers`: seeds at once, each in a process of its own.
 
 Bars: no violation; in each seed at least 100 changes, 5 faults and 3 jobs; a process ended at each crash point of the
 control plane; with `--quick` at most 60 s.
@@ -30,6 +30,7 @@ from benchmarks.common import checked_out
 from benchmarks.common.report import OUT, Report
 from benchmarks.simulated_faults import seed_record
 from benchmarks.simulated_faults.seeds import be_silent, outcomes
+from benchmarks.simulated_faults.users import FEWEST_CHANGES
 from benchmarks.simulated_faults.world import Outcome, run
 from elastic_core.crashing import CONTROL_POINTS
 from tests.conftest import TestServer
@@ -39,22 +40,24 @@ KEPT = OUT / "simulated_faults.jsonl"
 SEEDS, QUICK_SEEDS, QUICK_SECONDS = 1000, 50, 60.0
 WORKERS = 2
 COUNTED = ("faults", "points", "passed", "wishes")  # of an outcome
-FEWEST_CHANGES, FEWEST_FAULTS, FEWEST_JOBS = 100, 5, 3
+FEWEST_FAULTS, FEWEST_JOBS = 5, 3
 
 
 def main() -> int:
     given = _arguments()
     if given.keep:
         return _keep()
+    record = seed_record.runs()
     if given.go_on:
-        given.first = seed_record.next_seed(seed_record.runs())
+        given.first = seed_record.next_seed(record)
     be_silent()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the database ends with us
     with _databases(given.workers if given.seed is None else 1) as urls:
         if given.seed is not None:
             return _replay(given.seed, urls[0])
         count = QUICK_SEEDS if given.quick else given.seeds
-        return _run(given, range(given.first, given.first + count), urls)
+        first = range(given.first, given.first + count)
+        return _run(given, sorted(seed_record.broken(record)) if given.again else first, urls)
 
 
 def _arguments() -> argparse.Namespace:
@@ -65,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds, and how long they take is judged")
     parser.add_argument("--resume", action="store_true", help="leave out what this very tree has passed")
     parser.add_argument("--go-on", action="store_true", help="begin after the last seed that was kept")
+    parser.add_argument("--again", action="store_true", help="those on record that broke something when last run")
     parser.add_argument("--keep", action="store_true", help="run nothing; keep which seeds this very tree has run")
     parser.add_argument("--until-broken", action="store_true", help="stop at the first violation")
     parser.add_argument("--workers", type=int, default=WORKERS, help=f"seeds at once (default {WORKERS})")
@@ -111,7 +115,7 @@ def tree() -> str:
     return digest.hexdigest()[:16]
 
 
-def _run(given: argparse.Namespace, seeds: range, urls: Sequence[str]) -> int:
+def _run(given: argparse.Namespace, seeds: Sequence[int], urls: Sequence[str]) -> int:
     report = Report("simulated_faults", quick=given.quick)
     code, started = tree(), time.monotonic()
     known = _known(code) if given.resume else {}
@@ -137,8 +141,11 @@ def _keep() -> int:
     ran = [outcome for seed, outcome in _known(code, passed=False).items() if seed not in kept]
     if ran:
         seed_record.add(seed_record.of_outcomes(ran, code, checked_out.commit()))
-    seeds, trees, broken = seed_record.total(seed_record.runs())
-    print(f"{len(ran)} seeds of this tree were added; in all {seeds} seeds on {trees} trees, {broken} broken")
+    seeds, trees, once, still = seed_record.total(seed_record.runs())
+    print(
+        f"{len(ran)} seeds of this tree were added; in all {seeds} seeds on {trees} trees, of which {once} broke "
+        f"something, and {still} did so when they were last run"
+    )
     return 0
 
 

@@ -74,7 +74,17 @@ def next_seed(known: Sequence[SeedRun]) -> int:
     return max((last + 1 for run in known for _, last in run.seeds), default=0)
 
 
-def total(known: Sequence[SeedRun]) -> tuple[int, int, int]:
-    """Different seeds of all runs, the trees they ran on, and how many broke something where they ran."""
+def broken(known: Sequence[SeedRun]) -> set[int]:
+    """Seeds that broke something when they were last run."""
+    found: set[int] = set()
+    for run in known:
+        found = found - run.numbers() | set(run.broken)
+    return found
+
+
+def total(known: Sequence[SeedRun]) -> tuple[int, int, int, int]:
+    """Different seeds of all runs, the trees they ran on, how many broke something where they ran, and how many did so
+    the last time."""
     seeds = set().union(*(run.numbers() for run in known))
-    return len(seeds), len({run.tree for run in known}), sum(len(run.broken) for run in known)
+    once = set().union(*(run.broken for run in known))
+    return len(seeds), len({run.tree for run in known}), len(once), len(broken(known))

@@ -1,7 +1,8 @@
 """The simulated users: they submit jobs, and now and then cancel, revive, revoke or roll back one. What they wish of
 jobs and nodes beside that, and take back again, is in `wishes`.
 
-As long as faults last there is something for them to hit: when fewer than two jobs are under way, another one comes.
+As long as faults last there is something for them to hit: when fewer than two jobs are under way, another one comes. So
+it does afterwards, where little has happened yet: jobs that are stopped or cancelled early leave little to look at.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_ACTS = 3
 FEWEST_ACTIVE, LOOK_SECONDS, LAST_LOOK = 2, 10.0, 80.0
+FEWEST_CHANGES = 100  # transactions that wrote, of a seed
 
 
 class Users:
@@ -28,6 +30,7 @@ class Users:
         self._service = world.service("users")
         self._process = world.hub.process("users", "users")
         self.still_to_come = self._jobs = 0
+        self.may_come = True  # beside those: another job
         for number in range(rng.randint(3, 4)):
             self._come(rng.uniform(0.0, 30.0) if number else 0.0)
         world.hub.spawn(self._process, self._keep_busy)
@@ -50,11 +53,12 @@ class Users:
         self._world.hub.spawn(self._process, lambda: self._submit(job_id, spec), after)
 
     def _keep_busy(self) -> None:
-        while self._world.hub.now < LAST_LOOK:
+        while self._world.hub.now < LAST_LOOK or self._world.database.writes < FEWEST_CHANGES:
             self._world.hub.sleep(LOOK_SECONDS)
             jobs = self._world.promises.picture.jobs.values()
             if not self.still_to_come and sum(job["state"] == "active" for job in jobs) < FEWEST_ACTIVE:
                 self._come()
+        self.may_come = False
 
     def _submit(self, job_id: str, spec: JobSpec) -> None:
         while True:

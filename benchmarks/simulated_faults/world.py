@@ -30,6 +30,7 @@ from benchmarks.simulated_faults.users import Users
 from elastic_core import crashing
 from elastic_core.control.transitions.ledger_reconcile import START_SECONDS
 from elastic_core.domain import Snapshot
+from elastic_core.policy.rules.paused_jobs import without_paused
 from elastic_core.protocol import calls
 from elastic_core.settings import Settings
 from elastic_core.spec import ClusterSpec
@@ -156,7 +157,8 @@ class World:
         Trainer(self.hub, self.launcher, group, store, self._connect("trainers"), self.clock("host"), rng).run()
 
     def policy_fails(self, wanted: str, snapshot: Snapshot) -> bool:
-        return wanted == FaultyPolicy.name and fails(snapshot)
+        """Shown what it is shown: nobody who is paused."""
+        return wanted == FaultyPolicy.name and fails(without_paused(snapshot)[0])
 
     def _pass(self, point: str) -> None:
         if self.hub.current is None:
@@ -232,7 +234,7 @@ class World:
 
     def _all_ended(self, outcome: Outcome) -> bool:
         jobs = self.promises.picture.jobs.values()
-        if self.users.still_to_come or any(job["state"] == "active" for job in jobs):
+        if self.users.still_to_come or self.users.may_come or any(job["state"] == "active" for job in jobs):
             return False
         failed = [job["id"] for job in jobs if job["state"] == "failed"]
         self._say(outcome, [Violation(9, f"{job} failed, and no user's code did") for job in failed])

@@ -38,9 +38,19 @@ def test_runs_are_read_as_they_were_added_and_add_up_by_seed_not_by_run(tmp_path
     assert known == [first, second]
     assert (first.seeds, second.seeds, second.broken) == (((0, 2),), ((2, 2), (4, 4)), (4,))
     assert (first.changes, first.faults) == (300, 15)
-    assert total(known) == (4, 2, 1)
+    assert total(known) == (4, 2, 1, 1)
     assert next_seed(known) == 5
     assert first.histories != of_outcomes([an_outcome(seed) for seed in (0, 1, 3)], "tree-a", "abc").histories
+
+
+def test_a_seed_is_broken_until_it_passes_and_stays_on_record_as_one_that_was() -> None:
+    broke = of_outcomes([an_outcome(1, "at 3 s: invariant 1"), an_outcome(2, "at 3 s: invariant 1")], "a", "abc")
+    passed = of_outcomes([an_outcome(1), an_outcome(3)], "b", "def")
+    broke_again = of_outcomes([an_outcome(1, "at 3 s: invariant 4")], "c", "fed")
+    assert seed_record.broken([broke]) == {1, 2}
+    assert seed_record.broken([broke, passed]) == {2}
+    assert seed_record.broken([broke, passed, broke_again]) == {1, 2}
+    assert total([broke, passed]) == (3, 2, 2, 1)
 
 
 def test_nothing_is_known_before_the_first_run(tmp_path: Path) -> None:
