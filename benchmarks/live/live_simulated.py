@@ -75,8 +75,10 @@ def worth_of_all_ends(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) ->
 
 
 def _submission_seconds(outcome: Outcome) -> dict[str, float]:
-    """By job; of one that was never recorded the others' mean."""
-    seconds = {job["name"]: job["submitted_at"] - job["requested_at"] for job in outcome["jobs"] if job["submitted_at"]}
+    """By job, until its first segment asked for slots; of one that never did the others' mean. Runs that were kept
+    before say when it was recorded, which is some seconds earlier."""
+    asked = {job["name"]: job.get("asked_at") or job["submitted_at"] for job in outcome["jobs"]}
+    seconds = {job["name"]: asked[job["name"]] - job["requested_at"] for job in outcome["jobs"] if asked[job["name"]]}
     return {job["name"]: seconds.get(job["name"], statistics.fmean(seconds.values())) for job in outcome["jobs"]}
 
 

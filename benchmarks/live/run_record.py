@@ -18,8 +18,8 @@ from benchmarks.common.report import OUT
 Run = dict[str, Any]
 Runs = Mapping[tuple[str, int], Run]  # by contender and seed
 OF_A_JOB = (
-    "name", "state", "requested_at", "submitted_at", "granted_at", "finished_at", "completion_seconds", "samples",
-    "steps", "resizes", "batch_changes", "restarts",
+    "name", "state", "requested_at", "submitted_at", "asked_at", "granted_at", "finished_at", "completion_seconds",
+    "samples", "steps", "resizes", "batch_changes", "restarts",
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def share(fingerprint: str, out: Path = OUT, results: Path = RESULTS) -> None:
 
 def _what_is_judged(one: Run) -> Run:
     """Without the segments, reads and evaluations, of which `problems` tells what was wrong."""
-    return {**one, "jobs": [{name: job[name] for name in OF_A_JOB} for job in one["jobs"]]}
+    return {**one, "jobs": [{name: job.get(name) for name in OF_A_JOB} for job in one["jobs"]]}
 
 
 def _shared(results: Path) -> list[Run]:
