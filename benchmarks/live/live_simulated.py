@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
+from scipy.stats import spearmanr
 
 from benchmarks.live.contenders import CONTENDERS
 from benchmarks.live.live_workload import LiveWorkload, simulated
@@ -56,21 +57,32 @@ def _seconds(pause: Mapping[str, Any]) -> float:
 def simulate_as_run(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> dict[str, float]:
     """Completion seconds by job. The mean over `DRAWS` of the noise that measurements have there: one draw alone moves
     a policy's mean by several per cent."""
-    return _completions(loaded, outcome, _submission_seconds(outcome), pauses)
+    return _mean(_draws(loaded, outcome, _submission_seconds(outcome), pauses))
+
+
+def draws_agree(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> float:
+    """Rank correlation of jobs between a draw and the mean of the others, on average: a live run, which is one draw,
+    can agree no better with what is simulated, were the simulator perfect."""
+    draws = _draws(loaded, outcome, _submission_seconds(outcome), pauses)
+    correlations = []
+    for one in draws:
+        others = _mean([draw for draw in draws if draw is not one])
+        correlations.append(float(spearmanr(list(one.values()), [others[name] for name in one]).statistic))
+    return statistics.fmean(correlations)
 
 
 def simulated_by_means(loaded: LiveWorkload, outcome: Outcome) -> dict[str, float]:
     """As `simulate_as_run`, but for submissions, starts and resizes, which all take what they took in the mean."""
     mean = statistics.fmean(_submission_seconds(outcome).values())
     pause = statistics.fmean([_seconds(pause) for pause in outcome["pauses"]] or [0.0])
-    return _completions(loaded, outcome, {job.name: mean for job in loaded.jobs}, Pauses(pause, 0.0, pause))
+    return _mean(_draws(loaded, outcome, {job.name: mean for job in loaded.jobs}, Pauses(pause, 0.0, pause)))
 
 
 def worth_of_all_ends(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> tuple[float, float]:
     """Mean completion in the simulator as the run went, and if every job's work had been declared: no predictor of ends
     can be worth more to this policy on these jobs."""
     submissions = _submission_seconds(outcome)
-    known = _completions(loaded, outcome, submissions, pauses, declared=True)
+    known = _mean(_draws(loaded, outcome, submissions, pauses, declared=True))
     return statistics.fmean(simulate_as_run(loaded, outcome, pauses).values()), statistics.fmean(known.values())
 
 
@@ -82,9 +94,14 @@ def _submission_seconds(outcome: Outcome) -> dict[str, float]:
     return {job["name"]: seconds.get(job["name"], statistics.fmean(seconds.values())) for job in outcome["jobs"]}
 
 
-def _completions(
+def _mean(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: statistics.fmean(draw[name] for draw in draws) for name in draws[0]}
+
+
+def _draws(
     loaded: LiveWorkload, outcome: Outcome, submissions: Mapping[str, float], pauses: Pauses, *, declared: bool = False
-) -> dict[str, float]:
+) -> list[dict[str, float]]:
+    """Completion seconds by job, once a draw."""
     contender = CONTENDERS[outcome["contender"]]
     of_policy = contender.workload(loaded)
     recorded = [replace(job, arrival=job.arrival + submissions[job.name]) for job in of_policy.jobs]
@@ -94,11 +111,11 @@ def _completions(
     if declared:
         workload = replace(workload, jobs=tuple(replace(job, declared=True) for job in workload.jobs))
     policy = registry.get(contender.policy)
-    drawn = [
-        simulate(workload, loaded.nodes, policy, Options(seed=seed, timeline=False, pauses=pauses)).jobs
+    results = [
+        simulate(workload, loaded.nodes, policy, Options(seed=seed, timeline=False, pauses=pauses))
         for seed in range(DRAWS)
     ]
-    return {
-        jobs[0].job_id: submissions[jobs[0].job_id] + statistics.fmean(job.completion_seconds or 0.0 for job in jobs)
-        for jobs in zip(*drawn, strict=True)
-    }
+    return [
+        {job.job_id: submissions[job.job_id] + (job.completion_seconds or 0.0) for job in result.jobs}
+        for result in results
+    ]

@@ -24,8 +24,8 @@ from random import Random
 from typing import TypeVar
 
 from benchmarks.common.control_server import SECRET
-from elastic_core.domain import Layout, Observation, SegmentState
-from elastic_core.errors import ElasticError, NotFound
+from elastic_core.domain import JobState, Layout, Observation, SegmentState
+from elastic_core.errors import ElasticError, Fenced, NotFound
 from elastic_core.protocol.http_client import HttpControl, HttpTrainer
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
 from elastic_core.protocol.trainer import Commit, Directive, Heartbeat, HeartbeatAnswer
@@ -122,7 +122,13 @@ class Trainer:
             metrics={"loss": self._loss()}, final=True, timings={"save": 0.1},
             ready=tuple(slot for slot in answer.slots if slot not in order.allocation.slots),
         )  # fmt: skip
-        told = self._calls.timed("commit", lambda: self._trainer.commit(commit))
+        try:
+            told = self._calls.timed("commit", lambda: self._trainer.commit(commit))
+        except Fenced:
+            if self._service.job(self._job_id).state is not JobState.CANCELLED:
+                raise
+            self._leave(ExitKind.BOUNDARY)  # by the benchmark, between the heartbeat and the commit: an answer
+            return
         if told.order is None:
             self._leave(ExitKind.BOUNDARY)
             return
