@@ -1,8 +1,9 @@
 """On which nodes `horizon`'s jobs go: who moves gets a place of its own choice, who stays is moved where that pays.
 
 What one node is worth to a job rather than several is what its steps take longer over the network, by the model of its
-task, for as long as it will hold its slots; what a move costs is the work that its restart loses
-(`policy.plans.consolidation`). Jobs on slots of several types are placed by what is free after that.
+task, for as long as it will hold its slots; what a move costs is the work that its restart loses, and of a job that is
+resized anyway what a restart loses more than going on in its processes (`policy.plans.consolidation`). Jobs on slots of
+several types are placed by what is free after that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from elastic_core.policy.horizon.allocation_problem import Problem
 from elastic_core.policy.horizon.speeds.corrected import slowness_over_nodes
 from elastic_core.policy.plans.consolidation import Stake, consolidate
 from elastic_core.policy.plans.migration import by_node
-from elastic_core.policy.plans.packing import Room
+from elastic_core.policy.plans.packing import Room, place
 from elastic_core.policy.rules.priorities import weights
 from elastic_core.predict.speed.posterior import MODEL_ERROR
 from elastic_core.predict.speed.throughput import Ints, split
@@ -31,6 +32,7 @@ _Free = dict[str, dict[str, int]]  # slots by type, then node
 def with_nodes(snapshot: Snapshot, targets: Mapping[str, Target], problem: Problem, chosen: Ints) -> dict[str, Target]:
     """`chosen`: the option of each job of the problem, which its target says in words."""
     stakes, free, placed = _stakes(snapshot, problem, chosen), _slots_of_nodes(snapshot), dict(targets)
+    jobs = {job.job_id: job for job in snapshot.jobs}
     others = [
         job for job in snapshot.jobs
         if targets[job.job_id].num_slots and not any(job.job_id in of_kind for of_kind in stakes.values())
@@ -42,8 +44,9 @@ def with_nodes(snapshot: Snapshot, targets: Mapping[str, Target], problem: Probl
         for job_id, nodes in consolidate(of_kind, free[kind]).items():
             for node, number in nodes.items():
                 free[kind][node] = free[kind].get(node, 0) - number
-            if nodes != of_kind[job_id].held:
-                placed[job_id] = _on_nodes(targets[job_id], nodes, moved=bool(of_kind[job_id].held))
+            if not (held := of_kind[job_id].held) or any(nodes.get(node, 0) < kept for node, kept in held.items()):
+                moved = _holds(jobs[job_id], targets[job_id])
+                placed[job_id] = _on_nodes(targets[job_id], nodes, moved=moved)
     moving = {job.job_id: targets[job.job_id] for job in others if not _holds(job, targets[job.job_id])}
     return placed | _on_what_is_left(moving, free)
 
@@ -97,12 +100,14 @@ def _stakes(snapshot: Snapshot, problem: Problem, chosen: Ints) -> _Stakes:
         job, option = problem.jobs[row], int(chosen[row])
         kind, count = options.kinds[options.kind_index[option]], int(options.counts[option])
         own = {} if job.allocation is None else dict(by_node(job.allocation.slots))
-        stays = job.allocation is not None and job.allocation.counts() == {kind: count}
+        held = sum(own.values())
+        goes_on = job.allocation is not None and job.allocation.counts().keys() == {kind}
+        in_place = 0.0 if held == count else float(problem.resize_seconds[row, option])
+        lost = max(float(problem.restart_seconds[row]) - in_place, 0.0) * float(problem.worth[row, option])
         weight = 1.0 if by_priority is None else float(by_priority[row])
         stakes.setdefault(kind, {})[job.job_id] = Stake(
-            count=count, gain=weight * gains.get(row, 0.0),
-            cost=weight * float(problem.restart_seconds[row] * problem.worth[row, option]) if stays else 0.0,
-            held=own if stays else {}, near=frozenset(own),
+            count=count, gain=weight * gains.get(row, 0.0), cost=weight * lost if goes_on else 0.0,
+            held=place({}, min(count, held), own) if goes_on else {}, near=frozenset(own),
         )  # fmt: skip
     return stakes
 

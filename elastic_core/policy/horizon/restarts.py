@@ -7,13 +7,15 @@ itself: what was moved often will be moved soon, what has lasted long will last 
 
 A resize in place costs less than one by new processes by an order of magnitude, so that options of the type held are
 charged the one and options of another type the other. A job that was never resized that way is taken to be as slow at
-it as other jobs were, by the size of its state (`predict.speed.resize_line`).
+it as other jobs were, by the size of its state (`predict.speed.resize_line`); where that is not known, by what its own
+starts take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Self
 
 import numpy as np
@@ -68,15 +70,26 @@ class ResizeTimes:
 
     def of_options(self, jobs: Sequence[JobView], options: Options) -> Floats:
         """Seconds that each job (rows) takes to go over to each option (columns), whichever it holds."""
-        line = _line(self.in_place)
+        line, share = _line(self.in_place), self._in_place_of_restarts()
         seconds = np.repeat(self.of_restarts(jobs)[:, None], len(options.counts), axis=1)
         for row, job in enumerate(jobs):
             held = set() if job.allocation is None else set(job.allocation.counts())
             same = [kind in held for kind in options.kinds]
             if len(held) == 1 and any(same) and job.limits.placed is None:  # no stage is resized in place
                 stays = np.asarray(same)[options.kind_index] & (np.arange(len(options.counts)) < options.num_single)
-                seconds[row, stays] = min(_seconds(job, job.in_place_seconds, line), seconds[row, 0])
+                by_starts = None if share is None or job.state_bytes is not None else share * seconds[row, 0]
+                own = by_starts if job.in_place_seconds is None else job.in_place_seconds
+                seconds[row, stays] = min(_seconds(job, own, line), seconds[row, 0])
         return seconds
+
+    def _in_place_of_restarts(self) -> float | None:
+        """What a resize in place takes, of what a restart of the same job does; None where no job has had both."""
+        shares = [
+            self.in_place[job_id][0] / max(seconds, MIN_RESTART)
+            for job_id, (seconds, _) in self.restart.items()
+            if job_id in self.in_place
+        ]
+        return median(shares) if shares else None
 
 
 def _stored(known: Mapping[str, Any]) -> dict[str, Measured]:

@@ -3,26 +3,30 @@
 A job that fits one node but lies over several exchanges its gradients by the network: on four T4 a detector's step
 takes two and a half times as long then. Whoever starts or is resized takes the node on which the least has to make
 room; smaller jobs make room where what their restarts lose is less than what the job gains there (`Stake`), and a job
-that lies over several nodes is brought onto one under the same terms. Sia (SOSP 2023, section 3.4) moves jobs whatever
+that lies over several nodes is brought onto one under the same terms. A job that grows goes on where it is, with more
+slots beside its own, unless one node is worth a restart to it. Sia (SOSP 2023, section 3.4) moves jobs whatever
 that costs (`policy.sia.whole_nodes`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from elastic_core.policy.plans.packing import Room
 
 MOST_NODES = 64  # that are looked at for whom to move; those with most free slots need the fewest to go
 MOST_SEARCHES = 100  # jobs for which others are asked to go, at one decision: the next one goes on
+_STARTS, _GROWS, _STAYS = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stake:
     """`gain` and `cost` are in one unit, whichever: what one node is worth to the job rather than several, and what a
-    restart loses. `held`: slots by node of the same type, where it is to have as many as it holds; else nothing."""
+    restart loses that going on in its processes would not. `held`: slots by node with which these can go on: as many
+    as it is to have, or fewer where it grows; nothing where they have to end."""
 
     count: int
     gain: float = 0.0
@@ -30,11 +34,15 @@ class Stake:
     held: Mapping[str, int] = field(default_factory=dict)
     near: frozenset[str] = frozenset()  # nodes where it has slots now: of equal ones these are taken
 
+    @property
+    def grows(self) -> bool:
+        return 0 < sum(self.held.values()) < self.count
+
 
 def consolidate(stakes: Mapping[str, Stake], sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """Slots by node of each job of one type; `sizes`: slots of its nodes that jobs may have.
 
-    Jobs that stay are in the answer as they were. Who finds too few slots is not in it.
+    Jobs that stay are in the answer as they were. Who finds too few slots is not in it, or grows by fewer.
     """
     return _Nodes(stakes, sizes).placed()
 
@@ -55,45 +63,62 @@ class _Nodes:
                 self._put(job_id, dict(stake.held))
 
     def placed(self) -> dict[str, dict[str, int]]:
-        """The largest first; of equal ones those that have no place yet."""
-        queue = [(-stake.count, False, job_id) for job_id, stake in self._stakes.items() if not stake.held]
-        queue += [(-self._stakes[job_id].count, True, job_id) for job_id in self._worth_moving()]
+        """The largest first; of equal ones those that have no place yet, then those that grow."""
+        queue = [(-stake.count, _STARTS, job_id) for job_id, stake in self._stakes.items() if not stake.held]
+        queue += [(-stake.count, _GROWS, job_id) for job_id, stake in self._stakes.items() if stake.grows]
+        queue += [(-self._stakes[job_id].count, _STAYS, job_id) for job_id in self._worth_moving()]
         heapq.heapify(queue)
         left: list[str] = []
         while queue:
-            _, stays, job_id = heapq.heappop(queue)
-            if stays and self._places.get(job_id) != self._stakes[job_id].held:
-                continue  # it made room for another one
+            _, how, job_id = heapq.heappop(queue)
             stake = self._stakes[job_id]
-            if stays:
+            if how != _STARTS and self._places.get(job_id) != stake.held:
+                continue  # it made room for another one
+            if how != _STARTS:
                 self._take_away(job_id)
-            evicted = self._onto_one_node(job_id, stake.gain - stake.cost if stays else stake.gain)
-            if evicted is None and stays:
+            evicted = self._onto_one_node(job_id, stake.gain - (0.0 if how == _STARTS else stake.cost), how)
+            if evicted is None and how != _STARTS:
                 self._put(job_id, dict(stake.held))
-            elif evicted is None:
+            if evicted is None and how != _STAYS:
                 left.append(job_id)
             for other in evicted or ():
-                heapq.heappush(queue, (-self._stakes[other].count, False, other))
+                heapq.heappush(queue, (-self._stakes[other].count, _STARTS, other))
+        self._place_apart(left)
+        return self._places
+
+    def _place_apart(self, left: Sequence[str]) -> None:
+        """Those that found no node for all of them: beside the slots that they go on with, then on as few as may be."""
+        for job_id in left:
+            for node in self._places.get(job_id, {}):
+                more = min(self._free.get(node, 0), self._missing(job_id))
+                self._places[job_id][node] += more
+                self._set_free(node, -more)
         room = Room({node: free for node, free in self._free.items() if free > 0})
         for job_id in left:
-            if self._stakes[job_id].count <= room.total:
-                self._places[job_id] = room.take(self._stakes[job_id].count)
-        return self._places
+            if 0 < self._missing(job_id) <= room.total:
+                taken = room.take(self._missing(job_id))
+                self._places[job_id] = dict(Counter(self._places.get(job_id, {})) + Counter(taken))
+
+    def _missing(self, job_id: str) -> int:
+        return self._stakes[job_id].count - sum(self._places.get(job_id, {}).values())
 
     def _worth_moving(self) -> list[str]:
         """Jobs over several nodes that would fit one, and gain more by it than their own restart loses."""
         return [
             job_id
             for job_id, stake in self._stakes.items()
-            if len(stake.held) > 1 and stake.count <= self._largest and stake.gain > stake.cost
+            if len(stake.held) > 1 and not stake.grows and stake.count <= self._largest and stake.gain > stake.cost
         ]
 
-    def _onto_one_node(self, job_id: str, gain: float) -> list[str] | None:
-        """Put it onto the node on which making room costs least; who had to go. None: there is no such node."""
+    def _onto_one_node(self, job_id: str, gain: float, how: int) -> list[str] | None:
+        """Put it onto the node on which making room costs least; who had to go. None: there is no such node, or it
+        grows and loses more than `gain` by leaving its own."""
         stake = self._stakes[job_id]
         if stake.count > self._largest:
-            return self._onto_whole_nodes(job_id)
+            return None if how == _GROWS and gain < 0 else self._onto_whole_nodes(job_id)
         node, evicted = self._with_room(stake), list[str]()
+        if how == _GROWS and gain < 0 and node not in stake.held:
+            return None
         if node is None and gain > 0 and self._searches < MOST_SEARCHES:
             self._searches += 1
             node, evicted = self._cheapest(stake.count, gain)
@@ -155,10 +180,10 @@ class _Nodes:
         """The cost of `count` free slots on the node, and who has to go: smaller jobs, the cheapest a slot first."""
         free, cost, evicted = self._free[node], 0.0, []
         smaller = [job for job, held in self._alone_on[node].items() if held < count]
-        for job_id in sorted(smaller, key=lambda job: (self._stakes[job].cost / self._stakes[job].count, job)):
+        for job_id in sorted(smaller, key=lambda job: (self._stakes[job].cost / self._alone_on[node][job], job)):
             if free >= count:
                 break
-            free += self._stakes[job_id].count
+            free += self._alone_on[node][job_id]
             cost += self._stakes[job_id].cost
             evicted.append(job_id)
         return (cost, evicted) if free >= count else None

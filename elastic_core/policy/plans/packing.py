@@ -76,7 +76,7 @@ class SlotPool:
             there = {slot for slot in own if slot.node == node}
             for kind in self._indices:
                 there.update(self._on(kind, node))
-            chosen += sorted(there)[:number]
+            chosen += sorted(there, key=lambda slot: (slot not in own, slot))[:number]
         requested = Counter({kind: count for kind, count in counts.items() if count})
         complete = len(chosen) == sum(preferred.values()) and Counter(slot.type for slot in chosen) == requested
         return tuple(sorted(chosen)) if complete else ()

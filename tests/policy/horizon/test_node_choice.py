@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from elastic_core.domain import JobView, Slot
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.rules.priorities import DOUBLING
@@ -64,6 +66,25 @@ def test_small_jobs_make_room_for_one_that_starts_unless_their_restarts_lose_too
     dear = plan(restart=5000.0)
     assert dear["wide"] == ({"cpu-0": 3, "cpu-1": 1}, False)
     assert dear["s0"] == dear["s1"] == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("far", "restart", "goes_on"),
+    [
+        pytest.param(0.1, 30.0, True, id="the network costs nothing"),
+        pytest.param(0.3, 5000.0, True, id="the restart costs more than the network"),
+        pytest.param(0.3, 30.0, False, id="the network costs more"),
+    ],
+)
+def test_a_job_that_grows_leaves_its_full_node_only_for_what_is_worth_a_restart(
+    far: float, restart: float, goes_on: bool
+) -> None:
+    view = wide(far=far, restart_seconds=restart, resize_seconds=restart, in_place_seconds=1.0)
+    grows = on(replace(view, limits=limits((2, 4), batch=(64, 64))), cpu_0=(0, 1))
+    full = [on(small(f"s{i}", 5000.0), cpu_0=(2 + i,)) for i in range(2)]
+    target = decide(Horizon(), snapshot(nodes(4, 4), grows, *full)).targets["wide"]
+    assert (target.counts, target.migrate) == ({"cpu": 4}, False)
+    assert target.nodes == (None if goes_on else {"cpu-1": 4})
 
 
 def test_a_more_important_job_makes_room_for_no_lesser_one() -> None:

@@ -54,6 +54,11 @@ def test_a_plans_preferred_nodes_go_before_the_jobs_own_slots() -> None:
     assert names(choose(slots(a=2, b=2), {"cpu": 2}, slots(b=2), preferred={"a": 2})) == ["a0", "a1"]
 
 
+def test_on_a_preferred_node_a_job_keeps_the_slots_that_it_has_there() -> None:
+    last = Slot("a", 3, "cpu")
+    assert names(choose(slots(a=3, b=2), {"cpu": 2}, [last], preferred={"a": 2})) == ["a0", "a3"]
+
+
 @pytest.mark.parametrize("preferred", [{"a": 3}, {"gone": 2}, {"a": 1}, {}])
 def test_a_preference_that_cannot_be_followed_leaves_the_usual_rule(preferred: dict[str, int]) -> None:
     assert names(choose(slots(a=2, b=2), {"cpu": 2}, slots(b=2), preferred=preferred)) == ["b0", "b1"]
