@@ -59,11 +59,16 @@ def able_to_migrate(holders: Sequence[Holder], targets: Mapping[str, Target], fr
             missing[holder.segment_id], given_up[holder.segment_id] = required - held, held - required + draining
         else:
             given_up[holder.segment_id] = draining
-    while missing:
-        pool = sum(given_up.values(), free.by_node())
-        stuck = [segment_id for segment_id, nodes in missing.items() if not nodes <= pool]
-        if not stuck:
-            break
+    pool = free.by_node()
+    for nodes in given_up.values() if missing else ():
+        pool.update(nodes)
+    while stuck := [segment_id for segment_id, nodes in missing.items() if not _covers(pool, nodes)]:
         for segment_id in stuck:
-            del missing[segment_id], given_up[segment_id]
+            del missing[segment_id]
+            pool.subtract(given_up[segment_id])
     return frozenset(missing)
+
+
+def _covers(pool: Counter[str], nodes: Mapping[str, int]) -> bool:
+    """As `nodes <= pool`, which looks at all of the pool."""
+    return all(number <= pool[node] for node, number in nodes.items())

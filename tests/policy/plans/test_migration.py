@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 from math import inf
 
 from hypothesis import given
@@ -10,11 +12,12 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import Allocation, Layout, Limits, Slot, Target
 from elastic_core.policy.plans.grants import plan_moves
-from elastic_core.policy.plans.migration import by_node, on_required_nodes
+from elastic_core.policy.plans.migration import able_to_migrate, by_node, on_required_nodes
 from elastic_core.policy.plans.moves import Asker, Holder, Moves
+from elastic_core.policy.plans.packing import SlotPool
 
 NOW, GRACE = 1000.0, 60.0
-A, B = (tuple(Slot(node, index, "t4") for index in range(2)) for node in ("a", "b"))
+A, B, C = (tuple(Slot(node, index, "t4") for index in range(2)) for node in ("a", "b", "c"))
 
 
 def a_target(nodes: dict[str, int], *, migrate: bool = True) -> Target:
@@ -102,6 +105,25 @@ def test_any_arrangement_leads_to_any_other_where_processes_end_at_once(before: 
             holds[grant.asker.job_id] = grant.allocation.slots
             free.difference_update(grant.allocation.slots)
     assert all(on_required_nodes(targets[job], holds[job]) for job in jobs)
+
+
+@given(st.permutations([*A, *B, *C]), st.permutations([*A, *B, *C]), st.integers(0, 6))
+def test_as_many_jobs_move_as_can_by_what_is_free_and_by_each_others_slots(
+    before: list[Slot], after: list[Slot], jobs: int
+) -> None:
+    holders = [a_holder(f"j{at}", slot) for at, slot in enumerate(before[:jobs])]
+    targets = {f"j{at}": a_target({slot.node: 1}) for at, slot in enumerate(after[:jobs])}
+    free = before[jobs:]
+
+    def can(together: tuple[Holder, ...]) -> bool:
+        given_up = Counter(holder.allocation.slots[0].node for holder in together)
+        wanted = Counter(node for holder in together for node in targets[holder.job_id].nodes or ())
+        return all(wanted[node] == 0 or given_up[node] + by_node(free)[node] > 0 for node in wanted)
+
+    moving = [holder for holder in holders if not on_required_nodes(targets[holder.job_id], holder.allocation.slots)]
+    some = [each for size in range(len(moving) + 1) for each in combinations(moving, size) if can(each)]
+    able = able_to_migrate(holders, targets, SlotPool(free))
+    assert able == {holder.segment_id for holder in max(some, key=len)}
 
 
 def test_a_job_that_migrates_and_grows_is_resized() -> None:
