@@ -165,14 +165,15 @@ def _segments_that_exchange(
 
     Who cannot gives nothing up but what is draining already: said in `given_up`.
     """
-    draining = {holder.segment_id: Counter(slot.type for slot in holder.draining) for holder in holders}
+    draining: dict[str, Counter[str]] = {}  # of those in `missing`
     missing: dict[str, Counter[str]] = {}
     for holder in holders:
         target = targets.get(holder.job_id)
         if target is not None and holder.open and holder.revoked_by is None:
             held, wanted = Counter(holder.allocation.counts()), Counter(target.wanted)
-            if held - wanted and wanted - held and wanted.total() >= held.total():
+            if len(held | wanted) > 1 and held - wanted and wanted - held and wanted.total() >= held.total():
                 missing[holder.segment_id] = wanted - held
+                draining[holder.segment_id] = Counter(slot.type for slot in holder.draining)
     while missing:
         pool = remaining.counts.copy()
         for counts in given_up.values():
@@ -215,6 +216,8 @@ def _wait_or_grant_part(
     given_up: Mapping[str, Counter[str]], unserved: Sequence[Asker], targets: Mapping[str, Target], moves: Moves,
 ) -> None:  # fmt: skip
     """Rules 2 and 3, for the askers whose whole target is not free."""
+    if not unserved:
+        return
     coming: Counter[str] = Counter()
     nodes_to_come = remaining.by_node()
     waited_for: dict[str, float] = {}  # job_id -> until when it is waited for
@@ -250,7 +253,8 @@ def _slots_given_up(holder: Holder, target: Target | None, asks: bool) -> Counte
     held, draining = Counter(holder.allocation.counts()), Counter(slot.type for slot in holder.draining)
     if asks:
         return draining + (held if not holder.open else Counter())
-    above = held - Counter(dict(target.counts) if target is not None else {})
+    wanted = dict(target.counts) if target is not None else {}
+    above = Counter() if held == wanted else held - Counter(wanted)
     if target is not None and holder.ending_since is not None and must_migrate(target, holder.allocation):
         above = Counter(slot.type for slot in slots_left(target, holder.allocation))
     stops = holder.ending_since is not None or bool(above)  # more than its target: revoked in this very round of moves

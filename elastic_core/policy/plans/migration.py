@@ -50,14 +50,13 @@ def able_to_migrate(holders: Sequence[Holder], targets: Mapping[str, Target], fr
     missing: dict[str, Counter[str]] = {}
     given_up: dict[str, Counter[str]] = {}
     for holder in holders:
-        target = targets.get(holder.job_id)
-        held, draining = by_node(holder.allocation.slots), by_node(holder.draining)
+        target, draining = targets.get(holder.job_id), by_node(holder.draining)
         if holder.ending_since is not None or target is None or not target.num_slots:
-            given_up[holder.segment_id] = held + draining
+            given_up[holder.segment_id] = by_node(holder.allocation.slots) + draining
         elif holder.open and holder.revoked_by is None and must_migrate(target, holder.allocation):
-            required = Counter(target.nodes)
+            required, held = Counter(target.nodes), by_node(holder.allocation.slots)
             missing[holder.segment_id], given_up[holder.segment_id] = required - held, held - required + draining
-        else:
+        elif draining:
             given_up[holder.segment_id] = draining
     pool = free.by_node()
     for nodes in given_up.values() if missing else ():
