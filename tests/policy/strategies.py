@@ -94,7 +94,8 @@ def profiles() -> tuple[tuple[ProfilePoint, ...], ...]:
 
 @st.composite
 def snapshots(draw: Draw, types: tuple[str, ...] = TYPES, max_jobs: int = 6) -> Snapshot:
-    """Jobs hold slots as leases do: disjoint, of allowed counts and types; some on a node that has left."""
+    """Jobs hold slots as leases do: disjoint, of allowed counts and types; some on a node that has left, and of some
+    the user has changed since how many they may have."""
     pool = draw(pools(types))
     free = {slot for node in pool for slot in node.slots()}
     jobs = []
@@ -107,6 +108,10 @@ def snapshots(draw: Draw, types: tuple[str, ...] = TYPES, max_jobs: int = 6) -> 
             free -= set(slots)
             batch = draw(st.integers(max(view.limits.min_batch, count), view.limits.max_batch))
             view = holding(view, *slots, batch=batch)
+            if draw(st.integers(0, 7)) == 7:
+                most = min(8, view.limits.max_batch)
+                counts = tuple(sorted(draw(st.sets(st.integers(1, most), min_size=1, max_size=3))))
+                view = replace(view, limits=replace(view.limits, slot_counts=counts, requested_slots=counts[0]))
         jobs.append(view)
     return snapshot(pool, *jobs)
 

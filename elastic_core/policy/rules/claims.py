@@ -60,8 +60,12 @@ class ClaimContext:
 
     def start_options(self, division: Division, row: int) -> list[int]:
         """Its smallest count. A running job that may not go back to that (`policy.rules.flapping`): what it holds."""
-        smallest = division.options_of(row, self.jobs[row].limits.min_slots)
-        return smallest or ([int(self.held[row])] if self.held[row] != NOTHING else [])
+        return division.options_of(row, self.jobs[row].limits.min_slots) or self.held_option(row)
+
+    def held_option(self, row: int) -> list[int]:
+        """None also where its limits were changed since, and do not admit what it holds any more."""
+        held = int(self.held[row])
+        return [held] if held != NOTHING and self.values[row, held] > 0 else []
 
 
 Rule = Callable[[ClaimContext, Division], None]

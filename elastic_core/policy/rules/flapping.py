@@ -1,8 +1,9 @@
 """No flapping: within `WINDOW` a running job is not moved back to what it just left, nor stopped when it just started.
 
-Unless the set of jobs or the capacity changed meanwhile: then what was right before may be right again. New
-measurements alone move a job on, not to and fro. Who was stopped may start again, on anything: idle slots serve
-nobody. In `Plan.state`: what each job was last given, what it left within the window, and what crowd that was in.
+Unless the set of jobs, how many slots one may have, or the capacity changed meanwhile: then what was right before may
+be right again. New measurements alone move a job on, not to and fro. Who was stopped may start again, on anything: idle
+slots serve nobody. In `Plan.state`: what each job was last given, what it left within the window, and what crowd that
+was in.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ def _option(options: Options, kinds: str, count: int) -> int | None:
 
 
 def _crowd(snapshot: Snapshot) -> str:
-    names = sorted(job.job_id for job in snapshot.jobs)
+    jobs = sorted((job.job_id, job.limits.slot_counts) for job in snapshot.jobs)
     capacity = sorted(snapshot.capacity().items())
-    return sha256(repr((names, capacity)).encode()).hexdigest()[:16]
+    return sha256(repr((jobs, capacity)).encode()).hexdigest()[:16]
 
 
 def without_returns(moves: RecentMoves, context: ClaimContext) -> Floats:
@@ -133,25 +134,21 @@ def keep_started(context: ClaimContext, division: Division, moves: RecentMoves, 
     if not all(_keep_running(context, division, rows, row) for row in rows):
         division.chosen[list(rows)] = NOTHING
         for row in rows:  # what they hold fits side by side
-            division.claim(
-                row, [int(context.held[row])], _terms_against_others(context, division, rows), PutFirst.STARTED
-            )
+            _claim_held(context, division, rows, row)
     for row in rows:
         if division.chosen[row] != NOTHING:
             division.spoken_for[row] = context.jobs[row].limits.min_slots
 
 
 def _keep_running(context: ClaimContext, division: Division, rows: Sequence[int], row: int) -> bool:
-    if division.chosen[row] != NOTHING:
-        return True
+    return division.chosen[row] != NOTHING or _claim_held(context, division, rows, row)
+
+
+def _claim_held(context: ClaimContext, division: Division, rows: Sequence[int], row: int) -> bool:
+    """What it holds, else the least that it may have."""
     smallest = division.options_of(row, context.jobs[row].limits.min_slots)
-    return division.claim(
-        row, [*_held_option(context, row), *smallest], _terms_against_others(context, division, rows), PutFirst.STARTED
-    )
-
-
-def _held_option(context: ClaimContext, row: int) -> list[int]:
-    return [int(context.held[row])] if context.held[row] != NOTHING else []
+    terms = _terms_against_others(context, division, rows)
+    return division.claim(row, [*context.held_option(row), *smallest], terms, PutFirst.STARTED)
 
 
 def _terms_against_others(context: ClaimContext, division: Division, rows: Sequence[int]) -> PreemptionTerms:

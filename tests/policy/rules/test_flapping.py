@@ -74,6 +74,27 @@ def test_who_just_started_is_not_stopped_for_better_work() -> None:
     assert "not stopped right after its start" in decide(Horizon(), kept).targets["long"].reason
 
 
+def test_whose_slots_were_limited_since_has_what_it_may_have() -> None:
+    """Though it just left as many, and just started before that."""
+    others = [on(scales(name), 2, f"cpu-{at}") for at, name in enumerate("bc", 1)]
+    picture = snapshot(nodes(2, 2, 2), on(scales("a"), 2), *others, scales("d", 1.0))
+    crowd, gone = flapping.recall(picture).crowd, [["", 0, NOW + 30.0], ["cpu", 1, NOW + 40.0]]
+    limited = replace(picture.jobs[0], limits=limits((1,), batch=(64, 64)))
+    state = {"moves": {"crowd": crowd, "last": {}, "left": {"a": gone}}}
+    assert slots(replace(picture, jobs=(limited, *picture.jobs[1:]), policy_state=state)) == 1
+
+
+def test_what_its_limits_do_not_admit_any_more_is_kept_for_nobody() -> None:
+    options = Options.of({"cpu": (2, 2)}, [2], {2})
+    values, hold_two = np.asarray([[0.0], [2.0]]), np.asarray([0, NOTHING])
+    jobs = [replace(scales("a"), limits=limits((1,), batch=(64, 64))), scales("b")]
+    case = ClaimContext(jobs, options, NOW, values, np.full((2, 1), 9.0), hold_two, np.ones(2), np.ones((2, 1)))
+    division = Division(values, options, np.asarray([NOTHING, 0]))
+    flapping.keep_started(case, division, flapping.RecentMoves("crowd", left={"a": [("", 0, NOW)]}), hold_two)
+    assert division.chosen.tolist()[0] == NOTHING
+    assert case.start_options(division, 0) == []
+
+
 def test_who_was_stopped_may_start_again_at_once() -> None:
     waiting = left(snapshot(nodes(8), scales("a")), a=("cpu", 8, 40.0))
     assert slots(waiting) == 8
