@@ -105,9 +105,10 @@ def _stakes(snapshot: Snapshot, problem: Problem, chosen: Ints) -> _Stakes:
         in_place = 0.0 if held == count else float(problem.resize_seconds[row, option])
         lost = max(float(problem.restart_seconds[row]) - in_place, 0.0) * float(problem.worth[row, option])
         weight = 1.0 if by_priority is None else float(by_priority[row])
+        kept = own if held <= count else place({}, count, own)
         stakes.setdefault(kind, {})[job.job_id] = Stake(
             count=count, gain=weight * gains.get(row, 0.0), cost=weight * lost if goes_on else 0.0,
-            held=place({}, min(count, held), own) if goes_on else {}, near=frozenset(own),
+            held=kept if goes_on else {}, near=frozenset(own),
         )  # fmt: skip
     return stakes
 
