@@ -41,6 +41,7 @@ class SimulatedAirflow(FakeJobRuns):
         self._hub, self._network, self._service, self._launcher = hub, network, service, launcher
         self._store, self._clock = store, clock
         self.segment_runs: dict[str, bool] = {}  # segment -> whether its run is over
+        self.saw_end_of: dict[str, int] = {}  # job -> its lineage, as its run ended
         self._jobs: dict[str, JobStatus] = {}  # as the triggerer has seen them last: one question for all that wait
         self.reconciled = 0
         self.to_be_swept: set[int] = set()  # checkpoints that the ledger has given up
@@ -138,6 +139,7 @@ class SimulatedAirflow(FakeJobRuns):
             job = self._jobs.get(job_id, job)
         if job.state is JobState.FINISHED:
             self._service.record_results(job_id, {"registered_version": 1})
+        self.saw_end_of[job_id] = job.lineage
         self.end(job_id, succeeded=job.state is JobState.FINISHED)
 
     def _ensure_run(self, segment_id: str) -> None:
