@@ -19,7 +19,8 @@ type's nodes stay, whatever is counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import comb, exp, lgamma
 from statistics import median
 
@@ -128,12 +129,15 @@ def judge_failures(tx: Tx) -> list[str]:
     if all(len(jobs) < REPEATED for jobs in failed.values()):
         return []
     ran = _jobs_by_node((node, job) for node, job in tx.session.execute(RAN, {"since": since, "now": tx.now}))
-    reasons = {}
-    for node, rivals in _judged(tx).items():
+    judged, reasons = _judged(tx), {}
+    failed_of_type, ran_of_type = (_sums(of, judged) for of in (failed, ran))
+    for node, kind in judged.items():
         jobs, here = failed.get(node, []), len(ran.get(node, []))
-        failed_there, there = (sum(len(of.get(other, [])) for other in rivals) for of in (failed, ran))
+        if len(jobs) < REPEATED:
+            continue
+        failed_there, there = failed_of_type[kind] - len(jobs), ran_of_type[kind] - here
         chance = chance_of(len(jobs), here, failed_there + PRIOR_FAILED, there - failed_there + PRIOR_WELL)
-        if len(jobs) >= REPEATED and chance < CHANCE:
+        if chance < CHANCE:
             reasons[node] = (
                 f"{len(jobs)} of {here} jobs lost attempts on it to the infrastructure within {_hours()} "
                 f"({_few(jobs)}); on other nodes of its type, {failed_there} of {there}"
@@ -183,11 +187,20 @@ def _slowdowns(tx: Tx) -> Mapping[str, Mapping[str, float]]:
     return slow
 
 
-def _judged(tx: Tx) -> Mapping[str, list[str]]:
-    """The nodes in use that are not the only one of their type, each with the others."""
-    rows = tx.session.scalars(select(NodeRow).where(NodeRow.present, NodeRow.set_aside_at.is_(None))).all()
-    others = {row.name: sorted(r.name for r in rows if r.type == row.type and r.name != row.name) for row in rows}
-    return {node: rivals for node, rivals in sorted(others.items()) if rivals}
+def _judged(tx: Tx) -> Mapping[str, str]:
+    """The nodes in use that are not the only one of their type, each with that type."""
+    in_use = select(NodeRow.name, NodeRow.type).where(NodeRow.present, NodeRow.set_aside_at.is_(None))
+    types = {name: kind for name, kind in tx.session.execute(in_use.order_by(NodeRow.name))}
+    many = Counter(types.values())
+    return {node: kind for node, kind in types.items() if many[kind] > 1}
+
+
+def _sums(jobs: Mapping[str, Sequence[str]], types: Mapping[str, str]) -> Counter[str]:
+    """Jobs of all of these nodes, by type; one that was on several of them counts for each."""
+    sums: Counter[str] = Counter()
+    for node, kind in types.items():
+        sums[kind] += len(jobs.get(node, ()))
+    return sums
 
 
 def _set_aside_worst(tx: Tx, reasons: Mapping[str, str], how_bad: Mapping[str, float]) -> list[str]:
