@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
-from sqlalchemy import Select, bindparam, create_engine, inspect, select, text
+from sqlalchemy import Executable, Select, bindparam, create_engine, inspect, select, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -52,12 +52,17 @@ class Tx:
     carries_out: bool = False
     returning: list[str] = field(default_factory=list)
     _scheduling: SchedulingRow | None = None  # the session itself forgets what nobody holds, and asks again
+    _looked_at: list[Any] = field(default_factory=list)  # likewise
 
     def row(self, entity: type[R], key: str | int) -> R | None:
         """The row of this key. Asked for like `among`, where the session does not hold it."""
         if identity_key(entity, key) in self.session.identity_map:
             return self.session.get(entity, key)
         return self.session.scalars(_by_key(entity), {"key": key}).one_or_none()
+
+    def look_at(self, rows: Executable, values: dict[str, Any]) -> None:
+        """Ask for rows that will be wanted one by one, all at once: `row` finds them then."""
+        self._looked_at += self.session.execute(rows, values).all()
 
     def job(self, job_id: str, *, lock: bool = False) -> JobRow:
         if lock:

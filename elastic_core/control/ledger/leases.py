@@ -148,13 +148,14 @@ def release_left(tx: Tx, lease: LeaseRow, slots: Sequence[Slot]) -> bool:
     return bool(gone)
 
 
-def release(tx: Tx, lease: LeaseRow, reason: str) -> None:
-    """Free the lease's slots."""
+def release(tx: Tx, lease: LeaseRow, reason: str) -> set[str]:
+    """Free the lease's slots; their ids, with those beside its allocation."""
     lease.released_at = tx.now
     lease.release_reason = reason
     held = update(LeaseSlotRow).where(LeaseSlotRow.epoch == lease.epoch, LeaseSlotRow.released_at.is_(None))
-    tx.session.execute(held.values(released_at=tx.now))
+    freed = set(tx.session.scalars(held.values(released_at=tx.now).returning(LeaseSlotRow.slot)))
     tx.session.flush()
+    return freed
 
 
 def bring_back(tx: Tx) -> None:

@@ -15,7 +15,7 @@ from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import add_note, emit
 from elastic_core.control.ledger.nodes import set_aside_nodes
 from elastic_core.control.ledger.orders import launch_order
-from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow
+from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.control.ledger.views import checkpoint_record, pause_of
 from elastic_core.control.transitions.endings import emit_segment_ended, end_by_wish, end_job
 from elastic_core.control.transitions.handover import Handover, plan_handover
@@ -32,6 +32,8 @@ from elastic_core.protocol.trainer import Commit, CommitAnswer, Directive
 def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> CommitAnswer:
     """Under the scheduling lock when the commit is final."""
     job = tx.job(claims.job_id, lock=True)
+    if commit.final:
+        tx.look_at(_WANTED, {"segment": claims.segment_id, "epoch": claims.epoch, "head": job.head_id})
     segment = tx.segment(claims.segment_id)
     existing = _existing_checkpoint(tx, job, commit)
     if existing is not None and _was_committed_before(segment, existing, claims, commit):
@@ -63,13 +65,21 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
         emit_segment_ended(tx, segment)
         end_by_wish(tx, job)
         return _stop_answer(row, segment)
-    successor = add_segment(tx, job, follows=segment.id)
-    leaves = commit.draining or wish is not None  # paused: whether or not that is decided yet
+    with tx.session.no_autoflush:  # what is read from here on is nothing that was changed: all of it is written at once
+        return _begin_successor(tx, tokens, job, segment, lease, row, commit)
+
+
+def _begin_successor(
+    tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, lease: LeaseRow, row: CheckpointRow, commit: Commit
+) -> CommitAnswer:
+    """In the same processes, where these can go on."""
+    leaves = commit.draining or pause_of(job) is not None  # paused: whether or not that is decided yet
     handover = None if leaves else plan_handover(tx, segment, lease, commit.ready, set_aside_nodes(tx))
     stays = handover is not None and set(handover.slots) == set(leases.allocation(lease).slots)
     unasked = stays and segment.revoked_by != "user"  # what a plan asked for, and withdrew in fact, says nothing
     segment.end_reason = "boundary" if unasked else (segment.revoke_reason or "boundary")
     emit_segment_ended(tx, segment)
+    successor = add_segment(tx, job, follows=segment.id, asked_at=None if handover is None else tx.now)
     if handover is None:
         return _stop_answer(row, segment)
     if handover.short_of_workers:
@@ -85,6 +95,15 @@ def _check_segment_open(segment: SegmentRow, commit: Commit) -> None:
         raise UserError("a commit that finishes the job also ends its segment: set final, too")
 
 
+# Of the segment that ends: itself, its lease, what its job is to have, and the checkpoint that it began from.
+_WANTED = (
+    select(SegmentRow, LeaseRow, TargetRow, CheckpointRow)
+    .select_from(SegmentRow)
+    .join(LeaseRow, LeaseRow.epoch == bindparam("epoch"))
+    .outerjoin(TargetRow, TargetRow.job_id == SegmentRow.job_id)
+    .outerjoin(CheckpointRow, CheckpointRow.id == bindparam("head"))
+    .where(SegmentRow.id == bindparam("segment"))
+)
 _OF_URI = select(CheckpointRow).where(CheckpointRow.job_id == bindparam("job"), CheckpointRow.uri == bindparam("uri"))
 
 
@@ -180,14 +199,12 @@ def _close_segment(tx: Tx, segment: SegmentRow, row: CheckpointRow) -> None:
     segment.end_checkpoint_id = row.id
     segment.ended_at = tx.now
     segment.error = None
-    tx.session.flush()
 
 
 def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, handover: Handover) -> LeaseRow:
-    granted, reason, held = handover.allocation, handover.target.reason, leases.held(tx, lease)
-    leases.release(tx, lease, f"handed over to {successor.id}")
+    granted, reason = handover.allocation, handover.target.reason
+    held = leases.release(tx, lease, f"handed over to {successor.id}")
     crash_here("handover.released")
-    successor.asked_at = tx.now
     return leases.open_lease(tx, job, successor, granted, reason, origin_epoch=lease.origin_epoch, beside=held)
 
 

@@ -173,8 +173,9 @@ def _check_same(job: JobRow, spec: JobSpec, warm_start: str | None, origin: Fork
         )
 
 
-def add_segment(tx: Tx, job: JobRow, follows: str | None) -> SegmentRow:
-    """The job's next segment. Indices go on over lineages, so every segment's id is used once."""
+def add_segment(tx: Tx, job: JobRow, follows: str | None, asked_at: float | None = None) -> SegmentRow:
+    """The job's next segment. Indices go on over lineages, so every segment's id is used once. `asked_at`: of one that
+    goes on in the processes of the one before, and so never waits for slots."""
     last = tx.session.scalar(select(func.max(SegmentRow.index)).where(SegmentRow.job_id == job.id))
     index = 0 if last is None else last + 1
     segment = SegmentRow(
@@ -188,6 +189,7 @@ def add_segment(tx: Tx, job: JobRow, follows: str | None) -> SegmentRow:
         follows=follows,
         start_step=lineage.head_step(tx, job),
         created_at=tx.now,
+        asked_at=asked_at,
         handed_over=False,
     )
     tx.session.add(segment)
