@@ -20,9 +20,9 @@ PAUSES = [{"job": "a", "since": 10.0, "until": 10.0 + RESTART, "in_place": False
 
 
 @pytest.fixture(autouse=True)
-def one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run is simulated several times over; one draw of the noise says as much of the verdict."""
-    monkeypatch.setattr(live_simulated, "DRAWS", 1)
+def two_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is simulated several times over; two draws of the noise say as much of the verdict."""
+    monkeypatch.setattr(live_simulated, "DRAWS", 2)
 
 
 @cache

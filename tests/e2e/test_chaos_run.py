@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks.chaos.chaos_run import Chosen, chaos
 from benchmarks.chaos.event_log import EventLog
 from benchmarks.chaos.fault_kinds import HANG
@@ -22,7 +20,6 @@ SHORT = Chosen(
 )  # fmt: skip
 
 
-@pytest.mark.nightly
 def test_jobs_finish_and_read_every_sample_once_whatever_is_killed_stopped_or_taken_away(tmp_path: Path) -> None:
     outcome = chaos(SHORT, EventLog(tmp_path / "chaos.log.jsonl"))
     assert {KILL_WORKER, *SHORT.kinds} == {fault.kind for fault in outcome.faults}
