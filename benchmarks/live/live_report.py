@@ -15,10 +15,11 @@ from benchmarks.live.contenders import CONTENDERS, OTHERS, SEEDS
 from benchmarks.live.live_run import mean_completion
 from benchmarks.live.live_simulated import (
     draws_agree,
+    mean_if_all_ends_were_known,
+    mean_of,
     measured_pauses,
     simulate_as_run,
     simulated_by_means,
-    worth_of_all_ends,
 )
 from benchmarks.live.live_workload import LiveWorkload
 from benchmarks.live.run_record import Runs
@@ -34,13 +35,16 @@ def report(loaded: LiveWorkload, runs: Runs) -> int:
     labels = [label for label in CONTENDERS if any(label == one for one, _ in runs)]
     means = {label: statistics.fmean(_of(runs, label, mean_completion)) for label in labels}
     pauses = measured_pauses(runs.values())
-    simulations = {key: simulate_as_run(loaded, one, pauses) for key, one in runs.items()}
+    draws = {key: simulate_as_run(loaded, one, pauses) for key, one in runs.items()}
+    simulations = {key: mean_of(of) for key, of in draws.items()}
     by_means = {key: simulated_by_means(loaded, one) for key, one in runs.items()}
     result.figure("runs", [{**one, "simulated_completion_seconds": simulations[key]} for key, one in runs.items()])
     _contenders_table(result, runs, simulations, labels, means)
     _judge_means(result, means)
     ends_known = [
-        (seed, *worth_of_all_ends(loaded, one, pauses)) for (label, seed), one in sorted(runs.items()) if label == OURS
+        (seed, statistics.fmean(simulations[label, seed].values()), mean_if_all_ends_were_known(loaded, one, pauses))
+        for (label, seed), one in sorted(runs.items())
+        if label == OURS
     ]
     if ends_known:
         rows = [(seed, told, known, told / known) for seed, told, known in ends_known]
@@ -52,8 +56,7 @@ def report(loaded: LiveWorkload, runs: Runs) -> int:
     columns = ("a start alone", "more for each other start under way", "a resize in place")
     result.table("Seconds without training, by least squares over all runs", columns,
                  [(pauses.start, pauses.each_other, pauses.in_place)])  # fmt: skip
-    at_best = {key: draws_agree(loaded, one, pauses) for key, one in runs.items()}
-    _judge_simulations(result, runs, simulations, by_means, at_best)
+    _judge_simulations(result, runs, simulations, by_means, {key: draws_agree(of) for key, of in draws.items()})
     _forecasts(result, [one for (label, _), one in runs.items() if label == OURS])
     columns = ("", "seed", "began", "commit")
     result.table("Which code each run is of", columns, [_origin(*key, one) for key, one in sorted(runs.items())])

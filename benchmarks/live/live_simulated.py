@@ -54,48 +54,49 @@ def _seconds(pause: Mapping[str, Any]) -> float:
     return float(pause["until"] - pause["since"])
 
 
-def simulate_as_run(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> dict[str, float]:
-    """Completion seconds by job. The mean over `DRAWS` of the noise that measurements have there: one draw alone moves
-    a policy's mean by several per cent."""
-    return _mean(_draws(loaded, outcome, _submission_seconds(outcome), pauses))
+Draws = Sequence[Mapping[str, float]]  # completion seconds by job, each
 
 
-def draws_agree(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> float:
+def simulate_as_run(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> Draws:
+    """`DRAWS` of the noise that measurements have there: one alone moves a policy's mean by several per cent."""
+    return _draws(loaded, outcome, submission_seconds(outcome), pauses)
+
+
+def mean_of(draws: Draws) -> dict[str, float]:
+    """By job."""
+    return {name: statistics.fmean(draw[name] for draw in draws) for name in draws[0]}
+
+
+def draws_agree(draws: Draws) -> float:
     """Rank correlation of jobs between a draw and the mean of the others, on average: a live run, which is one draw,
     can agree no better with what is simulated, were the simulator perfect."""
-    draws = _draws(loaded, outcome, _submission_seconds(outcome), pauses)
     correlations = []
     for one in draws:
-        others = _mean([draw for draw in draws if draw is not one])
+        others = mean_of([draw for draw in draws if draw is not one])
         correlations.append(float(spearmanr(list(one.values()), [others[name] for name in one]).statistic))
     return statistics.fmean(correlations)
 
 
 def simulated_by_means(loaded: LiveWorkload, outcome: Outcome) -> dict[str, float]:
     """As `simulate_as_run`, but for submissions, starts and resizes, which all take what they took in the mean."""
-    mean = statistics.fmean(_submission_seconds(outcome).values())
+    mean = statistics.fmean(submission_seconds(outcome).values())
     pause = statistics.fmean([_seconds(pause) for pause in outcome["pauses"]] or [0.0])
-    return _mean(_draws(loaded, outcome, {job.name: mean for job in loaded.jobs}, Pauses(pause, 0.0, pause)))
+    return mean_of(_draws(loaded, outcome, {job.name: mean for job in loaded.jobs}, Pauses(pause, 0.0, pause)))
 
 
-def worth_of_all_ends(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> tuple[float, float]:
-    """Mean completion in the simulator as the run went, and if every job's work had been declared: no predictor of ends
-    can be worth more to this policy on these jobs."""
-    submissions = _submission_seconds(outcome)
-    known = _mean(_draws(loaded, outcome, submissions, pauses, declared=True))
-    return statistics.fmean(simulate_as_run(loaded, outcome, pauses).values()), statistics.fmean(known.values())
+def mean_if_all_ends_were_known(loaded: LiveWorkload, outcome: Outcome, pauses: Pauses) -> float:
+    """Mean completion in the simulator if every job's work had been declared: no predictor of ends can be worth more to
+    this policy on these jobs."""
+    known = _draws(loaded, outcome, submission_seconds(outcome), pauses, declared=True)
+    return statistics.fmean(mean_of(known).values())
 
 
-def _submission_seconds(outcome: Outcome) -> dict[str, float]:
+def submission_seconds(outcome: Outcome) -> dict[str, float]:
     """By job, until its first segment asked for slots; of one that never did the others' mean. Runs that were kept
     before say when it was recorded, which is some seconds earlier."""
     asked = {job["name"]: job.get("asked_at") or job["submitted_at"] for job in outcome["jobs"]}
     seconds = {job["name"]: asked[job["name"]] - job["requested_at"] for job in outcome["jobs"] if asked[job["name"]]}
     return {job["name"]: seconds.get(job["name"], statistics.fmean(seconds.values())) for job in outcome["jobs"]}
-
-
-def _mean(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: statistics.fmean(draw[name] for draw in draws) for name in draws[0]}
 
 
 def _draws(

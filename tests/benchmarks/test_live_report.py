@@ -30,9 +30,8 @@ def completions(label: str) -> Mapping[str, float]:
     """Completion seconds by job, a submission included."""
     work = {job.name: job.samples for job in full().jobs}
     jobs = [{"name": name, "samples": work[name], "requested_at": 0.0, "submitted_at": SUBMISSION} for name in work]
-    return live_simulated.simulate_as_run(
-        full(), {"contender": label, "jobs": jobs}, live_simulated.measured_pauses([{"pauses": PAUSES}])
-    )
+    pauses = live_simulated.measured_pauses([{"pauses": PAUSES}])
+    return live_simulated.mean_of(live_simulated.simulate_as_run(full(), {"contender": label, "jobs": jobs}, pauses))
 
 
 def a_run(label: str, slower: float = 1.0, **more: Any) -> dict[str, Any]:

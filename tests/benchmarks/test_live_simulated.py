@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.live.live_simulated import measured_pauses
+from benchmarks.live.live_simulated import draws_agree, mean_of, measured_pauses, submission_seconds
 from elastic_core.sim.engine.engine import Pauses
 
 
@@ -29,3 +29,19 @@ def test_starts_of_different_runs_do_not_meet_and_resizes_in_place_are_no_starts
 
 def test_without_a_start_there_is_nothing_to_measure() -> None:
     assert measured_pauses([{"pauses": []}]) == Pauses(0.0)
+
+
+def test_a_job_is_submitted_when_its_first_segment_asks_for_slots_or_was_recorded_where_a_run_does_not_tell() -> None:
+    told = {"name": "a", "requested_at": 10.0, "submitted_at": 11.0, "asked_at": 13.0}
+    older = {"name": "b", "requested_at": 20.0, "submitted_at": 21.0}
+    never = {"name": "c", "requested_at": 30.0, "submitted_at": None, "asked_at": None}
+    assert submission_seconds({"jobs": [told, older, never]}) == {"a": 3.0, "b": 1.0, "c": 2.0}
+
+
+def test_draws_agree_as_far_as_they_order_jobs_alike() -> None:
+    draw = {"a": 1.0, "b": 2.0, "c": 4.0}
+    slower = {"a": 3.0, "b": 4.0, "c": 9.0}
+    turned = {"a": 4.0, "b": 2.0, "c": 1.0}
+    assert mean_of([draw, slower]) == {"a": 2.0, "b": 3.0, "c": 6.5}
+    assert draws_agree([draw, slower]) == pytest.approx(1.0)
+    assert draws_agree([draw, turned]) == pytest.approx(-1.0)
