@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import psutil
-from sqlalchemy import TextClause, create_engine, text
+from sqlalchemy import create_engine, text
 
 from benchmarks.live.live_workload import LiveJob, LiveWorkload
 from elastic_core.domain import JobState
@@ -47,23 +47,6 @@ PAUSES = text(
     WHERE c.timings ? 'first_step_at'
       AND (x.epoch IS NULL OR x.origin_epoch <> y.origin_epoch OR x.allocation->'slots' <> y.allocation->'slots')
     ORDER BY y.epoch
-    """
-)
-
-# From the last step to the end of the job: its last commit, and the way there.
-ENDS = text(
-    """
-    SELECT j.id AS job, j.finished_at - (c.timings->>'last_step_at')::float8 AS seconds
-    FROM jobs j JOIN checkpoints c ON c.id = j.head_id
-    WHERE j.finished_at IS NOT NULL AND c.timings ? 'last_step_at' ORDER BY j.id
-    """
-)
-# What was measured of each configuration.
-STEPS = text(
-    """
-    SELECT job_id AS job, type, num_slots, num_nodes, local_batch, accumulation, global_batch, count(*) AS count,
-           percentile_cont(0.5) WITHIN GROUP (ORDER BY step_seconds) AS seconds
-    FROM observations GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 7
     """
 )
 
@@ -103,9 +86,7 @@ def run(
         "cpu_busy": busy,
         "memory_gib": max(cores.memory, default=0.0) / 2**30,
         "jobs": jobs,
-        "pauses": found(platform, PAUSES),
-        "ends": found(platform, ENDS),
-        "steps": found(platform, STEPS),
+        "pauses": pauses(platform),
     }
 
 
@@ -202,11 +183,11 @@ def _segment(segment: SegmentStatus) -> dict[str, Any]:
     }
 
 
-def found(platform: Platform, query: TextClause) -> list[dict[str, Any]]:
-    """In the ledger; instants in seconds of the epoch."""
+def pauses(platform: Platform) -> list[dict[str, Any]]:
+    """Every start, resize and restart so far: job, since, until (seconds of the epoch), in_place."""
     engine = create_engine(read_secret(platform.settings, "ledger_url"))
     with engine.connect() as connection:
-        rows = [dict(row) for row in connection.execute(query).mappings()]
+        rows = [dict(row) for row in connection.execute(PAUSES).mappings()]
     engine.dispose()
     return rows
 

@@ -138,7 +138,8 @@ class Promises:
         for job in picture.jobs.values():
             run = airflow.runs.get(job["id"])
             wanted = {"active": None, "finished": True}.get(job["state"], False)
-            if job["state"] == "cancelled" and airflow.saw_end_of.get(job["id"], 0) < job["lineage"]:
+            succeeded = job["state"] == "cancelled" and run is not None and run.succeeded
+            if succeeded and airflow.saw_end_of[job["id"]] < job["lineage"]:
                 continue  # rolled back after its end, and cancelled before its run was begun anew
             if run is None or run.succeeded is not wanted:
                 yield Violation(9, f"{job['id']} is {job['state']}, and its run in Airflow is {run and run.succeeded}")

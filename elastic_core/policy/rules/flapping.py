@@ -1,9 +1,9 @@
 """No flapping: within `WINDOW` a running job is not moved back to what it just left, nor stopped when it just started.
 
-Unless the set of jobs, how many slots one may have, or the capacity changed meanwhile: then what was right before may
-be right again. New measurements alone move a job on, not to and fro. Who was stopped may start again, on anything: idle
-slots serve nobody. In `Plan.state`: what each job was last given, what it left within the window, and what crowd that
-was in.
+Unless the set of jobs or the capacity changed meanwhile, or it may no longer have what it holds: then what was right
+before may be right again. New measurements alone move a job on, not to and fro. Who was stopped may start again, on
+anything: idle slots serve nobody. In `Plan.state`: what each job was last given, what it left within the window, and
+what crowd that was in.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _option(options: Options, kinds: str, count: int) -> int | None:
 
 
 def _crowd(snapshot: Snapshot) -> str:
-    jobs = sorted((job.job_id, job.limits.slot_counts) for job in snapshot.jobs)
+    names = sorted(job.job_id for job in snapshot.jobs)
     capacity = sorted(snapshot.capacity().items())
-    return sha256(repr((jobs, capacity)).encode()).hexdigest()[:16]
+    return sha256(repr((names, capacity)).encode()).hexdigest()[:16]
 
 
 def without_returns(moves: RecentMoves, context: ClaimContext) -> Floats:
@@ -101,6 +101,8 @@ def _returns(moves: RecentMoves, context: ClaimContext) -> list[tuple[int, int]]
     returns = []
     for row in np.flatnonzero(context.held != NOTHING).tolist():
         job_id = context.jobs[row].job_id
+        if not context.held_option(row):
+            continue
         for kind, count, _ in moves.left.get(job_id, ()):
             option = _option(context.options, kind, count) if count and (kind, count) != moves.held[job_id] else None
             if option is not None and option != context.held[row]:
