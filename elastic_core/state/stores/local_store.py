@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -120,9 +121,13 @@ class LocalStore:
         return path
 
     def _real_root(self) -> str:
-        """Raises `NotADirectoryError` where something else is in the folder's place: its objects are away, not lost."""
+        """Raises `OSError` where the folder cannot be looked at or is none: its objects are away, not lost."""
         root = os.path.realpath(self._root).rstrip("/")  # pathlib does the same in twice the time
-        if not os.path.isdir(root) and os.path.exists(root):
+        try:
+            mode = os.stat(root).st_mode  # one look: between two of them another writer may make the folder
+        except FileNotFoundError:
+            return root
+        if not stat.S_ISDIR(mode):
             raise NotADirectoryError(errno.ENOTDIR, "The checkpoint store is not a folder; is it mounted?", root)
         return root
 

@@ -9,12 +9,15 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
 
 
@@ -49,6 +52,30 @@ def test_a_store_whose_own_folder_is_a_link_works(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "link"))
     store.put("a", b"x")
     assert store.get("a") == b"x"
+
+
+@pytest.fixture
+def frequent_thread_switches() -> Iterator[None]:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # seconds
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("frequent_thread_switches")
+def test_many_may_write_the_first_object_at_once(tmp_path: Path) -> None:
+    """Whoever looks for the store's folder while another makes it must not take it for something else."""
+    with ThreadPoolExecutor(8) as pool:
+        for i in range(100):
+            store = open_store(str(tmp_path / str(i)))
+            start = threading.Barrier(8)
+
+            def put(key: str, store: CheckpointStore = store, start: threading.Barrier = start) -> None:
+                start.wait()
+                store.put(key, b"x")
+
+            list(pool.map(put, "abcdefgh"))
+            assert list(store.list("")) == list("abcdefgh")
 
 
 def test_a_store_with_something_else_in_its_folders_place_is_away_and_not_empty(tmp_path: Path) -> None:
