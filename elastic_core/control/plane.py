@@ -16,7 +16,7 @@ from elastic_core.control import sweep_starts
 from elastic_core.control.job_actions import JobActions
 from elastic_core.control.job_answers import JobAnswers
 from elastic_core.control.job_list import JobsWanted, page_of
-from elastic_core.control.ledger import finished, forecast_rows, history, reads
+from elastic_core.control.ledger import finished, forecast_rows, history, profiles, reads
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
 from elastic_core.control.ledger.nodes import nodes_to_decide_on
@@ -285,6 +285,7 @@ class LedgerControl(JobActions, JobAnswers):
         try:
             aside = self._ledger.change(node_health.judge_stragglers)
             self.allocator.decide_pending()
+            profiles.sum_up_leases(self._ledger)
             removed = retention.remove_old(self._ledger)
         except Exception:
             log.exception("upkeep of the ledger failed; it is tried again", seconds=retention.EVERY_SECONDS)

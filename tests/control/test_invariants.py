@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,6 +110,35 @@ class TestNoDoubleSpend:
                 {"epoch": order.epoch},
             )
         assert held() == {"node-a:1"}
+
+    def test_seconds_held_are_summed_up_whoever_writes_of_them(self, engine: Engine, order: LaunchOrder) -> None:
+        def held() -> dict[str, float]:
+            with engine.connect() as sql:
+                return dict(sql.execute(text("SELECT node, seconds FROM held_seconds WHERE seconds <> 0")).all())
+
+        assert held() == {}
+        at = {"granted_at": order.epoch * 10.0, "epoch": order.epoch}
+        with engine.begin() as sql:
+            sql.execute(text("UPDATE leases SET granted_at = :granted_at"), at)
+            sql.execute(text("UPDATE lease_slots SET released_at = :granted_at + 5"), at)
+        per_node = Counter(slot.node for slot in order.allocation.slots)
+        assert held() == {node: 5.0 * count for node, count in per_node.items()}
+        with engine.begin() as sql:
+            sql.execute(text("UPDATE lease_slots SET released_at = :granted_at + 7"), at)
+        assert held() == {node: 7.0 * count for node, count in per_node.items()}
+        with engine.begin() as sql:
+            sql.execute(text("UPDATE lease_slots SET released_at = NULL"))
+        assert held() == {}
+        with engine.begin() as sql:
+            sql.execute(text("DELETE FROM lease_slots"))
+            sql.execute(
+                text("INSERT INTO lease_slots (epoch, slot, released_at) VALUES (:epoch, 'node-a:1', :granted_at + 2)"),
+                at,
+            )
+        assert held() == {"node-a": 2.0}
+        with engine.begin() as sql:
+            sql.execute(text("DELETE FROM lease_slots"))
+        assert held() == {}
 
     def test_a_segment_has_one_live_lease(self, engine: Engine, order: LaunchOrder) -> None:
         with engine.begin() as sql, pytest.raises(IntegrityError, match="uq_leases_live_segment"):

@@ -39,6 +39,12 @@ BROKEN = """
         WHERE s.released_at IS NULL AND l.released_at IS NOT NULL
     UNION ALL SELECT 'slot says otherwise than leases', s.index FROM slots s
         WHERE s.held <> EXISTS (SELECT 1 FROM lease_slots l WHERE l.slot = s.id AND l.released_at IS NULL)
+    UNION ALL SELECT 'seconds held say otherwise than leases', 0 FROM (
+        SELECT job_id, s.node, sum(h.released_at - l.granted_at) AS seconds
+        FROM lease_slots h JOIN leases l USING (epoch) JOIN slots s ON s.id = h.slot
+        WHERE h.released_at IS NOT NULL GROUP BY job_id, s.node
+    ) told FULL JOIN held_seconds kept USING (job_id, node)
+        WHERE abs(coalesce(told.seconds, 0) - coalesce(kept.seconds, 0)) > 1e-3
     UNION ALL SELECT 'step went back', a.id FROM checkpoints a JOIN checkpoints b USING (job_id, lineage)
         WHERE a.id < b.id AND (a.step > b.step OR a.samples > b.samples)
     UNION ALL SELECT 'undecided', version FROM scheduling WHERE version <> decided_version

@@ -13,16 +13,19 @@ from sqlalchemy import select, text
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import NodeRow
 
+# Whether a slot of a live lease is free is no condition: PostgreSQL, before it has counted what the tables hold, would
+# read the index of all held slots for each lease.
 SPENT = text("""
-    SELECT wanted.id, paid.amount
-    FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
-    CROSS JOIN LATERAL (
-        SELECT sum((coalesce(h.released_at, :now) - l.granted_at) * n.price_per_slot_hour / 3600) AS amount
-        FROM leases l
-        JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
-        WHERE l.job_id = wanted.id AND n.price_per_slot_hour > 0
-    ) AS paid
-    WHERE paid.amount IS NOT NULL
+    SELECT held.job_id, sum(held.seconds * n.price_per_slot_hour / 3600)
+    FROM (
+        SELECT job_id, node, seconds FROM held_seconds WHERE job_id = ANY(:jobs)
+        UNION ALL
+        SELECT l.job_id, s.node, CASE WHEN h.released_at IS NULL THEN :now - l.granted_at ELSE 0 END
+        FROM leases l JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot
+        WHERE l.job_id = ANY(:jobs) AND l.released_at IS NULL
+    ) AS held
+    JOIN nodes n ON n.name = held.node AND n.price_per_slot_hour > 0
+    GROUP BY held.job_id
 """)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import text
 
-from elastic_core.control.ledger.database import Tx
-from elastic_core.domain import Layout, Limits, PlacedSpeed, ProfilePoint, from_json
+from elastic_core.control.ledger.database import Ledger, Tx
+from elastic_core.domain import JobState, Layout, Limits, PlacedSpeed, ProfilePoint, from_json
 from elastic_core.snapshot.job_reports import NOISE_WINDOW, QUARTILE, RECENT, as_placed_speeds, as_profile
 from elastic_core.snapshot.past import Past
 
@@ -60,7 +61,8 @@ NOISE = text("""
     GROUP BY wanted.id
 """)
 
-# Leases with what begins each, and the seconds without a step that it began with (`pause`), of all leases of `:jobs`.
+# Leases with what begins each, and the seconds without a step that it began with (`pause`), of `:jobs`: of each from
+# the last one on that `lease_sums` holds and that was before `:since`, to which the next one is compared.
 PRICED = """
     WITH history AS (
         SELECT l.job_id, l.segment_id, l.epoch, l.num_slots, l.granted_at, l.started_at, l.released_at, s.lineage,
@@ -72,7 +74,8 @@ PRICED = """
                lag(s.ended_at) OVER w AS ended_at,
                lag(s.end_checkpoint_id) OVER w AS ended_with
         FROM leases l JOIN segments s ON s.id = l.segment_id
-        WHERE l.job_id = ANY (CAST(:jobs AS text[]))
+        LEFT JOIN lease_sums f ON f.job_id = l.job_id AND f.up_to_epoch < :since
+        WHERE l.job_id = ANY (CAST(:jobs AS text[])) AND l.epoch >= coalesce(f.up_to_epoch, 0)
         WINDOW w AS (PARTITION BY l.job_id ORDER BY l.epoch)
     ), priced AS (
         SELECT h.*, next.step_at AS first_step_at, CASE
@@ -94,25 +97,79 @@ PRICED = """
         ) next ON true
     )
 """
+_ADDED = (  # to `lease_sums`, by column; pauses, each as their number and their sum
+    "slot_seconds", "num_resizes", "num_moves", "move_seconds", "num_in_place", "in_place_seconds", "num_restarts",
+    "restart_seconds", "num_starts", "start_seconds",
+)  # fmt: skip
+_LATEST = ("last_resize_at", "allocated_since")
+_SUMMED = f"""
+    {PRICED}, unsummed AS (
+        SELECT p.*, p.epoch_before IS NULL AS first,
+               CASE WHEN p.pause IS NOT NULL THEN greatest(p.pause, 0) END AS lost,
+               p.restarted OR coalesce(p.moved, false) AS interrupted
+        FROM priced p LEFT JOIN lease_sums f ON f.job_id = p.job_id
+        WHERE p.epoch > coalesce(f.up_to_epoch, -1) AND p.epoch <= :up_to
+    ), added AS (
+        SELECT job_id, max(epoch) AS up_to_epoch,
+               sum(num_slots * (coalesce(released_at, :now) - granted_at)) AS slot_seconds,
+               count(*) FILTER (WHERE interrupted AND NOT first) AS num_resizes,
+               max(granted_at) FILTER (WHERE interrupted AND NOT first) AS last_resize_at,
+               max(granted_at) FILTER (WHERE interrupted) AS allocated_since,
+               count(lost) FILTER (WHERE moved) AS num_moves,
+               sum(lost) FILTER (WHERE moved) AS move_seconds,
+               count(lost) FILTER (WHERE moved AND NOT restarted) AS num_in_place,
+               sum(lost) FILTER (WHERE moved AND NOT restarted) AS in_place_seconds,
+               count(lost) FILTER (WHERE restarted AND NOT first) AS num_restarts,
+               sum(lost) FILTER (WHERE restarted AND NOT first) AS restart_seconds,
+               count(lost) FILTER (WHERE restarted AND first) AS num_starts,
+               sum(lost) FILTER (WHERE restarted AND first) AS start_seconds
+        FROM unsummed GROUP BY job_id
+    ), summed AS (
+        SELECT a.job_id, a.up_to_epoch,
+               {", ".join(f"coalesce(a.{name}, 0) + coalesce(f.{name}, 0) AS {name}" for name in _ADDED)},
+               {", ".join(f"coalesce(a.{name}, f.{name}) AS {name}" for name in _LATEST)}
+        FROM added a LEFT JOIN lease_sums f ON f.job_id = a.job_id
+    )
+"""
 PAST = text(f"""
-    {PRICED}
-    SELECT job_id,
-           sum(num_slots * (coalesce(released_at, :now) - granted_at)) AS slot_seconds,
-           count(*) FILTER (WHERE (restarted OR moved) AND epoch_before IS NOT NULL) AS num_resizes,
-           max(granted_at) FILTER (WHERE (restarted OR moved) AND epoch_before IS NOT NULL) AS last_resize_at,
-           max(granted_at) FILTER (WHERE restarted OR moved) AS allocated_since,
-           coalesce(
-               avg(greatest(pause, 0)) FILTER (WHERE moved AND pause IS NOT NULL),
-               avg(greatest(pause, 0)) FILTER (WHERE restarted AND epoch_before IS NOT NULL AND pause IS NOT NULL),
-               avg(greatest(pause, 0)) FILTER (WHERE restarted AND pause IS NOT NULL)
-           ) AS resize_seconds,
-           avg(greatest(pause, 0)) FILTER (WHERE moved AND NOT restarted AND pause IS NOT NULL) AS in_place_seconds,
-           coalesce(
-               avg(greatest(pause, 0)) FILTER (WHERE restarted AND epoch_before IS NOT NULL AND pause IS NOT NULL),
-               avg(greatest(pause, 0)) FILTER (WHERE restarted AND pause IS NOT NULL)
-           ) AS restart_seconds
-    FROM priced GROUP BY job_id
+    {_SUMMED}
+    SELECT job_id, slot_seconds, num_resizes, last_resize_at, allocated_since,
+           coalesce(move_seconds / nullif(num_moves, 0), restart_seconds / nullif(num_restarts, 0),
+                    start_seconds / nullif(num_starts, 0)) AS resize_seconds,
+           in_place_seconds / nullif(num_in_place, 0) AS in_place_seconds,
+           coalesce(restart_seconds / nullif(num_restarts, 0), start_seconds / nullif(num_starts, 0)) AS restart_seconds
+    FROM summed
 """)
+
+SUM_UP = text(f"""
+    {_SUMMED}
+    INSERT INTO lease_sums AS kept (job_id, up_to_epoch, {", ".join((*_ADDED, *_LATEST))})
+    SELECT job_id, up_to_epoch, {", ".join((*_ADDED, *_LATEST))} FROM summed
+    ON CONFLICT (job_id) DO UPDATE SET up_to_epoch = excluded.up_to_epoch,
+        {", ".join(f"{name} = excluded.{name}" for name in (*_ADDED, *_LATEST))}
+    WHERE kept.up_to_epoch < excluded.up_to_epoch
+""")
+# The last lease that ends its segment, with none before it that may still change; never the newest of the job.
+SUMMABLE = text("""
+    WITH unsummed AS (
+        SELECT l.epoch, s.epoch = l.epoch AS ends_segment, l.released_at IS NOT NULL AND s.ended_at IS NOT NULL AS over
+        FROM leases l JOIN segments s ON s.id = l.segment_id
+        WHERE l.job_id = :job
+          AND l.epoch > coalesce((SELECT up_to_epoch FROM lease_sums WHERE job_id = :job), -1)
+    )
+    SELECT max(epoch) FROM unsummed
+    WHERE ends_segment AND epoch < (SELECT coalesce(min(epoch) FILTER (WHERE NOT over), max(epoch)) FROM unsummed)
+""")
+UNSUMMED = text("""
+    SELECT j.id FROM jobs j LEFT JOIN lease_sums f ON f.job_id = j.id
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM (
+            SELECT FROM leases WHERE job_id = j.id AND epoch > coalesce(f.up_to_epoch, -1) LIMIT :most + 1) AS l
+    ) AS unsummed
+    WHERE j.state = :active AND unsummed.number > :most ORDER BY j.id
+""")
+MOST_UNSUMMED = 100  # leases of a job
+NO_EPOCH = 2**62  # after all
 
 # Median samples per second of each lease, and what its slots cost an hour, over the latest reports of each job.
 SPEEDS = text("""
@@ -235,5 +292,18 @@ def noise_scales(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, float]:
 
 
 def pasts(tx: Tx, job_ids: Sequence[str]) -> Mapping[str, Past]:
-    rows = tx.session.execute(PAST, {"jobs": list(job_ids), "now": tx.now})
+    rows = tx.session.execute(PAST, {"jobs": list(job_ids), "now": tx.now, "since": NO_EPOCH, "up_to": NO_EPOCH})
     return {job_id: Past(float(spent or 0), *others) for job_id, spent, *others in rows}
+
+
+def sum_up_leases(ledger: Ledger, most: int = MOST_UNSUMMED) -> None:
+    """Keep what the leases of long jobs come to, so that no decision has to read more than `most` of each, and those
+    since the last call. May be repeated at will, and by several at once: what is kept are totals of one moment."""
+    for job_id in ledger.read(lambda tx: tx.session.scalars(UNSUMMED, {"most": most, "active": JobState.ACTIVE}).all()):
+        ledger.write(partial(_sum_up, job_id))
+
+
+def _sum_up(job_id: str, tx: Tx) -> None:
+    up_to = tx.session.scalar(SUMMABLE, {"job": job_id})
+    if up_to is not None:
+        tx.session.execute(SUM_UP, {"jobs": [job_id], "now": tx.now, "since": NO_EPOCH, "up_to": up_to})

@@ -77,6 +77,7 @@ class SegmentRow(Base):
             unique=True,
             postgresql_where=text("state IN ('created', 'waiting', 'granted', 'running')"),
         ),
+        Index("ix_segments_exchange", "job_id", "index", postgresql_where=text("exchange IS NOT NULL")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -147,6 +148,7 @@ class LeaseRow(Base):
         Index("uq_leases_live_segment", "segment_id", unique=True, postgresql_where=text("released_at IS NULL")),
         Index("uq_leases_live_origin", "origin_epoch", unique=True, postgresql_where=text("released_at IS NULL")),
         Index("ix_leases_job_id", "job_id", "epoch"),
+        Index("ix_leases_live", "job_id", postgresql_where=text("released_at IS NULL")),
     )
 
     epoch: Mapped[int] = _big(primary_key=True, autoincrement=False)
@@ -173,6 +175,33 @@ class LeaseSlotRow(Base):
     epoch: Mapped[int] = _big(ForeignKey("leases.epoch"), primary_key=True, autoincrement=False)
     slot: Mapped[str] = mapped_column(ForeignKey("slots.id"), primary_key=True)
     released_at: Mapped[float | None]
+
+
+class HeldSecondsRow(Base):
+    __tablename__ = "held_seconds"  # of slots that are free again: by triggers, as `lease_slots` says
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), primary_key=True)
+    seconds: Mapped[float]
+
+
+class LeaseSumsRow(Base):
+    __tablename__ = "lease_sums"  # what a job's leases up to one of them come to (`profiles.sum_up_leases`)
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    up_to_epoch: Mapped[int] = _big()
+    slot_seconds: Mapped[float]
+    num_resizes: Mapped[int] = _big()
+    last_resize_at: Mapped[float | None]
+    allocated_since: Mapped[float | None]
+    num_moves: Mapped[int] = _big()
+    move_seconds: Mapped[float]
+    num_in_place: Mapped[int] = _big()
+    in_place_seconds: Mapped[float]
+    num_restarts: Mapped[int] = _big()
+    restart_seconds: Mapped[float]
+    num_starts: Mapped[int] = _big()
+    start_seconds: Mapped[float]
 
 
 class HeartbeatRow(Base):

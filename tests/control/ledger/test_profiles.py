@@ -86,21 +86,25 @@ ENDS = st.lists(
     ),
     max_size=8,
 )
+SUMMED_UP = st.lists(st.booleans(), min_size=8, max_size=8)  # after this end
 
 
 @settings(max_examples=10 * EFFORT, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(ends=ENDS)
+@given(ends=ENDS, summed_up=SUMMED_UP)
 def test_sql_sums_up_leases_as_they_are_defined_to_be(
-    control: LedgerControl, clock: FakeClock, ends: list[dict[str, Any]]
+    control: LedgerControl, clock: FakeClock, ends: list[dict[str, Any]], summed_up: list[bool]
 ) -> None:
+    """Whenever the oldest were summed up for good."""
     job_id = f"job-{len(control.jobs())}"
     pool = tuple(slot for node in control.snapshot().nodes for slot in node.slots())
     control.submit(job_id, a_spec(), FACTS)
     job = _Lived(control, clock, Life(control, control.trainer, job_id), pool)
     try:
-        for end in ends:
-            job.end_lease(**end)
         ledger: Ledger = control._ledger
+        for end, is_summed_up in zip(ends, summed_up, strict=False):
+            job.end_lease(**end)
+            if is_summed_up:
+                profiles.sum_up_leases(ledger, most=0)
         clock.advance(1.0)
         in_sql, leases = ledger.read(lambda tx: (profiles.pasts(tx, [job_id])[job_id], _leases(tx, job_id)))
         assert astuple(in_sql) == pytest.approx(astuple(past(leases, clock())), abs=1e-5)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from elastic_core.control.ledger.profiles import sum_up_leases
 from elastic_core.control.metrics import meter as meter_module
 from elastic_core.control.metrics.meter import Meter
 from elastic_core.control.metrics.metric_families import FAMILIES
@@ -192,9 +193,11 @@ def test_slots_are_paid_for_as_long_as_they_are_held_and_train_only_up_to_the_la
     assert value("elastic_cost_total", queue="default") == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize(("ends", "started_again"), [("infrastructure", 4), ("boundary", 3)])
 def test_a_process_that_begins_later_and_one_that_has_looked_before_tell_the_same_sums(
-    control: LedgerControl, clock: FakeClock
+    control: LedgerControl, clock: FakeClock, ends: str, started_again: int
 ) -> None:
+    """Also when what old leases come to was summed up meanwhile."""
     control.set_cluster(PRICED)
     control.submit("job-a", a_spec(slots=(1, 4)), FACTS)
     life = Life(control, control.trainer, "job-a")
@@ -205,13 +208,16 @@ def test_a_process_that_begins_later_and_one_that_has_looked_before_tell_the_sam
         control.trainer(order.token).commit(a_commit(order, step, timings={"first_step_at": began, "save": step / 10}))
         seen = told(control.meter)
         clock.advance(7.0)
-        life.leave(order, "infrastructure")
+        if ends == "boundary":
+            control.trainer(order.token).commit(a_commit(order, step, final=True, draining=True))
+        life.leave(order, ends)
+        sum_up_leases(control._ledger, most=0)
         now = told(control.meter)
         sums = {key for key in now if key[0].endswith(("_total", "_bucket", "_sum", "_count"))}
         assert all(now[key] >= seen.get(key, 0.0) for key in sums), "a counter goes up"
     fresh = told(Meter(control._ledger))
     assert {key: fresh[key] for key in sums} == pytest.approx({key: now[key] for key in sums})
-    assert now["elastic_resizes_total", frozenset({("kind", "retry")})] == 4
+    assert now["elastic_resizes_total", frozenset({("kind", "retry")})] == started_again
 
 
 def test_who_asks_often_costs_the_ledger_one_reading(control: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> None:
