@@ -137,6 +137,8 @@ class SimulatedAirflow(FakeJobRuns):
                 self._ensure_run(job.segment_id)
             self._hub.sleep(POLL_SECONDS)
             job = self._jobs.get(job_id, job)
+            if job.state is not JobState.ACTIVE:  # it may have been revived since that was read
+                job = self._service.job(job_id)
         if job.state is JobState.FINISHED:
             self._service.record_results(job_id, {"registered_version": 1})
         self.saw_end_of[job_id] = job.lineage

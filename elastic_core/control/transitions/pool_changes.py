@@ -69,7 +69,11 @@ def _put(tx: Tx, node: Node) -> None:
 
 
 def _end_leases_on_missing_slots(tx: Tx) -> None:
-    """Slots that have left are free. A lease is over with the first of them, and released with the last."""
+    """Slots that have left are free. A lease is over with the first of them, and released with the last.
+
+    Where its processes were never heard of, they may be about to start, on a node that is back by then: its slots stay
+    held until they are known not to (`ledger_reconcile`).
+    """
     present = {leases.slot_id(slot) for node in nodes(tx) if node.present for slot in node.slots()}
     held = tx.session.execute(select(LeaseSlotRow.epoch, LeaseSlotRow.slot).where(LeaseSlotRow.released_at.is_(None)))
     gone: dict[int, list[str]] = {}
@@ -82,6 +86,8 @@ def _end_leases_on_missing_slots(tx: Tx) -> None:
         reason = f"slots left the cluster: {', '.join(sorted(slots))}"
         if not {leases.slot_id(slot) for slot in leases.allocation(lease).slots}.isdisjoint(slots):
             leases.fence(tx, lease, reason)
+        if lease.started_at is None:
+            continue
         tx.session.execute(
             update(LeaseSlotRow)
             .where(LeaseSlotRow.epoch == epoch, LeaseSlotRow.slot.in_(slots))

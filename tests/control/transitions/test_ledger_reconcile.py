@@ -13,7 +13,7 @@ from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Fenced
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
 from elastic_core.protocol.trainer import Directive
-from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_control, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_control, a_spec
 
 LEASE = 90.0
 
@@ -156,6 +156,25 @@ def test_a_cancelled_job_that_never_started_frees_its_slots(
     control.reconcile([])
     assert not control.segment("job-a__seg_0").lease_live, "it was fenced when it was cancelled"
     assert control.segment("job-a__seg_0").state is SegmentState.CANCELLED
+
+
+def test_slots_that_left_before_their_processes_were_heard_of_are_free_once_no_order_is_under_way(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    """The node may be back before the order is carried out there."""
+    whole, smaller = a_cluster({"node-a": 2, "node-b": 2}), a_cluster({"node-a": 2})
+    control.acquire("job-a__seg_0")
+    order = control.launch_order("job-a__seg_0")
+    control.set_cluster(smaller)
+    control.set_cluster(whole)
+    control.submit("job-b", a_spec(), FACTS)
+    control.acquire("job-b__seg_0")
+    assert control.job("job-b").allocation is None
+    assert control.trainer(order.token).heartbeat(a_beat(1)).directive is Directive.FENCED
+    clock.advance(max(LEASE, START_SECONDS) + 1)
+    control.reconcile([])
+    assert control.job("job-b").allocation is not None
+    assert control.segment("job-a__seg_0").attempt == 1
 
 
 def test_a_group_that_outlived_its_lease_is_nobodys(control: LedgerControl, life: Life) -> None:
