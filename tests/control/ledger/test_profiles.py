@@ -14,7 +14,7 @@ from sqlalchemy import select
 from elastic_core.control.ledger import profiles
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.leases import allocation
-from elastic_core.control.ledger.tables import CheckpointRow, LeaseRow, SegmentRow
+from elastic_core.control.ledger.tables import CheckpointRow, LeaseRow, LeaseSumsRow, SegmentRow
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Observation, Slot
 from elastic_core.protocol.process_groups import LaunchOrder
@@ -110,6 +110,30 @@ def test_sql_sums_up_leases_as_they_are_defined_to_be(
         assert astuple(in_sql) == pytest.approx(astuple(past(leases, clock())), abs=1e-5)
     finally:
         job.give_everything_back()
+
+
+def test_all_leases_but_the_newest_are_summed_up_where_they_are_too_many(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    def summed_up_to() -> int | None:
+        return ledger.read(lambda tx: tx.session.scalar(select(LeaseSumsRow.up_to_epoch)))
+
+    ledger: Ledger = control._ledger
+    pool = tuple(slot for node in control.snapshot().nodes for slot in node.slots())
+    control.submit("job-a", a_spec(), FACTS)
+    job = _Lived(control, clock, Life(control, control.trainer, "job-a"), pool)
+    for _ in range(4):
+        job.end_lease(GO_ON, heard_of=True, tells_first_step=True, tells_last_step=True, ticks=(1.0,) * 5)
+    profiles.sum_up_leases(ledger, most=5)
+    assert summed_up_to() is None
+    profiles.sum_up_leases(ledger, most=4)
+    assert summed_up_to() == job.order.epoch - 1
+    job.end_lease(CRASH, heard_of=True, tells_first_step=True, tells_last_step=True, ticks=(1.0,) * 5)
+    profiles.sum_up_leases(ledger, most=0)
+    assert summed_up_to() == job.order.epoch - 2, "a segment that is tried again is summed up once it is over"
+    job.end_lease(GO_ON, heard_of=True, tells_first_step=True, tells_last_step=True, ticks=(1.0,) * 5)
+    profiles.sum_up_leases(ledger, most=0)
+    assert summed_up_to() == job.order.epoch - 1
 
 
 class _Lived:
