@@ -37,6 +37,19 @@ def choose(page: Page, *job_ids: str) -> None:
         page.get_by_label(f"Choose {job_id}", exact=True).check()
 
 
+def test_the_first_answer_is_asked_for_beside_the_modules_and_once(
+    page: Page, address: str, shown: LedgerControl
+) -> None:
+    shown.submit("job-00", a_spec(), FACTS)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{address}table.html")
+    expect(page.locator("#place")).to_have_text("1 to 1 of 1")
+    of_jobs = [number for number, url in enumerate(asked) if "/api/v1/jobs?" in url]
+    assert len(of_jobs) == 1, "the page asks for what it has asked for already: its address is another one"
+    assert of_jobs[0] < max(number for number, url in enumerate(asked) if url.endswith(".js"))
+
+
 def test_pages_are_turned_and_jobs_found_sorted_and_filtered(table: Page) -> None:
     place = table.locator("#place")
     table.get_by_role("button", name="Next").click()
