@@ -4,8 +4,9 @@ A step is slowed by whatever else runs on its hosts and by nothing made faster, 
 lower quartile of its reports: a job measured beside a busy neighbour is not taken for one that scales badly. Only the
 latest reports count, so that a long job costs no more than a short one.
 
-This is the definition. The ledger computes the same in SQL (`control.ledger.profiles`), the simulator run by run
-(`sim.engine.running`); a test holds the ledger's to it.
+This is the definition. Decisions keep what they have read (`control.scheduling.report_windows`), whoever else asks gets
+the same by SQL (`control.ledger.profiles`), and the simulator sums up run by run (`sim.engine.running`); tests hold the
+first two to it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ after a boundary a job keeps its place without having asked yet, else the pool w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Integer, bindparam, cast, select
@@ -56,6 +56,7 @@ _LAST_STATE = (
     .limit(1)
 )
 log = get_logger(__name__)
+Profiles = Callable[[Tx, Sequence[str]], Mapping[str, tuple[ProfilePoint, ...]]]  # of jobs, by id
 Fit = Callable[[tuple[ProfilePoint, ...], Limits], ThroughputModel | None]
 
 
@@ -73,14 +74,14 @@ def _takes_part(segment: SegmentRow, lease: LeaseRow | None, now: float) -> bool
     return SegmentState(segment.state).open
 
 
-def build(tx: Tx, policy: str) -> Snapshot:
+def build(tx: Tx, policy: str, profiles_of: Profiles = profiles) -> Snapshot:
     """Without the fitted models; `policy` is the one that will be asked and gets its own state back."""
     scheduling = tx.scheduling()
     active = {job.id: job for job in tx.session.scalars(_ACTIVE)}
     segments, live = last_segments(tx, active), live_leases(tx, active)
     jobs = {job_id: job for job_id, job in active.items() if _takes_part(segments[job_id], live.get(job_id), tx.now)}
     return snapshot(
-        [job_view(record) for record in _records(tx, jobs, segments, live)],
+        [job_view(record) for record in _records(tx, jobs, segments, live, profiles_of)],
         version=scheduling.version,
         now=tx.now,
         nodes=nodes_to_decide_on(tx),
@@ -126,11 +127,12 @@ def _work(row: CheckpointRow | HeartbeatRow) -> int:
 
 
 def _records(
-    tx: Tx, jobs: Mapping[str, JobRow], segments: Mapping[str, SegmentRow], live: Mapping[str, LeaseRow]
+    tx: Tx, jobs: Mapping[str, JobRow], segments: Mapping[str, SegmentRow], live: Mapping[str, LeaseRow],
+    profiles_of: Profiles,
 ) -> list[JobRecord]:  # fmt: skip
     """Everything that the ledger knows of these jobs, in a fixed number of queries."""
     ids = list(jobs)
-    points, noise, past = profiles(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
+    points, noise, past = profiles_of(tx, ids), noise_scales(tx, ids), pasts(tx, ids)
     placed, batches = placed_speeds(tx, ids), _last_batches(tx, ids)
     (heads, reported), paid = _heads_and_reported(tx, jobs, live), spent(tx, ids)
     records = []

@@ -20,6 +20,7 @@ from elastic_core.control.scheduling.deciders import Decider, Pace
 from elastic_core.control.scheduling.decision_records import Decision, Written, last_plan, write
 from elastic_core.control.scheduling.policy_process import NoAnswer
 from elastic_core.control.scheduling.predicting.predictors import STALE_SECONDS, Predictors
+from elastic_core.control.scheduling.report_windows import ReportWindows
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Plan, Snapshot
 from elastic_core.logs import get_logger
@@ -52,6 +53,7 @@ class TurnsHere:
     ) -> None:  # fmt: skip
         self._ledger, self._decider, self._predictors, self._settled = ledger, decider, predictors, settled
         self._fit = fit or predictors.model
+        self._windows = ReportWindows()
 
     def snapshot(self) -> Snapshot:
         """What would be decided on now."""
@@ -60,10 +62,14 @@ class TurnsHere:
     def _policy_and_snapshot(self) -> tuple[str, Snapshot]:
         """Who is to decide, and what it is asked with: of one moment, since the policy can be changed."""
         self._predictors.refresh(STALE_SECONDS)
-        policy, built = self._ledger.read(_read_snapshot)
+        policy, built = self._ledger.read(self._read_snapshot)
         if self._fit == self._predictors.model:
             self._predictors.fit_together(built)
         return policy, self._predictors.classify(snapshots.with_models(built, self._fit))
+
+    def _read_snapshot(self, tx: Tx) -> tuple[str, Snapshot]:
+        policy = chosen_policy.in_force(tx).policy
+        return policy, snapshots.build(tx, policy, self._windows.profiles)
 
     def take(self, most: int) -> Turn:
         """Decide until a plan is in force, which is late after some that were dropped; `most`: so often at most."""
@@ -107,8 +113,3 @@ class TurnsHere:
             return None
         plan = carried_over(last, snapshot, why)
         return None if violations(plan, snapshot) or any(over_quota(plan, snapshot)) else plan
-
-
-def _read_snapshot(tx: Tx) -> tuple[str, Snapshot]:
-    policy = chosen_policy.in_force(tx).policy
-    return policy, snapshots.build(tx, policy)

@@ -54,14 +54,14 @@ def test_sql_sums_up_reports_as_they_are_defined_to_be(
     control.trainer(order.token).observe(made)
     ledger: Ledger = control._ledger
     in_sql = ledger.read(lambda tx: (profiles.profiles(tx, [job_id]), profiles.noise_scales(tx, [job_id])))
-    assert _rounded(in_sql[0].get(job_id, ())) == _rounded(job_reports.profile(made))
+    assert rounded(in_sql[0].get(job_id, ())) == rounded(job_reports.profile(made))
     defined = job_reports.noise_scale(made)
     assert in_sql[1].get(job_id) == (None if defined is None else pytest.approx(defined))
     control.cancel(job_id, "seen")
     Life(control, control.trainer, job_id).leave(order, "stopped")
 
 
-def _rounded(points: object) -> list[object]:
+def rounded(points: object) -> list[object]:
     assert isinstance(points, tuple)
     return [replace(p, step_seconds=round(p.step_seconds, 9), sync_seconds=round(p.sync_seconds, 9)) for p in points]
 

@@ -1,0 +1,125 @@
+"""The latest reports of jobs, each read once: a decision reads what was reported since the one before.
+
+Profiles are made of thousands of reports a job (`snapshot.job_reports`), which a job that has run for two hours has.
+`ledger.profiles` sums them up in SQL, all of them each time. Here they are kept by the process that decides: some
+80 KB a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import floor
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import RowMapping, text
+
+from elastic_core.control.ledger.database import Tx
+from elastic_core.domain import Layout, ProfilePoint, from_json
+from elastic_core.snapshot.job_reports import QUARTILE, RECENT, as_profile
+
+# Arrays are of one order: it is one pass over the rows.
+_NEWEST = text("""
+    SELECT o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout, o.comm,
+           array_agg(o.id) AS ids, array_agg(o.step_seconds) AS steps, array_agg(o.sync_seconds) AS syncs
+    FROM unnest(CAST(:jobs AS text[]), CAST(:since AS bigint[])) AS wanted (id, since)
+    JOIN jobs j ON j.id = wanted.id AND coalesce(j.spec ->> 'placement', 'none') = 'none'
+    CROSS JOIN LATERAL (
+        SELECT * FROM observations
+        WHERE job_id = wanted.id AND id > wanted.since AND step_seconds > 0 AND step_seconds < 'Infinity'
+        ORDER BY id DESC LIMIT :recent
+    ) AS o
+    GROUP BY o.job_id, o.num_slots, o.num_nodes, o.type, o.global_batch, o.local_batch, o.accumulation, o.layout,
+             o.comm
+""")
+_CONFIGURATION = ("num_slots", "num_nodes", "type", "global_batch", "local_batch", "accumulation", "comm")
+AT_ONCE = 100  # jobs whose reports are read by one statement
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Window:
+    """Of one job: its latest reports, the oldest first, and the point of each configuration that is among them."""
+
+    ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    made_with: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # places in `configurations`
+    seconds: Floats = field(default_factory=lambda: np.empty((2, 0)))  # of a step, and of its exchange
+    configurations: list[ProfilePoint] = field(default_factory=list)  # points without times
+    points: dict[int, ProfilePoint] = field(default_factory=dict)  # by place
+
+    @property
+    def last(self) -> int:
+        return int(self.ids[-1]) if self.ids.size else -1
+
+    def add(self, rows: Sequence[RowMapping]) -> None:
+        """Later reports, by configuration."""
+        places = np.repeat([self._place(row) for row in rows], [len(row["ids"]) for row in rows])
+        ids = np.concatenate([np.array(row["ids"], np.int64) for row in rows])
+        seconds = np.concatenate([np.array((row["steps"], row["syncs"]), np.float64) for row in rows], axis=1)
+        order = np.argsort(ids)
+        made_with = np.concatenate((self.made_with, places[order]))
+        self.ids = np.concatenate((self.ids, ids[order]))[-RECENT:]
+        self.seconds = np.concatenate((self.seconds, seconds[:, order]), axis=1)[:, -RECENT:]
+        self.made_with = made_with[-RECENT:]
+        for place in {*places.tolist(), *made_with[:-RECENT].tolist()}:
+            self._sum_up(place)
+
+    def _place(self, row: RowMapping) -> int:
+        layout = None if row["layout"] is None else from_json(Layout, row["layout"])
+        named = {name: row[name] for name in _CONFIGURATION}
+        configuration = ProfilePoint(**named, layout=layout, step_seconds=0.0, sync_seconds=0.0, count=0)
+        if configuration not in self.configurations:
+            self.configurations.append(configuration)
+        return self.configurations.index(configuration)
+
+    def _sum_up(self, place: int) -> None:
+        step, sync = self.seconds[:, self.made_with == place]
+        self.points.pop(place, None)
+        if step.size:
+            self.points[place] = replace(
+                self.configurations[place], step_seconds=_lower_quartile(step), sync_seconds=_lower_quartile(sync),
+                count=step.size,
+            )  # fmt: skip
+
+
+class ReportWindows:
+    """Of one process; safe to use from many threads. A report that is committed after a later one of its job is not
+    seen."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._windows: dict[str, _Window] = {}
+
+    def profiles(self, tx: Tx, job_ids: Sequence[str]) -> Mapping[str, tuple[ProfilePoint, ...]]:
+        """As `ledger.profiles.profiles`; jobs that are not asked for are forgotten."""
+        with self._lock:
+            self._windows = {job_id: self._windows.get(job_id) or _Window() for job_id in job_ids}
+            for first in range(0, len(job_ids), AT_ONCE):
+                self._read(tx, job_ids[first : first + AT_ONCE])
+            return {
+                job_id: as_profile(window.points.values()) for job_id, window in self._windows.items() if window.points
+            }
+
+    def _read(self, tx: Tx, job_ids: Sequence[str]) -> None:
+        since = [self._windows[job_id].last for job_id in job_ids]
+        rows_by_job: dict[str, list[RowMapping]] = {}
+        given = {"jobs": list(job_ids), "since": since, "recent": RECENT}
+        for row in tx.session.execute(_NEWEST, given).mappings():
+            rows_by_job.setdefault(row["job_id"], []).append(row)
+        for job_id, rows in rows_by_job.items():
+            self._windows[job_id].add(rows)
+
+
+def _lower_quartile(values: Floats) -> float:
+    """As `job_reports.lower_quartile`."""
+    place = QUARTILE * (values.size - 1)
+    below = floor(place)
+    above = min(below + 1, values.size - 1)
+    ordered = np.partition(values, (below, above))
+    if place == below:
+        return float(ordered[below])
+    return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
