@@ -20,7 +20,6 @@ from elastic_core.control.scheduling.deciders import Decider, Pace
 from elastic_core.control.scheduling.decision_records import Decision, Written, last_plan, write
 from elastic_core.control.scheduling.policy_process import NoAnswer
 from elastic_core.control.scheduling.predicting.predictors import STALE_SECONDS, Predictors
-from elastic_core.control.scheduling.report_windows import ReportWindows
 from elastic_core.crashing import crash_here
 from elastic_core.domain import Plan, Snapshot
 from elastic_core.logs import get_logger
@@ -53,7 +52,6 @@ class TurnsHere:
     ) -> None:  # fmt: skip
         self._ledger, self._decider, self._predictors, self._settled = ledger, decider, predictors, settled
         self._fit = fit or predictors.model
-        self._windows = ReportWindows()
 
     def snapshot(self) -> Snapshot:
         """What would be decided on now."""
@@ -69,7 +67,7 @@ class TurnsHere:
 
     def _read_snapshot(self, tx: Tx) -> tuple[str, Snapshot]:
         policy = chosen_policy.in_force(tx).policy
-        return policy, snapshots.build(tx, policy, self._windows.profiles)
+        return policy, snapshots.build(tx, policy, self._predictors.windows.profiles)
 
     def take(self, most: int) -> Turn:
         """Decide until a plan is in force, which is late after some that were dropped; `most`: so often at most."""

@@ -33,6 +33,7 @@ from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.scheduling import snapshots
 from elastic_core.control.scheduling.predicting.step_forecasts import INTERVAL, StepForecasts
 from elastic_core.control.scheduling.predicting.submissions import submission_of
+from elastic_core.control.scheduling.report_windows import ReportWindows
 from elastic_core.domain import (
     JobView,
     Limits,
@@ -132,6 +133,7 @@ class Predictors:
         self._classifier = _Loaded(settings.predictability_file(), _load_classifier, "jobs stay without a class")
         self._forecasters = _Loaded(settings.forecasts_file(), _load_forecasters, "forecasts are those of the prior")
         self._answers: dict[str, _Answer] = {}
+        self.windows = ReportWindows()
         self._steps = StepForecasts(ledger, self._forecasters.get)
 
     def refresh(self, older_than: float = REFRESH_SECONDS) -> None:
@@ -151,7 +153,7 @@ class Predictors:
         Nothing is read where no decision has asked about any.
         """
         if self._settings.use_predictors and self._answers:
-            self._ask_due(self._ledger.read(lambda tx: snapshots.build(tx, policy="")), CLASS_SECONDS)
+            self._ask_due(self._ledger.read(lambda tx: snapshots.build(tx, "", self.windows.profiles)), CLASS_SECONDS)
 
     def fit_together(self, snapshot: Snapshot) -> None:
         """Fit the models of all jobs that have measured something new at once, for `model` to find them."""
