@@ -5,9 +5,9 @@
 The control plane's app with the page's routes runs in a process of its own under uvicorn, over an embedded PostgreSQL
 with its usual durability, and with the default policy in its policy process. Nine of ten jobs are over: one was played
 over the real API, and its rows are multiplied (`filled_ledger`). The others run meanwhile, on 256 slots, by simulated
-trainers, which speak the real API and compute nothing (`benchmarks.scale.trainers`). Each route is asked one after the
-other, by one client, over different jobs. Not in it: Airflow's login, its own routes, and starting a run in Airflow,
-which submissions do besides.
+trainers, which speak the real API and compute nothing (`benchmarks.scale.trainers`); each has made as many reports
+before as a decision looks at. Each route is asked one after the other, by one client, over different jobs. Not in it:
+Airflow's login, its own routes, and starting a run in Airflow, which submissions do besides.
 
 Bars: the 95th percentile of every route at most 100 ms; of those that take a decision before they answer, too. What-if
 and replays, which have a policy work, are shown without one. A route of the description that is not asked is named.
@@ -32,6 +32,7 @@ from benchmarks.common.latencies import percentile
 from benchmarks.common.report import Report
 from benchmarks.scale.trainers import training
 from elastic_core.protocol.http_client import HttpControl
+from elastic_core.snapshot.job_reports import RECENT
 from elastic_core.spec import parse_cluster_spec
 
 NODES, SLOTS_EACH = 32, 8
@@ -39,7 +40,7 @@ HEADERS = {"sec-fetch-site": "same-origin", "authorization": f"Bearer {METRICS_T
 MOST_SECONDS = 0.100
 TIMES_LONG = 3  # that what takes long is asked
 DECIDES = ("what-if", "replay")
-SETTLE_SECONDS = 20.0
+SETTLE_SECONDS, GRANT_SECONDS = 20.0, 10.0
 # Of the description, and not asked here.
 LEFT_OUT = {
     "POST /api/v1/jobs": "starts a run in Airflow",
@@ -57,10 +58,11 @@ class Size:
     over: int
     segments: int
     active: int
+    reports: int  # that each active job has made before
     times: int  # each route is asked
 
 
-WHOLE, QUICK = Size(900, 111, 100, 40), Size(90, 11, 10, 10)
+WHOLE, QUICK = Size(900, 111, 100, RECENT, 40), Size(90, 11, 10, 100, 10)
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,9 @@ def _measure(report: Report, url: str, base: str, size: Size) -> None:
     filled_ledger.multiply(engine, size.over, size.segments)
     for number in range(size.active):
         submit(service, number, entry_points=12, batch=1024, slots=8)
+    time.sleep(GRANT_SECONDS)
+    aged = filled_ledger.age(engine, size.reports)
+    print(f"{aged} jobs that hold slots have {size.reports} reports each", flush=True)
     with engine.connect() as connection:
         kept = {name: connection.execute(text(f"SELECT count(*) FROM {name}")).scalar_one()
                 for name in ("jobs", "segments", "leases", "checkpoints", "observations", "decisions")}  # fmt: skip

@@ -99,6 +99,10 @@ def multiply(engine: Engine, jobs: int, segments: int) -> None:
                  "uri": f"'{PAST}-' || n || '/step-' || i"}),
         _copied("observations", f"observations t JOIN segments s ON s.epoch = t.epoch, {every} WHERE {source}",
                 {"job_id": of_job, "epoch": epoch, "segment_id": of_segment, "at": f"t.at + {began}"}),
+        # What triggers would have added up: they are off here.
+        f"INSERT INTO held_seconds SELECT l.job_id, s.node, sum(h.released_at - l.granted_at) FROM leases l "
+        f"JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot "
+        f"WHERE l.job_id LIKE '{PAST}-%' GROUP BY l.job_id, s.node",
         f"UPDATE jobs SET head_id = c.id FROM checkpoints c WHERE jobs.id LIKE '{PAST}-%' AND c.job_id = jobs.id "
         f"AND c.step = {100 * segments}",
         f"UPDATE segments SET end_checkpoint_id = c.id FROM checkpoints c WHERE c.segment_id = segments.id "
@@ -113,6 +117,22 @@ def multiply(engine: Engine, jobs: int, segments: int) -> None:
         connection.execute(text("SELECT setval('lease_epoch', (SELECT max(epoch) FROM leases))"))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE"))
+
+
+def age(engine: Engine, reports: int) -> int:
+    """So many reports of each job that holds slots, before those that it will make. Returns how many jobs those are."""
+    others = {
+        "job_id": "l.job_id", "epoch": "l.epoch", "segment_id": "l.segment_id", "step": f"n - {reports + 1}",
+        "samples": "0", "num_slots": "l.num_slots", "step_seconds": "t.step_seconds * (1 + 0.1 * random())",
+    }  # fmt: skip
+    source = f"leases l, generate_series(1, {reports}) n, (SELECT * FROM observations LIMIT 1) t"
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL session_replication_role = replica"))
+        connection.execute(text(_copied("observations", f"{source} WHERE l.released_at IS NULL", others)))
+        jobs = connection.execute(text("SELECT count(*) FROM leases WHERE released_at IS NULL")).scalar_one()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE observations"))
+    return int(jobs)
 
 
 def _copied(table: str, source: str, instead: Mapping[str, str]) -> str:
