@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         print(TOKEN, token_of("ann", "user"), flush=True)
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: Airflow's log would fill the pipe, and wait
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: Airflow's log would fill the pipe
 
 
 def main() -> None:
