@@ -48,10 +48,10 @@ up: setup
 down: setup
 	$(BIN)/elastic down
 
-# Whatever a machine sets, compiled modules are kept: three processes read all tests.
+# Whatever a machine sets, compiled modules are kept: four processes read all tests.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: setup
-	$(BIN)/pytest -m "not e2e and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not e2e and not nightly" -n 4 --dist loadfile --no-loadscope-reorder
 
 e2e: setup
 	$(BIN)/pytest $(E2E) -m "e2e and not nightly"

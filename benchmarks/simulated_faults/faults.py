@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FEWEST, MOST = 6, 10  # of other kinds, beside two crash points
 FIRST, LAST = 5.0, 95.0  # seconds
+AGAIN = 3.0  # seconds
 POINTS = tuple(CONTROL_POINTS)
 JUMPS = (-3600.0, -40.0, -5.0, 5.0, 40.0, 3600.0)
 
@@ -70,10 +71,15 @@ class Faults:
         self.log.append((self._world.hub.now, what))
 
     def _make(self, kind: str) -> None:
+        """Where there is nothing to do it to, later."""
+        if self.over:
+            return
         done = self._kinds[kind]()
-        if done is not None:
-            self.made[kind] += 1
-            self.note(f"{kind}: {done}")
+        if done is None:
+            self._world.hub.after(AGAIN, lambda: self._make(kind))
+            return
+        self.made[kind] += 1
+        self.note(f"{kind}: {done}")
 
     def _arm(self, point: str) -> None:
         self._armed.append(point)

@@ -21,7 +21,7 @@ from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_contro
 from tests.conftest import TestServer
 from tests.effort import EFFORT
 
-SEEDS = 5 if EFFORT == 1 else 20 * EFFORT
+SEEDS = 50 if EFFORT == 1 else 20 * EFFORT
 WORKERS = 2  # processes, whatever else pytest runs beside them
 
 
@@ -55,7 +55,6 @@ def test_users_and_the_operator_wish_all_that_they_may(outcomes: list[Outcome]) 
     assert wished == {"pause", "stop", "set", "checkpoint now", "set aside", "cancel many"}
 
 
-@pytest.mark.skipif(SEEDS < 50, reason="fewer seeds than it takes to come to all of them")
 def test_a_process_ends_at_every_crash_point_of_the_control_plane(outcomes: list[Outcome]) -> None:
     ended = {point for outcome in outcomes for point in outcome.points}
     assert sorted(CONTROL_POINTS.keys() - ended) == []
@@ -83,6 +82,9 @@ THAT_ONCE_BROKE = {
     # Of these the judge was wrong: a job that was rolled back after its end was cancelled before its run in Airflow was
     # begun anew; and a policy is not asked about jobs that are paused.
     3080: "a job was cancelled, and its run had succeeded",
+    4599: "a node was back while an order to start processes there was under way, and its slots were another's",
+    6094: "Airflow ended the run of a job that had been revived, by what it had read before",
+    6175: "as 6094",
     **dict.fromkeys(
         (2249, 2311, 2344, 2351, 2392, 2416, 2467), "all jobs were paused, and the faulty policy did not fail"
     ),
