@@ -20,7 +20,6 @@ from elastic_core.control.ledger.tables import (
     HeartbeatRow,
     JobRow,
     LeaseRow,
-    ObservationRow,
     SegmentRow,
     TargetRow,
 )
@@ -175,11 +174,15 @@ _EXCHANGES = (
     .ext(distinct_on(SegmentRow.job_id))
     .order_by(SegmentRow.job_id, SegmentRow.index.desc())
 )
-_SPEEDS = (
-    select(ObservationRow.epoch, func.percentile_cont(0.5).within_group(ObservationRow.samples_per_second))
-    .where(ObservationRow.epoch.in_(bindparam("epochs", expanding=True)))
-    .group_by(ObservationRow.epoch)
-)
+_SPEEDS = text("""
+    SELECT wanted.epoch, percentile_cont(0.5) WITHIN GROUP (ORDER BY o.samples_per_second)
+    FROM unnest(CAST(:epochs AS bigint[])) AS wanted (epoch)
+    CROSS JOIN LATERAL (
+        SELECT samples_per_second FROM observations WHERE epoch = wanted.epoch ORDER BY step DESC LIMIT :latest
+    ) AS o
+    GROUP BY wanted.epoch
+""")
+_LATEST_SPEEDS = 100  # reports: a few minutes
 
 
 def last_segments(tx: Tx, job_ids: Iterable[str]) -> dict[str, SegmentRow]:
@@ -358,8 +361,8 @@ def _why(segment: SegmentRow, target: TargetRow | None, pause: Pause | None) -> 
 
 
 def _speeds(tx: Tx, epochs: Sequence[int]) -> dict[int, float]:
-    """Median samples per second of each live lease."""
+    """Median samples per second of the latest reports of each live lease."""
     if not epochs:
         return {}
-    rows = tx.session.execute(_SPEEDS, {"epochs": list(epochs)})
+    rows = tx.session.execute(_SPEEDS, {"epochs": list(epochs), "latest": _LATEST_SPEEDS})
     return {epoch: float(value) for epoch, value in rows if value and value > 0}
