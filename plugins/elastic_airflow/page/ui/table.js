@@ -88,6 +88,10 @@ function drawRows() {
   const focused = document.activeElement?.closest("#rows input")?.dataset.job;
   $("rows").replaceChildren(...view.data.jobs.flatMap((job) => [row(job), why(job)]));
   if (focused) [...$("rows").querySelectorAll("input")].find((box) => box.dataset.job === focused)?.focus({ preventScroll: true });
+  markAll();
+}
+
+function markAll() {
   const all = $("heads").querySelector("input"), shown = active().map((job) => job.job_id);
   all.disabled = !shown.length;
   all.checked = shown.length > 0 && shown.every((id) => steering.chosen.has(id));
@@ -99,7 +103,7 @@ function row(job) {
   box.disabled = job.state !== "active";
   box.addEventListener("change", () => {
     steering.choose([job.job_id], box.checked);
-    drawRows();
+    markAll();
   });
   const now = Date.now() / 1000, took = (job.finished_at ?? now) - job.submitted_at;
   const cells = [
