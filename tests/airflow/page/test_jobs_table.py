@@ -87,6 +87,16 @@ def test_who_waits_shows_its_place_its_start_and_who_has_its_slots(table: Page, 
     assert ids(table)[0] == "job-03"
 
 
+def test_choosing_a_job_leaves_the_rows_as_they_are(table: Page) -> None:
+    table.route("**/api/v1/jobs?*", lambda _: None)  # the next answer, which draws them anew, does not come
+    row = table.locator("#rows tr[data-id=job-20]")
+    row.evaluate("row => row.dataset.seen = 'yes'")
+    choose(table, "job-20")
+    expect(table.locator("#steering button:enabled").first).to_be_visible()
+    expect(table.get_by_label("Choose all jobs of this page")).not_to_be_checked()
+    assert row.get_attribute("data-seen") == "yes"
+
+
 def test_chosen_jobs_are_paused_resumed_and_set_together(table: Page, shown: LedgerControl) -> None:
     said = table.locator("#steering [role=status]")
     choose(table, "job-20", "job-21")
