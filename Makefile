@@ -15,6 +15,8 @@ COMPILE = $(TOOLS)/uv pip compile --no-config --python-version 3.11 --python-pla
 
 # Where tests of real services lie; the others need not be read to find them.
 E2E := tests/e2e tests/launch tests/security tests/track
+# The control plane's life under faults, seed by seed.
+SEEDS := tests/benchmarks/test_simulated_faults.py
 
 .PHONY: setup ray adapters demo up down test e2e check docs docker-test kubernetes-check nightly lock licences sbom audit
 
@@ -48,10 +50,12 @@ up: setup
 down: setup
 	$(BIN)/elastic down
 
-# Whatever a machine sets, compiled modules are kept: four processes read all tests.
+# Fifty seeds of faults first, by two processes of their own. Whatever a machine sets, compiled modules are kept: four
+# processes read all tests.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: setup
-	$(BIN)/pytest -m "not e2e and not nightly" -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest $(SEEDS) -m "not nightly"
+	$(BIN)/pytest -m "not e2e and not nightly" --ignore=$(SEEDS) -n 4 --dist loadfile --no-loadscope-reorder
 
 e2e: setup
 	$(BIN)/pytest $(E2E) -m "e2e and not nightly"
@@ -62,7 +66,7 @@ e2e: setup
 nightly: setup ray adapters $(KUBERNETES)/kubernetes-validate
 	ELASTIC_REQUIRE=ray,adapters,kubernetes $(BIN)/pytest -m nightly
 	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py \
-		tests/control/ledger/test_profiles.py tests/placement/planners tests/benchmarks/test_simulated_faults.py \
+		tests/control/ledger/test_profiles.py tests/placement/planners $(SEEDS) \
 		-m "not e2e"
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume

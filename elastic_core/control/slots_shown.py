@@ -11,8 +11,7 @@ from elastic_core.control.ledger.tables import JobRow
 from elastic_core.control.transitions import node_health
 from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.domain import JobState
-from elastic_core.protocol.rest.answers import ClusterShown
-from elastic_core.protocol.rest.cluster_slots import cluster_of
+from elastic_core.protocol.cluster.cluster_slots import ClusterShown, cluster_of
 
 _ACTIVE = select(JobRow.id).where(JobRow.state == JobState.ACTIVE).order_by(JobRow.submitted_at, JobRow.id)
 

@@ -19,6 +19,7 @@ from elastic_core.domain import Observation, Plan, Slot, Snapshot
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol import calls
 from elastic_core.protocol.callers import OnBehalf
+from elastic_core.protocol.cluster.cluster_slots import ClusterShown
 from elastic_core.protocol.forecasts import Forecast, ForecastReport, Outlook
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
@@ -305,6 +306,10 @@ class HttpControl:
 
     def nodes(self) -> list[NodeStatus]:
         answer: list[NodeStatus] = self._channel.call("nodes")
+        return answer
+
+    def cluster(self) -> ClusterShown:
+        answer: ClusterShown = self._channel.call("cluster")
         return answer
 
     def set_aside_node(self, node: str, reason: str) -> NodeStatus:

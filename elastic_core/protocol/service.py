@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from elastic_core.domain import Plan, Snapshot
 from elastic_core.errors import UserError
+from elastic_core.protocol.cluster.cluster_slots import ClusterShown
 from elastic_core.protocol.forecasts import Forecast, ForecastReport, Outlook
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.records import (
@@ -227,6 +228,9 @@ class PoolControl(Protocol):
 
     def nodes(self) -> list[NodeStatus]:
         """All nodes, those that have left too, by name."""
+
+    def cluster(self) -> ClusterShown:
+        """Nodes, slots, who holds each, and who waits: of one moment."""
 
     def set_aside_node(self, node: str, reason: str) -> NodeStatus:
         """The node gets no further slots; what runs there moves at a boundary, once there is room elsewhere.

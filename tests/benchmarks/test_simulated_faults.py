@@ -22,7 +22,7 @@ from tests.conftest import TestServer
 from tests.effort import EFFORT
 
 SEEDS = 50 if EFFORT == 1 else 20 * EFFORT
-WORKERS = 2  # processes, whatever else pytest runs beside them
+WORKERS = 2  # processes; `make test` runs nothing beside them
 
 
 @pytest.fixture(scope="module")

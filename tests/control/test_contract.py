@@ -433,6 +433,17 @@ def test_a_smaller_cluster_takes_slots_away(plane: Plane) -> None:
     assert {slot.node for slot in again.allocation.slots} == {"node-a"}
 
 
+def test_the_cluster_shows_who_holds_each_slot_and_who_waits(plane: Plane) -> None:
+    plane.life("job-a", slots=(2, 2)).start()
+    plane.life("job-b", slots=(4, 4))
+    shown = plane.service.cluster()
+    assert [(slot.node, slot.index, slot.job) for slot in shown.slots] == [
+        ("node-a", 0, "job-a"), ("node-a", 1, "job-a"), ("node-b", 0, None), ("node-b", 1, None),
+    ]  # fmt: skip
+    assert [node.held_slots for node in shown.nodes] == [2, 0]
+    assert [waiting.job_id for waiting in shown.waiting] == ["job-b"]
+
+
 def test_a_node_is_set_aside_and_taken_back(plane: Plane) -> None:
     aside = plane.service.set_aside_node("node-a", "its fan is broken")
     assert aside == plane.service.set_aside_node("node-a", "its fan is broken")

@@ -7,9 +7,8 @@ import typer
 from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json, print_table
 from elastic_core.domain import to_json
+from elastic_core.protocol.cluster.cluster_slots import ClusterShown, nodes_shown
 from elastic_core.protocol.records import NodeStatus
-from elastic_core.protocol.rest.answers import ClusterShown
-from elastic_core.protocol.rest.cluster_slots import cluster_of, nodes_shown
 from elastic_core.settings import Settings
 from elastic_core.text import plural
 
@@ -19,10 +18,7 @@ app = typer.Typer()
 @app.command()
 def cluster(as_json: Json = False) -> None:
     """Nodes, slots, who holds them, and which jobs wait for some."""
-    api = open_api(Settings())
-    jobs = api.jobs(active_only=True)
-    held = {job.job_id: job.allocation for job in jobs if job.allocation is not None}
-    shown = cluster_of(api.nodes(), held, [job for job in jobs if job.allocation is None])
+    shown = open_api(Settings()).cluster()
     if as_json:
         print_json(to_json(shown))
         return

@@ -22,6 +22,7 @@ from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.domain import to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.callers import Caller
+from elastic_core.protocol.cluster.cluster_slots import ClusterShown
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.records import (
@@ -36,7 +37,7 @@ from elastic_core.protocol.records import (
     Submission,
     SweepStarted,
 )
-from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, JobPage, SortBy
+from elastic_core.protocol.rest.answers import MOST_JOBS, JobPage, SortBy
 from elastic_core.spec import parse_job_spec
 from elastic_core.spec.inputs.sweeps import Sweep, new_group_id
 from elastic_core.spec.job_changes import JobChanges

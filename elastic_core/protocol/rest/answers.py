@@ -1,4 +1,4 @@
-"""What the REST API answers that the control plane has no record of: pages of jobs, the cluster, logs."""
+"""What the REST API answers that the control plane has no record of: pages of jobs, logs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from elastic_core.domain import Plan
-from elastic_core.protocol.records import JobStatus, NodeStatus
-from elastic_core.protocol.waiting.queued import InQueue
+from elastic_core.protocol.records import JobStatus
 
 MOST_JOBS = 500  # of a page
 
@@ -34,31 +33,6 @@ class JobPage:
     total: int
     offset: int
     jobs: tuple[JobStatus, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotShown:
-    """`job` None: no job that is active holds it; processes that end still may."""
-
-    node: str
-    index: int
-    type: str
-    usable: bool  # of a node that is there and not set aside
-    job: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobWaiting:
-    job_id: str
-    reason: str
-    in_queue: InQueue | None = None  # None: it has not asked for slots, is paused, or still has its last ones
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterShown:
-    nodes: tuple[NodeStatus, ...]
-    slots: tuple[SlotShown, ...]
-    waiting: tuple[JobWaiting, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 from elastic_core.domain import from_json, to_json
 from elastic_core.errors import ElasticError, Forbidden, InfrastructureError, NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
+from elastic_core.protocol.cluster.cluster_slots import ClusterShown
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.forecasts import Forecast, ForecastReport
 from elastic_core.protocol.records import (
@@ -35,7 +36,7 @@ from elastic_core.protocol.records import (
     Submission,
     SweepStarted,
 )
-from elastic_core.protocol.rest.answers import MOST_JOBS, ClusterShown, DecisionReplayed, JobLog, JobPage, SortBy
+from elastic_core.protocol.rest.answers import MOST_JOBS, DecisionReplayed, JobLog, JobPage, SortBy
 from elastic_core.protocol.rest.job_details import (
     MOST_LISTED,
     CheckpointPage,

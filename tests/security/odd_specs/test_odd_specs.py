@@ -7,7 +7,7 @@ Ten thousand more go through the parser alone in tests/spec/test_bounds.py.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -27,8 +27,8 @@ from tests.security.odd_specs.cases import Drawn
 from tests.spec.test_bounds import peak_bytes
 
 FEW, MANY = 200, 10_000
-MOST_SECONDS = 0.1  # of the server's processor, for each job that is asked for
-MOST_SECONDS_STARTED = 0.4  # with the start of its run, which is Airflow's work, and a decision
+MOST_SECONDS = 0.1  # of the server's processor, for each job that is asked for, the start of its run included
+TRIES = 4
 MOST_BYTES = 200e6
 
 
@@ -73,9 +73,10 @@ def test_ten_thousand_odd_specs_by_the_api_server(ledger_url: str, postgres_url:
         seconds = sorted(one.seconds for one in taken if one.accepted is accepted)
         print(f"{'accepted' if accepted else 'refused'}: {len(seconds)}; ms of the server's processor: mean "
               f"{1e3 * statistics.mean(seconds):.1f}, 99 % within {1e3 * seconds[len(seconds) * 99 // 100]:.1f}, most "
-              f"{1e3 * seconds[-1]:.1f}; over 100: {sum(one > MOST_SECONDS for one in seconds)}")  # fmt: skip
+              f"{1e3 * seconds[-1]:.1f}")  # fmt: skip
+    print(f"taken again, for over {1e3 * MOST_SECONDS:.0f}: {[one.words[:100] for one in taken if one.tries > 1]}")
     print(f"MB of the server's memory by which one case rose: most {max(one.memory for one in taken) / 1e6:.1f}")
-    assert [one.words for one in taken if one.seconds > one.most_seconds or one.memory > MOST_BYTES] == []
+    assert [one.words for one in taken if one.seconds > MOST_SECONDS or one.memory > MOST_BYTES] == []
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +87,17 @@ class Taken:
     memory: int
     accepted: bool
     words: str
-
-    @property
-    def most_seconds(self) -> float:
-        return MOST_SECONDS_STARTED if self.accepted else MOST_SECONDS
+    tries: int
 
 
 def measured(server: ApiServer, asking: Asking, drawn: Drawn) -> Taken:
-    """Where it took long, the least of four tries: a garbage collection may fall into one."""
+    """Where it took long, the least of so many tries: a garbage collection, or a decision, may fall into one."""
     tries: list[Taken] = []
-    while not tries or (len(tries) < 4 and tries[-1].seconds > tries[-1].most_seconds):
+    while not tries or (len(tries) < TRIES and tries[-1].seconds > MOST_SECONDS):
         case = Drawn(drawn.number, drawn.checkpoint, len(tries)).case()
         memory, began = server.forget_peak(), server.cpu_seconds()
         status = asking.ask(case)
         seconds = (server.cpu_seconds() - began) / case.jobs
         words = f"case {drawn.number}, {status} after {seconds:.3f} s: {case}"[:1000]
-        tries.append(Taken(seconds, server.peak_bytes() - memory, status == 200, words))
-    return min(tries, key=lambda one: one.seconds)
+        tries.append(Taken(seconds, server.peak_bytes() - memory, status == 200, words, len(tries) + 1))
+    return replace(min(tries, key=lambda one: one.seconds), tries=len(tries))

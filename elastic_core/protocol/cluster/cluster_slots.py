@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from elastic_core.domain import Allocation
 from elastic_core.protocol.records import JobStatus, NodeStatus
-from elastic_core.protocol.rest.answers import ClusterShown, JobWaiting, SlotShown
+from elastic_core.protocol.waiting.queued import InQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotShown:
+    """`job` None: no job that is active holds it; processes that end still may."""
+
+    node: str
+    index: int
+    type: str
+    usable: bool  # of a node that is there and not set aside
+    job: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWaiting:
+    job_id: str
+    reason: str
+    in_queue: InQueue | None = None  # None: it has not asked for slots, is paused, or still has its last ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShown:
+    nodes: tuple[NodeStatus, ...]
+    slots: tuple[SlotShown, ...]
+    waiting: tuple[JobWaiting, ...]
 
 
 def cluster_of(
