@@ -172,8 +172,8 @@ TIME = (
         f"{OF_RETENTION}::test_events_of_a_segment_that_runs_are_kept",
     ),
     _one(
-        "reports of a job that runs are thinned", 8, RETENTION, "WHERE j.state <> :active AND j.finished_at < :before", "WHERE (j.state <> :active OR :before > 0)",
-        f"{OF_RETENTION}::test_reports_of_a_job_that_runs_are_kept_however_old",
+        "of a job that runs the newest reports are thinned", 8, RETENTION, "WHERE job_id = :job AND id <= :until", "WHERE job_id = :job",
+        f"{OF_RETENTION}::test_of_a_job_that_runs_the_newest_reports_stay_and_those_before_are_spread_over_its_work",
     ),
     _one(
         "refusals push deeds off the record", RULE, RETENTION, "id < :first_done AND done OR id < :first_refused AND NOT done", "id < :first_done OR id < :first_refused",

@@ -16,18 +16,24 @@ from elastic_core.protocol.rest.job_details import JobMoves, JobReport
 from elastic_core.snapshot.job_record import waiting_since
 from elastic_core.snapshot.past import Past
 
-# The last of each cell of as many reports, or the last one there that came with metrics: they are fewer.
+# The last of each cell of equal work, over all lineages one after the other, or the last one there that came with
+# metrics: they are fewer. All, where they are few.
 REPORTS = text("""
-    SELECT * FROM (
-        SELECT DISTINCT ON (cell) o.* FROM (
-            SELECT id, lineage, segment_id, step, samples, at, num_slots, num_nodes, type, global_batch,
-                   samples_per_second, loss, learning_rate, metrics, layout, comm, progress,
-                   (row_number() OVER (ORDER BY id) - 1)
-                       / ((count(*) OVER () + :most - 1) / :most) AS cell
-            FROM observations WHERE job_id = :job
-        ) AS o
-        ORDER BY cell, metrics <> '{}' DESC, id DESC
-    ) AS thinned ORDER BY id
+    WITH spans AS (
+        SELECT lineage, min(samples) AS low, max(samples) - min(samples) + 1 AS samples, count(*) AS reports
+        FROM observations WHERE job_id = :job GROUP BY lineage
+    ), placed AS (
+        SELECT lineage, sum(samples) OVER (ORDER BY lineage) - samples - low AS shift, sum(samples) OVER () AS total,
+               sum(reports) OVER () AS reports
+        FROM spans
+    )
+    SELECT lineage, segment_id, step, samples, at, num_slots, num_nodes, type, global_batch, samples_per_second, loss,
+           learning_rate, metrics, layout, comm, progress
+    FROM observations WHERE id IN (
+        SELECT coalesce(max(id) FILTER (WHERE metrics <> '{}'), max(id)) FROM observations JOIN placed USING (lineage)
+        WHERE job_id = :job
+        GROUP BY CASE WHEN reports <= :most THEN id ELSE floor((samples + shift) * :most / total) END)
+    ORDER BY id
 """)
 
 # The timings of a restore go with the first checkpoint after it, so that each is counted once.
@@ -56,7 +62,7 @@ def reports(tx: Tx, job_id: str, most: int) -> list[JobReport]:
     rows = tx.session.execute(REPORTS, {"job": tx.job(job_id).id, "most": most}).mappings()
     return [
         JobReport(
-            **{name: value for name, value in row.items() if name not in ("id", "cell", "layout", "metrics")},
+            **{name: value for name, value in row.items() if name not in ("layout", "metrics")},
             layout=None if row["layout"] is None else from_json(Layout, row["layout"]),
             metrics={name: float(value) for name, value in row["metrics"].items()},
         )

@@ -26,17 +26,22 @@ from elastic_core.spec.job import most_samples
 
 MOST_REPORTS = 256  # of one run
 
+# The last of each cell of equal work, where there are many: what was reported long ago is thinned (`retention`).
 LOSSES = text("""
-    SELECT wanted.id, o.done, o.loss
+    SELECT wanted.id, coalesce(o.progress, o.samples) AS done, o.loss
     FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
     JOIN jobs j ON j.id = wanted.id
     CROSS JOIN LATERAL (
-        SELECT coalesce(progress, samples) AS done, loss,
-               row_number() OVER (ORDER BY samples, id) AS place, count(*) OVER () AS reports
+        SELECT count(*) AS reports, greatest(max(coalesce(progress, samples)), 1) AS furthest
         FROM observations WHERE job_id = j.id AND lineage = j.lineage
-    ) AS o
-    WHERE o.place % greatest(o.reports / :most, 1) = 0 OR o.place = o.reports
-    ORDER BY wanted.id, o.place
+    ) AS run
+    CROSS JOIN LATERAL (
+        SELECT max(id) AS id FROM observations WHERE job_id = j.id AND lineage = j.lineage
+        GROUP BY CASE WHEN run.reports < 2 * :most THEN id
+                      ELSE floor(coalesce(progress, samples) * :most / run.furthest) END
+    ) AS last
+    JOIN observations o ON o.id = last.id
+    ORDER BY wanted.id, o.samples, o.id
 """)
 
 METRICS = text("""

@@ -1,10 +1,12 @@
-"""What the ledger need not keep for ever: inputs of old decisions, events that were shown, reports of jobs long over,
-old records of who did what.
+"""What the ledger need not keep for ever: inputs of old decisions, events that were shown, reports of long ago, old
+records of who did what.
 
 What stays whatever its age: jobs, segments, leases, checkpoints and forecasts, which are the history that forecasts,
 the simulator and the page are made of; the newest decisions and those that targets name; events of open segments, and
 those that a reader of the outbox has not seen; and of each job as many reports, spread evenly over its work, as its
-history is ever asked for. A decision that is kept can be made again: where it kept the plan before it, that one stays.
+history is ever asked for. Of a job that runs, or was over lately, the newest `RECENT_REPORTS` stay as they came, which
+are more than decisions (`snapshot.job_reports.RECENT`) and the watch over nodes look at. A decision that is kept can be
+made again: where it kept the plan before it, that one stays.
 
 Every step removes one batch in a transaction of its own, without the scheduling lock, and may be repeated at will.
 """
@@ -13,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import CursorResult, TextClause, func, select, text
+from sqlalchemy import CursorResult, Row, TextClause, func, select, text
 
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import KEPT, AuditRow, DecisionRow, ReaderRow
@@ -23,8 +26,10 @@ from elastic_core.protocol.events import MLFLOW_READER, TRACES_READER
 
 EVERY_SECONDS = 900.0
 BATCH = 1000  # rows of a transaction
+REPORTS_BATCH = 20_000  # of reports, for each of which all of the job's are looked at
 MOST_BATCHES = 50  # of one kind at a time; what is left, the next time takes up
-KEPT_REPORTS = 512  # most of a lineage of a job that is over, and half of that at least where there were as many
+KEPT_REPORTS = 512  # of a lineage, and half of that at least where there were as many; and as many with metrics
+RECENT_REPORTS = 43_200  # of a job: a day's, at one every two seconds
 DAY = 86_400.0
 
 DECISIONS = text("""
@@ -49,20 +54,28 @@ EVENTS = text("""
         ORDER BY e.position LIMIT :batch)
 """)
 
-# The last of each cell stays: cells are of equal work, and as wide as a power of two, so that doing it again after the
-# job went on takes nothing away that a wider cell would have kept.
+# Of each cell the last one stays, and the last one with metrics; and the first of all, with which losses are compared.
+# Cells are of equal work, and as wide as a power of two, so that doing it again after the job went on takes nothing
+# away that a wider cell would have kept.
 REPORTS = text("""
     DELETE FROM observations WHERE id IN (
         SELECT id FROM (
-            SELECT id, row_number() OVER (PARTITION BY lineage, samples / :width ORDER BY id DESC) AS from_last
-            FROM observations WHERE job_id = :job) AS o
-        WHERE from_last > 1 ORDER BY id LIMIT :batch)
+            SELECT id, min(id) OVER (PARTITION BY lineage) AS first, row_number() OVER (
+                PARTITION BY lineage, samples / :width, metrics = '{}' ORDER BY id DESC) AS from_last
+            FROM observations WHERE job_id = :job AND id <= :until) AS o
+        WHERE from_last > 1 AND id > first ORDER BY id LIMIT :batch)
 """)
 
 CROWDED = text("""
-    SELECT o.job_id, max(o.samples) FROM observations o JOIN jobs j ON j.id = o.job_id
+    SELECT o.job_id, max(o.samples) AS samples, max(o.id) AS until FROM observations o JOIN jobs j ON j.id = o.job_id
     WHERE j.state <> :active AND j.finished_at < :before
     GROUP BY o.job_id HAVING count(*) > :kept ORDER BY o.job_id
+""")
+# Of jobs that run, or were over within a day: whoever was over before has been looked at since.
+GROWING = text("""
+    SELECT j.id AS job_id, oldest.samples, oldest.id AS until FROM jobs j CROSS JOIN LATERAL (
+        SELECT id, samples FROM observations WHERE job_id = j.id ORDER BY id DESC OFFSET :recent LIMIT 1) AS oldest
+    WHERE j.state = :active OR j.finished_at > :yesterday ORDER BY j.id
 """)
 
 
@@ -77,29 +90,30 @@ class Removed:
 
     def __str__(self) -> str:
         return (
-            f"{self.decisions} decisions, {self.events} events, {self.reports} reports of jobs that are over, "
+            f"{self.decisions} decisions, {self.events} events, {self.reports} reports of jobs, "
             f"{self.audit_records} audit records"
         )
 
 
 def remove_old(ledger: Ledger) -> Removed:
     """Remove what is older than `ELASTIC_KEEP_DAYS`, and decisions beyond the newest `ELASTIC_KEEP_DECISIONS`; of audit
-    records those older than `ELASTIC_KEEP_AUDIT_DAYS`, and beyond the newest `ELASTIC_KEEP_AUDIT_RECORDS`."""
-    crowded = ledger.read(_crowded)
+    records those older than `ELASTIC_KEEP_AUDIT_DAYS`, and beyond the newest `ELASTIC_KEEP_AUDIT_RECORDS`; and of
+    reports what is spread no more evenly than need be."""
+    thinned = ledger.read(_to_thin)
     return Removed(
         decisions=_in_batches(ledger, _remove_decisions),
         events=_in_batches(ledger, _remove_events),
-        reports=sum(_in_batches(ledger, _thinning(job, most)) for job, most in crowded),
+        reports=sum(_in_batches(ledger, _thinning(row), REPORTS_BATCH) for row in thinned),
         audit_records=_in_batches(ledger, _remove_audit_records),
     )
 
 
-def _in_batches(ledger: Ledger, remove: Callable[[Tx], int]) -> int:
+def _in_batches(ledger: Ledger, remove: Callable[[Tx], int], batch: int = BATCH) -> int:
     total = 0
     for _ in range(MOST_BATCHES):
         removed = ledger.write(remove)
         total += removed
-        if removed < BATCH:
+        if removed < batch:
             break
     return total
 
@@ -153,17 +167,18 @@ def _seen_by_all(tx: Tx) -> int:
     return min(positions) if len(positions) == len(readers) else 0
 
 
-def _crowded(tx: Tx) -> list[tuple[str, int]]:
-    """Jobs that have been over for long and have more reports than are kept, with the samples of the last."""
-    rows = tx.session.execute(CROWDED, {"active": JobState.ACTIVE, "before": _before(tx), "kept": KEPT_REPORTS})
-    return [(job_id, int(samples)) for job_id, samples in rows]
+def _to_thin(tx: Tx) -> list[Row[Any]]:
+    """Jobs with more reports than are kept, the samples of the last that may go, and its id."""
+    of_long_ago = {"active": JobState.ACTIVE, "before": _before(tx), "kept": KEPT_REPORTS}
+    of_now = {"active": JobState.ACTIVE, "yesterday": tx.now - DAY, "recent": RECENT_REPORTS}
+    return [*tx.session.execute(CROWDED, of_long_ago), *tx.session.execute(GROWING, of_now)]
 
 
-def _thinning(job_id: str, samples: int) -> Callable[[Tx], int]:
+def _thinning(row: Row[Any]) -> Callable[[Tx], int]:
     width = 1
-    while samples // width >= KEPT_REPORTS:
+    while row.samples // width >= KEPT_REPORTS:
         width *= 2
-    return lambda tx: _count(tx, REPORTS, job=job_id, width=width, batch=BATCH)
+    return lambda tx: _count(tx, REPORTS, job=row.job_id, until=row.until, width=width, batch=REPORTS_BATCH)
 
 
 def _count(tx: Tx, statement: TextClause, **values: object) -> int:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
+from elastic_core.control.ledger.finished import MOST_REPORTS
 from elastic_core.control.plane import LedgerControl
-from elastic_core.control.transitions import retention
+from elastic_core.control.transitions import node_health, retention
 from elastic_core.control.transitions.retention import DAY, EVERY_SECONDS, KEPT_REPORTS
 from elastic_core.errors import NotFound
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.process_groups import ExitKind
+from elastic_core.snapshot.job_reports import RECENT
+from elastic_core.train.steps import observe
 from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec, an_observation
 
 KEEP_DAYS, AUDIT_DAYS = 30.0, 365.0
@@ -193,12 +199,73 @@ def test_of_a_job_that_is_long_over_reports_spread_over_its_work_stay(control: L
     assert retention.remove_old(control._ledger).reports == 0
 
 
-def test_reports_of_a_job_that_runs_are_kept_however_old(control: LedgerControl, clock: FakeClock) -> None:
-    control.submit("job-a", a_spec(), FACTS)
-    order = Life(control, control.trainer, "job-a").start()
-    control.trainer(order.token).observe([an_observation(step, order) for step in range(1, KEPT_REPORTS + 100)])
-    clock.advance(2 * KEEP_DAYS * DAY)
+@dataclass
+class Reporting:
+    """A job that runs, and reports step after step."""
+
+    control: LedgerControl
+    url: str
+    reported: int = 0
+
+    def __post_init__(self) -> None:
+        self.control.submit("job-a", a_spec(), FACTS)
+        self.order = Life(self.control, self.control.trainer, "job-a").start()
+
+    def report(self, number: int, **facts: Any) -> None:
+        trainer = self.control.trainer(self.order.token)
+        for first in range(self.reported + 1, self.reported + number + 1, 500):
+            steps = range(first, min(first + 500, self.reported + number + 1))
+            trainer.observe([an_observation(step, self.order, loss=1.0 / step, **facts) for step in steps])
+        self.reported += number
+
+    def steps(self, which: str = "true") -> list[int]:
+        return [int(str(row[0])) for row in rows(self.url, f"SELECT step FROM observations WHERE {which} ORDER BY id")]
+
+
+def widest(steps: Sequence[int]) -> int:
+    return max(later - earlier for earlier, later in pairwise(steps))
+
+
+def test_of_a_job_that_runs_the_newest_reports_stay_and_those_before_are_spread_over_its_work(
+    control: LedgerControl, clock: FakeClock, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "RECENT_REPORTS", RECENT)
+    job = Reporting(control, ledger_url)
+    job.report(RECENT)
     assert retention.remove_old(control._ledger).reports == 0
+    for more in (2000, 3000):
+        job.report(more)
+        before = control.snapshot()
+        assert retention.remove_old(control._ledger).reports > more - KEPT_REPORTS
+        assert control.snapshot() == before, "a decision looks at none that went"
+        old = job.steps()[:-RECENT]
+        assert job.steps()[-RECENT:] == list(range(job.reported - RECENT + 1, job.reported + 1))
+        assert KEPT_REPORTS // 4 <= len(old) <= KEPT_REPORTS
+        assert old[0] == 1, "losses are compared with the first"
+        assert widest(old) <= 16
+        assert retention.remove_old(control._ledger).reports == 0
+    (run,) = control.finished_runs(10)
+    assert widest([place // 10 for place, _ in run.losses]) <= 2 * job.reported / MOST_REPORTS
+    assert widest([report.step for report in control.reports("job-a", 100)]) <= 2 * job.reported / 100
+
+
+def test_reports_with_metrics_stay_beside_those_without(
+    control: LedgerControl, clock: FakeClock, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "RECENT_REPORTS", 100)
+    job = Reporting(control, ledger_url)
+    for _ in range(20):
+        job.report(99)
+        job.report(1, metrics={"held_out_loss": 0.5})
+    retention.remove_old(control._ledger)
+    assert job.steps("metrics <> '{}'") == [100 * number for number in range(1, 21)]
+    assert len(job.steps()) < 700
+
+
+def test_a_day_of_reports_stays_as_it_came() -> None:
+    """So that decisions and the watch over nodes miss none."""
+    assert retention.RECENT_REPORTS >= RECENT
+    assert retention.RECENT_REPORTS * observe.EVERY_SECONDS >= node_health.WINDOW_SECONDS
 
 
 def test_who_did_what_stays_on_record_for_longer_than_anything_else(control: LedgerControl, clock: FakeClock) -> None:
@@ -236,7 +303,7 @@ def test_reconciliation_removes_now_and_then_and_says_so(
     clock.advance(2 * KEEP_DAYS * DAY)
     control.decide("late")
     assert control.reconcile([]).actions == (
-        "removed as too old: 5 decisions, 0 events, 0 reports of jobs that are over, 0 audit records",
+        "removed as too old: 5 decisions, 0 events, 0 reports of jobs, 0 audit records",
     )
     clock.advance(2 * KEEP_DAYS * DAY)
     control.decide("later")
