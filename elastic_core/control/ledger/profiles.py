@@ -171,24 +171,27 @@ UNSUMMED = text("""
 MOST_UNSUMMED = 100  # leases of a job
 NO_EPOCH = 2**62  # after all
 
-# Median samples per second of each lease, and what its slots cost an hour, over the latest reports of each job.
+# Median samples per second over the latest reports of each of a job's last leases, and what its slots cost an hour.
 SPEEDS = text("""
-    SELECT told.job_id, told.num_slots, told.type, told.speed, coalesce((
+    SELECT wanted.id, told.num_slots, told.type, told.speed, coalesce((
         SELECT sum(n.price_per_slot_hour)
         FROM lease_slots h JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
-        WHERE h.epoch = told.epoch), 0) AS rate
-    FROM (
-        SELECT o.job_id, o.epoch, o.num_slots, o.type,
-               percentile_cont(0.5) WITHIN GROUP (ORDER BY o.samples_per_second) AS speed
-        FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
-        CROSS JOIN LATERAL (
-            SELECT * FROM observations
-            WHERE job_id = wanted.id AND samples_per_second > 0 AND samples_per_second < 'Infinity'
-            ORDER BY id DESC LIMIT :recent
-        ) AS o
-        GROUP BY o.job_id, o.epoch, o.num_slots, o.type
+        WHERE h.epoch = lease.epoch), 0) AS rate
+    FROM unnest(CAST(:jobs AS text[])) AS wanted (id)
+    CROSS JOIN LATERAL (
+        SELECT epoch FROM leases WHERE job_id = wanted.id ORDER BY epoch DESC LIMIT :leases
+    ) AS lease
+    CROSS JOIN LATERAL (
+        SELECT num_slots, type, percentile_cont(0.5) WITHIN GROUP (ORDER BY samples_per_second) AS speed
+        FROM (
+            SELECT num_slots, type, samples_per_second FROM observations
+            WHERE epoch = lease.epoch AND samples_per_second > 0 AND samples_per_second < 'Infinity'
+            ORDER BY step DESC LIMIT :reports
+        ) AS latest
+        GROUP BY num_slots, type
     ) AS told
 """)
+LAST_LEASES, LATEST_REPORTS = 16, 50  # of a job, and of each of them
 
 # Among the newest leases: looking through all jobs would take longer with every one that there ever was.
 OF_TASKS = text("""
@@ -253,7 +256,8 @@ def _speeds_of(tx: Tx, job_ids: Sequence[str]) -> dict[str, list[_Speed]]:
     if not job_ids:
         return {}
     found: dict[str, list[_Speed]] = {}
-    for job_id, *speed in tx.session.execute(SPEEDS, {"jobs": list(job_ids), "recent": RECENT}):
+    asked = {"jobs": list(job_ids), "leases": LAST_LEASES, "reports": LATEST_REPORTS}
+    for job_id, *speed in tx.session.execute(SPEEDS, asked):
         found.setdefault(job_id, []).append(_Speed(*speed))
     return found
 

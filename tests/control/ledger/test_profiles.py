@@ -112,6 +112,29 @@ def test_sql_sums_up_leases_as_they_are_defined_to_be(
         job.give_everything_back()
 
 
+def test_the_best_speed_that_is_known_is_that_of_the_latest_reports_of_one_of_the_last_leases(
+    control: LedgerControl,
+) -> None:
+    """The job's own, else that of another job of its task on as many slots as it may have."""
+    control.submit("job-a", a_spec(), FACTS)
+    life = Life(control, control.trainer, "job-a")
+    for speeds in ((5.0, 1.0), (2.0, 3.0), (9.0, 2.0)):  # of each lease: at first, and at last
+        order = life.start()
+        reports = [
+            an_observation(step, order, samples_per_second=speeds[step > profiles.LATEST_REPORTS])
+            for step in range(1, 2 * profiles.LATEST_REPORTS + 1)
+        ]
+        control.trainer(order.token).observe(reports)
+        life.leave(order, "infrastructure")
+    ledger: Ledger = control._ledger
+    for job_id in ("job-a", "job-b"):
+        wanted = {job_id: ("examples.digits:Digits", a_spec().limits())}
+        known = ledger.read(lambda tx, wanted=wanted: profiles.best_known(tx, wanted))
+        assert known[job_id].samples_per_second == 3.0
+    too_few = {"job-b": ("examples.digits:Digits", a_spec(slots=(1, 2)).limits())}
+    assert ledger.read(lambda tx: profiles.best_known(tx, too_few)) == {}
+
+
 def test_all_leases_but_the_newest_are_summed_up_where_they_are_too_many(
     control: LedgerControl, clock: FakeClock
 ) -> None:
