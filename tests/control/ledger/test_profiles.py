@@ -16,6 +16,7 @@ from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.tables import CheckpointRow, LeaseRow, LeaseSumsRow, SegmentRow
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.transitions import node_health
 from elastic_core.domain import Layout, Observation, Slot
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.snapshot import job_reports
@@ -219,6 +220,7 @@ class _Lived:
             self._change_share()
         self.control.cancel(self.life.job_id, "seen")
         self.life.leave(self.order, "stopped")
+        self.clock.advance(node_health.WINDOW_SECONDS)  # so that crashes of many cases set no node aside
 
 
 def _present(order: LaunchOrder | None) -> LaunchOrder:

@@ -12,6 +12,8 @@ from elastic_core.domain import JobView, Plan, Snapshot
 from elastic_core.policy import registry
 from elastic_core.policy.base.policy import Law
 from elastic_core.policy.base.queue import usable_types
+from elastic_core.policy.plans.migration import by_node
+from elastic_core.policy.plans.packing import place
 from elastic_core.policy.rules.flapping import WINDOW
 from elastic_core.predict.speed.fit import job_models
 from tests.policy.builders import apply, decide, job, limits, measured, nodes, point, snapshot
@@ -156,25 +158,42 @@ def _learnt(picture: Snapshot, index: int, total: int, which: int) -> Snapshot:
 @given(picture=snapshots())
 def test_wishes_for_nodes_can_all_be_met_and_none_is_spread_without_need(name: str, picture: Snapshot) -> None:
     plan = decide(registry.get(name), picture)
-    free = {node.name: node.num_slots for node in picture.nodes if node.present}
     kinds = {node.name: node.type for node in picture.nodes}
-    for view in picture.jobs:
-        target = plan.targets[view.job_id]
-        if target.nodes is None and view.allocation is not None and view.allocation.counts() == dict(target.counts):
-            for slot in view.allocation.slots:
-                free[slot.node] = free.get(slot.node, 0) - 1  # stays; a node that has left takes nobody in
-    spread = []
-    for target in plan.targets.values():
-        if target.nodes is not None:
-            by_kind = Counter[str]()
-            for node, number in target.nodes.items():
-                by_kind[kinds[node]] += number
-            assert by_kind == Counter(dict(target.counts))
-            for node, number in target.nodes.items():
-                free[node] -= number
-            spread += [target] if len(target.nodes) > 1 else []
+    wished = [target for target in plan.targets.values() if target.nodes is not None]
+    for target in wished:
+        by_kind = Counter[str]()
+        for node, number in (target.nodes or {}).items():
+            by_kind[kinds[node]] += number
+        assert by_kind == Counter(dict(target.counts))
+    free = _free_under(plan, picture)
     there = {node.name for node in picture.nodes if node.present}
     assert all(number >= 0 for node, number in free.items() if node in there)
-    for target in spread:
+    for target in wished:
+        if len(target.nodes or {}) > 1:
+            ((kind, count),) = target.counts.items()
+            assert not any(number >= count for node, number in free.items() if kinds[node] == kind)
+
+
+def _free_under(plan: Plan, picture: Snapshot) -> Counter[str]:
+    """Slots of each node once all have what they are to have. Who wishes for no nodes keeps its slots, gives some of
+    them up, or takes more beside them."""
+    free = Counter({node.name: node.num_slots for node in picture.nodes if node.present})
+    for target in plan.targets.values():
+        free.subtract(target.nodes or {})
+    growing = []
+    for view in picture.jobs:
+        target, holds = plan.targets[view.job_id], _held(view)
+        if target.nodes is None and holds and holds.keys() == target.counts.keys():
+            own = _nodes_of(view)
+            free.subtract(own if sum(holds.values()) <= target.num_slots else place({}, target.num_slots, own))
+            growing += [(target, own)] if sum(holds.values()) < target.num_slots and len(holds) == 1 else []
+    kinds = {node.name: node.type for node in picture.nodes}
+    for target, own in growing:
         ((kind, count),) = target.counts.items()
-        assert not any(number >= count for node, number in free.items() if kinds[node] == kind)
+        room = {node: number for node, number in free.items() if kinds[node] == kind and number > 0}
+        free.subtract(Counter(place(room, count, own)) - Counter(own))
+    return free
+
+
+def _nodes_of(view: JobView) -> dict[str, int]:
+    return by_node(view.allocation.slots) if view.allocation is not None else {}
