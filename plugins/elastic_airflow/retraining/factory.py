@@ -31,6 +31,7 @@ from elastic_airflow.retraining.plan import ANEW, CHAMPION, PlanRetrainingOperat
 from elastic_airflow.retraining.promotion import BetterOperator, PromoteOperator
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator
+from elastic_core.spec.job import parse_job_spec
 
 INTERVAL_WORDS = ("data_interval", "logical_date", "{{ ds", "{{ts", "{{ ts", "{{ds")
 
@@ -69,8 +70,10 @@ def retraining_dag(
         `elastic`.
     :param dag_arguments: of Airflow's `DAG`.
 
-    Raises `ValueError` for arguments that do not go together.
+    Raises `ValueError` for arguments that do not go together, and `UserError` for a spec that no run could train: both
+    are import errors of the file in Airflow, before anything runs.
     """
+    _check_spec(spec)
     if start_from not in (CHAMPION, ANEW):
         raise ValueError(f"start_from is {start_from!r}; it must be {CHAMPION!r} or {ANEW!r}")
     if not margin >= 0:
@@ -90,6 +93,15 @@ def retraining_dag(
     with dag:
         _tasks(spec, drift, data, margin, alpha, approval, by_interval)
     return dag
+
+
+def _check_spec(spec: Mapping[str, Any] | str) -> None:
+    """Where a template stands anywhere but among the task's parameters, only a run knows what the spec is."""
+    if isinstance(spec, str):
+        return
+    fixed = json.dumps({name: value for name, value in spec.items() if name != "params"})
+    if not any(mark in fixed for mark in ("{{", "{%")):
+        parse_job_spec(spec)
 
 
 def _tasks(

@@ -15,6 +15,7 @@ from pandas import DataFrame
 from elastic_airflow.retraining.data_snapshot import Snapshot
 from elastic_airflow.retraining.drift_check import Drift
 from elastic_airflow.retraining.factory import retraining_dag
+from elastic_core.errors import UserError
 from tests.builders import a_spec
 
 SPEC = a_spec().model_dump(mode="json")
@@ -72,6 +73,18 @@ def test_a_spec_of_the_interval_gets_the_interval_that_has_ended() -> None:
 def test_what_does_not_go_together_is_refused_where_the_file_is_read(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         retraining_dag("bad", SPEC, **arguments)
+
+
+def test_a_spec_that_no_run_could_train_is_refused_where_the_file_is_read() -> None:
+    with pytest.raises(UserError, match="name: string should match pattern"):
+        retraining_dag("bad", {**SPEC, "name": "by_minute"}, cron="@daily")
+    with pytest.raises(UserError, match="slot_count"):
+        retraining_dag("bad", {**SPEC, "slot_count": 2, "params": {"rows": "{{ data_interval_start.day }}"}})
+
+
+def test_what_only_a_run_knows_is_checked_by_the_run() -> None:
+    templated = {**SPEC, "work": {"epochs": "{{ data_interval_start.day }}"}}
+    assert retraining_dag("daily", templated, cron="@daily").has_task("plan")
 
 
 def test_a_backfill_is_refused_where_nothing_depends_on_its_interval() -> None:

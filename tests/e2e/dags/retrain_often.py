@@ -29,7 +29,7 @@ class ToFile(BaseNotifier):
 
 by_minute = retraining_dag(
     "retrain_by_minute",
-    {**WORK, "name": "by_minute", "params": {"samples": 400, "milliseconds": 0.2}},
+    {**WORK, "name": "by-minute", "params": {"samples": 400, "milliseconds": 0.2}},
     cron="* * * * *",
     notifiers=[ToFile()],
     is_paused_upon_creation=True,
@@ -37,7 +37,7 @@ by_minute = retraining_dag(
 # The day of the interval says how many rows there are: 401 of the first of a month, 402 of the second.
 by_day = retraining_dag(
     "retrain_by_day",
-    {**WORK, "name": "by_day", "params": {"samples": "{{ 400 + data_interval_start.day }}", "milliseconds": 0.2}},
+    {**WORK, "name": "by-day", "params": {"samples": "{{ 400 + data_interval_start.day }}", "milliseconds": 0.2}},
     cron="@daily",
     start_from="anew",
     is_paused_upon_creation=True,
