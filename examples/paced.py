@@ -8,8 +8,8 @@ with more accelerators than it has; it says nothing about hardware.
 The profiles are the five kinds of `elastic_core.sim.workloads.generated_jobs` (compute-bound, exchange-bound, ...): a
 step is fixed + per_sample * b on a slot plus a ring exchange (Saxena et al. 2020, section 3), with the types' speeds
 stated there; types that are not stated are as fast as its reference. One entry point a kind, since jobs of one entry
-point are taken to resemble each other. What is slept as exchange is slept by the last rank, before its backward: the
-others wait for it in the exchange itself, where the platform measures it.
+point are taken to resemble each other. What is slept as exchange is slept by every rank in the exchange itself, where
+the platform measures it (`comm.hooked.slower_link`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from elastic_core.comm.hooked import slower_link
 from elastic_core.domain import Allocation
 from elastic_core.sim.ground_truth.physics import AnalyticPhysics
 from elastic_core.sim.workloads.generated_jobs import KINDS, kind_physics
@@ -55,8 +56,8 @@ def physics(kind: str, params: PacedParams) -> AnalyticPhysics:
 class Pace:
     """Sleeps until a micro-batch has lasted as long as the profile says.
 
-    What this process's own work takes (reading, backward, optimizer) counts as part of the step where this rank is the
-    one that all wait for.
+    What this process's own work takes (reading, backward, the exchange that there is, optimizer) counts as part of the
+    step: of its exchange first, then of its computing.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class Pace:
         self._physics, self._clock, self._sleep = physics, clock, sleep
         self._kind = allocation.slots[rank].type
         self._nodes = tuple(Counter(slot.node for slot in allocation.slots).values())
-        self._last_rank = rank == allocation.num_slots - 1
         self._began = self._waited_at = self._stepped_at = clock()
+        self._link_seconds = self._lingered = 0.0
         self._reading: deque[float] = deque(maxlen=REMEMBERED)
         self._stepping: deque[float] = deque(maxlen=REMEMBERED)
 
@@ -83,15 +84,21 @@ class Pace:
     def wait(self, samples: int, *, completes_step: bool) -> None:
         """After the loss of a micro-batch of so many samples, before its backward."""
         whole, exchange = self._physics.seconds(self._kind, self._nodes, samples, 1)
-        due = self._began + whole - exchange
-        if self._last_rank:
-            due += (exchange if completes_step else 0.0) - self._own_cost()
+        own, exchanged = self._own_cost(), exchange if completes_step else 0.0
+        self._link_seconds = max(0.0, exchanged - own)
+        due = self._began + whole - exchange - max(0.0, own - exchanged)
         self._sleep(max(0.0, due - self._clock()))
         self._waited_at = self._clock()
 
+    def linger(self) -> None:
+        """The exchange on the link, but for what it takes itself."""
+        self._lingered = self._link_seconds
+        self._sleep(self._lingered)
+
     def stepped(self) -> None:
         self._stepped_at = self._clock()
-        self._stepping.append(self._stepped_at - self._waited_at)
+        self._stepping.append(self._stepped_at - self._waited_at - self._lingered)
+        self._lingered = 0.0
 
     def _own_cost(self) -> float:
         """The least of the last steps: a checkpoint, or a rank that came late, is no part of a step."""
@@ -141,12 +148,13 @@ def train(session: Session, kind: str) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), lr=params.learning_rate)
     network, optimizer = session.prepare(network, optimizer, windows(params.samples, held_out=False))  # type: ignore[assignment]
     pace = Pace(physics(kind, params), session.allocation, session.rank)
-    for inputs, targets in session.batches():
-        pace.begin()
-        loss = nn.functional.cross_entropy(network(inputs), targets)
-        pace.wait(len(targets), completes_step=session.completes_step)
-        session.step(loss)
-        pace.stepped()
+    with slower_link(pace.linger):
+        for inputs, targets in session.batches():
+            pace.begin()
+            loss = nn.functional.cross_entropy(network(inputs), targets)
+            pace.wait(len(targets), completes_step=session.completes_step)
+            session.step(loss)
+            pace.stepped()
 
 
 def _entry_point(kind: str) -> Callable[[Session], None]:

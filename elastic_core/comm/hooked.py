@@ -13,8 +13,8 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import ClassVar
@@ -54,6 +54,21 @@ class _Item:
 
 
 FIRST_BUCKET_BYTES = 1024 * 1024  # of a step, at most: the exchange begins early
+
+
+_linger: Callable[[], None] | None = None
+
+
+@contextmanager
+def slower_link(linger: Callable[[], None]) -> Iterator[None]:
+    """Every rank's exchange thread calls `linger` once a step, when its gradients are there and before the last bucket
+    is exchanged: as if the link took so much longer. For training that is paced (`examples.paced`)."""
+    global _linger
+    _linger, before = linger, _linger
+    try:
+        yield
+    finally:
+        _linger = before
 
 
 class HookedAlgorithm(ABC):
@@ -224,6 +239,8 @@ class HookedAlgorithm(ABC):
         """Buckets of one dtype, at once."""
         try:
             self._await(items[-1])
+            if items[-1].bucket.last and _linger is not None:
+                _linger()
             bucket = items[0].bucket if len(items) == 1 else self._together([item.bucket for item in items])
             if self._weight != 1.0:
                 bucket.buffer.mul_(self._weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elastic_core.comm.algorithms import create
 from elastic_core.comm.allreduce import _GATHER_BELOW, OrderedAllReduce
+from elastic_core.comm.hooked import slower_link
 from elastic_core.errors import UserError
 from elastic_core.host.rundir import RunDir
 from elastic_core.train.parallel.group import Group
+from tests.comm.ranks import run
 from tests.train import forked
 from tests.train.lease.waiting import until
 
@@ -101,3 +104,30 @@ def test_sum_runs_in_the_order_of_ranks_for_every_element(tmp_path, world, check
 def test_unknown_algorithm_names_those_that_exist():
     with pytest.raises(UserError, match="'ring'; allowed: allreduce"):
         create("ring", torch.device("cpu"))
+
+
+def on_a_slower_link(rank: int, world: int) -> None:
+    """Ranks that come one after another, and several buckets: the least wait is the link's, once a step."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(400, 400), nn.Linear(400, 400)), bucket_cap_mb=0.5)
+    algorithm, passed = OrderedAllReduce(), []
+    algorithm.attach(model)
+
+    def linger() -> None:
+        passed.append(rank)
+        time.sleep(0.3)
+
+    with slower_link(linger):
+        for _ in range(3):
+            time.sleep(0.2 * rank)
+            model(torch.ones(1, 400)).sum().backward()
+            least = torch.tensor(algorithm.take_wait_seconds())
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+            assert least >= 0.3
+    model(torch.ones(1, 400)).sum().backward()
+    assert len(passed) == 3
+    algorithm.close()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_slower_link_is_waited_for_by_every_rank(world: int, tmp_path: Path) -> None:
+    run(on_a_slower_link, tmp_path, world)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from elastic_core.comm.hooked import slower_link
 from elastic_core.train.task import Task
 from examples.bytes_lm import BytesLM, BytesParams
 
@@ -92,21 +93,27 @@ class WideLine(LineTask):
         return torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
-class UnevenLineParams(WideLineParams):
-    slow_rank: int = Field(ge=0, description="the rank whose samples take `slow_milliseconds` instead, by sleeping")
-    slow_milliseconds: float = Field(ge=0)
+class SlowLinkLineParams(WideLineParams):
+    link_milliseconds: float = Field(ge=0, description="that replicas' sum of gradients takes besides, by sleeping")
+    fitting: int = Field(ge=1, description="samples that a slot computes as usual; those beyond take longer")
+    slow_milliseconds: float = Field(ge=0, description="that each of those takes, by sleeping")
 
 
-class UnevenLine(WideLine):
-    """One rank is on a slot that computes slowly, padded by sleeping. Replicas wait for it at every step; a server need
-    not compute, and of fewer workers each computes more."""
+class SlowLinkLine(WideLine):
+    """Replicas sum their gradients over a link that is slow to them and not to servers, which leave fewer workers to
+    compute more samples each."""
 
-    Params = UnevenLineParams
-    params: UnevenLineParams
+    Params = SlowLinkLineParams
+    params: SlowLinkLineParams
+
+    def model(self) -> nn.Module:
+        until_the_process_ends = slower_link(lambda: time.sleep(self.params.link_milliseconds / 1000))
+        until_the_process_ends.__enter__()
+        return super().model()
 
     def loss(self, model: nn.Module, batch: list[Tensor]) -> Tensor:
-        if int(os.environ["RANK"]) == self.params.slow_rank:
-            time.sleep((self.params.slow_milliseconds - self.params.milliseconds) * len(batch[0]) / 1000)
+        beyond = max(0, len(batch[0]) - self.params.fitting)
+        time.sleep(max(0.0, self.params.slow_milliseconds - self.params.milliseconds) * beyond / 1000)
         return super().loss(model, batch)
 
 

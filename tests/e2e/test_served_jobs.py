@@ -96,12 +96,14 @@ def test_workers_and_servers_are_decided_measured_shown_resized_and_survive_a_ki
     assert_read_exactly_once(platform, job_id)
 
 
-def either(name: str, slow_rank: int) -> dict[str, Any]:
-    """On four slots, of which one takes ten times as long for a sample. As replicas all compute a quarter of the batch;
-    with two servers, the last two ranks, the first two compute half of it each."""
+def either(name: str, slow_milliseconds: float) -> dict[str, Any]:
+    """On four slots. As replicas all compute a quarter of the batch, and wait for a slow link; with two servers two
+    compute half of it each, of which each sample beyond the fourth takes so long. What replicas measure of the link
+    lets servers be tried."""
     return a_job(name, samples=WORK, slots=(4, 4), seconds=8.0) | {
-        "entry_point": "tests.e2e.tasks_for_tests:UnevenLine", "batch": {"min": 16, "max": 16},
-        "params": {"samples": 400, "milliseconds": 20, "width": 32, "slow_rank": slow_rank, "slow_milliseconds": 200},
+        "entry_point": "tests.e2e.tasks_for_tests:SlowLinkLine", "batch": {"min": 16, "max": 16},
+        "params": {"samples": 400, "milliseconds": 20, "width": 32, "link_milliseconds": 600, "fitting": 4,
+                   "slow_milliseconds": slow_milliseconds},
         "sync": "either", "servers": {"min": 2, "max": 2},
     }  # fmt: skip
 
@@ -135,10 +137,10 @@ def assert_told(platform: Platform, job_id: str, form: str, other: str) -> None:
 def test_a_job_of_either_tries_servers_in_place_and_stays_with_them_where_a_step_is_measured_to_be_quicker(
     platform: Platform,
 ) -> None:
-    """The slow slot's rank becomes a server. The policy is the default one."""
+    """The policy is the default one."""
     eventually(lambda: not platform.control.jobs(active_only=True), 120, "no job is left of other tests")
     job_id = "either-served"
-    start(platform, either(job_id, slow_rank=3))
+    start(platform, either(job_id, slow_milliseconds=20))
     eventually(
         lambda: compared(platform, job_id, SERVED, REPLICAS), 240, "both forms were measured, and it has servers"
     )
@@ -158,10 +160,9 @@ def test_a_job_of_either_tries_servers_in_place_and_stays_with_them_where_a_step
 
 @pytest.mark.nightly
 def test_a_job_of_either_goes_back_to_replicas_where_servers_were_measured_to_be_slower(platform: Platform) -> None:
-    """The slow slot's rank stays a worker, and has twice as much to compute."""
     eventually(lambda: not platform.control.jobs(active_only=True), 120, "no job is left of other tests")
     job_id = "either-replicas"
-    start(platform, either(job_id, slow_rank=1))
+    start(platform, either(job_id, slow_milliseconds=300))
     eventually(
         lambda: compared(platform, job_id, REPLICAS, SERVED), 300, "both forms were measured, and it has replicas"
     )

@@ -52,6 +52,8 @@ def step(pace: paced.Pace, clock: Clock, samples: int, own: float, micro_batches
         pace.begin()
         pace.wait(samples, completes_step=number == micro_batches - 1)
         clock.now += own
+        if number == micro_batches - 1:
+            pace.linger()
         pace.stepped()
     return clock.now - began
 
@@ -80,12 +82,22 @@ def test_what_the_process_takes_itself_is_part_of_the_step():
     assert settled(allocation(("n0", "t4")), 0, 32, own=0.02) == pytest.approx(seconds)
 
 
-def test_the_last_rank_is_late_by_the_exchange_and_the_others_are_not():
-    slots = allocation(("n0", "t4"), ("n0", "t4"), ("n1", "t4"))
+@pytest.mark.parametrize("own", [0.0, 0.001])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_every_rank_waits_for_the_exchange_on_the_link(rank, own):
+    slots, clock = allocation(("n0", "t4"), ("n0", "t4"), ("n1", "t4")), Clock()
     seconds, exchange = TRUTH.seconds("t4", (2, 1), 16, 1)
-    assert exchange > 0
-    assert settled(slots, 2, 16) == pytest.approx(seconds)
-    assert settled(slots, 0, 16) == pytest.approx(seconds - exchange)
+    pace = paced.Pace(TRUTH, slots, rank, clock, clock.sleep)
+    for _ in range(3):
+        assert step(pace, clock, 16, own) <= seconds + 2 * own
+    clock.now += own
+    pace.begin()
+    pace.wait(16, completes_step=True)
+    before = clock.now
+    pace.linger()
+    assert exchange > 2 * own
+    assert clock.now - before == pytest.approx(exchange - 2 * own)
+    assert settled(slots, rank, 16, own) == pytest.approx(seconds)
 
 
 def test_gradients_are_exchanged_once_however_many_micro_batches_a_step_has():
