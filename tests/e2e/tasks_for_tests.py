@@ -107,8 +107,8 @@ class SlowLinkLine(WideLine):
     params: SlowLinkLineParams
 
     def model(self) -> nn.Module:
-        until_the_process_ends = slower_link(lambda: time.sleep(self.params.link_milliseconds / 1000))
-        until_the_process_ends.__enter__()
+        self._until_the_process_ends = slower_link(lambda: time.sleep(self.params.link_milliseconds / 1000))
+        self._until_the_process_ends.__enter__()
         return super().model()
 
     def loss(self, model: nn.Module, batch: list[Tensor]) -> Tensor:
