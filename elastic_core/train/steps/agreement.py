@@ -30,9 +30,7 @@ class StepMessage:
     sqr_norm: float  # of the mean gradient over this rank's samples, as far as this rank holds it
     buffers_changed: float
     memory_bytes: float
-    # This rank's, for gradients, and for the messages of the step before: over a slow link they queue behind gradients
-    # that other ranks have sent, and of two ranks one waits for the one and one for the other.
-    wait_seconds: float
+    wait_seconds: float  # for gradients, this rank's
     first_part: float = 0.0  # squared norms of the mean gradients over the fixed parts of the batch,
     last_part: float = 0.0  # 0 where a part is not this rank's
 

@@ -80,7 +80,6 @@ class Stepper:
         self._keeps_noise = needs_noise(spec)
         self._counts = fixed_counts(spec)
         self._step = 0
-        self._agreeing_seconds = 0.0  # that this rank waited for the others' messages of the step before
 
     def begin_step(self, step: int) -> tuple[int, ...]:
         """Before the backward of the job's step number `step`: norms are taken at the same steps on every rank.
@@ -98,9 +97,7 @@ class Stepper:
     ) -> StepResult:
         """`started`: `time.perf_counter` before the step's first sample was read. `progress` is before the step."""
         local = self._gradients.finish()
-        began = time.perf_counter()
         agreed = agree(self._group, self._message(local, status), allocation.layout)
-        self._agreeing_seconds = time.perf_counter() - began if allocation.num_slots > 1 else 0.0
         noise = self._clip_and_estimate_noise(agreed, local, allocation, plan)
         optimizer: Optimizer = self._state.optimizer
         known = self._state.noise.mean()
@@ -138,7 +135,7 @@ class Stepper:
             sqr_norm=part.sqr_norm if part is not None else 0.0,
             buffers_changed=float(self._buffers.changed()),
             memory_bytes=float(peak_memory_bytes(self._group.device)),
-            wait_seconds=local.wait_seconds + self._agreeing_seconds,
+            wait_seconds=local.wait_seconds,
             first_part=local.fixed_parts[0],
             last_part=local.fixed_parts[1],
         )

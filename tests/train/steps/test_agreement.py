@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from unittest.mock import patch
 
 import torch
 from hypothesis import given
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 from elastic_core.domain import Layout
 from elastic_core.train.entry import session_task
-from elastic_core.train.parallel.group import Group
 from elastic_core.train.session import Session
 from elastic_core.train.steps.agreement import StepMessage, conclude
 from tests.train.tasks import data, network
@@ -66,28 +63,3 @@ def test_what_is_reported_of_the_exchange_is_not_how_long_rank_0_waited_for_a_la
     assert observed
     assert min(observation.step_seconds for observation in observed) >= LATE_SECONDS
     assert min(observation.sync_seconds for observation in observed) < LATE_SECONDS / 2
-
-
-@session_task(dataset_samples=lambda params: params["rows"])
-def messages_take_long(session: Session) -> None:
-    """As over a slow link, where they queue behind gradients that other ranks have sent."""
-    gather = Group.gather_vectors
-
-    def gather_slowly(group: Group, values: Sequence[float]) -> list[list[float]]:
-        time.sleep(LATE_SECONDS)
-        return gather(group, values)
-
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, _ = session.prepare(model, optimizer, data(session.params["rows"]))
-    with patch.object(Group, "gather_vectors", gather_slowly):
-        for x, y in session.batches():
-            session.step(torch.nn.functional.mse_loss(model(x), y))
-
-
-def test_waiting_for_the_messages_of_a_step_is_a_part_of_its_exchange(new_job):
-    job = new_job(spec={"entry_point": f"{__name__}:messages_take_long"}, rows=64, total=32 * 8)
-    assert job.run(2, 32) == [0, 0]
-    observed = job.ledger.observations()
-    assert observed
-    assert max(observation.sync_seconds for observation in observed) >= LATE_SECONDS
