@@ -95,6 +95,9 @@ class HookedAlgorithm(ABC):
         self.bucket_bytes: int | None = None  # DDP's buckets are put together to so many; None: as they come
         self._last_ready = 0.0
         self._wait_seconds = 0.0
+        self._under_way = 0  # exchanges that have begun and not ended
+        self._last_begun = False  # of a step
+        self._ending = threading.Lock()  # they may end on threads of the backend
 
     @abstractmethod
     def reduce(self, buffer: Tensor) -> Tensor:
@@ -244,6 +247,9 @@ class HookedAlgorithm(ABC):
             bucket = items[0].bucket if len(items) == 1 else self._together([item.bucket for item in items])
             if self._weight != 1.0:
                 bucket.buffer.mul_(self._weight)
+            with self._ending:
+                self._under_way += 1
+                self._last_begun = self._last_begun or items[-1].bucket.last
             begun = self.begin(bucket.buffer) if len(items) == 1 else None
             reduced = self.reduce_bucket(bucket) if begun is None else bucket.buffer
         except Exception as error:  # noqa: BLE001 - handed to backward, which raises it on the main thread
@@ -264,8 +270,11 @@ class HookedAlgorithm(ABC):
             self._end(items, reduced)
 
     def _end(self, items: Sequence[_Item], reduced: Tensor) -> None:
-        if items[-1].bucket.last:
-            self._wait_seconds += time.perf_counter() - self._last_ready
+        with self._ending:
+            self._under_way -= 1
+            if self._last_begun and not self._under_way:  # the last bucket may be done before a larger one
+                self._wait_seconds += time.perf_counter() - self._last_ready
+                self._last_begun = False
         if len(items) == 1:
             items[0].future.set_result(reduced)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -131,3 +132,33 @@ def on_a_slower_link(rank: int, world: int) -> None:
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_slower_link_is_waited_for_by_every_rank(world: int, tmp_path: Path) -> None:
     run(on_a_slower_link, tmp_path, world)
+
+
+def a_large_bucket_before_a_small_one(rank: int, world: int) -> None:
+    """Two ranks sum both at once, and the small one is done first."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(10, 400), nn.Linear(400, 400)), bucket_cap_mb=0.1)
+    algorithm = _LargeTakeLong()
+    algorithm.attach(model)
+    for _ in range(3):
+        model(torch.ones(1, 10)).sum().backward()
+        assert algorithm.take_wait_seconds() >= 0.25
+    assert algorithm.begun > 3, "there were no two buckets"
+    algorithm.close()
+
+
+class _LargeTakeLong(OrderedAllReduce):
+    begun = 0
+
+    def begin(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor] | None:
+        self.begun += 1
+        begun = super().begin(buffer)
+        assert begun is not None
+        if buffer.numel() < 100_000:
+            return begun
+        late: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        threading.Timer(0.3, lambda: late.set_result(begun.wait())).start()
+        return late
+
+
+def test_the_exchange_has_ended_when_all_its_buckets_have(tmp_path: Path) -> None:
+    run(a_large_bucket_before_a_small_one, tmp_path, 2)
