@@ -9,7 +9,8 @@ The profiles are the five kinds of `elastic_core.sim.workloads.generated_jobs` (
 step is fixed + per_sample * b on a slot plus a ring exchange (Saxena et al. 2020, section 3), with the types' speeds
 stated there; types that are not stated are as fast as its reference. One entry point a kind, since jobs of one entry
 point are taken to resemble each other. What is slept as exchange is slept by every rank in the exchange itself, where
-the platform measures it (`comm.hooked.slower_link`).
+the platform measures it (`comm.hooked.slower_link`): of gradients, on CPUs. Where weights are averaged
+instead, none is slept.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ CROWDED = text("""
     WHERE j.state <> :active AND j.finished_at < :before
     GROUP BY o.job_id HAVING count(*) > :kept ORDER BY o.job_id
 """)
-# Of jobs that run, or were over within a day: whoever was over before has been looked at since.
+# Of jobs that run, or were over within a day. Others were looked at before; what was missed, since nobody reconciled
+# for longer, goes once they are of long ago.
 GROWING = text("""
     SELECT j.id AS job_id, oldest.samples, oldest.id AS until FROM jobs j CROSS JOIN LATERAL (
         SELECT id, samples FROM observations WHERE job_id = j.id ORDER BY id DESC OFFSET :recent LIMIT 1) AS oldest
