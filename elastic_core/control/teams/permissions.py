@@ -115,6 +115,7 @@ LOOKS = frozenset(
     [
         "submission",
         "nodes",
+        "cluster",
         *(name for part in (JobRecords, DecisionControl) for name in vars(part) if not name.startswith("_")),
     ]
 )
