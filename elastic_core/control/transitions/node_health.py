@@ -13,6 +13,8 @@ Ranks of a step wait for each other, so that what is compared are a job's leases
 It takes `REPEATED` jobs of either kind. Failures must be more than chance has on a node like the others of its type:
 of the jobs that ran on it, so many would lose an attempt in less than `CHANCE` of all cases, if each did as often as on
 the others. How often that is, is as uncertain as what was seen there (a beta-binomial, which begins with one of ten).
+It is asked again with every job that fails, and whoever asks often enough finds chance in the end: the nth time, from
+`REPEATED` jobs on, it must be rarer by the square of n. So all times together have 1.65 times `CHANCE` (pi^2 / 6).
 So an outage of everything is no node's fault, and neither are jobs that are killed now here and now there. Half of a
 type's nodes stay, whatever is counted.
 """
@@ -52,7 +54,8 @@ FAILED = text("""
 RAN = text("""
     SELECT DISTINCT s.node, l.job_id
     FROM leases l JOIN lease_slots h ON h.epoch = l.epoch JOIN slots s ON s.id = h.slot JOIN nodes n ON n.name = s.node
-    WHERE coalesce(l.released_at, :now) > :since AND coalesce(l.released_at, :now) > coalesce(n.trusted_since, 0)
+    WHERE (l.released_at IS NULL OR l.released_at > :since)
+      AND (l.released_at IS NULL OR l.released_at > coalesce(n.trusted_since, 0))
     ORDER BY s.node, l.job_id
 """)
 
@@ -68,7 +71,7 @@ STEPS = text("""
               ORDER BY step DESC LIMIT :recent) AS latest
         GROUP BY type, num_nodes, global_batch HAVING count(*) >= :fewest
     ) AS o
-    WHERE l.granted_at > :since
+    WHERE (l.released_at IS NULL OR l.released_at > :since) AND l.granted_at > :since
 """)
 
 
@@ -128,21 +131,26 @@ def judge_failures(tx: Tx) -> list[str]:
     failed = _jobs_by_node((node, job) for node, job in tx.session.execute(FAILED, {"since": since}))
     if all(len(jobs) < REPEATED for jobs in failed.values()):
         return []
-    ran = _jobs_by_node((node, job) for node, job in tx.session.execute(RAN, {"since": since, "now": tx.now}))
+    ran = _jobs_by_node((node, job) for node, job in tx.session.execute(RAN, {"since": since}))
     judged, reasons = _judged(tx), {}
     failed_of_type, ran_of_type = (_sums(of, judged) for of in (failed, ran))
     for node, kind in judged.items():
         jobs, here = failed.get(node, []), len(ran.get(node, []))
-        if len(jobs) < REPEATED:
-            continue
         failed_there, there = failed_of_type[kind] - len(jobs), ran_of_type[kind] - here
-        chance = chance_of(len(jobs), here, failed_there + PRIOR_FAILED, there - failed_there + PRIOR_WELL)
-        if chance < CHANCE:
+        if is_more_than_chance(len(jobs), here, failed_there, there):
             reasons[node] = (
                 f"{len(jobs)} of {here} jobs lost attempts on it to the infrastructure within {_hours()} "
                 f"({_few(jobs)}); on other nodes of its type, {failed_there} of {there}"
             )
     return _set_aside_worst(tx, reasons, {node: float(len(failed[node])) for node in reasons})
+
+
+def is_more_than_chance(failed: int, jobs: int, failed_there: int, there: int) -> bool:
+    """Whether a node's jobs fail more often than those of the others, with all the times that it was asked before."""
+    asked = failed - REPEATED + 1
+    if asked < 1:
+        return False
+    return chance_of(failed, jobs, failed_there + PRIOR_FAILED, there - failed_there + PRIOR_WELL) < CHANCE / asked**2
 
 
 def chance_of(failed: int, jobs: int, failed_there: float, well_there: float) -> float:

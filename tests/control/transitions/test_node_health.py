@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -13,11 +14,13 @@ from sqlalchemy import create_engine, text
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.transitions.node_health import (
+    CHANCE,
     PRIOR_FAILED,
     PRIOR_WELL,
     REPEATED,
     WINDOW_SECONDS,
     chance_of,
+    is_more_than_chance,
 )
 from elastic_core.control.transitions.retention import EVERY_SECONDS
 from elastic_core.domain import SegmentState
@@ -253,6 +256,29 @@ def test_the_chance_of_as_many_failures_is_a_beta_binomials_tail(
     failed, a, b = min(failed, jobs), failed_there + PRIOR_FAILED, there + PRIOR_WELL
     expected = float(betabinom.sf(failed - 1, jobs, a, b))
     assert chance_of(failed, jobs, a, b) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def ever_blamed(rng: Random, rate: float, there: int, jobs: int = 150) -> bool:
+    """Whether a node is, on which so many jobs fail as on the others, asked again with each that does."""
+    failed_there, failed = sum(rng.random() < rate for _ in range(there)), 0
+    for ran in range(1, jobs + 1):
+        if rng.random() < rate:
+            failed += 1
+            if is_more_than_chance(failed, ran, failed_there, there):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("there", [50, 450])
+def test_a_node_like_the_others_is_hardly_ever_blamed_however_often_that_is_asked(rate: float, there: int) -> None:
+    rng = Random(f"{rate} {there}")
+    assert sum(ever_blamed(rng, rate, there) for _ in range(300)) <= 300 * CHANCE * 1.65 + 3
+
+
+def test_one_on_which_twice_as_many_fail_is_blamed_in_the_end() -> None:
+    assert not is_more_than_chance(4, 10, 90, 450)
+    assert is_more_than_chance(60, 150, 90, 450)
 
 
 def test_cancelled_jobs_count_for_nothing(wide: LedgerControl) -> None:
