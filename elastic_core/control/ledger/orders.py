@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from sqlalchemy import and_, exists, literal, or_, select
+from sqlalchemy import ColumnElement, Row, and_, exists, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from elastic_core.control.ledger.database import Tx
@@ -59,7 +59,7 @@ _LOSSES = select(ObservationRow.samples, ObservationRow.loss).order_by(Observati
 _ALONE = and_(ObservationRow.num_slots == 1, ObservationRow.comm.not_in(STEPS_ALONE))  # and exchanges nothing
 _EXACT = or_(ObservationRow.comm == EXACT, _ALONE)
 _ALIKE = ("entry_point", "params", "batch", "precision")  # in these the specs of two jobs whose losses are compared
-_MOST_REPORTS = 2000
+_MOST_REPORTS = 2000  # of a run, the last of each cell of equal work
 
 
 def _exact_loss(tx: Tx, job: JobRow) -> ExactLoss:
@@ -76,10 +76,19 @@ def _exact_loss(tx: Tx, job: JobRow) -> ExactLoss:
     exactly = _EXACT if spec_of(job).comm.stage_ratio is None else _ALONE  # reports do not say how stages sent
     of_other = and_(ObservationRow.job_id == other, _EXACT)
     for source, rows in ((f"{other}, under the exact sum", of_other), ("its own steps so", and_(own, exactly))):
-        points = tx.session.execute(_LOSSES.where(rows).limit(_MOST_REPORTS)).all()
-        if found := _forecast(points, job):
+        if found := _forecast(_spread(tx, rows), job):
             return ExactLoss(first=known, limits=found, source=source)
     return ExactLoss(first=known)
+
+
+def _spread(tx: Tx, rows: ColumnElement[bool]) -> Sequence[Row[tuple[int, float]]]:
+    """(samples, loss) of the reports, evenly over the work: those of long ago are thinned (`retention`)."""
+    furthest = tx.session.scalar(select(func.max(ObservationRow.samples)).where(rows))
+    if not furthest:
+        return ()
+    cell = func.floor(ObservationRow.samples * (_MOST_REPORTS / furthest))
+    last = select(func.max(ObservationRow.id)).where(rows).group_by(cell)
+    return tx.session.execute(_LOSSES.where(ObservationRow.id.in_(last))).all()
 
 
 def _forecast(points: Sequence[tuple[float, float]], job: JobRow) -> tuple[tuple[float, float], ...]:

@@ -118,6 +118,18 @@ def test_without_one_it_is_what_the_job_itself_lost_under_the_exact_sum(
     assert bool(known.limits) == bool(source)
 
 
+def test_its_loss_is_forecast_from_all_of_its_work_however_often_it_reported(control: LedgerControl) -> None:
+    life = a_life(control, "exact", comm={}, work={"samples": 100_000})
+    order, done = life.start(), [*range(5, 10_500, 5), *range(11_000, 100_000, 500)]
+    reports = [an_observation(n, order, samples=at, loss=5.0 - 4e-5 * at) for n, at in enumerate(done, 1)]
+    control.trainer(order.token).observe(reports)
+    control.trainer(order.token).commit(a_commit(order, len(done), samples=100_000, finished=True))
+    life.leave(order, "finished")
+    known = a_life(control, "job-a", work={"samples": 100_000}).start().exact_loss
+    assert known.source == "exact, under the exact sum"
+    assert (known.limit(99_000) or 9.0) < 4.0, "of the first 2,000 reports none was below 4.6"
+
+
 def a_life_in_stages(control: LedgerControl, job_id: str = "job-a") -> Life:
     return a_life(control, job_id, comm={"stage_ratio": 8}, layouts={"pipeline": [2]})
 
