@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from elastic_core.crashing import crash_here
-from elastic_core.errors import InfrastructureError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.launch.launcher import GroupStatus, Launcher
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ReconcileAnswer
 from elastic_core.protocol.records import CheckpointRecord
@@ -40,7 +40,8 @@ def reconcile_host(control: PoolControl, launcher: Launcher, clock: Callable[[],
             status = _poll(launcher, group.origin_epoch)
             report = status.exit if status else None
             report = report or ExitReport(kind=ExitKind.INFRASTRUCTURE, error="vanished")
-            control.process_group_gone(group.origin_epoch, report)
+            with _of_one_group(group.origin_epoch):
+                control.process_group_gone(group.origin_epoch, report)
     crash_here("reconcile.reported")
     answer = control.reconcile(groups, listed_at)
     for origin_epoch in answer.stop:
@@ -61,10 +62,11 @@ def _poll(launcher: Launcher, origin_epoch: int) -> GroupStatus | None:
 
 @contextmanager
 def _of_one_group(origin_epoch: int) -> Iterator[None]:
-    """A folder that cannot be used is the trouble of its own group alone: the others' go on."""
+    """A folder that cannot be used, or a report that is refused, is the trouble of its own group alone: the others' go
+    on. A ledger that is away is met again by who asks it next."""
     try:
         yield
-    except InfrastructureError as error:
+    except (InfrastructureError, UserError) as error:
         log.error(f"the group of epoch {origin_epoch} was passed over: {error}")
 
 

@@ -14,6 +14,7 @@ from elastic_core.text import plural, storable
 
 CODE = "code"  # under which a job's results hold a `PinnedCode`
 FORK = "forked_from"  # and a `ForkPoint`
+MOST_ERROR, MOST_LOG_TAIL = 4000, 16_384  # characters of an exit report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,8 @@ class ExitKind(StrEnum):
 class ExitReport:
     """What became of a process group, from the agent that watched it (or from whoever found it gone).
 
-    Users' programs write its texts. What no database stores is replaced in them: the report must get through.
+    Users' programs write its texts. What no database stores is replaced in them, and what is too long is cut: the
+    report must get through.
     """
 
     kind: ExitKind
@@ -123,8 +125,11 @@ class ExitReport:
     exit_codes: tuple[int, ...] = ()  # by rank, negative for a signal; workers that had left before are not among them
 
     def __post_init__(self) -> None:
-        for name in ("error", "log_tail"):
-            object.__setattr__(self, name, storable(getattr(self, name)))
+        error, log_tail = storable(self.error), storable(self.log_tail)
+        if (over := len(error) - MOST_ERROR) > 0:
+            error = f"{error[:MOST_ERROR]}... (and {over} more characters)"
+        object.__setattr__(self, "error", error)
+        object.__setattr__(self, "log_tail", log_tail[-MOST_LOG_TAIL:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

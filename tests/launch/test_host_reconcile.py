@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import SegmentState
+from elastic_core.errors import UserError
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.host_reconcile import KEEP_SECONDS, LITTER_SECONDS, reconcile_host, sweep_store
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.protocol.events import EventKind
+from elastic_core.protocol.process_groups import ExitReport, ProcessGroup, ReconcileAnswer
+from elastic_core.protocol.service import PoolControl
 from elastic_core.state.stores.store_urls import open_store
 from tests.builders import FACTS, Life, a_cluster, a_commit, a_control, a_spec
 from tests.launch.builders import agent_of, order, scripted, wait_until_dead, wait_until_ready
@@ -100,6 +103,21 @@ def test_a_dead_group_is_forgotten_after_a_while(home: Path, control: LedgerCont
     os.utime(RunDir.of(home, 7).path / "exit.json", (long_ago, long_ago))
     reconcile_host(control, launcher)
     assert launcher.groups() == []
+
+
+def test_a_report_that_is_refused_is_the_trouble_of_its_group_alone(home: Path, control: LedgerControl) -> None:
+    launcher = scripted(home, "exit:0")
+    launcher.start(order())
+    wait_until_dead(launcher)
+
+    class Refusing(PoolControl):
+        def process_group_gone(self, origin_epoch: int, report: ExitReport) -> None:
+            raise UserError(f"the report of {origin_epoch}, {report}, is refused")
+
+        def reconcile(self, groups: Sequence[ProcessGroup], listed_at: float | None = None) -> ReconcileAnswer:
+            return control.reconcile(groups, listed_at)
+
+    assert reconcile_host(Refusing(), launcher).stop == ()
 
 
 def test_checkpoints_given_up_and_old_litter_are_swept(

@@ -37,7 +37,8 @@ from elastic_core.protocol.trainer import SENT_AT_HEADER
 
 MAX_SPEC_BODY = 128 * 2**10  # a job spec may have 64 KiB, a sweep twice that, and stand in an object
 MAX_REPORT_BODY = 16 * 2**20  # observations, commits, what a host says of its process groups
-REPORTS = frozenset({"observe", "commit", "reconcile", "swept", "record_results", "set_cluster", "submit", "exited"})
+REPORTS = frozenset({"observe", "commit", "reconcile", "swept", "record_results", "set_cluster", "submit", "exited",
+                     "process_group_gone"})  # fmt: skip
 Dependency = Callable[..., Any]
 
 
