@@ -98,7 +98,8 @@ class LedgerControl(JobActions, JobAnswers):
         self._tokens = TrainerTokens(trainer_secret)
         self._lately = SeenLately(settings)
         self._waiting = WaitingJobs()
-        self._started_at = self._upkept_at = ledger.clock()
+        self._started_at = ledger.clock()
+        self._upkeep_due = retention.Due(self._started_at)
         self._caller: Caller | None = None
         self.settings = settings
         self.allocator = Allocator(ledger, settings, decider=decider, aside=aside, process=process)
@@ -278,10 +279,8 @@ class LedgerControl(JobActions, JobAnswers):
 
     def _upkeep(self) -> tuple[str, ...]:
         """Now and then. Never in the way of what has to agree again: the next time tries it anew."""
-        now = self._ledger.clock()
-        if now - self._upkept_at < retention.EVERY_SECONDS:
+        if not self._upkeep_due.now(self._ledger.clock()):
             return ()
-        self._upkept_at = now
         try:
             aside = self._ledger.change(node_health.judge_stragglers)
             self.allocator.decide_pending()

@@ -59,9 +59,7 @@ class LedgerFeed:
         self._ledger = ledger
 
     def events(self, after: int, limit: int = 500, segment_id: str | None = None) -> Sequence[Event]:
-        if self._ledger.read(_any_unplaced):
-            self._ledger.write(_place)
-            crash_here("feed.placed")
+        place_events(self._ledger)
         return self._ledger.read(lambda tx: _after(tx, after, limit, segment_id))
 
     def position(self, reader: str) -> int:
@@ -75,6 +73,13 @@ class LedgerFeed:
         """Remember how far this reader is. A position before the remembered one changes nothing."""
         told = {"name": reader, "position": position}
         self._ledger.write(lambda tx: tx.session.execute(_ACKNOWLEDGE, told))
+
+
+def place_events(ledger: Ledger) -> None:
+    """Give positions to those that are committed and have none."""
+    if ledger.read(_any_unplaced):
+        ledger.write(_place)
+        crash_here("feed.placed")
 
 
 def _any_unplaced(tx: Tx) -> bool:

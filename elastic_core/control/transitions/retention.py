@@ -20,6 +20,7 @@ from typing import Any
 from sqlalchemy import CursorResult, Row, TextClause, func, select, text
 
 from elastic_core.control.ledger.database import Ledger, Tx
+from elastic_core.control.ledger.feed import place_events
 from elastic_core.control.ledger.tables import KEPT, AuditRow, DecisionRow, ReaderRow
 from elastic_core.domain import JobState
 from elastic_core.protocol.events import MLFLOW_READER, TRACES_READER
@@ -80,6 +81,19 @@ GROWING = text("""
 """)
 
 
+class Due:
+    """Says every `EVERY_SECONDS` that it is time; one for all who act through a control plane."""
+
+    def __init__(self, since: float) -> None:
+        self._since = since
+
+    def now(self, at: float) -> bool:
+        if at - self._since < EVERY_SECONDS:
+            return False
+        self._since = at
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Removed:
     """Numbers of rows."""
@@ -100,6 +114,7 @@ def remove_old(ledger: Ledger) -> Removed:
     """Remove what is older than `ELASTIC_KEEP_DAYS`, and decisions beyond the newest `ELASTIC_KEEP_DECISIONS`; of audit
     records those older than `ELASTIC_KEEP_AUDIT_DAYS`, and beyond the newest `ELASTIC_KEEP_AUDIT_RECORDS`; and of
     reports what is spread no more evenly than need be."""
+    place_events(ledger)  # where nobody reads them, nobody else does
     thinned = ledger.read(_to_thin)
     return Removed(
         decisions=_in_batches(ledger, _remove_decisions),

@@ -153,7 +153,6 @@ def test_without_tracking_events_wait_for_no_reader(ledger_url: str, tmp_path: P
     control = a_control(ledger_url, tmp_path, clock, mlflow_uri="none")
     control.set_cluster(a_cluster())
     a_finished_job(control, "job-a")
-    control.feed.events(0)  # gives them their positions
     clock.advance(2 * KEEP_DAYS * DAY)
     assert retention.remove_old(control._ledger).events > 0
     control.close()
@@ -311,3 +310,22 @@ def test_reconciliation_removes_now_and_then_and_says_so(
     clock.advance(-2 * KEEP_DAYS * DAY + EVERY_SECONDS - 1)
     assert control.reconcile([]).actions == ()
     assert decisions(ledger_url) == before
+
+
+def test_whoever_asks_for_it_it_is_done_once_in_that_time(
+    control: LedgerControl, clock: FakeClock, ledger_url: str
+) -> None:
+    """Each request acts through a view of the control plane that is made for it."""
+    control.decide("early")
+    clock.advance(2 * KEEP_DAYS * DAY)
+    control.decide("late")
+    assert control.acting(None).reconcile([]).actions != ()
+    engine = create_engine(ledger_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE decisions SET at = 0"))
+    engine.dispose()
+    control.decide("later")
+    clock.advance(60)
+    assert control.acting(None).reconcile([]).actions == ()
+    clock.advance(EVERY_SECONDS)
+    assert control.acting(None).reconcile([]).actions != ()
