@@ -245,8 +245,9 @@ def _progress(before: Picture, now: Picture) -> Iterator[Violation]:
     for number in sorted(now.checkpoints.keys() - before.checkpoints.keys()):
         row = now.checkpoints[number]
         older = [
-            c for c in before.checkpoints.values() if c["job"] == row["job"] and not now.checkpoints[c["id"]]["bad"]
-        ]
+            c for c in before.checkpoints.values()
+            if c["job"] == row["job"] and not now.checkpoints[c["id"]]["bad"] and c["swept"] is None
+        ]  # fmt: skip
         base = [c for c in older if c["lineage"] == row["lineage"] or c["id"] == row["previous"]]
         step, samples = max((c["step"] for c in base), default=0), max((c["samples"] for c in base), default=0)
         moved = row["step"] > step and row["samples"] > samples

@@ -138,13 +138,21 @@ class Trainer:
     # checkpoints
 
     def _restore(self) -> None:
+        """As `elastic_core.train.checkpoint.restore` does."""
+        passed: list[tuple[int, str]] = []
         for record in self._order.restore.candidates:
             try:
                 self._step, self._samples = self._read(record)
             except CorruptCheckpoint as corrupt:
-                self._client.mark_bad(record.checkpoint_id, str(corrupt))
-            else:
-                return
+                passed.append((record.checkpoint_id, str(corrupt)))
+                continue
+            for checkpoint_id, why in passed:
+                self._client.mark_bad(checkpoint_id, why)
+            return
+        if len(passed) == 1:
+            self._client.mark_bad(*passed[0])
+        if passed:
+            raise InfrastructureError(f"none of {len(passed)} checkpoints can be read: {passed}")
         self._step = self._samples = 0
 
     def _read(self, record: CheckpointRecord) -> tuple[int, int]:

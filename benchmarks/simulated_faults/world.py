@@ -236,9 +236,15 @@ class World:
         jobs = self.promises.picture.jobs.values()
         if self.users.still_to_come or self.users.may_come or any(job["state"] == "active" for job in jobs):
             return False
-        failed = [job["id"] for job in jobs if job["state"] == "failed"]
+        failed = [job["id"] for job in jobs if job["state"] == "failed" and not self._has_rotted(job["id"])]
         self._say(outcome, [Violation(9, f"{job} failed, and no user's code did") for job in failed])
         return True
+
+    def _has_rotted(self, job_id: str) -> bool:
+        """Whether nothing that it could go on from is as it was written: no promise covers that."""
+        rows = self.promises.picture.checkpoints.values()
+        left = {row["uri"] for row in rows if row["job"] == job_id and not row["bad"] and row["swept"] is None}
+        return bool(left) and left <= {key.rpartition("/")[0] for key in self.disk.damaged}
 
     def _say(self, outcome: Outcome, wrong: list[Violation]) -> None:
         at = self.hub.now

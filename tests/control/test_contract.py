@@ -350,6 +350,21 @@ def test_a_corrupt_checkpoint_is_passed_over_and_it_is_said(plane: Plane) -> Non
     assert [c.step for c in plane.service.launch_order(order.segment_id).restore.candidates] == [6, 4]
 
 
+def test_the_last_checkpoint_is_tried_again_and_no_job_with_history_begins_at_step_0(plane: Plane) -> None:
+    """Where nothing can be read, the store may be away."""
+    life = plane.life()
+    order = life.start()
+    committed = plane.trainer(order.token).commit(a_commit(order, 4))
+    life.leave(order, "infrastructure")
+    again = plane.service.launch_order(order.segment_id)
+    for _ in range(2):
+        plane.trainer(again.token).mark_bad(committed.checkpoint_id, "it is missing")
+    job = plane.service.job("job-a")
+    assert (job.step, len(job.notes)) == (4, 1)
+    assert "(step 4), the last one of the job, cannot be read: it is missing" in job.notes[0]
+    assert [c.step for c in plane.service.launch_order(order.segment_id).restore.candidates] == [4]
+
+
 def test_a_user_may_ask_a_segment_to_end_and_the_next_one_goes_on_in_the_same_processes(plane: Plane) -> None:
     life = plane.life()
     order = life.start()

@@ -218,6 +218,18 @@ class TestMonotoneProgress:
             sql.execute(text("UPDATE checkpoints SET bad = true"))
             sql.execute(ADD_CHECKPOINT, checkpoint(order, 3))
 
+    def test_work_beyond_the_last_that_can_be_read_may_be_done_again(self, engine: Engine, order: LaunchOrder) -> None:
+        """The best one is kept; later ones were swept, and the last one is corrupt."""
+        with engine.begin() as sql:
+            for step in (4, 5, 9):
+                sql.execute(ADD_CHECKPOINT, checkpoint(order, step))
+            sql.execute(text("UPDATE checkpoints SET swept_at = 1 WHERE step = 5"))
+            sql.execute(text("UPDATE checkpoints SET bad = true WHERE step = 9"))
+        with engine.begin() as sql, pytest.raises(DBAPIError, match=r"regress: step 3 .* after step 4"):
+            sql.execute(ADD_CHECKPOINT, checkpoint(order, 3))
+        with engine.begin() as sql:
+            sql.execute(ADD_CHECKPOINT, checkpoint(order, 5, uri="job-a/another"))
+
     def test_a_new_lineage_starts_where_it_was_opened(self, control: LedgerControl, order: LaunchOrder) -> None:
         trainer = control.trainer(order.token)
         trainer.commit(a_commit(order, 5))

@@ -1,8 +1,7 @@
 """The ledger's tables for SQLAlchemy. The DDL itself, with the invariants, is in `migrations/versions`.
 
-Instants are Unix seconds. Frozen domain objects are stored as JSON (`domain.to_json`); what is asked for in SQL
-has a column. A test compares these classes with the migrated database.
-"""
+Instants are Unix seconds. Frozen domain objects are stored as JSON (`domain.to_json`); what is asked for in SQL has a
+column. A test compares these classes with the migrated database."""
 
 from __future__ import annotations
 
@@ -149,6 +148,7 @@ class LeaseRow(Base):
         Index("uq_leases_live_origin", "origin_epoch", unique=True, postgresql_where=text("released_at IS NULL")),
         Index("ix_leases_job_id", "job_id", "epoch"),
         Index("ix_leases_live", "job_id", postgresql_where=text("released_at IS NULL")),
+        Index("ix_leases_released_at", "released_at"),
     )
 
     epoch: Mapped[int] = _big(primary_key=True, autoincrement=False)

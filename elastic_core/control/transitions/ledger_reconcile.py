@@ -85,9 +85,9 @@ def _without_lease(tx: Tx, groups: Sequence[ProcessGroup]) -> tuple[int, ...]:
     """Live groups without a lease in force; those that were fenced first get their time to stop by themselves."""
     stop = []
     for group in groups:
-        lease = leases.live_of_origin(tx, group.origin_epoch)
         if not group.alive:
             continue
+        lease = leases.live_of_origin(tx, group.origin_epoch, lock=False)  # heartbeats wait for nobody who looks
         if lease is None or (lease.fenced_at is not None and tx.now - lease.fenced_at > tx.settings.grace_seconds):
             stop.append(group.origin_epoch)
     return tuple(stop)

@@ -80,12 +80,7 @@ def fork(tx: Tx, job_id: str, checkpoint_id: int, spec: JobSpec, code_now: bool,
     facts = from_json(JobFacts, parent.facts)
     if check_request(tx, job_id, spec, None, user, origin):
         return
-    _check_usable(point)
-    if is_given_up(tx, point):
-        raise UserError(
-            f"checkpoint {point.id} (step {point.step}) is beyond what job {parent.id!r} keeps, and is being deleted. "
-            f"Name another one: `elastic checkpoint ls {parent.id}`."
-        )
+    _check_usable(tx, point)
     total = total_samples(spec, facts.dataset_samples)
     _check_work_is_left(origin, point.samples if point.progress is None else point.progress, total)
     check_layouts(spec, facts.layouts)
@@ -246,7 +241,7 @@ def rollback(tx: Tx, job_id: str, checkpoint_id: int) -> None:
     point = tx.session.get(CheckpointRow, checkpoint_id)
     if point is None or point.job_id != job_id:
         raise UserError(f"checkpoint {checkpoint_id} is none of job {job_id!r}; see `elastic checkpoint ls {job_id}`")
-    _check_usable(point)
+    _check_usable(tx, point)
     if job.head_id == point.id and point.lineage != job.lineage and job.state == JobState.ACTIVE:
         return  # asked again
     if job.state == JobState.ACTIVE:
@@ -258,10 +253,15 @@ def rollback(tx: Tx, job_id: str, checkpoint_id: int) -> None:
     tx.trigger = f"{job.id} is rolled back"
 
 
-def _check_usable(point: CheckpointRow) -> None:
+def _check_usable(tx: Tx, point: CheckpointRow) -> None:
     if not lineage.usable(point):
         why = f"was found corrupt: {point.bad_reason}" if point.bad else "has been swept"
         raise UserError(f"checkpoint {point.id} (step {point.step}) {why}. Name another one.")
+    if is_given_up(tx, point):
+        raise UserError(
+            f"checkpoint {point.id} (step {point.step}) is beyond what job {point.job_id!r} keeps, and is being "
+            f"deleted. Name another one: `elastic checkpoint ls {point.job_id}`."
+        )
 
 
 def _end_open_segment(tx: Tx, job: JobRow, reason: str) -> None:

@@ -208,7 +208,11 @@ def release_slots(tx: Tx, claims: Claims, slots: Sequence[Slot]) -> None:
 
 
 def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
-    """A checkpoint was found corrupt on reading. If it was the head, the newest good one before it is the head now."""
+    """A checkpoint was found corrupt on reading. If it was the head, the newest good one before it is the head now.
+
+    The last good one stays what it is, since a job with history never begins at step 0: whoever reads it again may find
+    it sound, where its store was not mounted.
+    """
     job = tx.job(claims.job_id, lock=True)
     guard(tx, claims)
     row = tx.session.get(CheckpointRow, checkpoint_id)
@@ -221,18 +225,22 @@ def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
         raise UserError(f"checkpoint {checkpoint_id} is none of job {job.id!r}: only its own can be marked as corrupt")
     if row.bad:
         return
+    is_head = job.head_id == row.id
+    before = next(iter(lineage.newest_usable(tx, job, row.previous_id, 1)), None) or lineage.fork_start(tx, job)
+    if is_head and before is None:
+        last = f"checkpoint {row.id} (step {row.step}), the last one of the job, cannot be read: {why}"
+        if last not in job.notes:
+            add_note(tx, job, last)
+        return
     row.bad, row.bad_reason = True, why
     tx.session.flush()
     emit(tx, EventKind.CHECKPOINTS_RETIRED, job.id, {"uris": [row.uri], "why": f"corrupt: {why}"})
-    consequence = _step_back(tx, job, row)
+    consequence = _step_back(tx, job, before) if is_head and before is not None else "newer ones are not affected"
     add_note(tx, job, f"checkpoint {row.id} (step {row.step}) is corrupt and was passed over: {why}; {consequence}")
 
 
-def _step_back(tx: Tx, job: JobRow, bad: CheckpointRow) -> str:
-    if job.head_id != bad.id:
-        return "newer ones are not affected"
-    good = next(iter(lineage.newest_usable(tx, job, bad.previous_id, 1)), None) or lineage.fork_start(tx, job)
-    job.head_id = good.id if good is not None else None
+def _step_back(tx: Tx, job: JobRow, good: CheckpointRow) -> str:
+    job.head_id = good.id
     tx.session.flush()
     step = lineage.head_step(tx, job)
     open_states = [state for state in SegmentState if state.open]
@@ -242,6 +250,4 @@ def _step_back(tx: Tx, job: JobRow, bad: CheckpointRow) -> str:
         .values(start_step=step)
         .execution_options(synchronize_session="fetch")
     )
-    if good is None:
-        return "no good checkpoint is left"
     return f"the job goes on from checkpoint {good.id} (step {step})"

@@ -1,10 +1,14 @@
-"""Which checkpoints may be deleted. The ledger says so, `elastic_core.state` deletes, and tells it (`swept`)."""
+"""Which checkpoints may be deleted. The ledger says so, `elastic_core.state` deletes, and tells it (`swept`).
+
+Of a job that ended long ago hardly anything is left to delete, but of what another job needed until now. Such jobs only
+grow in number: each time a part of them is looked at, all of them within a day.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import select, update
+from sqlalchemy import func, or_, select, update
 
 from elastic_core.control.ledger import lineage
 from elastic_core.control.ledger.database import Tx
@@ -17,17 +21,23 @@ from elastic_core.protocol.process_groups import FORK
 from elastic_core.protocol.records import CheckpointRecord, JobFacts
 
 SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was the head until a moment ago
+DAY = 86_400.0
+TURN_SECONDS, TURNS = 900.0, 96  # of those that ended more than a day ago
 _NOT_SWEPT = select(CheckpointRow).where(CheckpointRow.swept_at.is_(None))
+_TURN = func.abs(func.hashtext(JobRow.id)) % TURNS
 _FORKED_FROM = JobRow.results[FORK]["uri"].astext
 
 
 def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
     """Beyond `keep_last` and `keep_best` of each lineage; never a start of a segment to come, a registered one or one
     that another active job warm-starts from, or was forked from."""
+    lately = or_(JobRow.state == JobState.ACTIVE, JobRow.finished_at > tx.now - DAY)
+    looked_at = or_(lately, int(tx.now / TURN_SECONDS) % TURNS == _TURN)
+    jobs = {job.id: job for job in tx.session.scalars(select(JobRow).where(looked_at))}
+    query = _NOT_SWEPT.join(JobRow, JobRow.id == CheckpointRow.job_id).where(looked_at)
     rows: dict[str, list[CheckpointRow]] = {}
-    for row in tx.session.scalars(_NOT_SWEPT.order_by(CheckpointRow.id)):
+    for row in tx.session.scalars(query.order_by(CheckpointRow.id)):
         rows.setdefault(row.job_id, []).append(row)
-    jobs = {job.id: job for job in tx.session.scalars(select(JobRow).where(JobRow.id.in_(list(rows))))}
     needed = _needed_by_others(tx)
     given_up = (row for job_id, job_rows in rows.items() for row in _given_up(tx, jobs[job_id], job_rows, needed))
     return tuple(checkpoint_record(row) for row in given_up)
@@ -47,21 +57,25 @@ def _needed_by_others(tx: Tx) -> set[str]:
 
 def _given_up(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow], needed: set[str]) -> list[CheckpointRow]:
     """`rows`: all of the job's that were not swept."""
-    retained = _retained_ids(tx, job, rows)
-    return [
+    retained = _retained_ids(job, rows)
+    rest = [
         row
         for row in rows
         if row.id not in retained and row.uri not in needed and tx.now - row.committed_at > SWEEP_GRACE_SECONDS
     ]
+    if not rest:
+        return []
+    starts = {row.id for row in lineage.newest_usable(tx, job, job.head_id, spec_of(job).checkpoints.keep_last)}
+    return [row for row in rest if row.id not in starts]
 
 
-def _retained_ids(tx: Tx, job: JobRow, rows: Sequence[CheckpointRow]) -> set[int]:
+def _retained_ids(job: JobRow, rows: Sequence[CheckpointRow]) -> set[int]:
+    """But for those that a restore would fall back to."""
     spec, facts = spec_of(job), from_json(JobFacts, job.facts)
     good = [row for row in rows if not row.bad]
     retained = {job.head_id} if job.head_id is not None else set()
     for number in {row.lineage for row in good}:
         retained |= set([row.id for row in good if row.lineage == number][-spec.checkpoints.keep_last :])
-    retained |= {row.id for row in lineage.newest_usable(tx, job, job.head_id, spec.checkpoints.keep_last)}
     retained |= {row.id for row in _best(good, facts)[: spec.checkpoints.keep_best]}
     # The last one by its uri or, in older ledgers, its number; all that there were by their uris.
     registered = {str(job.results.get("registered_checkpoint", "")), *job.results.get("registered_checkpoints", ())}

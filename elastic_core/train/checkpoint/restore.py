@@ -1,9 +1,10 @@
 """Where training starts from: the newest checkpoint that every rank can read unharmed.
 
 Ranks read together (`state.reshard.collective_load`): what several of a host need is read once, and what processes of
-the group before have kept (`kept_state`) is taken from their memory. If one finds a
-checkpoint corrupt, none uses it, the ledger is told, and the next older one is tried. When none is left that is an
-error: a job with history never starts at step 0.
+the group before have kept (`kept_state`) is taken from their memory. If one finds a checkpoint corrupt, none uses it,
+and the next older one is tried; once one is read, the ledger is told of those that were passed over. When none is left
+that is an error, and none is given up: a job with history never starts at step 0, and where nothing can be read, the
+store may be away (an empty mount point).
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ def restore(
     `kept`: what this process kept of a checkpoint; as far as peers have kept it, nothing of it is read from the store.
     `into`: memory for this rank's parts, as in `load_collectively`.
 
-    Raises `InfrastructureError` when there are candidates and all are corrupt, or the store does not answer.
+    Raises `InfrastructureError` when there are candidates and all are corrupt, or the store does not answer. Of an only
+    one the ledger is told: it says so where nothing can be done (a fork whose start is corrupt).
     """
-    faults = []
+    passed: list[tuple[CheckpointRecord, str]] = []
     for record in candidates:
 
         def of_same_ranks(manifest: Manifest, record: CheckpointRecord = record) -> bool:
@@ -85,19 +87,22 @@ def restore(
         kept_of_it = kept if kept and kept.uri == record.uri else None
         source = _Source(store, record.uri, record.manifest_sha256, kept_of_it)
         try:
-            return replace(_read(source, group, slots, boxes, of_same_ranks, _of_rank, into), record=record)
+            restored = replace(_read(source, group, slots, boxes, of_same_ranks, _of_rank, into), record=record)
         except CorruptCheckpoint as error:
-            fault = str(error)
-        _log.warning("checkpoint %s is passed over: %s", record.uri, fault)
-        faults.append(fault)
-        if mark_bad is not None:
-            _report_bad(mark_bad, record, fault)
-    if faults:
-        raise InfrastructureError(
-            f"None of the {len(faults)} checkpoints of the job can be read, and a job with history does not start from "
-            f"step 0: {'; '.join(faults)}. Roll back to an older checkpoint, or start a new job."
-        )
-    return Restored()
+            _log.warning("checkpoint %s is passed over: %s", record.uri, error)
+            passed.append((record, str(error)))
+            continue
+        _report_bad(mark_bad, passed)
+        return restored
+    if not passed:
+        return Restored()
+    if len(candidates) == 1:
+        _report_bad(mark_bad, passed)
+    raise InfrastructureError(
+        f"None of the {len(passed)} checkpoints of the job can be read, and a job with history does not start from "
+        f"step 0: {'; '.join(fault for _, fault in passed)}. If its store is away (is it mounted?), bring it back and "
+        "revive the job; else roll back to an older checkpoint, or start a new job."
+    )
 
 
 def warm_start(
@@ -249,12 +254,16 @@ def _of_rank(name: str, rank: int) -> bool:
     return kind != "comm" or rest.partition("/")[0] == str(rank)
 
 
-def _report_bad(mark_bad: MarkBad, record: CheckpointRecord, fault: str) -> None:
-    """The ledger keeps a note for the user; while it is away, restoring is more urgent."""
-    for attempt in range(_TRIES):
-        try:
-            mark_bad(record.checkpoint_id, fault)
-            return
-        except InfrastructureError as error:
-            if attempt == _TRIES - 1:
-                _log.warning("%s could not be reported as bad: %s", record.uri, error)
+def _report_bad(mark_bad: MarkBad | None, passed: Sequence[tuple[CheckpointRecord, str]]) -> None:
+    """Raises `InfrastructureError` while the ledger is away: what goes on from an older one than it knows of as the
+    newest could commit nothing."""
+    if mark_bad is None:
+        return
+    for record, fault in passed:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                mark_bad(record.checkpoint_id, fault)
+                break
+            except InfrastructureError:
+                if attempt == _TRIES:
+                    raise

@@ -9,8 +9,9 @@ from sqlalchemy import text
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.transitions.ledger_reconcile import START_SECONDS
+from elastic_core.control.transitions.removable import DAY, TURN_SECONDS, TURNS
 from elastic_core.domain import JobState, SegmentState
-from elastic_core.errors import Fenced
+from elastic_core.errors import Fenced, UserError
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
 from elastic_core.protocol.trainer import Directive
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_control, a_spec
@@ -197,6 +198,42 @@ def test_registered_and_warm_start_checkpoints_are_never_removed(
     removable = {record.step for record in control.reconcile([group(order)]).removable_checkpoints}
     # kept: 2 is the best, 3 was registered last and 5 before it, 4 warms another job, 6 to 8 are the last
     assert removable == {1}
+
+
+def test_checkpoints_that_a_job_of_long_ago_need_not_keep_any_more_go_within_a_day(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    order = life.start()
+    commits = [a_commit(order, step) for step in range(1, 9)]
+    for commit in commits:
+        control.trainer(order.token).commit(commit)
+    control.submit("job-b", a_spec(), FACTS, warm_start=commits[1].uri)
+    control.cancel("job-a", "enough")
+    clock.advance(600)
+    first = control.reconcile([]).removable_checkpoints
+    control.swept([record.checkpoint_id for record in first])
+    assert 2 not in {record.step for record in first}
+    clock.advance(10 * DAY)
+    control.cancel("job-b", "enough")
+    found = []
+    for _ in range(TURNS):
+        found += control.reconcile([]).removable_checkpoints
+        clock.advance(TURN_SECONDS)
+    assert [record.step for record in found] == [2], "looked at once a day, and found then"
+
+
+def test_a_job_is_not_rolled_back_to_what_is_being_deleted(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    order = life.start()
+    for step in range(1, 9):
+        control.trainer(order.token).commit(a_commit(order, step))
+    clock.advance(600)
+    first, *_ = control.reconcile([group(order)]).removable_checkpoints
+    with pytest.raises(UserError, match=r"is beyond what job 'job-a' keeps, and is being deleted"):
+        control.rollback("job-a", first.checkpoint_id)
+    control.swept([first.checkpoint_id])
+    assert control.job("job-a").lineage == 0
 
 
 def test_a_fence_of_a_clock_that_was_ahead_counts_from_now_and_its_lease_gets_no_new_life(

@@ -123,6 +123,26 @@ def test_damage_anywhere_is_told_once_and_the_one_before_is_used_by_all(store: L
     assert f"of {name} has CRC-32C" in why
 
 
+def test_where_none_can_be_read_none_is_given_up_since_the_store_may_be_away(store: LocalStore) -> None:
+    records = [save(store, step) for step in (5, 4, 3)]
+    root = Path(store.url)
+    root.rename(root.with_name("away"))
+    root.mkdir()  # the mount point, without what is mounted there
+    results, bad = on_two(store, records)
+    assert [type(found) for found in results] == [InfrastructureError] * 2
+    assert "None of the 3 checkpoints of the job can be read" in str(results[0])
+    assert "is it mounted?" in str(results[0])
+    assert bad == []
+
+
+def test_the_ledger_is_told_of_an_only_one_and_says_what_can_be_done(store: LocalStore) -> None:
+    record = save(store, 3)
+    store.delete(record.uri)
+    results, bad = on_two(store, [record])
+    assert [type(found) for found in results] == [InfrastructureError] * 2
+    assert [number for number, _ in bad] == [record.checkpoint_id]
+
+
 def test_a_store_that_is_away_for_one_rank_is_no_damage_and_ends_it_for_both(store: LocalStore) -> None:
     results, bad = on_two(store, [save(store, 4), save(store, 3)], of_rank_1=Silent)
     assert [type(found) for found in results] == [InfrastructureError] * 2

@@ -1,0 +1,43 @@
+"""A checkpoint counts for progress as long as it can be read; and leases that ended lately are found by when they did.
+
+Where a job went back behind checkpoints that are swept (a best one is kept longer than later ones), what it commits is
+compared with what can still be restored.
+"""
+
+from alembic import op
+
+revision = "0023"
+down_revision = "0022"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.execute("""
+        CREATE OR REPLACE FUNCTION refuse_regress() RETURNS trigger LANGUAGE plpgsql AS $$
+        DECLARE
+            head record;
+        BEGIN
+            PERFORM 1 FROM jobs WHERE id = NEW.job_id FOR NO KEY UPDATE;
+            SELECT max(step) AS step, max(samples) AS samples INTO head FROM checkpoints
+                WHERE job_id = NEW.job_id AND NOT bad AND swept_at IS NULL
+                  AND (lineage = NEW.lineage OR id = NEW.previous_id);
+            IF head.step IS NULL THEN
+                RETURN NEW;
+            END IF;
+            IF NEW.step > head.step AND NEW.samples > head.samples THEN
+                RETURN NEW;
+            END IF;
+            IF NEW.final AND NEW.step = head.step AND NEW.samples = head.samples THEN
+                RETURN NEW;
+            END IF;
+            RAISE EXCEPTION 'regress: step % (% samples) after step % (% samples) in lineage % of job %',
+                NEW.step, NEW.samples, head.step, head.samples, NEW.lineage, NEW.job_id
+                USING ERRCODE = 'EL003';
+        END $$
+    """)
+    op.execute("CREATE INDEX ix_leases_released_at ON leases (released_at)")
+
+
+def downgrade() -> None:
+    raise NotImplementedError("the ledger is not taken back: restore a dump from before the upgrade")
