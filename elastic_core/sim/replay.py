@@ -18,6 +18,7 @@ import numpy as np
 
 from elastic_core.domain import JobState, Layout, Limits, Node, PlacedModel, PlacedSpeed, Queue
 from elastic_core.errors import UserError
+from elastic_core.predict.speed import layout_speeds
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.predict.speed.throughput import StepTime
 from elastic_core.protocol.records import PastJob, PastLease
@@ -68,6 +69,10 @@ class FittedPhysics:
             compute = float(self.model.compute_seconds(*arguments, self.limits)[0])
             self._known[key] = step, max(0.0, step - accumulation * compute)
         return self._known[key]
+
+    def cut_factor(self, layout: Layout) -> float:
+        """As far as the job, or else theory, tells (`predict.speed.layout_speeds`)."""
+        return layout_speeds.factor(self.model.factors, layout)
 
     def served_seconds(self, kind: str, num_nodes: int, layout: Layout, batch: int) -> tuple[float, float]:
         """By the form with servers, as far as the job measured it."""

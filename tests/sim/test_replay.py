@@ -55,6 +55,15 @@ def test_a_job_replayed_as_it_ran_takes_about_as_long_as_it_took() -> None:
     assert replayed(past("a")) == pytest.approx(203, rel=0.1)
 
 
+def test_a_job_that_may_only_run_cut_takes_as_long_as_it_was_measured_and_policies_are_told_so() -> None:
+    cut = replace(LIMITS, slot_counts=(2, 4), cuts=(Layout(tensor=2),))
+    points = tuple(replace(measured(2 * n, 0.2 / n), layout=Layout(data=n, tensor=2)) for n in (1, 2))
+    job = past("a", limits=cut, profile=points)
+    assert replayed(job) == pytest.approx(203, rel=0.05)
+    layouts = {point.layout for view in told(job) for point in view.profile}
+    assert layouts and all(layout is not None and layout.tensor == 2 for layout in layouts)
+
+
 def test_a_job_is_done_when_horizon_said_it_would_be() -> None:
     """A real job ends by samples; a sample of the batch that it runs at is worth 0.4 of one at its base."""
     live = replace(LIMITS, base_batch=16, min_efficiency=0.3)

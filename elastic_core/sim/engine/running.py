@@ -25,9 +25,9 @@ from elastic_core.domain import (
 from elastic_core.sim.engine import beginnings
 from elastic_core.sim.engine.held_leases import HeldLeases
 from elastic_core.sim.engine.recent_reports import RecentReports
-from elastic_core.sim.ground_truth.physics import Split, gain, split
-from elastic_core.sim.ground_truth.placed_physics import PlacedPhysics
-from elastic_core.sim.ground_truth.servers import RolePhysics, ServedPhysics, server_cores
+from elastic_core.sim.engine.step_at import layout_measured, step_at
+from elastic_core.sim.ground_truth.physics import Split, gain
+from elastic_core.sim.ground_truth.servers import server_cores
 from elastic_core.sim.ground_truth.workload import SimJob
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view
 from elastic_core.snapshot.job_reports import (
@@ -136,51 +136,11 @@ class Running:
         self._run_segment(self._segment_index + 1, started=self._segment.state == SegmentState.RUNNING)
 
     def _train_at(self, batch: int) -> None:
-        physics, limits = self.job.physics, self.job.limits
-        placement = tuple(self.nodes.values())
-        if self.allocation is not None and self.allocation.roles:
-            self._set_roles(self.allocation, batch)
-            return
-        if self.allocation is not None and self.allocation.stages:
-            self._set_stages(self.allocation, batch)
-            return
-        if self.allocation is not None and self.allocation.layout.servers:
-            self._set_served(self.allocation, batch)
-            return
-        cap = physics.max_local(self.kind, placement)
-        own = limits.max_local(self.kind)
-        self.split = split(batch, sum(placement), cap if own is None else min(cap, own), limits.max_batch)
-        self.step = physics.seconds(self.kind, placement, self.split.local, self.split.accumulation)
+        self.split, self.step = step_at(self.job, self.kind, self.nodes, self.allocation, batch)
         self.last_batch = batch
-        if self.allocation is not None and self.allocation.global_batch != batch:
-            self.allocation = replace(self.allocation, global_batch=batch)
-        self._refresh()
-
-    def _set_roles(self, allocation: Allocation, batch: int) -> None:
-        physics, workers = self.job.physics, dict(allocation.roles)["worker"]
-        assert isinstance(physics, RolePhysics)
-        self.split = Split(-(-batch // workers), 1, batch)
-        self.step = physics.role_seconds(allocation.counts(), allocation.roles, batch)
-        self.last_batch = batch
-        self._refresh()
-
-    def _set_served(self, allocation: Allocation, batch: int) -> None:
-        """Workers and servers on slots of their own, as the runtime runs them."""
-        physics, layout = self.job.physics, allocation.layout
-        assert isinstance(physics, ServedPhysics)
-        self.split = Split(-(-batch // layout.data), 1, batch)
-        self.step = physics.served_seconds(self.kind, len(self.nodes), layout, batch)
-        self.last_batch = batch
-        if allocation.global_batch != batch:
-            self.allocation = replace(allocation, global_batch=batch)
-        self._refresh()
-
-    def _set_stages(self, allocation: Allocation, batch: int) -> None:
-        physics = self.job.physics
-        assert isinstance(physics, PlacedPhysics)
-        self.split = Split(-(-batch // allocation.num_slots), 1, batch)
-        self.step = physics.stage_seconds(allocation.stages), 0.0
-        self.last_batch = batch
+        held = self.allocation
+        if held is not None and held.global_batch != batch and not (held.roles or held.stages):
+            self.allocation = replace(held, global_batch=batch)
         self._refresh()
 
     def hold(
@@ -287,7 +247,7 @@ class Running:
         split = self.split
         return (
             self.num_slots, len(self.nodes), self.kind, split.batch, split.local, split.accumulation, roles, cores,
-            self.allocation.layout if self.allocation is not None and self.allocation.layout.servers else None,
+            layout_measured(self.job, self.allocation),
             self.allocation.stages if self.allocation is not None else (),
         )  # fmt: skip
 
