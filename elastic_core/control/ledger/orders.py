@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from sqlalchemy import ColumnElement, Row, and_, exists, func, literal, or_, select
+from sqlalchemy import ColumnElement, and_, exists, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from elastic_core.control.ledger.database import Tx
@@ -81,14 +81,14 @@ def _exact_loss(tx: Tx, job: JobRow) -> ExactLoss:
     return ExactLoss(first=known)
 
 
-def _spread(tx: Tx, rows: ColumnElement[bool]) -> Sequence[Row[tuple[int, float]]]:
+def _spread(tx: Tx, rows: ColumnElement[bool]) -> list[tuple[int, float]]:
     """(samples, loss) of the reports, evenly over the work: those of long ago are thinned (`retention`)."""
     furthest = tx.session.scalar(select(func.max(ObservationRow.samples)).where(rows))
     if not furthest:
         return ()
     cell = func.floor(ObservationRow.samples * (_MOST_REPORTS / furthest))
     last = select(func.max(ObservationRow.id)).where(rows).group_by(cell)
-    return tx.session.execute(_LOSSES.where(ObservationRow.id.in_(last))).all()
+    return [(row.samples, row.loss) for row in tx.session.execute(_LOSSES.where(ObservationRow.id.in_(last)))]
 
 
 def _forecast(points: Sequence[tuple[float, float]], job: JobRow) -> tuple[tuple[float, float], ...]:
