@@ -61,7 +61,8 @@ def test_a_job_that_may_only_run_cut_takes_as_long_as_it_was_measured_and_polici
     job = past("a", limits=cut, profile=points)
     assert replayed(job) == pytest.approx(203, rel=0.05)
     layouts = {point.layout for view in told(job) for point in view.profile}
-    assert layouts and all(layout is not None and layout.tensor == 2 for layout in layouts)
+    assert layouts
+    assert all(layout is not None and layout.tensor == 2 for layout in layouts)
 
 
 def test_a_job_is_done_when_horizon_said_it_would_be() -> None:

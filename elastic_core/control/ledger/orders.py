@@ -85,7 +85,7 @@ def _spread(tx: Tx, rows: ColumnElement[bool]) -> list[tuple[int, float]]:
     """(samples, loss) of the reports, evenly over the work: those of long ago are thinned (`retention`)."""
     furthest = tx.session.scalar(select(func.max(ObservationRow.samples)).where(rows))
     if not furthest:
-        return ()
+        return []
     cell = func.floor(ObservationRow.samples * (_MOST_REPORTS / furthest))
     last = select(func.max(ObservationRow.id)).where(rows).group_by(cell)
     return [(row.samples, row.loss) for row in tx.session.execute(_LOSSES.where(ObservationRow.id.in_(last)))]
