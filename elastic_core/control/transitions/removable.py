@@ -24,7 +24,7 @@ SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was 
 DAY = 86_400.0
 TURN_SECONDS, TURNS = 900.0, 96  # of those that ended more than a day ago
 _NOT_SWEPT = select(CheckpointRow).where(CheckpointRow.swept_at.is_(None))
-_TURN = func.abs(func.hashtext(JobRow.id), type_=Integer).op("%")(TURNS)
+_TURN = func.abs(func.hashtext(JobRow.id), type_=Integer) % TURNS
 _FORKED_FROM = JobRow.results[FORK]["uri"].astext
 
 
