@@ -32,7 +32,7 @@ def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
     """Beyond `keep_last` and `keep_best` of each lineage; never a start of a segment to come, a registered one or one
     that another active job warm-starts from, or was forked from."""
     lately = or_(JobRow.state == JobState.ACTIVE, JobRow.finished_at > tx.now - DAY)
-    looked_at = or_(lately, int(tx.now / TURN_SECONDS) % TURNS == _TURN)
+    looked_at = or_(lately, _TURN.in_([int(tx.now / TURN_SECONDS) % TURNS]))
     jobs = {job.id: job for job in tx.session.scalars(select(JobRow).where(looked_at))}
     query = _NOT_SWEPT.join(JobRow, JobRow.id == CheckpointRow.job_id).where(looked_at)
     rows: dict[str, list[CheckpointRow]] = {}
