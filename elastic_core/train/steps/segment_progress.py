@@ -29,6 +29,7 @@ from elastic_core.train.versions import differences, loaded_versions
 
 TARGET_STEPS = 20  # whose mean loss is compared with the job's target: one step's is noise
 _VERSIONS, _CODE = "versions", "code"  # in a checkpoint's scalars
+_OF_FIRST_STEP = ("first_step", "first_step_at")  # among the timings
 NOISE_UNKNOWN = (
     "the gradient noise was never measured, so that no gain of a larger batch is known, and none is taken: learning "
     "rate and progress are as at batch.base, or less. It takes a global batch of two samples, and finite gradients"
@@ -65,6 +66,7 @@ class Progress:
         self._unmeasured = 0  # steps of this process before the first that measured gradient noise
         self._measured = False  # one did
         self._losses: list[float] = []  # since the last checkpoint
+        self._taken: tuple[dict[str, float], list[float]] = {}, []  # timings and losses that went with that
         self._latest: deque[float] = deque(maxlen=TARGET_STEPS)
         self._in_force = EXACT if self.order.allocation.comm == AUTO else self.order.allocation.comm
         self._exchanges: tuple[ExchangeFigures, ...] = ()  # not reported yet
@@ -161,7 +163,18 @@ class Progress:
 
     def saved(self) -> None:
         """A checkpoint has taken the timings and the losses with it."""
+        self._taken = self.timings, self._losses
         self.timings, self._losses = {}, []
+
+    def given_up(self) -> None:
+        """That checkpoint is none, and they go with the next one.
+
+        If it was to end the segment, steps since then are this segment's after all, which has had its first one.
+        """
+        timings, losses = self._taken
+        since = {name: value for name, value in self.timings.items() if name not in _OF_FIRST_STEP}
+        self.timings, self._losses = {**timings, **since}, losses + self._losses
+        self._taken = {}, []
 
     def count(self, result: StepResult) -> None:
         """A step was taken."""

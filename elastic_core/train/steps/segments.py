@@ -223,6 +223,7 @@ class Segments:
             step = self._progress.step
             self._group.log(f"the segment goes on to step {step}, where it is saved again: {error}")
             self._unanswered = False
+            self._progress.given_up()
             self._boundary(ending)
             return
         if answered is not None:
@@ -268,3 +269,4 @@ class Segments:
             go_on()
         except SaveFailed as error:
             self._group.log(f"training goes on without an interval checkpoint: {error}")
+            self._progress.given_up()

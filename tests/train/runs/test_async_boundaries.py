@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from statistics import fmean
 
 import pytest
 
@@ -260,5 +261,26 @@ def test_an_asynchronous_boundary_that_cannot_be_written_is_made_again_where_tra
     assert 5 < steps[0] <= 10
     assert steps[-1] == 20
     assert f"the segment goes on to step {steps[0]}, where it is saved again" in caplog.text
+    require_all_reported(job)
     reads = [commit.fingerprints for commit in job.ledger.commits()]
     assert [verdict.proven for verdict in prove(reads, 96)][:6] == [True] * 6
+
+
+def require_all_reported(job: Job) -> None:
+    """With the first commit goes what the checkpoint that could not be written had taken with it."""
+    first = job.ledger.commits()[0]
+    assert {"start", "first_step_at"} <= first.timings.keys()
+    losses = [float.fromhex(loss) for step, loss in job.curve().items() if step <= first.step]
+    assert first.metrics["loss"] == pytest.approx(fmean(losses), rel=1e-12)
+
+
+def test_what_an_interval_checkpoint_that_cannot_be_written_would_have_reported_goes_with_the_next(
+    new_job, monkeypatch
+):
+    job = new_job(total=BATCH * 10, spec={"checkpoints": {"interval_seconds": None, "interval_steps": 4}})
+    monkeypatch.setattr(store_urls, "open_store", lambda *_, **__: Fails(job.store))
+    job.write_order(job.next_order(1, BATCH))
+    argv, ledger = ["--run-dir", str(job.run_dir().path), "--rank", "0"], job.ledger.folder
+    assert main(argv, connect=lambda token: FolderLedger(ledger, token)) == 0
+    assert job.ledger.commits()[0].step > 4
+    require_all_reported(job)
