@@ -89,6 +89,7 @@ class _Checkpoint:
     task: BackgroundTask[Any] | NoTask
     parts: Sequence[RankPart] = ()  # of all ranks, once they are written
     written: Written | None = None  # on rank 0, once the manifest is
+    measured: Mapping[str, float] = field(default_factory=dict)  # on rank 0, of what lies in the store
     answered: Answered | None = None
 
 
@@ -229,15 +230,16 @@ class CheckpointPipeline:
             self._start_on_rank_0(Stage.WRITING_MANIFEST, checkpoint, lambda _: self._write_manifest(checkpoint))
 
     def _end_manifest(self, checkpoint: _Checkpoint) -> None:
-        failures = []
         try:
             checkpoint.written = checkpoint.task.result()
         except ElasticError as error:
             failures = [f"the manifest: {error}"]
+        else:
+            failures = self._measure(checkpoint)
         failures = json.loads(self._group.from_first(json.dumps(failures).encode()))
         if failures:
             self._give_up(checkpoint, failures)
-        commit = self._commit_of(checkpoint)  # here, since it may evaluate the model; matters on rank 0
+        commit = self._commit_of(checkpoint)  # matters on rank 0
         if checkpoint.ending.segment:
             self._start_on_rank_0(Stage.COMMITTING, checkpoint, lambda committer: committer.send_final(commit))
             return
@@ -304,10 +306,20 @@ class CheckpointPipeline:
         return committer.send_final(self._commit_of(checkpoint))
 
     @staticmethod
+    def _measure(checkpoint: _Checkpoint) -> list[str]:
+        """Evaluate the model as it lies in the store, where no rank has all of it. Gives what the store failed at; what
+        the task's code raises goes through."""
+        measure = checkpoint.content.measure
+        try:
+            checkpoint.measured = measure(checkpoint.uri) if measure is not None else {}
+        except InfrastructureError as error:
+            return [f"it could not be read again to be evaluated: {error}"]
+        return []
+
+    @staticmethod
     def _commit_of(checkpoint: _Checkpoint) -> Commit:
         """Of rank 0; the others commit nothing."""
         content, ending, written = checkpoint.content, checkpoint.ending, checkpoint.written
-        measured = content.measure(checkpoint.uri) if content.measure is not None else {}
         reads = Reads()
         for part in checkpoint.parts:
             reads = reads.merged(part.reads)
@@ -318,7 +330,7 @@ class CheckpointPipeline:
             manifest_sha256=written.sha256 if written else "",
             size_bytes=written.size_bytes if written else 0,
             layout=checkpoint.order.allocation.layout,
-            metrics={**content.metrics, **measured},
+            metrics={**content.metrics, **checkpoint.measured},
             final=ending.segment,
             finished=ending.finished,
             draining=ending.draining,

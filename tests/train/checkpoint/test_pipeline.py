@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from elastic_core.domain import Layout
-from elastic_core.errors import InfrastructureError
+from elastic_core.domain import Layout, Slot
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.spec import JobSpec
 from elastic_core.state.format.checkpoint_format import read_manifest, read_tensors
+from elastic_core.state.layout.layout import Mesh, StateLayout
 from elastic_core.state.stores.local_store import LocalStore
-from elastic_core.train.checkpoint.pipeline import CheckpointPipeline, SaveFailed
+from elastic_core.train.checkpoint.collection import Collection
+from elastic_core.train.checkpoint.pipeline import CheckpointPipeline, Ending, SaveFailed
 from elastic_core.train.checkpoint.rank_part import Content
+from elastic_core.train.checkpoint.restore import read_weights
 from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
@@ -130,3 +133,45 @@ def test_a_second_checkpoint_waits_for_the_first(store):
     pipeline.save_async(ORDER, content(1, torch.zeros(3)))
     with pytest.raises(AssertionError, match="one checkpoint at a time"):
         pipeline.save_async(ORDER, content(2, torch.zeros(3)))
+
+
+def partitioned(step, measure=None, rank=0, world=1):
+    """What a rank saves of a model that is cut: here nothing but what is the rank's own."""
+    slots = tuple(Slot("n", index, "cpu") for index in range(world))
+    nothing = Collection(StateLayout(Mesh.of(Layout(data=world)), {}, slots), {}, {}, {})
+    own = {f"rng/torch/{rank}": torch.zeros(3)}
+    return Content(
+        step=step, samples=4 * step, shared={}, own=own, scalars={}, metrics={}, timings={}, measure=measure,
+        collection=nothing,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", [Ending(segment=False), Ending()], ids=["interval", "boundary"])
+def test_a_checkpoint_that_cannot_be_read_again_to_be_evaluated_is_given_up_as_one_that_cannot_be_written(
+    tmp_path, ending
+):
+    commits, reads = Commits(), ReadLog(keep_indices=False)
+    pipeline = pipeline_of(LocalStore(tmp_path / "store"), commits, reads)
+    reads.record(0, np.arange(0, 4))
+    elsewhere = LocalStore(tmp_path / "elsewhere")
+    pipeline.save_async(ORDER, partitioned(1, lambda uri: {"weights": len(read_weights(elsewhere, uri))}), ending)
+    with pytest.raises(SaveFailed, match="step 1 could not be written: it could not be read again to be evaluated: "):
+        pipeline.wait()
+    assert not pipeline.pending
+    assert commits == []
+    pipeline.save_async(ORDER, partitioned(2, lambda _uri: {"held_out": 0.5}))
+    pipeline.wait()
+    (commit,) = commits
+    assert (commit.step, commit.metrics) == (2, {"held_out": 0.5})
+    (epoch,) = commit.fingerprints["epochs"]
+    assert epoch["count"] == 4
+
+
+def test_what_is_wrong_with_the_evaluation_itself_is_no_fault_of_the_checkpoint(tmp_path):
+    def measure(_uri):
+        raise UserError("evaluate() must give a mapping")
+
+    pipeline = pipeline_of(LocalStore(tmp_path), Commits())
+    pipeline.save_async(ORDER, partitioned(1, measure))
+    with pytest.raises(UserError, match="must give a mapping"):
+        pipeline.wait()
