@@ -83,7 +83,7 @@ class _Checkpoint:
     indices: Mapping[int, Indices]
     collection: Collection | None  # None: every rank holds the whole state
     started: float  # perf_counter
-    began: float  # monotonic; no rank commits before all have begun
+    began: float = 0.0  # monotonic, set when all is written: no rank commits before all have set theirs
     held: Memory = field(default_factory=dict)  # what this rank holds of it that does not change while it is pending
     stage: Stage = Stage.COPYING
     task: BackgroundTask[Any] | NoTask
@@ -202,7 +202,7 @@ class CheckpointPipeline:
         reads, indices = self._reads.take()
         return _Checkpoint(
             order=order, content=content, ending=ending, header=header, uri=uri, reads=reads, indices=indices,
-            collection=content.collection, started=time.perf_counter(), began=time.monotonic(), task=NoTask(),
+            collection=content.collection, started=time.perf_counter(), task=NoTask(),
         )  # fmt: skip
 
     def _start_parts(self, checkpoint: _Checkpoint, tensors: Mapping[str, Tensor]) -> None:
@@ -223,6 +223,7 @@ class CheckpointPipeline:
             self._give_up(checkpoint, failures)
         if checkpoint.ending.segment and checkpoint.collection is None:
             # Nothing is left that ranks do between two steps: the manifest and the commit are one stage.
+            self._begin_commit(checkpoint)
             self._start_on_rank_0(
                 Stage.COMMITTING, checkpoint, lambda c: self._write_manifest_and_commit(checkpoint, c)
             )
@@ -241,11 +242,18 @@ class CheckpointPipeline:
             self._give_up(checkpoint, failures)
         commit = self._commit_of(checkpoint)  # matters on rank 0
         if checkpoint.ending.segment:
+            self._begin_commit(checkpoint)
             self._start_on_rank_0(Stage.COMMITTING, checkpoint, lambda committer: committer.send_final(commit))
             return
         checkpoint.stage = Stage.ANSWERED
         if self._committer is not None:
             self._committer.send_interval(commit)
+
+    def _begin_commit(self, checkpoint: _Checkpoint) -> None:
+        """By its own clock each rank knows a moment before the commit, from which the next lease holds for sure. It is
+        taken here, since writing may take longer than a lease lives."""
+        checkpoint.began = time.monotonic()
+        self._group.gather_bytes(b"")  # which ends nowhere before it has begun everywhere
 
     def _end_commit(self, checkpoint: _Checkpoint) -> None:
         """Every rank learns rank 0's answer, or raises what it raised."""

@@ -1,8 +1,11 @@
-"""An interval checkpoint is asynchronous: what it holds, what goes wrong, and what becomes of the reads."""
+"""An interval checkpoint is asynchronous: what it holds, what goes wrong, and what becomes of the reads. From when at
+the latest the lease holds that one which ends a segment passes on."""
 
 from __future__ import annotations
 
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,17 +13,21 @@ import torch
 
 from elastic_core.domain import Layout, Slot
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.host.rundir import RunDir
+from elastic_core.protocol.trainer import CommitAnswer, Directive
 from elastic_core.spec import JobSpec
 from elastic_core.state.format.checkpoint_format import read_manifest, read_tensors
 from elastic_core.state.layout.layout import Mesh, StateLayout
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.checkpoint.collection import Collection
+from elastic_core.train.checkpoint.committing import Answered
 from elastic_core.train.checkpoint.pipeline import CheckpointPipeline, Ending, SaveFailed
 from elastic_core.train.checkpoint.rank_part import Content
 from elastic_core.train.checkpoint.restore import read_weights
 from elastic_core.train.data.audit import ReadLog
 from elastic_core.train.parallel.group import Group
 from elastic_core.train.parallel.places import Places
+from tests.train import forked
 from tests.train.ledger import make_order
 
 SPEC = {
@@ -175,3 +182,48 @@ def test_what_is_wrong_with_the_evaluation_itself_is_no_fault_of_the_checkpoint(
     pipeline.save_async(ORDER, partitioned(1, measure))
     with pytest.raises(UserError, match="must give a mapping"):
         pipeline.wait()
+
+
+WRITING = 1.0
+
+
+class Slow(LocalStore):
+    """Writing rank 0's part and the manifest takes so many seconds each."""
+
+    def put(self, key, source):
+        if key.endswith(("shard-0.safetensors", "manifest.json")):
+            time.sleep(WRITING)
+        super().put(key, source)
+
+
+class Boundary:
+    """In the place of rank 0's `Committer`: every commit is answered at once."""
+
+    busy = False
+
+    def send_final(self, _commit):
+        return Answered(CommitAnswer(checkpoint_id=1, directive=Directive.BOUNDARY, reason=""), time.monotonic())
+
+
+def saves(folder: str, rank: int, cut: bool) -> int:
+    """One of two ranks; writes down when it sent the commit, or from when on it was sent for sure."""
+    group, store = Group.form(RunDir(Path(folder)), rank, 2, torch.device("cpu")), Slow(Path(folder) / "store")
+    committer = Boundary() if rank == 0 else None
+    pipeline = CheckpointPipeline(
+        group, store, ReadLog(keep_indices=False), committer, Places(group, Layout(data=2))
+    )  # fmt: skip
+    saved = partitioned(1, rank=rank, world=2) if cut else content(1, torch.zeros(3))
+    answered = pipeline.save(ORDER, saved, Ending())
+    (Path(folder) / f"sent-{rank}").write_text(str(answered.sent))
+    group.close()
+    return 0
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+def test_a_rank_knows_the_next_lease_to_hold_from_after_the_writing_and_before_the_commit(tmp_path, cut):
+    """Writing may take longer than a lease lives: from its beginning on, the next lease would be over at once."""
+    ranks = [forked.start(saves, str(tmp_path), rank, cut, log=tmp_path / f"log-{rank}") for rank in range(2)]
+    assert forked.join(ranks) == [0, 0], [(tmp_path / f"log-{rank}").read_text() for rank in range(2)]
+    commit, known = (float((tmp_path / f"sent-{rank}").read_text()) for rank in range(2))
+    parts_alone = 0.0 if cut else WRITING  # of a model that is not cut the manifest is written last thing before
+    assert commit - parts_alone - WRITING / 2 < known < commit
