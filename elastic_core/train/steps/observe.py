@@ -1,8 +1,9 @@
 """From steps to observations: medians over the steps since the last report; means where weights are averaged, which
 is not at every step.
 
-The first step after a start is left out: it pays for warming up (allocator, buckets, caches) and would teach the
-throughput models nonsense. Noise estimates are unbiased but wild, so those are averaged.
+The first step of a start, and of another batch or exchange, is left out: it pays for warming up (allocator, buckets,
+caches) and would teach the throughput models nonsense. Where the same processes go on with the same allocation, none
+is. Noise estimates are unbiased but wild, so those are averaged.
 """
 
 from __future__ import annotations
@@ -46,19 +47,20 @@ class StepFacts:
 class Observer:
     """Collects steps and says when a report is due."""
 
-    def __init__(self, allocation: Allocation, dataset_samples: int) -> None:
-        self._allocation = allocation
+    def __init__(self, allocation: Allocation, dataset_samples: int, warm: bool = False) -> None:
+        """`warm`: the next step pays for no warming up."""
+        self.allocation = allocation
         self._dataset_samples = dataset_samples
         self._steps: list[StepFacts] = []
         self.metrics: dict[str, float] = {}  # logged since the last report
-        self._warm = False
+        self.warm = warm
         self._since = time.monotonic()
 
     def add(self, facts: StepFacts) -> None:
-        if self._warm:
+        if self.warm:
             self._steps.append(facts)
         else:
-            self._warm = True
+            self.warm = True
             self._since = time.monotonic()
 
     def log(self, metrics: Mapping[str, float]) -> None:
@@ -76,7 +78,7 @@ class Observer:
         steps, self._steps = self._steps, []
         metrics, self.metrics = self.metrics, {}
         self._since = time.monotonic()
-        return summarise(steps, self._allocation, self._dataset_samples, metrics) if steps else None
+        return summarise(steps, self.allocation, self._dataset_samples, metrics) if steps else None
 
 
 def summarise(

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from elastic_core.domain import AUTO, EXACT, ExchangeFigures
+from elastic_core.domain import AUTO, EXACT, Allocation, ExchangeFigures
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec.job import most_samples
 from elastic_core.text import plural
@@ -72,7 +72,7 @@ class Progress:
         self._exchanges: tuple[ExchangeFigures, ...] = ()  # not reported yet
         self._environment = ""  # in words, where it is another than the checkpoint's
         self._guard = DivergenceGuard(context.order, context.group.world)
-        self.begin_segment()
+        self._open_segment(warm=False)
 
     @property
     def fraction(self) -> float:
@@ -102,10 +102,14 @@ class Progress:
     def begin(self) -> None:
         """The first step is about to start."""
         self.timings["start"] = time.perf_counter() - self._started_at
-        self.begin_segment()
+        self._open_segment(warm=False)
 
     def begin_segment(self) -> None:
-        self._observer = self._new_observer()
+        """The next step is the first of a segment in processes that go straight on."""
+        self._open_segment(warm=self._observer.warm and self._observer.allocation == self._allocation)
+
+    def _open_segment(self, warm: bool) -> None:
+        self._observer = self._new_observer(warm)
         self._first = True
         self.began = self.step, self.samples
         self._work_before = self.work
@@ -117,9 +121,13 @@ class Progress:
         self._observer = self._new_observer()
         self._observer.log(logged)
 
-    def _new_observer(self) -> Observer:
-        allocation = replace(self.order.allocation, comm=self._in_force)
-        return Observer(allocation, self.order.facts.dataset_samples)
+    def _new_observer(self, warm: bool = False) -> Observer:
+        return Observer(self._allocation, self.order.facts.dataset_samples, warm)
+
+    @property
+    def _allocation(self) -> Allocation:
+        """With the algorithm that is in force."""
+        return replace(self.order.allocation, comm=self._in_force)
 
     def start_at(self, step: int, samples: int, scalars: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""

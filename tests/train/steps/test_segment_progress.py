@@ -1,8 +1,9 @@
-"""With which checkpoint timings and losses go."""
+"""Which steps are observed, and with which checkpoint timings and losses go."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,55 @@ def take_steps(progress: Progress, *losses: float) -> None:
                 learning_rate=0.1, noise=None,
             )
         )  # fmt: skip
+
+
+def observed(progress: Progress, link: ControlLink, ledger: FolderLedger) -> list[int]:
+    """The last steps of the observations so far."""
+    progress.report()
+    assert link.observations.flush(10)
+    return [observation.step for observation in ledger.observations()]
+
+
+def test_the_first_step_of_processes_is_not_observed(progress, link, ledger):
+    take_steps(progress, 1.0)
+    assert observed(progress, link, ledger) == []
+    take_steps(progress, 1.0)
+    assert observed(progress, link, ledger) == [2]
+
+
+def test_every_step_is_observed_where_the_same_processes_go_on_with_what_they_have(progress, link, ledger):
+    """So a job whose segments have one step each is observed as well."""
+    for _ in range(3):
+        take_steps(progress, 1.0)
+        progress.report()
+        progress.begin_segment()
+    assert observed(progress, link, ledger) == [2, 3]
+
+
+def test_a_segment_without_a_step_warms_nothing_up(progress, link, ledger):
+    progress.begin_segment()
+    take_steps(progress, 1.0)
+    assert observed(progress, link, ledger) == []
+
+
+def test_the_first_step_of_another_batch_is_not_observed(progress, link, ledger):
+    take_steps(progress, 1.0, 1.0)
+    progress.report()
+    progress.order = replace(progress.order, allocation=replace(progress.order.allocation, global_batch=16))
+    progress.begin_segment()
+    take_steps(progress, 1.0)
+    assert observed(progress, link, ledger) == [2]
+    take_steps(progress, 1.0)
+    assert observed(progress, link, ledger) == [2, 4]
+
+
+def test_the_first_step_of_another_exchange_is_not_observed_even_where_a_segment_begins(progress, link, ledger):
+    take_steps(progress, 1.0, 1.0)
+    progress.report()
+    progress.exchange_is("fp16", ())
+    progress.begin_segment()
+    take_steps(progress, 1.0)
+    assert observed(progress, link, ledger) == [2]
 
 
 def test_what_a_checkpoint_that_is_given_up_has_taken_goes_with_the_next(progress):

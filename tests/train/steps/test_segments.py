@@ -36,6 +36,14 @@ def test_lease_that_passes_on_keeps_the_processes_and_changes_the_batch(new_job)
     assert "start" not in commits[1].timings
 
 
+def test_job_whose_segments_have_one_step_each_is_observed_wherever_nothing_warms_up(new_job):
+    job = new_job(total=1000)
+    job.ledger.set(next_batches=[20, 20, 40, 40])
+    assert job.run(1, 20, segment_steps=1) == [0]
+    assert len(job.ledger.commits()) == 5
+    assert [observation.step for observation in job.ledger.observations()] == [2, 3, 5]
+
+
 def test_handed_over_run_equals_one_that_was_restarted_bit_for_bit(new_job):
     handed, restarted = new_job("handed", total=300), new_job("restarted", total=300)
     handed.ledger.set(next_batches=[40])
