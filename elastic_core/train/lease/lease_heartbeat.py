@@ -45,8 +45,8 @@ class LeaseHeartbeat:
         started_at: float | None = None,
     ) -> None:
         """`on_lost`: the lease is over; called from a thread, may end the process. `on_order`: the order in force has
-        changed (a new token, the next segment). `standby`: None where the group is never resized. `started_at`:
-        monotonic time at which the lease held for sure."""
+        changed (a new token, the next segment); it may ask nothing of this. `standby`: None where the group is never
+        resized. `started_at`: monotonic time at which the lease held for sure."""
         self._order = order
         self._connect = connect
         self._stop_requests = stop_requests
@@ -60,7 +60,7 @@ class LeaseHeartbeat:
         self._steady = False
         self._awaits_workers = False
         self._closed = threading.Event()
-        self._lock = threading.Lock()  # order, trainer and lease change together
+        self._lock = threading.Lock()  # order, trainer and lease change together, and `on_order` hears of each in turn
         self._outage_logged = False
         self._fencing_expected = False  # since a final commit began: the old epoch may be answered with "fenced"
 
@@ -117,7 +117,7 @@ class LeaseHeartbeat:
             self._trainer = self._connect(order.token)
             self._lease_until = max(self._lease_until, sent + order.lease_seconds)
             self._fencing_expected = False
-        self._on_order(order)
+            self._on_order(order)
         if self._standby is not None:
             self._standby.order_adopted(order)
 
@@ -153,8 +153,7 @@ class LeaseHeartbeat:
             if answer.token is not None:
                 self._order = order = replace(self._order, token=answer.token)
                 self._trainer = self._connect(answer.token)
-        if answer.token is not None:
-            self._on_order(order)
+                self._on_order(order)
         self._obey(order, answer.directive, answer.reason, answer.slots)
 
     def _obey(self, order: LaunchOrder, directive: Directive, reason: str, slots: Sequence[Slot]) -> None:

@@ -10,10 +10,12 @@ import pytest
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.protocol.trainer import HeartbeatAnswer
+from elastic_core.train.lease.lease_heartbeat import LeaseHeartbeat
 from elastic_core.train.lease.standby_workers import StandbyWorkers
-from elastic_core.train.lease.stop_requests import StopRequest
+from elastic_core.train.lease.stop_requests import StopRequest, StopRequests
+from tests.train.job import Job
 from tests.train.lease.waiting import until
-from tests.train.ledger import FolderLedger
+from tests.train.ledger import FolderLedger, make_order
 
 
 @pytest.fixture
@@ -139,3 +141,27 @@ def test_that_workers_are_awaited_holds_while_it_is_looked_whether_they_have_com
     until(lambda: len(found) > 3)
     assert all(found)
     assert stop_requests.current[0] is StopRequest.NONE
+
+
+def test_a_new_token_does_not_take_the_place_of_the_next_segments_order(ledger, run_dir, tmp_path):
+    """The beat that has brought it may be slow to write it down, and training hears of the next segment meanwhile."""
+    begun, written = threading.Event(), []
+
+    def write(order):
+        if not begun.is_set():
+            begun.set()
+            time.sleep(0.5)
+        run_dir.write_order(order)
+        written.append(order)
+
+    order = make_order(Job(tmp_path).job_spec(), slots=1, batch=8, total=100, dataset=50)
+    ledger.set(token="epoch-1")
+    heartbeat = LeaseHeartbeat(
+        order, lambda token: FolderLedger(ledger.folder, token), StopRequests(), on_lost=written.append, on_order=write
+    )  # fmt: skip
+    heartbeat.start()
+    assert begun.wait(10)
+    heartbeat.adopt(replace(order, epoch=2, token="epoch-2"), time.monotonic())
+    heartbeat.close()
+    until(lambda: len(written) > 1)
+    assert run_dir.order().epoch == 2
