@@ -122,7 +122,8 @@ class StandbyReady(WorkerProcess):
 
 @dataclass(frozen=True, slots=True)
 class ServingState(WorkerProcess):
-    """A worker that has left the group, which takes from it what it holds. Written by itself; {} is its number."""
+    """A worker that has left the group, which takes from it what it holds, or may do so yet. Written by itself; {} is
+    its number."""
 
     FILE, BY_WORKERS = "serving-{}.json", True
 

@@ -193,8 +193,8 @@ class _Trainer:
             before = next_order
             next_order, kept, leased_from = self._session(next_order, device, started, kept)
             started = time.perf_counter()
-        if kept is not None and next_order is not None:
-            self._serve(kept, next_order.allocation.slots)
+        if next_order is not None:
+            self._leave(kept, next_order.allocation.slots)
 
     def _hangs(self, why: str) -> None:
         """No cleaning up, which could hang. Where the process is not ours alone it is only said."""
@@ -203,14 +203,19 @@ class _Trainer:
             self.run_dir.write(WorkerError(why, why), self.number)
             os._exit(ExitCode.INFRASTRUCTURE)
 
-    def _serve(self, kept: KeptState, slots: Sequence[Slot]) -> None:
-        """Stay until the others have what only this process holds; the agent is told why it does not end."""
-        crash_here("resize.serving")
-        if kept.needed(slots):
-            self.run_dir.write(ServingState(*ProcessId.current(), f"{self.slot.node}:{self.slot.index}"), self.number)
-            kept.wait_until_taken()
-            self.run_dir.delete(ServingState, self.number)
-        kept.close()
+    def _say_serving(self) -> None:
+        """Tell the agent why this process, which leaves the group, does not end yet: finding out what it holds that the
+        others need takes seconds of a large state, and they wait for it."""
+        self.run_dir.write(ServingState(*ProcessId.current(), f"{self.slot.node}:{self.slot.index}"), self.number)
+
+    def _leave(self, kept: KeptState | None, slots: Sequence[Slot]) -> None:
+        """Stay until the others have what only this process holds."""
+        if kept is not None:
+            crash_here("resize.serving")
+            if kept.needed(slots):
+                kept.wait_until_taken()
+            kept.close()
+        self.run_dir.delete(ServingState, self.number)
 
     def _session(
         self, order: LaunchOrder, device: torch.device, started: float, kept: KeptState | None
@@ -255,12 +260,15 @@ class _Trainer:
             run(self.entry, session, order.spec)
         finally:
             watch.close()
+        next_order = session.next_order
+        if next_order is not None and self.slot not in next_order.allocation.slots:
+            self._say_serving()
         keeps = session.keep()
         session.close()
         group.close()
         if memory is not None:
             memory.close()
-        return session.next_order, keeps, session.leased_from
+        return next_order, keeps, session.leased_from
 
 
 def _lost(before: LaunchOrder, after: LaunchOrder) -> tuple[Slot, ...]:

@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from elastic_core.domain import Layout, Slot, to_json
+from elastic_core.host.messages import ServingState
 from elastic_core.train.data.audit import prove
 from elastic_core.train.lease.standby_workers import LOADING_SECONDS, PATIENCE_SECONDS, StandbyWorkers, wait_for_order
 from elastic_core.train.lease.stop_requests import StopRequests
@@ -254,3 +255,20 @@ def test_nobody_waits_in_a_folder_that_has_vanished(new_job):
     job = new_job()
     job.run_dir(1).create()
     assert wait_for_order(job.run_dir(1), 3, "n:1", StopRequests()) is None
+
+
+def test_who_leaves_says_so_before_it_finds_out_what_the_others_need(new_job):
+    """The agent ends who leaves and says nothing, and of a large state finding that out takes longer than it waits."""
+    job = new_job()
+    held = job.folder / "buffers-rank0"
+    os.mkfifo(held)  # rank 0 waits there for a reader after its last step, and rank 1 for rank 0
+    job.ledger.set(next_slots=[[0]])
+    first, second = job.start(2, BATCH, segment_steps=5)
+    wait_for(lambda: job.run_dir().read(ServingState, 1), job)
+    assert job.run_dir().read(ServingState, 1).pid == second.pid
+    held.read_text()
+    assert forked.join([second]) == [0]  # nobody needs anything of it
+    assert job.run_dir().read(ServingState, 1) is None
+    held.read_text()
+    assert forked.join([first]) == [0]
+    assert len(job.ledger.commits()) == 2
