@@ -1,17 +1,18 @@
 """Updates of sparse embeddings that travel while the next step computes; `placed.embedding_rows` has what is promised.
 
 A step's gradients of rows become the optimizer's with the next step, at its learning rate. Before a checkpoint, where
-no step follows, the optimizer steps those rows alone, at the learning rates of the last step.
+no step follows, the optimizer steps those rows alone, at the learning rates of the last step, clipped as steps are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from torch.optim import Optimizer
 
+from elastic_core.train.gradients.rates import rates_of, set_rates
 from elastic_core.train.placed.sharded_embedding import ShardedEmbedding
 from elastic_core.train.placed.stage_places import StagePlaces
 
@@ -33,22 +34,21 @@ class LateUpdates:
         for embedding in self._embeddings:
             embedding.rows.push_late(self._thread, self._group)
 
-    def apply(self) -> None:
-        """Between two steps: update the rows by what is on its way."""
-        if not any([embedding.rows.take_late() for embedding in self._embeddings]):
+    def apply(self, clip: Callable[[], None]) -> None:
+        """Between two steps: update the rows by what is on its way. `clip` scales its gradients; it is called on every
+        rank, whether it has any or not, so that it may be collective."""
+        late = any([embedding.rows.take_late() for embedding in self._embeddings])
+        clip()
+        if not late:
             return
-        now = [group["lr"] for group in self._optimizer.param_groups]
-        self._set_rates(self._rates)
+        now = rates_of(self._optimizer)
+        set_rates(self._optimizer, self._rates)
         self._optimizer.step()  # of other parameters there is no gradient
         self._optimizer.zero_grad(set_to_none=True)
-        self._set_rates(now)
+        set_rates(self._optimizer, now)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _note_rates(self, optimizer: Optimizer, *_: Any) -> None:
-        self._rates = [group["lr"] for group in optimizer.param_groups]
-
-    def _set_rates(self, rates: Sequence[Any]) -> None:
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+        self._rates = rates_of(optimizer)

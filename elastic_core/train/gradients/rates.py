@@ -6,7 +6,7 @@ one before, so the batch's factor is on the optimizer only during its step, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,35 +30,38 @@ class Rates:
         self._scheduler = scheduler
         self._schedule = schedule
         self._batch = batch
-        self._base = self._current_rates()
+        self._base = rates_of(self._optimizer)
 
     def restored(self) -> None:
         """A checkpoint was loaded: rates without a scheduler are the task's own again, not what was saved."""
         if self._scheduler is None:
-            self._set_rates(self._base)
+            set_rates(self._optimizer, self._base)
 
     @contextmanager
     def applied(self, global_batch: int, progress: float, noise: NoiseEstimate | None) -> Iterator[float]:
         """The optimizer steps within; gives the first group's rate."""
-        planned = self._current_rates()
+        planned = rates_of(self._optimizer)
         rule, base = self._batch.learning_rate_rule, self._batch.base or self._batch.min
         factor = batch_factor(rule, global_batch, base, noise)
         if self._scheduler is None:
             factor *= self._schedule(progress)
-        self._set_rates([rate * factor for rate in planned])
+        set_rates(self._optimizer, [rate * factor for rate in planned])
         yield float(self._optimizer.param_groups[0]["lr"])
-        self._set_rates(planned)
+        set_rates(self._optimizer, planned)
         if self._scheduler is not None:
             self._scheduler.step()
 
-    def _current_rates(self) -> list[Any]:
-        """Copies: a rate may be a tensor, which is written in place."""
-        rates = [group["lr"] for group in self._optimizer.param_groups]
-        return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
-    def _set_rates(self, rates: list[Any]) -> None:
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+def rates_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Learning rates by group. Copies: a rate may be a tensor, which is written in place."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[Any]) -> None:
+    """As `rates_of` gave them; one that is a tensor stays the same tensor."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

@@ -38,6 +38,8 @@ class StageGradients:
         self._dense = [p for p in part.model.parameters() if p.requires_grad and id(p) not in kept]
         self._sum = BucketedSum(places.data_group()) if places.own[1] > 1 else None
         self._losses: list[Tensor] = []
+        self._max_norm: float | None = None  # to which the last step was clipped, if it was asked for
+        self._dense_sqr = 0.0  # then: |g|^2 of its dense layers
         self._late = LateUpdates(self._embeddings, optimizer, places) if part.late_updates else None
 
     def expect(self, micro: MicroBatch) -> None:
@@ -71,25 +73,34 @@ class StageGradients:
 
     def sqr_norm(self) -> float:
         """|g|^2 of the whole exchanged gradient. Collective."""
-        counted = self._row_gradients() + (self._dense_gradients() if self._first else [])
-        sqr = sqr_sum(torch._foreach_norm(counted)) if counted else 0.0
-        return sum(row[0] for row in self._group.gather_vectors([sqr]))
+        rows, dense = self._row_gradients(), self._dense_gradients() if self._first else []
+        norms = torch._foreach_norm(rows + dense) if rows or dense else []
+        gathered = self._group.gather_vectors([sqr_sum(norms), sqr_sum(norms[len(rows) :])])
+        self._dense_sqr = sum(of_dense for _, of_dense in gathered)
+        return sum(sqr for sqr, _ in gathered)
 
     def clip(self, max_norm: float, sqr_norm: float) -> None:
-        factor = max_norm / (sqr_norm**0.5 + 1e-6)
-        grads = self._row_gradients() + self._dense_gradients()
-        if factor < 1.0 and grads:
-            torch._foreach_mul_(grads, factor)
+        self._max_norm = max_norm
+        _scale(self._row_gradients() + self._dense_gradients(), max_norm, sqr_norm)
 
     def settle(self) -> None:
         """As of `Gradients`: no update is on its way any more."""
         if self._late is not None:
             with exchanging():
-                self._late.apply()
+                self._late.apply(self._clip_late_rows)
 
     def close(self) -> None:
         if self._late is not None:
             self._late.close()
+
+    def _clip_late_rows(self) -> None:
+        """As a step clips: by the norm of the whole gradient of the step that they are of. Collective."""
+        if self._max_norm is None:
+            return
+        rows = self._row_gradients()
+        own = sqr_sum(torch._foreach_norm(rows)) if rows else 0.0
+        of_rows = sum(row[0] for row in self._group.gather_vectors([own]))
+        _scale(rows, self._max_norm, of_rows + self._dense_sqr)
 
     def _dense_gradients(self) -> list[Tensor]:
         """Of every parameter, so that all ranks exchange alike whatever their samples used."""
@@ -102,3 +113,10 @@ class StageGradients:
         """Of the rows that this rank keeps, without those that the batch did not use."""
         grads = [embedding.weight.grad for embedding in self._embeddings]
         return [grad._values() for grad in grads if grad is not None]
+
+
+def _scale(grads: list[Tensor], max_norm: float, sqr_norm: float) -> None:
+    """To at most `max_norm` of the whole gradient, of whose norm that is the square."""
+    factor = max_norm / (sqr_norm**0.5 + 1e-6)
+    if factor < 1.0 and grads:
+        torch._foreach_mul_(grads, factor)

@@ -147,9 +147,10 @@ def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.nightly
-def test_late_updates_reach_their_rows_one_step_later_each_once_and_all_before_a_checkpoint(new_job):
+@pytest.mark.parametrize("options", [{"optimizer": "adagrad"}, {"optimizer": "sgd", "clip": 0.05}], ids=str)
+def test_late_updates_reach_their_rows_one_step_later_each_once_and_all_before_a_checkpoint(new_job, options):
     """Beside a loop in this process that does so by its own means: a segment of four steps, and one of five."""
-    job = a_job(new_job, "late", 9, late=True, optimizer="adagrad")
+    job = a_job(new_job, "late", 9, late=True, **options)
     stages = staged(2, 1, ends=(1, LAYERS))
     assert set(run(job, stages, steps=4) + run(job, stages)) == {0}
     curve, model = late_by_hand(job, segments=(4, 5))
@@ -164,13 +165,15 @@ def test_late_updates_reach_their_rows_one_step_later_each_once_and_all_before_a
 
 def late_by_hand(job: Job, segments: Sequence[int]) -> tuple[dict[int, float], CTRModel]:
     seed_everything(job.job_spec().seed)
-    task = CTR(CTRParams(**SMALL))
+    task, clip = CTR(CTRParams(**SMALL)), job.params.get("clip")
+    kind = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}[job.params["optimizer"]]
     model = task.model()
     dense_fallback(model)
     rows = model.embeddings.table.weight
     plan = DataPlan(job.job_spec().seed, 400, job.total, None)
-    of_rows = torch.optim.Adagrad([rows], lr=task.params.learning_rate)
-    others = torch.optim.Adagrad([p for p in model.parameters() if p is not rows], lr=task.params.learning_rate)
+    of_others = [p for p in model.parameters() if p is not rows]
+    optimizer_of_rows = kind([rows], lr=task.params.learning_rate)
+    optimizer = kind(of_others, lr=task.params.learning_rate)
     curve: dict[int, float] = {}
     for steps in segments:
         late = None
@@ -180,9 +183,14 @@ def late_by_hand(job: Job, segments: Sequence[int]) -> tuple[dict[int, float], C
             curve[len(curve) + 1] = loss.item()
             model.zero_grad()
             loss.backward()
-            others.step()
             late, rows.grad = rows.grad, late
-            of_rows.step()
+            dense = [p.grad.clone() for p in of_others]
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            optimizer_of_rows.step()
+        if clip is not None:
+            late = late * min(1.0, clip / float(torch.cat([grad.flatten() for grad in (late, *dense)]).norm()))
         rows.grad = late
-        of_rows.step()
+        optimizer_of_rows.step()
     return curve, model
