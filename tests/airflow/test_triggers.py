@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
@@ -20,10 +21,12 @@ from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent, TriggerEve
 from structlog.testing import CapturingLogger
 
 from elastic_airflow import ledger_trigger, triggers
+from elastic_airflow.access.driver import driver_of
 from elastic_airflow.access.jobs_cache import ActiveJobsCache
 from elastic_airflow.ledger_trigger import LedgerTrigger
 from elastic_airflow.names import DRIVER, JOB_DAG, SEGMENT_DAG
 from elastic_airflow.outcomes import segment_summary
+from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.segment_tasks import AcquireSlotsOperator
 from elastic_airflow.triggers import (
     GrantTrigger,
@@ -37,7 +40,7 @@ from elastic_core.host.rundir import RunDir
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec import QueueSpec
 from tests.airflow.conftest import Api
-from tests.airflow.doubles import FakeSupervisor, FakeTask
+from tests.airflow.doubles import FakeSupervisor, FakeTask, a_context
 from tests.builders import FACTS, FakeJobRuns, Life, a_cluster, a_commit, a_spec
 
 pytestmark = pytest.mark.usefixtures("api", "airflow")
@@ -476,9 +479,11 @@ def test_deleting_a_running_segments_run_revokes_nothing(job: str, plane: Ledger
 def test_marking_a_jobs_task_stops_the_job_and_clearing_does_not(
     job: str, airflow: FakeSupervisor, plane: LedgerControl, state: str | None, want: JobState
 ) -> None:
+    task = FakeTask(JOB_DAG, "run-1")
+    plane.record_results(job, {DRIVER: driver_of(task)})
     airflow.runs[JOB_DAG, "run-1"] = "running"
     airflow.task_states[JOB_DAG, "run-1"] = {"train": state}
-    kill(JobTrigger(job, SEGMENT), FakeTask(JOB_DAG, "run-1"))
+    kill(JobTrigger(job, SEGMENT), task)
     assert plane.job(job).state is want
     assert bool(plane.job(job).results.get(DRIVER, {}).get("ended")) is (want is JobState.CANCELLED)
 
@@ -523,6 +528,18 @@ def test_marking_the_task_that_waits_for_a_job_stops_the_job_and_clearing_does_n
     airflow.task_states["my_dag", "r1"] = {"fit": state}
     kill(JobEndTrigger(asked), FakeTask("my_dag", "r1", "fit"))
     assert plane.job(asked).state is want
+
+
+def test_a_job_that_is_cancelled_before_its_own_task_begins_names_no_task_and_stays_cancelled(
+    asked: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
+    airflow.runs["my_dag", "r1"] = "running"
+    airflow.task_states["my_dag", "r1"] = {"fit": "failed"}
+    kill(JobEndTrigger(asked), FakeTask("my_dag", "r1", "fit"))
+    assert DRIVER not in plane.job(asked).results, "whoever shows the job asks of its task which run it is in"
+    with pytest.raises(AirflowFailException, match="marked as failed by a user in Airflow"):
+        DriveJobOperator(task_id="train", job_id=asked).execute(a_context())
+    assert plane.job(asked).state is JobState.CANCELLED
 
 
 def test_marking_it_before_the_job_is_there_changes_nothing(airflow: FakeSupervisor, plane: LedgerControl) -> None:

@@ -15,5 +15,6 @@ def driver_of(ti: Any) -> dict[str, Any]:
 
 
 def end_driver(control: JobControl, job: JobStatus) -> None:
-    """Note that the task which drives the job has ended with it."""
-    control.record_results(job.job_id, {DRIVER: {**job.results.get(DRIVER, {}), "ended": True}})
+    """Note that the task which drives the job has ended with it. Nothing where none has begun: none is named then."""
+    if DRIVER in job.results:
+        control.record_results(job.job_id, {DRIVER: {**job.results[DRIVER], "ended": True}})
