@@ -230,13 +230,19 @@ class GrantTrigger(AttemptTrigger):
         segment = await asyncio.to_thread(control.acquire, self.segment_id)
         task: Any = self.task_instance
         if segment.state is SegmentState.RUNNING and task is not None and task.try_number > 1:
-            # Its processes were launched after a first try of this task: somebody has cleared it since.
-            await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(None))
+            await self._revoke_for_who_cleared()  # its processes were launched after a first try of this task
         until = time.monotonic() + BOUNDARY_SECONDS
         while segment.state.open and not segment.lease_live and time.monotonic() < until:
             await asyncio.sleep(BOUNDARY_POLL_SECONDS)
             segment = await asyncio.to_thread(control.segment, self.segment_id)
         return segment
+
+    async def _revoke_for_who_cleared(self) -> None:
+        """Where they may not end the segment, it goes on, and the task has what it waits for."""
+        try:
+            await asyncio.to_thread((await self.acting()).revoke, self.segment_id, by_a_user(None))
+        except Forbidden as refusal:
+            self.log.warning("segment %s goes on: %s", self.segment_id, refusal)
 
     async def look(self, job: JobStatus) -> bool:
         if job.segment_state is SegmentState.CREATED and self._check_due():

@@ -37,6 +37,7 @@ from elastic_airflow.triggers import (
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.host.rundir import RunDir
+from elastic_core.protocol.callers import UNKNOWN_USER
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.spec import QueueSpec
 from tests.airflow.conftest import Api
@@ -181,6 +182,29 @@ def test_clearing_the_task_that_has_acquired_the_slots_of_a_running_segment_ends
     trigger.task_instance = FakeTask(*RUN, "acquire", try_number=try_number)  # type: ignore[assignment]
     assert result_of(trigger)["state"] == "running"
     assert (plane.segment(SEGMENT).revoke_reason == "cleared by a user in Airflow") is revoked
+
+
+def test_clearing_it_is_asked_of_and_recorded_for_whoever_did_it(job: str, plane: LedgerControl, life: Life) -> None:
+    life.start()
+    clear_acquired()
+    (record,) = plane.audit_records([job])
+    assert (record.actor, record.action, record.done) == (UNKNOWN_USER, "ask for a boundary", True)
+
+
+def test_who_may_not_act_on_a_job_does_not_end_its_segment_by_clearing_that_task(
+    olgas: str, plane: LedgerControl, life: Life
+) -> None:
+    life.start()
+    assert clear_acquired()["state"] == "running"
+    assert plane.segment(SEGMENT).revoke_reason is None
+    assert [(r.action, r.done) for r in plane.audit_records([olgas])] == [("ask for a boundary", False)]
+
+
+def clear_acquired() -> Any:
+    """What the task returns that had its slots and is begun again."""
+    trigger = GrantTrigger("", SEGMENT, ends_task=True)
+    trigger.task_instance = FakeTask(*RUN, "acquire", try_number=2)  # type: ignore[assignment]
+    return result_of(trigger)
 
 
 def test_the_segments_id_is_filled_in_there_from_the_run() -> None:
