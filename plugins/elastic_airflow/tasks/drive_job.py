@@ -24,7 +24,7 @@ from elastic_core.domain import JobState
 from elastic_core.errors import NotFound, UserError
 from elastic_core.protocol.callers import Way
 from elastic_core.protocol.outlook.why import why_now
-from elastic_core.protocol.records import JobFacts, JobStatus
+from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.job import parse_job_spec
 
@@ -117,19 +117,21 @@ def record_job(
     control = control.acting(who_started(context["ti"], Way.AIRFLOW))
     parsed = parse_job_spec(json.loads(spec) if isinstance(spec, str) else spec)
     name = job_id or default_job_id(parsed.name, context["ti"])
-    facts = _known_facts(control, name)
-    if facts is None:
+    known = known_job(control, name)
+    if known is None:
         from elastic_core.train.process.inspect import inspect_job  # imports torch: only in the task that needs it
 
         control.check_submission(name, parsed, warm_start)
         facts = inspect_job(parsed, Settings())
+    else:
+        facts = known.facts
     return control.submit(name, parsed, facts, warm_start)  # raises Conflict for another spec under this id
 
 
-def _known_facts(control: HttpControl, job_id: str) -> JobFacts | None:
+def known_job(control: HttpControl, job_id: str) -> JobStatus | None:
     """None for a job that the ledger does not know. Apart, so that no refusal that follows is chained to that."""
     try:
-        return control.job(job_id).facts
+        return control.job(job_id)
     except NotFound:
         return None
 

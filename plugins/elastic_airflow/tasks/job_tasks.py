@@ -20,7 +20,7 @@ from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, REFUSAL, RUN,
 from elastic_airflow.notifications.notifier_setting import usable_notifiers
 from elastic_airflow.notifications.risk_notices import tell_of_risks
 from elastic_airflow.operators import ElasticOperator
-from elastic_airflow.tasks.drive_job import note_run, record_job
+from elastic_airflow.tasks.drive_job import known_job, note_run, record_job
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
 from elastic_core.host.process import stand_back
@@ -65,9 +65,9 @@ class SubmitJobOperator(ElasticOperator):
     def _submit_form(self, control: HttpControl, context: Any) -> JobStatus:
         form = dict(context["params"])
         job_id = form.get(JOB_ID)
-        if job_id and any(job.job_id == job_id for job in control.jobs()):
+        if job_id and (job := known_job(control, job_id)) is not None:
             self.log.info("job %s exists: attached to it", job_id)
-            return control.job(job_id)
+            return job
         spec = spec_from_form(form, self.presets)
         return record_job(control, context, spec.model_dump(mode="json"), job_id, form.get(WARM_START))
 

@@ -61,6 +61,16 @@ def test_tried_again_it_attaches_to_its_job(plane: LedgerControl) -> None:
     assert [job.job_id for job in plane.jobs()] == ["again"]
 
 
+def test_it_asks_for_its_own_job_and_not_for_all_that_there_ever_were(
+    plane: LedgerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists: list[Any] = []
+    monkeypatch.setattr(plane, "jobs", lambda *_, **__: lists.append(1) or [])
+    for _ in range(2):
+        submit({"spec": SPEC, "job_id": "again"})
+    assert lists == []
+
+
 def test_a_refusal_is_left_for_whoever_asked(plane: LedgerControl) -> None:
     task = FakeTask(JOB_DAG, "refused", "submit")
     with pytest.raises(AirflowFailException, match="entry_point"):
