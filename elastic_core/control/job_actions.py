@@ -44,6 +44,10 @@ class JobActions:
     def segment(self, segment_id: str) -> SegmentStatus:
         return self._ledger.read(lambda tx: reads.segment(tx, segment_id))
 
+    def check_attach(self, job_id: str) -> None:
+        with audit_trail.asked(self._ledger, self._caller, Action.ATTACH, _about(job_id), only_check=True):
+            self._ledger.read(lambda tx: tx.job(job_id))
+
     def cancel(self, job_id: str, reason: str) -> JobStatus:
         return self._act(
             Action.CANCEL, job_id, reason, lambda tx: lifecycle.stop(tx, job_id, JobState.CANCELLED, reason)

@@ -221,6 +221,9 @@ class HttpControl:
     def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
         self._channel.call("check_submission", job_id=job_id, spec=spec, warm_start=warm_start)
 
+    def check_attach(self, job_id: str) -> None:
+        self._channel.call("check_attach", job_id=job_id)
+
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
         return self._job("submit", job_id=job_id, spec=spec, facts=facts, warm_start=warm_start)
 

@@ -141,6 +141,9 @@ class JobControl(JobRecords, Protocol):
         Raises `Conflict` for another spec under the same id, `UserError` for a spec that the cluster can never run.
         """
 
+    def check_attach(self, job_id: str) -> None:
+        """Raises `Forbidden` where the caller may not act on the job: asked before another run takes care of it."""
+
     def cancel(self, job_id: str, reason: str) -> JobStatus:
         """An active job is cancelled and its leases are fenced; its slots are free once its processes are gone.
 

@@ -86,4 +86,5 @@ class FakeTask:
 
 def a_context(task: FakeTask | None = None, **more: Any) -> dict[str, Any]:
     task = task or FakeTask()
-    return {"ti": task, "task_instance": task, "dag_run": SimpleNamespace(run_id=task.run_id), **more}
+    run = SimpleNamespace(run_id=task.run_id, run_type="manual")
+    return {"ti": task, "task_instance": task, "dag_run": run, **more}

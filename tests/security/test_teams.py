@@ -215,6 +215,7 @@ def test_each_route_lets_in_whom_the_rule_lets_and_nobody_else(
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "check_attach": {"job_id": "bens"},
     "cancel": {"job_id": "bens", "reason": "enough"},
     "cancel_jobs": {"job_ids": ["bens"], "reason": "enough"},
     "revive": {"job_id": "bens"},

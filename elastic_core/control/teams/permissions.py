@@ -23,6 +23,7 @@ class Action(StrEnum):
     REVIVE = "revive"
     ROLLBACK = "roll back"
     FORK = "fork"
+    ATTACH = "attach a run to"
     BOUNDARY = "ask for a boundary"
     PAUSE = "pause"
     RESUME = "resume"
@@ -119,9 +120,10 @@ LOOKS = frozenset(
         *(name for part in (JobRecords, DecisionControl) for name in vars(part) if not name.startswith("_")),
     ]
 )
-ACTS = frozenset({"start_job", "start_sweep", "fork_job", "check_submission", "submit", "cancel", "cancel_jobs",
-                  "revive", "rollback", "revoke", "pause", "resume", "stop", "set_job", "checkpoint_now", "set_policy",
-                  "set_cluster", "set_aside_node", "take_back_node", "promote", "roll_back_model"})  # fmt: skip
+ACTS = frozenset({"start_job", "start_sweep", "fork_job", "check_submission", "submit", "check_attach", "cancel",
+                  "cancel_jobs", "revive", "rollback", "revoke", "pause", "resume", "stop", "set_job",
+                  "checkpoint_now", "set_policy", "set_cluster", "set_aside_node", "take_back_node", "promote",
+                  "roll_back_model"})  # fmt: skip
 
 
 def check_method(caller: Caller, name: str) -> None:

@@ -31,6 +31,8 @@ from elastic_core.spec.job import parse_job_spec
 if TYPE_CHECKING:
     from elastic_core.protocol.http_client import HttpControl
 
+STARTED_BY_A_TASK = "operator_triggered"  # Airflow's word for the type of such a run
+
 
 class DriveJobOperator(ElasticOperator):
     """Train one job to its end, whatever number of segments that takes. Returns its id, step and samples.
@@ -62,6 +64,7 @@ class DriveJobOperator(ElasticOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         control = self.control()
         job = record_job(control, context, self.spec, self.job_id, self.warm_start)
+        check_attach(control, job, context)
         context["ti"].xcom_push(key=JOB, value=job.job_id)
         job = self._record_driver(control, job, context["ti"])
         return self._drive(control, job)
@@ -134,6 +137,18 @@ def known_job(control: HttpControl, job_id: str) -> JobStatus | None:
         return control.job(job_id)
     except NotFound:
         return None
+
+
+def check_attach(control: HttpControl, job: JobStatus, context: Any) -> None:
+    """Raises `Forbidden` where whoever started this run may not act on the job, which is not known to be the run's.
+
+    A run that a task started takes care of a job that had lost its own, and is the platform's.
+    """
+    ti = context["ti"]
+    this = {"dag_id": ti.dag_id, "run_id": ti.run_id}.items()
+    known = any(this <= job.results.get(key, {}).items() for key in (RUN, DRIVER))
+    if not known and context["dag_run"].run_type != STARTED_BY_A_TASK:
+        control.acting(who_started(ti, Way.AIRFLOW)).check_attach(job.job_id)
 
 
 def note_run(control: HttpControl, job: JobStatus, ti: Any) -> None:

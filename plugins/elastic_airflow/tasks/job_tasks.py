@@ -20,7 +20,7 @@ from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, REFUSAL, RUN,
 from elastic_airflow.notifications.notifier_setting import usable_notifiers
 from elastic_airflow.notifications.risk_notices import tell_of_risks
 from elastic_airflow.operators import ElasticOperator
-from elastic_airflow.tasks.drive_job import known_job, note_run, record_job
+from elastic_airflow.tasks.drive_job import check_attach, known_job, note_run, record_job
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
 from elastic_core.host.process import stand_back
@@ -40,7 +40,8 @@ TAKEN_UP_SECONDS = 30.0  # that whoever recorded a job has for the run, and the 
 
 
 class SubmitJobOperator(ElasticOperator):
-    """The filled form becomes a job of the ledger; returns its id. A job id that exists is attached to.
+    """The filled form becomes a job of the ledger; returns its id. A job id that exists is attached to, where
+    whoever started the run may act on that job.
 
     What is refused stands alone in the task's log: the tracebacks of the calls on the way say nothing to its reader.
     """
@@ -53,6 +54,7 @@ class SubmitJobOperator(ElasticOperator):
         control = self.control()
         try:
             job = self._submit_form(control, context)
+            check_attach(control, job, context)
         except UserError as error:
             context["ti"].xcom_push(key=REFUSAL, value=str(error))
             raise AirflowFailException(f"{type(error).__name__}: {error}") from None

@@ -12,9 +12,10 @@ from elastic_airflow.operators import default_job_id
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
-from elastic_core.errors import Conflict, UserError
+from elastic_core.errors import Conflict, Forbidden, UserError
+from elastic_core.spec import QueueSpec
 from tests.airflow.doubles import FakeSupervisor, FakeTask, a_context
-from tests.builders import FACTS, FakeJobRuns, Life, a_commit, a_spec
+from tests.builders import FACTS, FakeJobRuns, Life, a_cluster, a_commit, a_spec
 
 pytestmark = pytest.mark.usefixtures("api")
 HAPPENED = {"happened": "a test says so"}
@@ -123,6 +124,18 @@ def test_the_ledger_knows_which_task_drives_the_job(job: str, airflow: FakeSuper
     deferred(an_operator().execute, a_context(FakeTask("my_dag", "r1", "fit")))
     driver = plane.job(job).results[DRIVER]
     assert (driver["dag_id"], driver["run_id"], driver["task_id"]) == ("my_dag", "r1", "fit")
+
+
+def test_who_may_not_act_on_a_job_does_not_become_its_driver(
+    job: str, airflow: FakeSupervisor, plane: LedgerControl
+) -> None:
+    deferred(an_operator().execute, a_context())
+    plane.set_cluster(a_cluster().model_copy(update={"queues": (QueueSpec(name="default", owners=("olga",)),)}))
+    for more in ({}, {"spec": a_spec().model_dump(mode="json")}):
+        with pytest.raises(Forbidden, match="'dag:my_dag' may not attach a run to job 'digits-1'"):
+            an_operator(**more).execute(a_context(FakeTask("my_dag", "r1", "fit")))
+    assert plane.job(job).results[DRIVER]["run_id"] == "run-1"
+    deferred(an_operator().execute, a_context())  # its own run goes on
 
 
 def test_its_links_lead_to_the_jobs_segments_and_to_the_page(job: str, airflow: FakeSupervisor) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import traceback
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
+from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowFailException
 
 from elastic_airflow.names import JOB_DAG, REFUSAL, RUN
 from elastic_airflow.tasks.job_tasks import SubmitJobOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.protocol.callers import Caller, Way
+from elastic_core.spec import QueueSpec
 from tests.airflow.doubles import FakeTask, a_context
-from tests.builders import FACTS, FakeJobRuns, a_spec
+from tests.builders import FACTS, FakeJobRuns, a_cluster, a_spec
 
 pytestmark = pytest.mark.usefixtures("api")
 SPEC = a_spec().model_dump(mode="json")
@@ -69,6 +73,41 @@ def test_it_asks_for_its_own_job_and_not_for_all_that_there_ever_were(
     for _ in range(2):
         submit({"spec": SPEC, "job_id": "again"})
     assert lists == []
+
+
+OLGAS = QueueSpec(name="default", owners=("olga",), members=("dag:elastic_job",))
+
+
+@pytest.fixture
+def olgas(plane: LedgerControl) -> str:
+    """Her job, with a run, in a queue where whoever starts runs of `elastic_job` in these tests is a member."""
+    plane.set_cluster(a_cluster().model_copy(update={"queues": (OLGAS,)}))
+    plane.acting(Caller(name="olga", way=Way.AIRFLOW)).submit("olgas", a_spec(), FACTS)
+    return plane.record_results("olgas", {RUN: {"dag_id": JOB_DAG, "run_id": "olgas"}}).job_id
+
+
+@pytest.mark.parametrize("form", [{}, {"preset": "digits"}, {"spec": SPEC}])
+def test_who_may_not_act_on_a_job_does_not_take_it_over_by_a_run_that_names_it(
+    olgas: str, plane: LedgerControl, form: dict[str, Any]
+) -> None:
+    task = FakeTask(JOB_DAG, "somebody-elses", "submit")
+    with pytest.raises(AirflowFailException, match="'dag:elastic_job' may not attach a run to job 'olgas'"):
+        submit({**form, "job_id": olgas}, task)
+    assert "'olga' submitted it, and members act on their own jobs only" in task.pushed[REFUSAL]
+    assert plane.job(olgas).results[RUN]["run_id"] == "olgas"
+    refused, _ = plane.audit_records([olgas])
+    assert (refused.actor, refused.action, refused.done) == ("dag:elastic_job", "attach a run to", False)
+
+
+def test_the_jobs_own_run_and_one_that_the_platform_has_a_task_start_attach_to_it(
+    olgas: str, plane: LedgerControl
+) -> None:
+    assert submit({"job_id": olgas}, FakeTask(JOB_DAG, "olgas", "submit")) == olgas
+    resumed = FakeTask(JOB_DAG, "olgas__resumed", "submit")
+    by_a_task = SimpleNamespace(run_id=resumed.run_id, run_type=DagRunType.OPERATOR_TRIGGERED)
+    context = a_context(resumed, params={"job_id": olgas}, dag_run=by_a_task)
+    assert SubmitJobOperator(task_id="submit", presets={}).execute(context) == olgas
+    assert plane.job(olgas).results[RUN]["run_id"] == "olgas__resumed"
 
 
 def test_a_refusal_is_left_for_whoever_asked(plane: LedgerControl) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
-from elastic_core.errors import NotFound, UserError
+from elastic_core.errors import Forbidden, NotFound, UserError
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.service import MOST_AT_ONCE
 from elastic_core.spec import QueueSpec
@@ -43,6 +43,20 @@ def test_what_fails_is_on_record_as_refused_and_changes_nothing(control: LedgerC
     rolled, cancelled = control.audit_records()
     assert (rolled.done, rolled.job_id, "checkpoint 7 is none" in rolled.detail) == (False, "a", True)
     assert (cancelled.done, cancelled.action, "no job 'nothing'" in cancelled.detail) == (False, "cancel", True)
+
+
+def test_whether_a_run_may_attach_to_a_job_is_asked_without_a_trace_and_a_refusal_is_on_record(
+    control: LedgerControl,
+) -> None:
+    with pytest.raises(NotFound):
+        control.check_attach("nothing")
+    control.submit("a", a_spec(), FACTS)
+    control.acting(ANN).check_attach("a")
+    assert control.audit_records() == []
+    control.set_cluster(a_cluster().model_copy(update={"queues": (QueueSpec(name="default", owners=("olga",)),)}))
+    with pytest.raises(Forbidden, match="'ann' may not attach a run to job 'a' of queue 'default'"):
+        control.acting(ANN).check_attach("a")
+    assert [(r.action, r.job_id, r.done) for r in control.audit_records()] == [("attach a run to", "a", False)]
 
 
 def test_of_many_jobs_each_is_cancelled_and_recorded_by_itself(control: LedgerControl) -> None:

@@ -14,7 +14,7 @@ from elastic_core.spec import QueueSpec
 
 OPEN = QueueSpec(name="default")
 TEAM = QueueSpec(name="vision", owners=("olga", "group:leads"), members=("ann", "group:vision", "dag:nightly"))
-ON_JOBS = (Action.CANCEL, Action.REVIVE, Action.ROLLBACK, Action.BOUNDARY)
+ON_JOBS = (Action.CANCEL, Action.REVIVE, Action.ROLLBACK, Action.BOUNDARY, Action.ATTACH)
 
 
 def caller(name: str, *groups: str, unrestricted: bool = False) -> Caller:
