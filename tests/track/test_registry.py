@@ -82,20 +82,41 @@ def test_a_version_says_of_which_code_and_data_and_how_many_segments_it_is_made(
     assert tags["elastic.segments"] == "5"
 
 
-def test_the_task_that_registers_hands_on_what_the_data_was(trained, client, monkeypatch):
-    """As Airflow has filled its template in."""
+@pytest.fixture
+def stood_back(trained, monkeypatch) -> list[int]:
+    """What the task that registers asks of `os.nice`, in a process of its own; this one goes on testing."""
     monkeypatch.setenv("ELASTIC_HOME", str(trained.settings.home))
     monkeypatch.setenv("ELASTIC_MLFLOW_URI", trained.settings.mlflow_uri)
     monkeypatch.setattr(RegisterOperator, "control", lambda _: trained)
     monkeypatch.setattr(RegisterOperator, "ended", lambda self, control: control.job(self.job_id))
     monkeypatch.setattr(RegisterOperator, "show_links", lambda *_: None)
-    stood_back: list[int] = []
-    monkeypatch.setattr(os, "nice", stood_back.append)  # in a process of its own; this one goes on testing
+    asked: list[int] = []
+    monkeypatch.setattr(os, "nice", asked.append)
+    return asked
+
+
+def test_the_task_that_registers_hands_on_what_the_data_was(trained, client, stood_back):
+    """As Airflow has filled its template in."""
     trained.checkpoint(10)
     outcome = RegisterOperator(task_id="register", job_id=trained.name, data_sha256="e" * 64).execute({})
     assert stood_back == [10]
     tags = client.get_model_version(outcome["model"], outcome["version"]).tags
     assert tags["elastic.data_sha256"] == "e" * 64
+
+
+def test_the_task_that_registers_crowns_a_version_once_and_no_champion_falls_by_clearing_it(trained, stood_back):
+    """An owner has rolled the better one back: by its metrics it would be champion again."""
+    name, register = trained.name, RegisterOperator(task_id="register", job_id=trained.name)
+    outcomes = []
+    for step, accuracy in ((10, 0.5), (20, 0.9)):
+        trained.checkpoint(step)
+        trained.results["evaluation"] = {"accuracy": accuracy}
+        outcomes.append(register.execute({}))
+    assert [outcome["better"] for outcome in outcomes] == [True, True]
+    assert champion(trained, trained.settings, name).version == "2"
+    promote(trained.settings, name, "1")
+    assert register.execute({}) == outcomes[1]
+    assert champion(trained, trained.settings, name).version == "1"
 
 
 def test_a_version_of_a_job_without_pinned_code_or_snapshot_claims_neither(trained, client):

@@ -123,6 +123,9 @@ class RegisterOperator(_AfterTraining):
     :param data_sha256: of the snapshot of data that the job was trained on, for the version's tags. Templated; None:
         there was none.
 
+    A version that the job has registered before is not judged again, whoever cleared the task: the champion may have
+    been rolled back since, and only who has the right to that undoes it (`elastic models promote`).
+
     Returns {"model", "version", "verdict", "better"}.
     """
 
@@ -151,6 +154,11 @@ class RegisterOperator(_AfterTraining):
         metrics = job.results.get("evaluation", {})
         holder = model_registry.champion(control, settings, name)
         version = model_registry.register_model(control, settings, job.job_id, metrics)
+        before = job.results.get("registration", {})
+        if (before.get("model"), before.get("version")) == (name, str(version)):
+            stays = "the champion stays as it is; `elastic models promote` makes it another"
+            self.log.info("model %s version %s was registered before: %s", name, version, stays)
+            return dict(before)
         better, verdict = False, f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
         if metric in metrics:
             known = holder is not None and holder.manifest_sha256
