@@ -48,7 +48,7 @@ class OnBehalf:
     host_user: str | None = None  # the person at the host, who is the operator
     user: str | None = None  # this user of Airflow, with no more rights than theirs
     run: tuple[str, str] | None = None  # (dag id, run id): who started that run
-    marked: bool = False  # of that run: not who started it, but who marked or cleared something of it last
+    marked: tuple[str, int] | None = None  # of that run: who marked or cleared this task of it last (its id, map index)
     approved: str | None = None  # of that run: who answered this task of it, which asks a person
 
     def header(self) -> str:
@@ -84,8 +84,8 @@ class Users(Protocol):
     def started(self, dag_id: str, run_id: str, way: Way) -> Caller:
         """Who started a run: a user, the operator at Airflow's command line, or the DAG itself by its schedule."""
 
-    def marked(self, dag_id: str, run_id: str) -> Caller:
-        """Who has marked or cleared something of a run last, by Airflow's log. `Forbidden` where it was deleted."""
+    def marked(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> Caller:
+        """Who marked or cleared this task last, where Airflow's log tells. `Forbidden` where the run was deleted."""
 
     def approved(self, dag_id: str, run_id: str, task_id: str) -> Caller:
         """Who answered a task that asks a person, by Airflow's tables; where nobody did, who marked it."""
@@ -100,7 +100,7 @@ class NoDirectory:
     def started(self, dag_id: str, run_id: str, way: Way) -> Caller:  # noqa: ARG002 - the protocol's
         return Caller(name=f"dag:{dag_id}", way=way)
 
-    def marked(self, dag_id: str, run_id: str) -> Caller:  # noqa: ARG002 - the protocol's
+    def marked(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> Caller:  # noqa: ARG002 - the same
         return Caller(name=UNKNOWN_USER, way=Way.AIRFLOW)
 
     def approved(self, dag_id: str, run_id: str, task_id: str) -> Caller:  # noqa: ARG002 - the protocol's
@@ -116,7 +116,9 @@ def caller_of(on_behalf: OnBehalf, users: Users) -> Caller:
     if on_behalf.run is not None:
         if on_behalf.approved is not None:
             return users.approved(*on_behalf.run, on_behalf.approved)
-        return users.marked(*on_behalf.run) if on_behalf.marked else users.started(*on_behalf.run, way)
+        if on_behalf.marked is not None:
+            return users.marked(*on_behalf.run, *on_behalf.marked)
+        return users.started(*on_behalf.run, way)
     if on_behalf.user is not None:
         return users.named(on_behalf.user, way)
     if on_behalf.host_user is not None:

@@ -126,7 +126,7 @@ class LedgerTrigger(BaseTrigger):
     async def acting(self) -> HttpControl:
         """The control plane on behalf of whoever marked or cleared the task."""
         task: Any = self.task_instance
-        return (await self.cache.control()).acting(who_marked(task.dag_id, task.run_id))
+        return (await self.cache.control()).acting(who_marked(task.dag_id, task.run_id, task.task_id, task.map_index))
 
     async def _user_action(self) -> str | None:
         """What the user did to the task: its state now ("success", "failed"), None if cleared, "deleted"."""

@@ -121,7 +121,7 @@ class ElasticTrainingOperator(ElasticOperator):
         job = control.job(submission.job_id)
         if job.state in (JobState.FAILED, JobState.CANCELLED):
             self.log.info("job %s was %s (%s): revived", job.job_id, job.state, job.error)
-            control.acting(who_marked(ti.dag_id, ti.run_id)).revive(job.job_id)
+            control.acting(who_marked(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)).revive(job.job_id)
         elif submission.run_succeeded:
             return submission
         self.log.info("%s", dag_runs.ensure_resumed_run(job.job_id, "is wanted again: its task was cleared"))

@@ -90,7 +90,7 @@ class JobTrigger(LedgerTrigger):
     async def _revoke_for_user(self, action: str | None) -> None:
         if self._refused == self.segment_id:  # its run stays as it was marked
             return
-        control = (await self.cache.control()).acting(who_marked(SEGMENT_DAG, self.segment_id))
+        control = (await self.cache.control()).acting(who_marked(SEGMENT_DAG, self.segment_id, TRAIN_TASK))
         try:
             await asyncio.to_thread(control.revoke, self.segment_id, by_a_user(action))
         except Forbidden as refusal:

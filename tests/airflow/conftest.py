@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from airflow.sdk.execution_time import task_runner
 from fastapi import FastAPI
 
 from elastic_core.control.plane import LedgerControl
+from elastic_core.protocol.callers import Caller, NoDirectory
 from elastic_core.protocol.http_client import HttpControl
 from tests.airflow.doubles import FakeSupervisor
 from tests.builders import CONTROL_SECRET, FakeClock, FakeJobRuns, Life, a_control
@@ -92,6 +94,20 @@ def control(api: Api) -> Iterator[HttpControl]:
     client = HttpControl(api.url, CONTROL_SECRET)
     yield client
     client.close()
+
+
+@pytest.fixture
+def whose_marks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Of which tasks the control API was asked to find out who marked them: dag, run, task, map index."""
+    tasks: list[tuple[Any, ...]] = []
+    looked_up = NoDirectory.marked
+
+    def marked(self: NoDirectory, *task: Any) -> Caller:
+        tasks.append(task)
+        return looked_up(self, *task)
+
+    monkeypatch.setattr(NoDirectory, "marked", marked)
+    return tasks
 
 
 @pytest.fixture

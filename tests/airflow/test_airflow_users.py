@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from secrets import randbits
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from airflow import settings as airflow_settings
@@ -19,12 +19,14 @@ from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
 from airflow.models.hitl import HITLDetail
 from airflow.models.log import Log
-from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstance import TaskInstance, clear_task_instances
+from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType as By
 from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
-from sqlalchemy import insert
+from sqlalchemy import insert, select
+from uuid6 import UUID
 
 from elastic_airflow.airflow_runs import AirflowJobRuns
 from elastic_airflow.airflow_users import AirflowUsers, groups_of
@@ -49,14 +51,14 @@ def tables() -> Iterator[None]:
 def empty() -> Iterator[None]:
     yield
     with create_session() as session:
-        for table in (Log, HITLDetail, TaskInstance, DagRun):
+        for table in (Log, HITLDetail, TaskInstanceHistory, TaskInstance, DagRun):
             session.query(table).delete()
 
 
 @pytest.fixture
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AirflowUsers:
-    """Two users of the simple login, and a file with a group of one."""
-    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "root:admin,ann:user")
+    """Three users of the simple login, and a file with a group of one."""
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "root:admin,ann:user,vic:viewer")
     create_auth_manager()
     file = tmp_path / "groups.json"
     file.write_text(json.dumps({"vision": ["ann", "dag:nightly"]}))
@@ -70,9 +72,23 @@ def a_run(run_id: str, by: By, user: str | None, dag_id: str = "elastic_job") ->
         session.execute(insert(DagRun).values(values))
 
 
-def logged(owner: str, event: str, run_id: str = "job-a", ago: timedelta = timedelta(seconds=5)) -> None:
+def a_task(task_id: str, state: str | None, changed: datetime, begun: datetime = AT, **of: Any) -> UUID:
+    """Of a run that there is; `begun`: when it was made, or cleared last; `changed`: when Airflow wrote to it last."""
+    number = UUID(int=(int(begun.timestamp() * 1000) << 80) + randbits(64), version=7)
+    values = {"id": number, "task_id": task_id, "dag_id": "elastic_job", "run_id": "job-a", "map_index": -1,
+              "pool": "default_pool", "pool_slots": 1, "custom_operator_name": "", "state": state,
+              "updated_at": changed, **of}  # fmt: skip
     with create_session() as session:
-        entry = Log(event=event, owner=owner, dag_id="elastic_job", run_id=run_id)
+        session.execute(insert(TaskInstance).values(values))
+    return number
+
+
+def logged(
+    owner: str, event: str, run_id: str = "job-a", ago: timedelta = timedelta(seconds=5), task_id: str | None = None,
+    dag_id: str = "elastic_job",
+) -> None:  # fmt: skip
+    with create_session() as session:
+        entry = Log(event=event, owner=owner, dag_id=dag_id, run_id=run_id, task_id=task_id)
         entry.dttm = datetime.now(UTC) - ago
         session.add(entry)
 
@@ -130,15 +146,13 @@ def test_a_run_that_the_control_plane_starts_is_read_back_as_its_callers(
 
 
 def asked(task_id: str, answered_by: str | None, run_id: str = "r1", ago: timedelta = timedelta(seconds=5)) -> None:
-    """A task of the DAG `again` that asks a person, and perhaps has the answer."""
-    number, at = uuid4(), datetime.now(UTC) - ago
-    task = {"id": number, "task_id": task_id, "dag_id": "again", "run_id": run_id, "map_index": -1,
-            "pool": "default_pool", "pool_slots": 1, "custom_operator_name": ""}  # fmt: skip
+    """A task of the DAG `again` that asks a person, and perhaps has the answer; else it was marked a success."""
+    at = datetime.now(UTC) - ago
+    number = a_task(task_id, "success", at, dag_id="again", run_id=run_id)
     answer = {"ti_id": number, "options": ["Approve", "Reject"], "subject": "Shall it?", "params": {}, "created_at": at,
               "params_input": {}, "responded_at": at if answered_by else None, "chosen_options": ["Approve"],
               "responded_by": {"id": answered_by, "name": answered_by} if answered_by else None}  # fmt: skip
     with create_session() as session:
-        session.execute(insert(TaskInstance).values(task))
         session.execute(insert(HITLDetail).values(answer))
 
 
@@ -157,32 +171,120 @@ def test_where_nobody_answered_it_is_who_marked_the_task(users: AirflowUsers) ->
     a_run("r3", By.UI, "root", "again")
     asked("approve", None, run_id="r3")
     assert users.approved("again", "r3", "approve").name == UNKNOWN_USER
-    with create_session() as session:
-        session.add(Log(event="patch_task_instance", owner="ann", dag_id="again", run_id="r3"))
+    logged("ann", "patch_task_instance", "r3", timedelta(seconds=6), "approve", "again")
     assert users.approved("again", "r3", "approve").name == "ann"
-    assert users.approved("again", "r3", "no-such-task").name == "ann"
+    assert users.approved("again", "r3", "no-such-task").name == UNKNOWN_USER
 
 
-def test_who_marked_a_run_is_the_last_who_acted_on_it_of_late(users: AirflowUsers) -> None:
-    assert users.marked("elastic_job", "job-a").name == UNKNOWN_USER
-    logged("root", "patch_task_instance", ago=timedelta(hours=1))
-    logged("root", "patch_task_instance", run_id="job-b")
-    assert users.marked("elastic_job", "job-a") == Caller(name=UNKNOWN_USER, way=Way.AIRFLOW)
-    logged("root", "post_clear_task_instances", ago=timedelta(seconds=60))
-    logged("ann", "patch_task_instance")
-    logged("root", "get_task_instance")
-    marked = users.marked("elastic_job", "job-a")
+def ago(seconds: float) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def job_a() -> None:
+    a_run("job-a", By.UI, "root")
+
+
+def who_marked(users: AirflowUsers, task_id: str = "train") -> Caller:
+    return users.marked("elastic_job", "job-a", task_id)
+
+
+@pytest.mark.usefixtures("job_a")
+def test_who_marked_a_task_is_whose_act_airflow_logged_just_before_the_task_changed(users: AirflowUsers) -> None:
+    assert who_marked(users).name == UNKNOWN_USER
+    a_task("train", "failed", changed=ago(90))
+    logged("root", "patch_task_instance", "job-b", timedelta(seconds=91))
+    logged("root", "get_task_instance", ago=timedelta(seconds=91))
+    assert who_marked(users) == Caller(name=UNKNOWN_USER, way=Way.AIRFLOW)
+    logged("ann", "patch_dag_run", ago=timedelta(seconds=91))
+    logged("root", "patch_task_instance", ago=timedelta(seconds=20))  # after it had changed
+    marked = who_marked(users)
     assert (marked.name, marked.way, marked.groups) == ("ann", Way.AIRFLOW, {"user", "vision"})
 
 
+@pytest.mark.usefixtures("job_a")
+def test_who_cleared_a_task_is_whose_act_airflow_logged_just_before_it_began_anew(users: AirflowUsers) -> None:
+    """However long it waits for a worker then, and whatever becomes of it on the way."""
+    a_task("train", "running", begun=ago(300), changed=ago(1))
+    logged("ann", "post_clear_task_instances", ago=timedelta(seconds=301))
+    assert who_marked(users).name == "ann"
+    logged("root", "post_clear_task_instances", ago=timedelta(seconds=2))
+    assert who_marked(users).name == "ann"
+
+
+@pytest.mark.parametrize(
+    "act", [lambda task, session: task.set_state("failed", session=session),
+            lambda task, session: clear_task_instances([task], session)], ids=["marked", "cleared"],
+)  # fmt: skip
+@pytest.mark.usefixtures("job_a")
+def test_airflow_itself_dates_a_task_that_it_marks_or_clears(users: AirflowUsers, act: Callable[..., None]) -> None:
+    a_task("train", "deferred", changed=AT)
+    assert who_marked(users).name == UNKNOWN_USER
+    logged("ann", "patch_task_instance", ago=timedelta(seconds=1))
+    with create_session() as session:
+        act(session.scalar(select(TaskInstance)), session)
+    assert who_marked(users).name == "ann"
+
+
+@pytest.mark.parametrize("state", ["failed", None])
+@pytest.mark.usefixtures("job_a")
+def test_an_act_of_minutes_before_is_not_taken_for_one_that_airflow_does_not_log(
+    users: AirflowUsers, state: str | None
+) -> None:
+    """A stranger marks or clears what an owner has acted on, by a request of which the log has no row for the run."""
+    logged("root", "patch_task_instance", ago=timedelta(minutes=2), task_id="train")
+    a_task("train", state, changed=ago(3), begun=ago(3))
+    assert who_marked(users).name == UNKNOWN_USER
+
+
+@pytest.mark.usefixtures("job_a")
+def test_an_act_on_another_task_of_the_run_is_not_taken_for_one_on_this(users: AirflowUsers) -> None:
+    a_task("train", "failed", changed=ago(3))
+    a_task("evaluate", "failed", changed=ago(3))
+    logged("ann", "patch_task_instance", task_id="evaluate")
+    assert (who_marked(users).name, who_marked(users, "evaluate").name) == (UNKNOWN_USER, "ann")
+
+
+@pytest.mark.usefixtures("job_a")
+def test_one_of_many_tasks_of_the_same_name_is_asked_for_by_its_number(users: AirflowUsers) -> None:
+    a_task("train", "failed", changed=ago(3), map_index=0)
+    a_task("train", "failed", changed=ago(300), map_index=1)
+    logged("ann", "patch_task_instance", task_id="train")
+    found = [users.marked("elastic_job", "job-a", "train", number).name for number in (0, 1, 2)]
+    assert found == ["ann", UNKNOWN_USER, UNKNOWN_USER]
+
+
+@pytest.mark.usefixtures("job_a")
+def test_where_several_users_acted_in_the_same_seconds_nobody_is_told(users: AirflowUsers) -> None:
+    a_task("train", "failed", changed=ago(3))
+    for name in ("ann", "root"):
+        logged(name, "patch_task_instance", task_id="train")
+    assert who_marked(users).name == UNKNOWN_USER
+
+
+@pytest.mark.usefixtures("job_a")
+def test_an_attempt_that_airflow_refused_for_want_of_a_role_does_not_stand_in_the_way(users: AirflowUsers) -> None:
+    """It is in the log before Airflow asks whether it is allowed."""
+    a_task("train", "failed", changed=ago(3))
+    logged("vic", "patch_task_instance", task_id="train")
+    assert who_marked(users).name == UNKNOWN_USER
+    logged("ann", "patch_task_instance", task_id="train")
+    logged("vic", "patch_task_instance", task_id="train")
+    assert who_marked(users).name == "ann"
+
+
+@pytest.mark.usefixtures("job_a")
 def test_in_a_run_that_was_deleted_and_is_there_again_nobody_has_marked_anything(users: AirflowUsers) -> None:
     """Its trigger may look for what a user did when the run that was started in its place is there already."""
     logged("ann", "patch_dag_run")
     logged("ann", "delete_dag_run")
+    a_task("train", None, begun=ago(4), changed=ago(4))
     with pytest.raises(Forbidden, match="run 'job-a' of 'elastic_job' was deleted: no task of it was marked"):
-        users.marked("elastic_job", "job-a")
-    logged("ann", "post_clear_task_instances")
-    assert users.marked("elastic_job", "job-a").name == "ann"
+        who_marked(users)
+    logged("ann", "post_clear_task_instances", ago=timedelta(seconds=3))
+    assert who_marked(users).name == UNKNOWN_USER, "it has not been cleared since: the task would be another"
+    a_task("evaluate", None, begun=ago(2), changed=ago(2))
+    assert who_marked(users, "evaluate").name == "ann"
 
 
 @pytest.mark.parametrize(

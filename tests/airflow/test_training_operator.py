@@ -115,11 +115,12 @@ def test_a_refusal_by_the_tasks_own_code_fails_the_task_with_its_reason(runs: Fa
 
 @pytest.mark.parametrize("end", ["fail", "cancel"])
 def test_clearing_the_task_of_a_job_that_ended_badly_revives_it_under_a_run_of_its_own(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl, end: str
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, whose_marks: list[tuple[Any, ...]], end: str
 ) -> None:
     getattr(plane, end)(job, "ValueError: boom")
     deferred(an_operator().execute, a_context(CLEARED))
     assert plane.job(job).state is JobState.ACTIVE
+    assert whose_marks == [("my_dag", "r1", "fit", -1)]
     assert airflow.started == [(JOB_DAG, "digits-1__resumed")]
     assert airflow.confs[JOB_DAG, "digits-1__resumed"] == {"job_id": job}
 

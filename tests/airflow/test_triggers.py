@@ -184,11 +184,14 @@ def test_clearing_the_task_that_has_acquired_the_slots_of_a_running_segment_ends
     assert (plane.segment(SEGMENT).revoke_reason == "cleared by a user in Airflow") is revoked
 
 
-def test_clearing_it_is_asked_of_and_recorded_for_whoever_did_it(job: str, plane: LedgerControl, life: Life) -> None:
+def test_clearing_it_is_asked_of_and_recorded_for_whoever_did_it(
+    job: str, plane: LedgerControl, life: Life, whose_marks: list[tuple[Any, ...]]
+) -> None:
     life.start()
     clear_acquired()
     (record,) = plane.audit_records([job])
     assert (record.actor, record.action, record.done) == (UNKNOWN_USER, "ask for a boundary", True)
+    assert whose_marks == [(*RUN, "acquire", -1)]
 
 
 def test_who_may_not_act_on_a_job_does_not_end_its_segment_by_clearing_that_task(
@@ -353,7 +356,7 @@ def test_the_link_to_a_run_in_mlflow_is_stored_once_the_run_is_there(
 
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, state: str
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, whose_marks: list[tuple[Any, ...]], state: str
 ) -> None:
     """Should no triggerer have taken up the marked task's trigger, its on_kill does not run."""
     life.start()
@@ -361,6 +364,7 @@ def test_a_run_that_was_marked_while_its_segment_trains_has_it_reach_a_boundary(
     airflow.task_states[RUN] = {"train": state}
     words = f"marked as {state} by a user in Airflow"
     does(JobTrigger(job, SEGMENT), lambda: plane.segment(SEGMENT).revoke_reason == words)
+    assert whose_marks[0] == (*RUN, "train", -1)
 
 
 @pytest.fixture
@@ -461,13 +465,20 @@ def test_in_an_outage_one_trigger_finds_out_for_all_and_all_come_back(
     ("state", "words"), [("failed", "marked as failed"), ("success", "marked as success"), (None, "cleared")]
 )
 def test_marking_or_clearing_a_running_segment_asks_for_a_boundary(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl, life: Life, state: str | None, words: str
+    job: str,
+    airflow: FakeSupervisor,
+    plane: LedgerControl,
+    life: Life,
+    whose_marks: list[tuple[Any, ...]],
+    state: str | None,
+    words: str,
 ) -> None:
     order = life.start()
     airflow.runs[RUN] = "running"
     airflow.task_states[RUN] = {"train": state}
     kill(SegmentTrigger(job, SEGMENT, order.epoch), FakeTask(*RUN))
     assert words in (plane.segment(SEGMENT).revoke_reason or "")
+    assert whose_marks == [(*RUN, "train", -1)]
 
 
 def test_a_wish_is_heeded_although_airflow_cancels_on_kill_again_and_again(

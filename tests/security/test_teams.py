@@ -65,7 +65,7 @@ class Directory:
     def started(self, dag_id: str, run_id: str, way: Way) -> Caller:
         return person(run_id, way)
 
-    def marked(self, dag_id: str, run_id: str) -> Caller:
+    def marked(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> Caller:
         return person(run_id, Way.AIRFLOW)
 
     def approved(self, dag_id: str, run_id: str, task_id: str) -> Caller:
@@ -254,7 +254,7 @@ def test_a_signed_request_has_no_more_rights_than_whom_it_acts_for(client: httpx
         for on_behalf in (
             OnBehalf(way=Way.CLI, user=who),
             OnBehalf(way=Way.DAG, run=("a_dag", who)),
-            OnBehalf(way=Way.AIRFLOW, run=("a_dag", who), marked=True),
+            OnBehalf(way=Way.AIRFLOW, run=("a_dag", who), marked=("train", -1)),
             OnBehalf(way=Way.AIRFLOW, run=("a_dag", who), approved="approve"),
         ):
             answer = signed(client, name, on_behalf, **ARGUMENTS[name])

@@ -12,9 +12,9 @@ def who_started(ti: Any, way: Way) -> OnBehalf:
     return OnBehalf(way=way, run=(ti.dag_id, ti.run_id))
 
 
-def who_marked(dag_id: str, run_id: str) -> OnBehalf:
-    """Whoever has just marked or cleared something of this run."""
-    return OnBehalf(way=Way.AIRFLOW, run=(dag_id, run_id), marked=True)
+def who_marked(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> OnBehalf:
+    """Whoever has marked or cleared this task of a run last."""
+    return OnBehalf(way=Way.AIRFLOW, run=(dag_id, run_id), marked=(task_id, map_index))
 
 
 def who_approved(ti: Any, task_id: str) -> OnBehalf:

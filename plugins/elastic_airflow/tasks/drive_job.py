@@ -82,8 +82,9 @@ class DriveJobOperator(ElasticOperator):
         never_driven = DRIVER not in job.results and ti.max_tries <= (self.retries or 0)
         if job.state in (JobState.FAILED, JobState.CANCELLED) and not never_driven:
             self.log.info("job %s was %s (%s): revived", job.job_id, job.state, job.error)
-            by_clearing = cleared(ti, self.retries or 0)
-            who = who_marked(ti.dag_id, ti.run_id) if by_clearing else who_started(ti, Way.AIRFLOW)
+            who = who_started(ti, Way.AIRFLOW)
+            if cleared(ti, self.retries or 0):
+                who = who_marked(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
             job = control.acting(who).revive(job.job_id)
         return control.record_results(job.job_id, {DRIVER: driver})
 

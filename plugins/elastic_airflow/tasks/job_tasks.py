@@ -291,7 +291,7 @@ class ReconcileOperator(ElasticOperator):
         self, control: HttpControl, job: JobStatus, driver: Mapping[str, Any], state: str | None
     ) -> list[str]:
         """The job is cancelled for whoever marked its task; where they may not, it gets a run that goes on with it."""
-        marked = control.acting(who_marked(driver["dag_id"], driver["run_id"]))
+        marked = control.acting(who_marked(driver["dag_id"], driver["run_id"], driver["task_id"]))
         try:
             ended = marked.cancel(job.job_id, f"its task was marked as {state} by a user in Airflow")
         except Forbidden as refusal:

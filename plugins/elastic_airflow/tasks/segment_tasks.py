@@ -54,7 +54,7 @@ class SegmentOperator(ElasticOperator):
     def _revoke(self, control: HttpControl, segment: SegmentStatus, ti: Any) -> SegmentStatus:
         """For whoever cleared the task; where they may not, the segment goes on and the task attaches to it."""
         try:
-            acting = control.acting(who_marked(ti.dag_id, ti.run_id))
+            acting = control.acting(who_marked(ti.dag_id, ti.run_id, ti.task_id, ti.map_index))
             return acting.revoke(self.segment_id, "cleared by a user in Airflow")
         except Forbidden as refusal:
             self.log.warning("segment %s goes on: %s", self.segment_id, refusal)

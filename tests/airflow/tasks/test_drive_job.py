@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from elastic_airflow.names import DRIVER
+from elastic_airflow.names import DRIVER, JOB_DAG
 from elastic_airflow.operators import default_job_id
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_core.control.plane import LedgerControl
@@ -92,13 +92,16 @@ def test_a_users_exception_fails_the_task_at_once_with_the_tracebacks_last_line(
 
 
 def test_clearing_the_task_of_a_failed_job_revives_the_job(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, whose_marks: list[tuple[Any, ...]]
 ) -> None:
     deferred(an_operator().execute, a_context())
     plane.fail(job, "ValueError: boom")
-    cleared = FakeTask(max_tries=501)  # what Airflow makes of 500 when the task is cleared after its first try
+    cleared = FakeTask(
+        max_tries=501, try_number=2
+    )  # what Airflow makes of 500 when the task is cleared after its first try
     deferred(an_operator().execute, a_context(cleared))
     assert plane.job(job).state is JobState.ACTIVE
+    assert whose_marks == [(JOB_DAG, "run-1", "train", -1)]
 
 
 def test_a_retry_of_the_task_of_a_cancelled_job_does_not_revive_it(

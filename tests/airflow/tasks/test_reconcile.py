@@ -65,12 +65,13 @@ def test_a_job_revived_by_other_means_gets_a_driver_again(
 
 
 def test_a_mark_that_no_trigger_heard_of_cancels_the_job(
-    job: str, airflow: FakeSupervisor, plane: LedgerControl
+    job: str, airflow: FakeSupervisor, plane: LedgerControl, whose_marks: list[tuple[Any, ...]]
 ) -> None:
     airflow.runs["my_dag", "r1"] = "failed"
     airflow.task_states["my_dag", "r1"] = {"fit": "failed"}
     assert "was marked as failed" in reconcile()[0]
     assert plane.job(job).state is JobState.CANCELLED
+    assert whose_marks == [("my_dag", "r1", "fit", -1)]
 
 
 def test_a_mark_by_somebody_who_may_not_cancel_the_job_gives_it_a_run_that_goes_on(
