@@ -38,7 +38,7 @@ class PlanRetrainingOperator(ElasticOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         params = context["params"]
-        if str(context["dag_run"].run_type) == BACKFILL and not self.by_interval:
+        if context["dag_run"].run_type == BACKFILL and not self.by_interval:
             raise AirflowFailException(
                 "a backfill trains on the data of its interval, and nothing of this pipeline depends on it: name "
                 "{{ data_interval_start }} and {{ data_interval_end }} in the spec or in the files of its snapshot"

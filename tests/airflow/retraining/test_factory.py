@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Asset, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
+from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 from pandas import DataFrame
@@ -88,7 +89,8 @@ def test_what_only_a_run_knows_is_checked_by_the_run() -> None:
 
 
 def test_a_backfill_is_refused_where_nothing_depends_on_its_interval() -> None:
-    context = {"params": {"spec": None, "start_from": "anew"}, "dag_run": SimpleNamespace(run_type="backfill")}
+    run = SimpleNamespace(run_type=DagRunType.BACKFILL)  # as a task's context has it: of an enum, not a word
+    context = {"params": {"spec": None, "start_from": "anew"}, "dag_run": run}
     with pytest.raises(AirflowFailException, match="a backfill trains on the data of its interval"):
         retraining_dag("daily", SPEC, cron="@daily").get_task("plan").execute(context)
     plan = retraining_dag("by_day", BY_INTERVAL, cron="@daily").get_task("plan")

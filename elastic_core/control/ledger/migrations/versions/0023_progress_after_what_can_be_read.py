@@ -37,6 +37,8 @@ def upgrade() -> None:
         END $$
     """)
     op.execute("CREATE INDEX ix_leases_released_at ON leases (released_at)")
+    # Of jobs that were cancelled before a task had begun to drive them it was noted that it had ended, and no name.
+    op.execute("UPDATE jobs SET results = results - 'airflow' WHERE NOT results -> 'airflow' ? 'dag_id'")
 
 
 def downgrade() -> None:
