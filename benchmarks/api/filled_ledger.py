@@ -17,6 +17,7 @@ from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrd
 from elastic_core.protocol.records import JobFacts
 from elastic_core.protocol.trainer import Commit, Heartbeat
 from elastic_core.spec import parse_job_spec
+from elastic_core.state.stores.paths import CheckpointPath
 
 TEMPLATE, PAST = "template", "past"
 SEGMENTS, REPORTS = 3, 3  # of the template, and of each of its segments
@@ -63,7 +64,8 @@ def _train(trainer: HttpTrainer, order: LaunchOrder, index: int) -> None:
 
 def _commit(order: LaunchOrder, step: int, *, finished: bool) -> Commit:
     return Commit(
-        step=step, samples=100 * step, uri=f"{order.job_id}/step-{step}", manifest_sha256="0" * 64, size_bytes=1 << 20,
+        step=step, samples=100 * step, uri=CheckpointPath(order.job_id, order.lineage, step, order.epoch, "0").uri,
+        manifest_sha256="0" * 64, size_bytes=1 << 20,
         layout=Layout(data=order.allocation.num_slots), metrics={"loss": 1.0 / step}, final=True, finished=finished,
         timings={"save": 0.1, "restore_fetch": 0.2},
     )  # fmt: skip

@@ -29,6 +29,7 @@ from elastic_core.errors import ElasticError, Fenced, NotFound
 from elastic_core.protocol.http_client import HttpControl, HttpTrainer
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
 from elastic_core.protocol.trainer import Commit, Directive, Heartbeat, HeartbeatAnswer
+from elastic_core.state.stores.paths import CheckpointPath
 
 THREADS = 24
 WAIT_SECONDS = 5.0  # between two looks of who waits for slots
@@ -117,7 +118,8 @@ class Trainer:
     def _end_segment(self, order: LaunchOrder, answer: HeartbeatAnswer) -> None:
         """Workers for a growth are there at once."""
         commit = Commit(
-            step=self._step, samples=self._samples, uri=f"{self._job_id}/step-{self._step:010d}-epoch-{order.epoch}",
+            step=self._step, samples=self._samples,
+            uri=CheckpointPath(self._job_id, order.lineage, self._step, order.epoch, "0").uri,
             manifest_sha256="0" * 64, size_bytes=1 << 20, layout=Layout(data=order.allocation.num_slots),
             metrics={"loss": self._loss()}, final=True, timings={"save": 0.1},
             ready=tuple(slot for slot in answer.slots if slot not in order.allocation.slots),

@@ -17,7 +17,7 @@ from elastic_core.launch.launcher import GroupStatus, Launcher
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, ReconcileAnswer
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.protocol.service import PoolControl, ServiceControl
-from elastic_core.state.stores.litter import sweep
+from elastic_core.state.stores.litter import NotSwept, sweep
 from elastic_core.state.stores.store import CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,10 @@ def _of_one_group(origin_epoch: int) -> Iterator[None]:
 def sweep_store(
     control: ServiceControl, store: CheckpointStore, answer: ReconcileAnswer, clock: Callable[[], float] = time.time
 ) -> None:
-    """Delete what the ledger has given up, and the litter of active jobs. Raises `InfrastructureError`: try again."""
+    """Delete what the ledger has given up, and the litter of active jobs. Raises `InfrastructureError`: try again.
+
+    What could be deleted is deleted, and the ledger told of it, also where something else could not (`NotSwept`).
+    """
     removable = {record.checkpoint_id for record in answer.removable_checkpoints}
     jobs = {*answer.active_jobs, *(record.job_id for record in answer.removable_checkpoints)}
     # Epochs before checkpoints: what one of them commits in between is then among the checkpoints; what a later epoch
@@ -82,14 +85,18 @@ def sweep_store(
         segment.epoch for job in jobs for segment in control.segments(job) if segment.lease_live and segment.epoch
     }
     checkpoints: list[CheckpointRecord] = [record for job in jobs for record in control.checkpoints(job)]
-    swept = sweep(
-        store,
-        answer.removable_checkpoints,
-        {record.uri for record in checkpoints if record.checkpoint_id not in removable},
-        clock(),
-        LITTER_SECONDS,
-        jobs=jobs,
-        live_epochs=epochs,
-    )
+    try:
+        swept = sweep(
+            store,
+            answer.removable_checkpoints,
+            {record.uri for record in checkpoints if record.checkpoint_id not in removable},
+            clock(),
+            LITTER_SECONDS,
+            jobs=jobs,
+            live_epochs=epochs,
+        )
+    except NotSwept as error:
+        control.swept(error.swept.checkpoint_ids)
+        raise
     crash_here("sweep.deleted")
     control.swept(swept.checkpoint_ids)

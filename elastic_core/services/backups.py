@@ -202,9 +202,9 @@ def _missing(store_folder: Path, checkpoints: Sequence[tuple[str, str]]) -> tupl
     def whole(uri: str, digest: str) -> bool:
         try:
             manifest = read_manifest(store, uri, digest)
-        except CorruptCheckpoint:
+            return all(store.size(f"{uri}/{file.name}") == file.size for file in manifest.files.values())
+        except (CorruptCheckpoint, UserError):  # of an older ledger, whose uris may be what no store takes
             return False
-        return all(store.size(f"{uri}/{file.name}") == file.size for file in manifest.files.values())
 
     return tuple(uri for uri, digest in checkpoints if not whole(uri, digest))
 

@@ -263,6 +263,31 @@ def test_a_checkpoint_outside_the_jobs_prefix_is_refused(plane: Plane) -> None:
             plane.trainer(order.token).commit(a_commit(order, 5, uri=uri))
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("job-a/lineage-0", "step-5-epoch-{epoch}-a"),
+        ("job-a/lineage-0", "step-0000000006-epoch-{epoch}-a"),
+        ("job-a/lineage-0", "step-0000000005-epoch-9{epoch}-a"),
+        ("job-a/lineage-0", "step-00000000005-epoch-{epoch}-a"),
+        ("job-a/lineage-0", "step-0000000005-epoch-{epoch}-a\\b"),
+        ("job-a/lineage-0", "step-0000000005-epoch-{epoch}-a b"),
+        ("job-a/lineage-0", "step-0000000005-epoch-{epoch}-" + 300 * "a"),
+        ("job-a/lineage-0", "step-0000000005-epoch-{epoch}-a/b"),
+        ("job-a/.x/lineage-0", "step-0000000005-epoch-{epoch}-a"),
+        ("job-a/job-b/lineage-0", "step-0000000005-epoch-{epoch}-a"),
+        ("job-a/lineage-1", "step-0000000005-epoch-{epoch}-a"),
+    ],
+)
+def test_a_checkpoint_lies_in_the_folder_of_its_own_step_and_in_no_other(plane: Plane, place: str, name: str) -> None:
+    """The sweeper and back-ups go by the name: one that no store takes would stop them for every job."""
+    order = plane.life().start()
+    uri = f"{place}/{name.format(epoch=order.epoch)}"
+    with pytest.raises(UserError, match=f"allowed is 'job-a/lineage-0/step-0000000005-epoch-{order.epoch}-"):
+        plane.trainer(order.token).commit(a_commit(order, 5, uri=uri))
+    assert plane.service.checkpoints("job-a") == []
+
+
 def test_a_segment_may_end_without_a_step_at_the_checkpoint_that_it_started_from(plane: Plane) -> None:
     order = plane.life().start()
     commit = a_commit(order, 5, final=True)

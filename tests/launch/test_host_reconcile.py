@@ -12,13 +12,14 @@ import pytest
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import SegmentState
-from elastic_core.errors import UserError
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.host_reconcile import KEEP_SECONDS, LITTER_SECONDS, reconcile_host, sweep_store
 from elastic_core.launch.local import LocalLauncher
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import ExitReport, ProcessGroup, ReconcileAnswer
 from elastic_core.protocol.service import PoolControl
+from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store_urls import open_store
 from tests.builders import FACTS, Life, a_cluster, a_commit, a_control, a_spec
 from tests.launch.builders import agent_of, order, scripted, wait_until_dead, wait_until_ready
@@ -146,3 +147,27 @@ def test_checkpoints_given_up_and_old_litter_are_swept(
         fresh: True,
     }
     assert reconcile_host(control, scripted(home, "sleep")).removable_checkpoints == ()
+
+
+class Refusing(LocalStore):
+    """Has one directory that cannot be deleted."""
+
+    def delete(self, prefix: str) -> None:
+        if "step-0000000010" in prefix:
+            raise InfrastructureError(f"Cannot delete {prefix}: Operation not permitted.")
+        super().delete(prefix)
+
+
+def test_the_ledger_hears_of_what_was_swept_besides_what_could_not_be(
+    home: Path, control: LedgerControl, life: Life, clock: Clock
+) -> None:
+    store = Refusing(Path(control.settings.store_url()))
+    granted = life.start()
+    for step in (10, 20, 30):
+        control.trainer(granted.token).commit(a_commit(granted, step))
+    life.leave(granted, "infrastructure", "so that no live epoch speaks for what it has committed")
+    clock.ahead = 300.0  # past the ledger's own grace
+    with pytest.raises(InfrastructureError, match=r"step-0000000010.* not permitted"):
+        sweep_store(control, store, reconcile_host(control, scripted(home, "sleep")))
+    (left,) = reconcile_host(control, scripted(home, "sleep")).removable_checkpoints
+    assert left.step == 10

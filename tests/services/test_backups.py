@@ -199,3 +199,8 @@ def test_a_ledger_elsewhere_is_backed_up_by_its_own_means(home: Path) -> None:
     settings = Settings(home=home, ledger_url="postgresql+psycopg2://elsewhere/ledger")
     with pytest.raises(UserError, match=r"PostgreSQL of your own .* by its own means, and then the store"):
         backups.back_up(settings, home / "backup", secrets=False, tell=tell)
+
+
+def test_a_uri_that_no_store_takes_is_a_checkpoint_that_is_missing(tmp_path: Path) -> None:
+    uris = ("job/.x/lineage-0/step-0000000001-epoch-1-a", "job/lineage-0/step-0000000001-epoch-1-a\\b")
+    assert backups._missing(tmp_path, [(uri, "0" * 64) for uri in uris]) == uris

@@ -1,7 +1,7 @@
 """A small real `TrainerControl` in a folder: works between processes, survives kill -9, can be sent away.
 
 It keeps the rules that training relies on: an epoch that is over is fenced, a step never goes back, a commit sent
-twice counts once.
+twice counts once, and each is in the folder of its own step and epoch.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core.domain import Allocation, Layout, Observation, PlacedStage, Slot, Stages, from_json, to_json
-from elastic_core.errors import Conflict, Fenced, InfrastructureError
+from elastic_core.errors import Conflict, Fenced, InfrastructureError, UserError
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, RestorePoint
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Directive, Heartbeat, HeartbeatAnswer
 from elastic_core.spec import JobSpec
+from elastic_core.state.stores.paths import CheckpointPath
 
 
 class FolderLedger:
@@ -122,6 +123,9 @@ class FolderLedger:
             return
         if state["epoch"] not in (None, self.epoch):
             raise Fenced(f"epoch {self.epoch} is over")
+        path = CheckpointPath.parse(commit.uri)
+        if path is None or not path.is_writers or (path.step, path.epoch) != (commit.step, self.epoch):
+            raise UserError(f"{commit.uri} is not the folder of step {commit.step} under epoch {self.epoch}")
         bad = {number for number, _ in state["bad"]}  # what was found corrupt counts for nothing
         good = [known["step"] for number, known in enumerate(state["commits"]) if number not in bad]
         if good and commit.step < good[-1]:

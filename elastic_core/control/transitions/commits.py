@@ -27,6 +27,7 @@ from elastic_core.errors import Conflict, Fenced, UserError
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.tokens import Claims, TrainerTokens
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Directive
+from elastic_core.state.stores.paths import CheckpointPath
 
 
 def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> CommitAnswer:
@@ -146,8 +147,7 @@ def _end_at_existing(tx: Tx, job: JobRow, existing: CheckpointRow, commit: Commi
 
 
 def _add_checkpoint(tx: Tx, job: JobRow, segment: SegmentRow, claims: Claims, commit: Commit) -> CheckpointRow:
-    if not commit.uri.startswith(f"{job.id}/") or ".." in commit.uri.split("/"):
-        raise UserError(f"the checkpoint uri {commit.uri!r} is outside the job's own prefix {job.id + '/'!r}")
+    _check_uri(job, segment, claims, commit)
     _check_beyond_start(tx, job, commit)
     previous_step = lineage.furthest_step(tx, job)
     row = CheckpointRow(
@@ -181,6 +181,20 @@ def _add_checkpoint(tx: Tx, job: JobRow, segment: SegmentRow, claims: Claims, co
     }
     emit(tx, EventKind.COMMITTED, job.id, payload, segment.id, claims.epoch)
     return row
+
+
+def _check_uri(job: JobRow, segment: SegmentRow, claims: Claims, commit: Commit) -> None:
+    """Only the folder that this very commit was written to: whoever sweeps or backs up the store goes by the name."""
+    if not commit.uri.startswith(f"{job.id}/") or ".." in commit.uri.split("/"):
+        raise UserError(f"the checkpoint uri {commit.uri!r} is outside the job's own prefix {job.id + '/'!r}")
+    named = CheckpointPath.parse(commit.uri)
+    nonce = named.nonce if named is not None and named.is_writers else "<1 to 64 letters and digits>"
+    own = CheckpointPath(job.id, segment.lineage, commit.step, claims.epoch, nonce)
+    if commit.uri != own.uri:
+        raise UserError(
+            f"the checkpoint uri {commit.uri!r} is not that of step {commit.step} under epoch {claims.epoch}; "
+            f"allowed is {own.uri!r}: write the checkpoint there"
+        )
 
 
 def _check_beyond_start(tx: Tx, job: JobRow, commit: Commit) -> None:

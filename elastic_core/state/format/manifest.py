@@ -30,12 +30,14 @@ from elastic_core.errors import CorruptCheckpoint, UserError
 from elastic_core.state.layout.boxes import Box, tiling_fault
 from elastic_core.state.layout.dtypes import itemsize
 from elastic_core.state.layout.layout import StateLayout, TensorMeta, layout_from_json, layout_to_json, partition
+from elastic_core.state.stores.keys import is_key
 from elastic_core.state.stores.paths import MANIFEST, CheckpointPath
 from elastic_core.state.stores.store import CheckpointStore, distrusted
 
 FORMAT = "elastic-checkpoint"
 FORMAT_VERSION = 1
 MOST_BYTES = 64 << 20  # of a manifest: some 300,000 tiles
+MOST_NAME = 255  # characters of a file's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,11 +313,7 @@ def _merge(uri: str, shards: Sequence[ShardInfo]) -> tuple[TensorEntry, ...]:
 
 def _check(uri: str, document: _Document) -> None:
     """Every tensor tiled exactly, every file made of its header and its tiles without gap or overlap."""
-    files = {file.name: file for file in document.files}
-    if len(files) != len(document.files):
-        raise CorruptCheckpoint(
-            f"Checkpoint {uri}: two writers wrote the same file: {[f.name for f in document.files]}."
-        )
+    files = _files_by_name(uri, document)
     for name, num in Counter(tensor.name for tensor in document.tensors).items():
         if num > 1:
             raise CorruptCheckpoint(f"Checkpoint {uri}: tensor {name} is listed {num} times.")
@@ -338,6 +336,18 @@ def _check(uri: str, document: _Document) -> None:
             extents[tile.file].append((tile.offset, tile.length, tensor.name))
     for name, parts in extents.items():
         _check_file(uri, files[name], parts)
+
+
+def _files_by_name(uri: str, document: _Document) -> dict[str, ShardFile]:
+    files = {file.name: file for file in document.files}
+    if len(files) != len(document.files):
+        raise CorruptCheckpoint(
+            f"Checkpoint {uri}: two writers wrote the same file: {[f.name for f in document.files]}."
+        )
+    odd = next((name for name in files if not is_key(name) or len(name) > MOST_NAME), None)
+    if odd is not None:  # a store is asked for it
+        raise CorruptCheckpoint(f"Checkpoint {uri}: {odd[:MOST_NAME]!r} is no name of a file in it.")
+    return files
 
 
 def _check_file(uri: str, file: ShardFile, parts: list[tuple[int, int, str]]) -> None:

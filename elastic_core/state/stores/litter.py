@@ -1,17 +1,25 @@
 """Removing checkpoints: those the ledger has given up, and the litter of writers that died.
 
 A directory is litter only if it can never be committed any more. Nothing else is ever touched: no directory that is not
-named like a checkpoint's, no other job's, no checkpoint in `live`. Which those are is the ledger's to say.
+named like a checkpoint's, no other job's, no checkpoint in `live`. Which those are is the ledger's to say. Jobs' own
+code writes in their folders: one that cannot be looked at or deleted keeps nobody else's from being swept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.protocol.records import CheckpointRecord
 from elastic_core.state.stores.paths import MANIFEST, CheckpointPath
 from elastic_core.state.stores.store import CheckpointStore
+
+log = logging.getLogger(__name__)
+
+MOST_TOLD = 5  # of what could not be deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,14 @@ class Swept:
 
     checkpoint_ids: tuple[int, ...]
     litter: tuple[str, ...]
+
+
+class NotSwept(InfrastructureError):
+    """Some of it could not be deleted, and may be the next time; `swept` is gone."""
+
+    def __init__(self, swept: Swept, faults: Sequence[str]) -> None:
+        super().__init__(f"{len(faults)} could not be swept, all else was: {'; '.join(faults[:MOST_TOLD])}")
+        self.swept = swept
 
 
 def sweep(
@@ -38,19 +54,56 @@ def sweep(
     clock. grace: seconds since a directory's last write. live_epochs: the lease epochs of those jobs that may
     still commit, where the caller knows them. Without them a directory is litter only when it is incomplete and
     of an epoch before the newest of its job, and one that has a manifest always stays.
+
+    Raises `NotSwept` once all else is done, and `InfrastructureError` at once where the store itself is away.
     """
-    live_uris = set(live)
-    removed = [record for record in removable if record.uri not in live_uris and CheckpointPath.parse(record.uri)]
-    for record in removed:
-        _delete(store, record.uri)
+    live_uris, singly = set(live), _Singly(store)
+    given_up = [record for record in removable if record.uri not in live_uris and CheckpointPath.parse(record.uri)]
+    removed = [record for record in given_up if singly.deleted(record.uri)]
+    tried = live_uris | {record.uri for record in given_up}
     litter = [
         uri
         for job in sorted({record.job_id for record in removable} | set(jobs))
-        for uri in _litter(store, job, live_uris, now - grace, live_epochs)
+        for uri in singly.litter(job, tried, now - grace, live_epochs)
     ]
-    for uri in litter:
-        _delete(store, uri)
-    return Swept(tuple(record.checkpoint_id for record in removed), tuple(litter))
+    swept = Swept(
+        tuple(record.checkpoint_id for record in removed), tuple(uri for uri in litter if singly.deleted(uri))
+    )
+    if singly.faults:
+        raise NotSwept(swept, singly.faults)
+    return swept
+
+
+class _Singly:
+    """Each directory by itself, so that one of which nothing can be made keeps no other. `faults` may pass."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self.faults: list[str] = []
+
+    def deleted(self, uri: str) -> bool:
+        with self._passing_over(uri):
+            _delete(self._store, uri)
+            return True
+        return False
+
+    def litter(
+        self, job: str, others: Collection[str], before: float, live_epochs: Collection[int] | None
+    ) -> list[str]:
+        with self._passing_over(f"the litter of {job}"):
+            return _litter(self._store, job, others, before, live_epochs)
+        return []
+
+    @contextmanager
+    def _passing_over(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:  # no store takes such a name, now or later
+            log.error("%s is passed over: %s", what, error)
+        except InfrastructureError as error:
+            self._store.size(MANIFEST)  # raises where it is the store that is away
+            log.error("%s is passed over, until the next time: %s", what, error)
+            self.faults.append(f"{what}: {error}")
 
 
 @dataclass(slots=True)
@@ -61,9 +114,9 @@ class _Directory:
 
 
 def _litter(
-    store: CheckpointStore, job: str, live_uris: Collection[str], before: float, live_epochs: Collection[int] | None
+    store: CheckpointStore, job: str, others: Collection[str], before: float, live_epochs: Collection[int] | None
 ) -> list[str]:
-    """Directories of a job, last written before an instant, that can never be committed any more."""
+    """Directories of a job besides `others`, last written before an instant, that can never be committed any more."""
     directories: dict[str, _Directory] = {}
     for entry in (*store.entries(job), *store.unfinished(job)):
         uri, _, name = entry.key.rpartition("/")
@@ -77,7 +130,7 @@ def _litter(
     return [
         uri
         for uri, directory in sorted(directories.items())
-        if uri not in live_uris and directory.last_write < before and _can_never_commit(directory, newest, live_epochs)
+        if uri not in others and directory.last_write < before and _can_never_commit(directory, newest, live_epochs)
     ]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 MANIFEST = "manifest.json"
 
 _URI = re.compile(r"(?P<job>.+)/lineage-(?P<lineage>\d+)/step-(?P<step>\d{10,})-epoch-(?P<epoch>\d+)-(?P<nonce>[^/-]+)")
+_NONCE = re.compile(r"[0-9A-Za-z]{1,64}")  # a longer one may be no name of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ class CheckpointPath:
     def uri(self) -> str:
         """The directory, relative to the store."""
         return f"{self.job_id}/lineage-{self.lineage}/step-{self.step:010d}-epoch-{self.epoch}-{self.nonce}"
+
+    @property
+    def is_writers(self) -> bool:
+        """Whether a writer may have made the name: its nonce can be part of a key of every store."""
+        return _NONCE.fullmatch(self.nonce) is not None
 
     @staticmethod
     def parse(uri: str) -> CheckpointPath | None:

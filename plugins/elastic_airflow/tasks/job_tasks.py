@@ -231,12 +231,14 @@ class ReconcileOperator(ElasticOperator):
         actions += self._start_missing_segment_runs(control, answer.active_segments)
         for action in actions:
             self.log.info("%s", action)
-        sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
         self._have_predictors_fitted(settings)
-        return actions + self._tell_of_risks(control, settings, context)
+        told = self._tell_of_risks(control, settings, context)
+        # Last: jobs write in the store, and what they make that cannot be deleted fails this task every minute.
+        sweep_store(control, open_store(settings.store_url(), endpoint=settings.s3_endpoint), answer)
+        return actions + told
 
     def _tell_of_risks(self, control: HttpControl, settings: Settings, context: Any) -> list[str]:
-        """Last, and whatever fails here harms nothing of what has to agree."""
+        """Whatever fails here harms nothing of what has to agree."""
         try:
             told = tell_of_risks(control, usable_notifiers(settings, self.log), context, self.log)
         except Exception:

@@ -14,6 +14,7 @@ from elastic_airflow.names import DRIVER, JOB_DAG, PREDICTORS_DAG, RUN, SEGMENT_
 from elastic_airflow.tasks.job_tasks import ReconcileOperator, RefitOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
+from elastic_core.errors import InfrastructureError
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.settings import Settings
 from elastic_core.spec import QueueSpec
@@ -158,6 +159,16 @@ def test_a_fit_that_could_not_be_started_is_started_a_minute_later(
         assert "had lost its run" in reconcile()[0]
     assert PREDICTORS_DAG not in dict(airflow.started)
     reconcile()
+    assert PREDICTORS_DAG in dict(airflow.started)
+
+
+def test_a_store_that_cannot_be_swept_keeps_nothing_else_from_being_done(
+    job: str, airflow: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ELASTIC_STORE", str(tmp_path / "file"))
+    with pytest.raises(InfrastructureError, match="not a folder"):
+        reconcile()
     assert PREDICTORS_DAG in dict(airflow.started)
 
 

@@ -163,6 +163,8 @@ def weight(body: dict) -> dict:
         (lambda body: weight(body).update(dtype="float33"), "float33"),
         (lambda body: body["files"][0].update(size=10**6), "has 1000000 bytes"),
         (lambda body: body["files"].append(body["files"][0]), "same file"),
+        (lambda body: body["files"][0].update(name="../other"), r"'\.\./other' is no name of a file"),
+        (lambda body: body["files"][0].update(name="s" * 300), "is no name of a file"),
         (lambda body: body["tensors"].append(weight(body)), r"model\.weight is listed 2 times"),
         (lambda body: body.pop("header"), "not of format version 1"),
         (lambda body: body.update(format="other"), "format 'other'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from elastic_core.state.format.checkpoint_format import (
     write_manifest,
     write_shard,
 )
-from elastic_core.state.stores.litter import Swept, sweep
+from elastic_core.state.stores.litter import NotSwept, Swept, sweep
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.state.stores.store import CheckpointStore
 
@@ -144,3 +145,65 @@ def test_a_sweep_that_dies_leaves_no_half_checkpoint_and_is_run_again(tmp_path: 
 def test_sweeping_what_is_gone_already_is_no_error(folder_store: CheckpointStore) -> None:
     uri = "job/lineage-0/step-0000000001-epoch-1-a"
     assert sweep(folder_store, [record(uri, 3)], set(), later(), GRACE).checkpoint_ids == (3,)
+
+
+ODD = "job/lineage-0/step-0000000001-epoch-1-a\\b"  # a name that no store takes
+
+
+def test_a_record_that_no_store_takes_keeps_no_other_from_being_swept(
+    folder_store: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = checkpoint(folder_store, 2, epoch=1)
+    swept = sweep(folder_store, [record(ODD, 5), record(old, 6)], set(), later(), GRACE)
+    assert swept == Swept((6,), ())
+    assert directories(folder_store) == set()
+    assert f"{ODD} is passed over" in caplog.text
+
+
+def test_what_a_jobs_code_calls_a_folder_keeps_no_other_litter(folder_store: CheckpointStore) -> None:
+    half = checkpoint(folder_store, 1, epoch=1, complete=False)
+    newest = checkpoint(folder_store, 2, epoch=2)
+    named = Path(folder_store.url, ODD)
+    named.mkdir()
+    (named / "x").write_bytes(b"x")
+    assert sweep(folder_store, [], {newest}, later(), GRACE, jobs=["job"]).litter == (half,)
+    assert named.exists()
+
+
+class Refusing(LocalStore):
+    """Has one directory that cannot be deleted."""
+
+    def delete(self, prefix: str) -> None:
+        if "epoch-7" in prefix:
+            raise InfrastructureError(f"Cannot delete {prefix}: Operation not permitted.")
+        super().delete(prefix)
+
+
+def test_what_cannot_be_deleted_now_is_told_once_all_else_is_gone(tmp_path: Path) -> None:
+    store = Refusing(tmp_path)
+    fixed, old = checkpoint(store, 1, epoch=7), checkpoint(store, 2, epoch=1, nonce="b")
+    half = checkpoint(store, 1, epoch=1, job="other", complete=False)
+    with pytest.raises(NotSwept, match=r"1 could not be swept, all else was: .*epoch-7.* not permitted") as told:
+        sweep(store, [record(fixed, 5), record(old, 6)], set(), later(), GRACE, jobs=["other"], live_epochs=set())
+    assert told.value.swept == Swept((6,), (half,))
+    assert directories(store) == {fixed}
+
+
+class Away(LocalStore):
+    """Counts what it is asked, and answers nothing."""
+
+    asked = 0
+
+    def _away(self, prefix: str) -> NoReturn:
+        self.asked += 1
+        raise InfrastructureError("the store is away")
+
+    delete = size = _away
+
+
+def test_a_store_that_is_away_is_not_asked_for_each_directory(tmp_path: Path) -> None:
+    store = Away(tmp_path)
+    uris = [f"job/lineage-0/step-{step:010d}-epoch-1-a" for step in range(100)]
+    with pytest.raises(InfrastructureError, match="the store is away"):
+        sweep(store, [record(uri) for uri in uris], set(), later(), GRACE)
+    assert store.asked == 2
