@@ -71,16 +71,15 @@ class Memory:
             self._used -= size
 
     def keep(self, job: str, key: str, fd: int, own: bool) -> None:
-        """Take over a file whose size is reserved. Raises `ValueError` for one that its writer could still change."""
-        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
-            raise ValueError(f"{key} is not sealed")
+        """Take over a file whose size is reserved. Raises `ValueError` as `sealed_size`; then it is the caller's."""
+        size = sealed_size(fd)
         with self._lock:
             files = self._files.setdefault(job, {})
             self._heard[job] = self._now()
             before = files.pop(key, None)
             if before is not None:
                 self._close(before)
-            files[key] = CacheEntry(os.fstat(fd).st_size, fd, own)
+            files[key] = CacheEntry(size, fd, own)
 
     def listed(self, job: str, uri: str, own: bool = False) -> dict[str, int]:
         """Sizes of the files of a checkpoint, by key; `own`: only of those that a rank of this node wrote."""
@@ -151,6 +150,17 @@ class Memory:
     def _close(self, entry: CacheEntry) -> None:
         os.close(entry.fd)
         self._used -= entry.size
+
+
+def sealed_size(fd: int) -> int:
+    """Bytes of a file in memory that nobody can change any more. Raises `ValueError` for every other file."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # it is no file in memory
+        seals = 0
+    if seals & SEALS != SEALS:
+        raise ValueError("a file that is not sealed: its writer could still change it")
+    return os.fstat(fd).st_size
 
 
 def _uri(key: str) -> str:

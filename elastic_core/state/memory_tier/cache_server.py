@@ -31,7 +31,7 @@ from elastic_core.host.messages import CacheServerAddress
 from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
-from elastic_core.state.memory_tier.cache import Memory
+from elastic_core.state.memory_tier.cache import Memory, sealed_size
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient, new_file, seal, write_all
 from elastic_core.state.memory_tier.channel import Channel, receive
 from elastic_core.state.memory_tier.node_addresses import accepted, listen
@@ -150,19 +150,17 @@ class CacheServer:
 
     def _store(self, peer: _Peer, request: Mapping[str, Any]) -> None:
         fd = peer.channel.receive_file()
-        size = os.fstat(fd).st_size
-        fits = size <= peer.reserved
-        self._memory.release(peer.reserved - size if fits else peer.reserved)
-        peer.reserved = 0
-        if not fits:
-            os.close(fd)
-            raise InfrastructureError(f"{request['key']} has {size} bytes, more than were reserved")
+        reserved, peer.reserved = peer.reserved, 0
         try:
+            size = sealed_size(fd)
+            if size > reserved:
+                raise InfrastructureError(f"{request['key']} has {size} bytes, more than were reserved")
             self._memory.keep(peer.job, str(request["key"]), fd, own=True)
-        except ValueError:
+        except BaseException:  # whatever was sent: what is not kept takes nothing of the node
             os.close(fd)
-            self._memory.release(size)
+            self._memory.release(reserved)
             raise
+        self._memory.release(reserved - size)
         _answer_json(peer, True)
 
     def _list(self, peer: _Peer, request: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
 import socket
 import struct
@@ -129,6 +130,8 @@ class Channel:
         """The descriptor is the caller's to close."""
         data, fds, _, _ = socket.recv_fds(self._socket, len(_FILE), 1)
         if data != _FILE or len(fds) != 1:
+            for fd in fds:
+                os.close(fd)
             raise EOFError("it closed the connection")
         return fds[0]
 

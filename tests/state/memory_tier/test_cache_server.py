@@ -1,0 +1,99 @@
+"""A cache server towards whoever connects to it: what it does not keep takes nothing of the node."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from elastic_core.host.rundir import RunDir
+from elastic_core.state.memory_tier.cache import Memory
+from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient, new_file, seal, write_all
+from elastic_core.state.memory_tier.cache_server import CacheServer, job_key
+
+SECRET = b"of the installation"
+URI = "job/lineage-0/step-0000000001-epoch-1-a"
+KEY = f"{URI}/shard-0.safetensors"
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory(1 << 20, time.monotonic, lambda: 1 << 30)
+
+
+@pytest.fixture
+def server(tmp_path: Path, memory: Memory) -> Iterator[CacheServer]:
+    made = CacheServer(tmp_path, "a", SECRET, memory)
+    RunDir(tmp_path).write(made.address, "a")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(server: CacheServer, tmp_path: Path) -> Iterator[CacheClient]:
+    made = CacheClient(Access(tmp_path, ("a",), "job", job_key(SECRET, "job")), "a", near=True)
+    yield made
+    made.close()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def in_memory(size: int, *, sealed: bool = True) -> int:
+    fd = new_file()
+    write_all(fd, bytes(size))
+    if sealed:
+        seal(fd)
+    return fd
+
+
+ODD: dict[str, tuple[Callable[[], int], dict[str, str]]] = {
+    "a file of the disk": (lambda: os.open(__file__, os.O_RDONLY), {"key": KEY}),
+    "a device": (lambda: os.open("/dev/null", os.O_RDONLY), {"key": KEY}),
+    "a file that could still change": (lambda: in_memory(100, sealed=False), {"key": KEY}),
+    "a file of more than was reserved": (lambda: in_memory(101), {"key": KEY}),
+    "a file without a name": (lambda: in_memory(100), {}),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_not_kept_leaves_neither_room_nor_a_descriptor_behind(
+    client: CacheClient, memory: Memory, odd: str
+) -> None:
+    before = open_files()
+    make, named = ODD[odd]
+    fd = make()
+    with suppress(*FAULTS), client.borrow() as borrowed:
+        borrowed.ask({"op": "reserve", "uri": URI, "bytes": 100, "ahead": 0})
+        assert memory.used == 100
+        borrowed.channel.send_request(json.dumps({"op": "keep", **named}).encode())
+        borrowed.channel.send_file(fd)
+        borrowed.channel.receive_bytes()
+    os.close(fd)
+    client.close()
+    wait_for(lambda: (memory.used, open_files()) == (0, before))
+    assert memory.listed("job", URI) == {}
+
+
+def test_of_what_is_kept_the_room_that_was_reserved_beyond_it_is_free_again(
+    client: CacheClient, memory: Memory
+) -> None:
+    fd = in_memory(60)
+    with client.borrow() as borrowed:
+        borrowed.ask({"op": "reserve", "uri": URI, "bytes": 100, "ahead": 0})
+        borrowed.keep(KEY, fd)
+    os.close(fd)
+    assert (memory.used, memory.listed("job", URI)) == (60, {KEY: 60})
