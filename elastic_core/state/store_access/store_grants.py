@@ -64,8 +64,12 @@ class StoreGrant:
         return StoreGrant(who=str(fields["who"]), write=write, read=read, origin_epoch=int(fields["origin_epoch"]))
 
     def ended(self, home: Path) -> bool:
-        """Whether the group for which it holds is over."""
-        return self.origin_epoch != 0 and RunDir.of(home, self.origin_epoch).ended_at() is not None
+        """Whether the group for which it holds is over: it has ended, or its run dir, which lay there before the grant
+        was made and is removed some days after the end, is no more."""
+        if self.origin_epoch == 0:
+            return False
+        run_dir = RunDir.of(home, self.origin_epoch)
+        return run_dir.ended_at() is not None or not run_dir.path.is_dir()
 
     def refusal(self, request: Unsigned, bucket: str, base: str) -> str | None:
         """Why a request is not covered; None where it is. `base`: the store's own prefix in the bucket."""

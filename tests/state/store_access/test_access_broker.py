@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from elastic_core.domain import Layout, to_json
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.messages import EXIT, AccessBrokerProcess
 from elastic_core.host.rundir import RunDir
+from elastic_core.launch.folders import GroupFolders
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.protocol.records import CheckpointRecord, RestorePoint
 from elastic_core.settings import Settings
@@ -197,6 +199,19 @@ def test_a_grant_ends_with_its_process_group(
     store.put("mine/c", b"x")
     run_dir.write_json(EXIT, to_json(ExitReport(kind=ExitKind.BOUNDARY)))
     with pytest.raises(UserError, match="job mine may do nothing in the store any more: its process group has ended"):
+        store.get("mine/c")
+
+
+def test_a_grant_whose_run_dir_is_removed_does_not_hold_again(
+    access_by: Callable[[StoreGrant], StoreAccess], whole: CheckpointStore, rclone: Server, tmp_path: Path
+) -> None:
+    run_dir = RunDir.of(tmp_path, 7)
+    run_dir.create()
+    store = open_for_job(URL, rclone.endpoint, access_by(replace(GRANT, origin_epoch=7)))
+    store.put("mine/c", b"x")
+    run_dir.write_json(EXIT, to_json(ExitReport(kind=ExitKind.BOUNDARY)))
+    assert GroupFolders(Settings(home=tmp_path)).remove_ended(time.time() + 1) == 1
+    with pytest.raises(UserError, match="its process group has ended"):
         store.get("mine/c")
 
 
