@@ -77,6 +77,11 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     return f" Did you mean {near!r}?" if near else ""
 
 
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning where it has more than so many characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def storable(text: str) -> str:
     """The text with U+FFFD for what no database stores: NUL, and halves of surrogate pairs."""
     return _NOT_STORABLE.sub("\ufffd", text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.text import did_you_mean, figure_of_time, near_miss, plural, span, tail
+from elastic_core.text import did_you_mean, figure_of_time, near_miss, plural, shortened, span, tail
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,10 @@ def test_a_span_reads_as_people_say_it(seconds: float, words: str) -> None:
 def test_figures_of_time_have_three_digits() -> None:
     figures = [figure_of_time(s) for s in (0.0123, 59.91, 1234.0, 7300.0, 1e6, float("nan"))]
     assert figures == ["12.3 ms", "59.9 s", "20.6 min", "2.03 h", "11.57 d", "-"]
+
+
+def test_of_a_long_text_the_beginning_is_left() -> None:
+    assert [shortened(text, 5) for text in ("", "12345", "123456")] == ["", "12345", "12..."]
 
 
 def test_a_plural_counts() -> None:

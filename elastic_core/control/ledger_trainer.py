@@ -18,7 +18,14 @@ from elastic_core.domain import Observation, SegmentState, Slot
 from elastic_core.logs import get_logger
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.protocol.tokens import Claims, TrainerTokens, check_agent, check_trainer
-from elastic_core.protocol.trainer import Commit, CommitAnswer, Heartbeat, HeartbeatAnswer
+from elastic_core.protocol.trainer import (
+    Commit,
+    CommitAnswer,
+    Heartbeat,
+    HeartbeatAnswer,
+    check_commit,
+    check_observations,
+)
 
 log = get_logger(__name__)
 
@@ -52,6 +59,7 @@ class LedgerTrainer:
 
     def observe(self, observations: Sequence[Observation]) -> None:
         self._check()
+        check_observations(observations)
         self._ledger.write(lambda tx: progress.observe(tx, self._claims, observations))
 
     def mark_bad(self, checkpoint_id: int, why: str) -> None:
@@ -60,6 +68,7 @@ class LedgerTrainer:
 
     def commit(self, commit: Commit) -> CommitAnswer:
         self._check()
+        check_commit(commit)
         if self._sent_at is not None:
             commit = commit.timed_by(self._ledger.clock(), self._sent_at)
         if not commit.final:

@@ -2,7 +2,8 @@
 
 Implemented in process (`control.plane`) and over HTTP (`protocol.http_client`); one contract suite runs over both.
 Every method is idempotent, so a caller that got no answer may ask again. Errors are those of
-`elastic_core.errors`. A trainer is bound to one token: one segment, one epoch.
+`elastic_core.errors`. A trainer is bound to one token: one segment, one epoch. A job's own code can send what it likes
+with that token, and all of it is stored: `check_commit` and `check_observations` say how much it may be.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from elastic_core.domain import (
     Observation,
     Slot,
 )
+from elastic_core.errors import UserError
+from elastic_core.protocol.encoding import encode
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder
+from elastic_core.spec.bounds import MOST_CHARACTERS, MOST_LISTED, MOST_SLOTS
 
 SENT_AT_HEADER = "x-elastic-sent-at"  # Unix time by the trainer's clock, of each attempt to send a request
 CLOCKS_AGREE_SECONDS = 5.0  # apart: how long a request was under way is not known
+MOST_NOTES, NOTE_CHARACTERS = 20, 2_000  # of one commit, and of each note
+MOST_FIGURES = 1_000  # metrics, or timings
+MOST_FINGERPRINT_BYTES = 8 * 2**20  # as JSON: of 1,000 ranks that each name an object a pass (audit: full), 40 passes
+MOST_URI = 1_024  # characters
 
 
 class Directive(StrEnum):
@@ -96,13 +104,60 @@ class CommitAnswer:
     order: LaunchOrder | None = None
 
 
+def check_commit(commit: Commit) -> None:
+    """Raises `UserError` for texts and maps that are larger than any job needs."""
+    _check_text("uri", commit.uri, MOST_URI)
+    _check_text("manifest_sha256", commit.manifest_sha256)
+    _check_count("notes", len(commit.notes), MOST_NOTES)
+    for note in commit.notes:
+        _check_text("a note", note, NOTE_CHARACTERS)
+    _check_figures("metrics", commit.metrics)
+    _check_figures("timings", commit.timings)
+    size = len(encode(commit.fingerprints))
+    if size > MOST_FINGERPRINT_BYTES:
+        raise UserError(
+            f"the fingerprints of the samples read have {size} bytes as JSON; allowed are {MOST_FINGERPRINT_BYTES} a "
+            "commit: take checkpoints more often"
+        )
+
+
+def check_observations(observations: Sequence[Observation]) -> None:
+    """As `check_commit`, of each of them."""
+    for one in observations:
+        _check_text("type", one.type)
+        _check_text("comm", one.comm)
+        _check_figures("metrics", one.metrics)
+        _check_count("stages", len(one.stages), MOST_SLOTS)
+        _check_count("exchanges", len(one.exchanges), MOST_LISTED)
+        for figures in one.exchanges:
+            _check_text("algorithm", figures.algorithm)
+
+
+def _check_figures(name: str, figures: Mapping[str, float]) -> None:
+    _check_count(name, len(figures), MOST_FIGURES)
+    for key in figures:
+        _check_text(f"a name in {name}", key)
+
+
+def _check_count(name: str, count: int, most: int) -> None:
+    if count > most:
+        raise UserError(f"{name} has {count} entries; allowed are {most}: send fewer")
+
+
+def _check_text(name: str, text: str, most: int = MOST_CHARACTERS) -> None:
+    if len(text) > most:
+        raise UserError(f"{name} has {len(text)} characters ({text[:40]!r}...); allowed are {most}: shorten it")
+
+
 class TrainerControl(Protocol):
     """For the processes of one segment; bound to their token."""
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer: ...
     def observe(self, observations: Sequence[Observation]) -> None: ...
     def commit(self, commit: Commit) -> CommitAnswer: ...
-    def mark_bad(self, checkpoint_id: int, why: str) -> None: ...
+    def mark_bad(self, checkpoint_id: int, why: str) -> None:
+        """Of a long reason the beginning is kept: a checkpoint that is corrupt has to be passed over."""
+
     def release_slots(self, slots: Sequence[Slot]) -> None:
         """No process is left on these slots, which the lease lost when it passed on: they are free."""
 

@@ -18,6 +18,10 @@ from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.tables import EventRow, JobRow, ReaderRow
 from elastic_core.crashing import crash_here
 from elastic_core.protocol.events import Event, EventKind
+from elastic_core.text import shortened
+
+MOST_NOTES, FIRST_NOTES = 100, 20  # of a job
+NOTE_CHARACTERS = 4_000  # words of ours around what a trainer said
 
 PLACE = text("""
     WITH placed AS MATERIALIZED (
@@ -47,9 +51,12 @@ def emit(
 
 
 def add_note(tx: Tx, job: JobRow, text: str) -> None:
-    """What the job's user should know."""
-    job.notes = [*job.notes, text]
-    emit(tx, EventKind.NOTE, job.id, {"text": text})
+    """What the job's user should know. Every look at the job carries its notes: of many the first, which say what it
+    began as, and the newest are kept, of a long one the beginning."""
+    note = shortened(text, NOTE_CHARACTERS)
+    notes = [*job.notes, note]
+    job.notes = notes if len(notes) <= MOST_NOTES else [*notes[:FIRST_NOTES], *notes[FIRST_NOTES - MOST_NOTES :]]
+    emit(tx, EventKind.NOTE, job.id, {"text": note})
 
 
 class LedgerFeed:

@@ -34,7 +34,8 @@ from elastic_core.errors import Fenced, UserError
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import fork_of
 from elastic_core.protocol.tokens import Claims, TrainerTokens, near_end
-from elastic_core.protocol.trainer import Directive, Heartbeat, HeartbeatAnswer
+from elastic_core.protocol.trainer import NOTE_CHARACTERS, Directive, Heartbeat, HeartbeatAnswer
+from elastic_core.text import shortened
 
 _LEASES = cast(Table, LeaseRow.__table__)  # no row of a session is looked for
 _CLAIM = (
@@ -213,6 +214,7 @@ def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
     The last good one stays what it is, since a job with history never begins at step 0: whoever reads it again may find
     it sound, where its store was not mounted.
     """
+    why = shortened(why, NOTE_CHARACTERS)
     job = tx.job(claims.job_id, lock=True)
     guard(tx, claims)
     row = tx.session.get(CheckpointRow, checkpoint_id)
@@ -228,7 +230,9 @@ def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
     is_head = job.head_id == row.id
     before = next(iter(lineage.newest_usable(tx, job, row.previous_id, 1)), None) or lineage.fork_start(tx, job)
     if is_head and before is None:
-        last = f"checkpoint {row.id} (step {row.step}), the last one of the job, cannot be read: {why}"
+        last = shortened(
+            f"checkpoint {row.id} (step {row.step}), the last one of the job, cannot be read: {why}", NOTE_CHARACTERS
+        )
         if last not in job.notes:
             add_note(tx, job, last)
         return

@@ -16,8 +16,9 @@ from torch import nn
 
 from elastic_core.domain import AUTO, EXACT, Allocation, ExchangeFigures
 from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.trainer import NOTE_CHARACTERS
 from elastic_core.spec.job import most_samples
-from elastic_core.text import plural
+from elastic_core.text import plural, shortened
 from elastic_core.train.gradients.noise import NoiseState
 from elastic_core.train.steps.divergence import DivergenceGuard
 from elastic_core.train.steps.early_stopping import Evaluations
@@ -134,7 +135,8 @@ class Progress:
         self.evaluations = Evaluations.from_scalars(scalars)
         others = differences(scalars.get(_VERSIONS, {}), loaded_versions())
         if others:
-            self._environment = f"from step {step} on it runs on other versions: {', '.join(others)}"
+            words = f"from step {step} on it runs on other versions: {', '.join(others)}"
+            self._environment = shortened(words, NOTE_CHARACTERS)
         self._stand_at(step, samples, WorkDone.from_scalars(scalars) if self.work is not None else None)
 
     def back_to_beginning(self) -> None:

@@ -1,0 +1,88 @@
+"""How much a job's own code may have stored with its token, over every implementation of the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.domain import ExchangeFigures
+from elastic_core.errors import UserError
+from tests.builders import a_commit, an_observation
+from tests.control.conftest import Plane
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"notes": ("x" * 2_001,)}, r"a note has 2001 characters \('xxx.*allowed are 2000: shorten it"),
+        ({"notes": tuple(map(str, range(21)))}, "notes has 21 entries; allowed are 20"),
+        ({"metrics": {str(n): 0.0 for n in range(1_001)}}, "metrics has 1001 entries; allowed are 1000"),
+        ({"metrics": {"m" * 257: 0.0}}, "a name in metrics has 257 characters"),
+        ({"timings": {"t" * 257: 0.0}}, "a name in timings has 257 characters"),
+        ({"fingerprints": {"epochs": ["x" * 1_024] * 9_000}}, "fingerprints .* allowed are 8388608 a commit"),
+        ({"manifest_sha256": "0" * 257}, "manifest_sha256 has 257 characters"),
+        ({"uri": "job-a/" + "9" * 5_000}, "uri has 5006 characters"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_commit_of_more_than_any_job_needs_is_refused_in_words(
+    plane: Plane, more: dict[str, object], says: str
+) -> None:
+    order = plane.life().start()
+    with pytest.raises(UserError, match=says):
+        plane.trainer(order.token).commit(a_commit(order, 5, **more))
+    assert plane.service.checkpoints("job-a") == []
+    assert plane.service.job("job-a").notes == ()
+
+
+def test_what_a_job_of_a_thousand_ranks_commits_is_taken(plane: Plane) -> None:
+    order = plane.life().start()
+    folder = "job-a/audit/lineage-0/step-0000000005-epoch-1-0123456789ab"
+    passes = [
+        {"epoch": number, "count": 1, "mix_sum": "0" * 16,
+         "objects": [f"{folder}-rank{rank}-pass{number}.npy" for rank in range(1_000)]}
+        for number in range(20)
+    ]  # fmt: skip
+    metrics = {f"module.layers.{layer}.attention.norm": 1.0 for layer in range(1_000)}
+    commit = a_commit(order, 5, fingerprints={"epochs": passes}, metrics=metrics, notes=("x" * 2_000,))
+    plane.trainer(order.token).commit(commit)
+    assert plane.service.reads("job-a") == [{"epochs": passes}]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"metrics": {str(n): 0.0 for n in range(1_001)}}, "metrics has 1001 entries; allowed are 1000"),
+        ({"metrics": {"m" * 257: 0.0}}, "a name in metrics has 257 characters"),
+        ({"comm": "c" * 257}, "comm has 257 characters"),
+        ({"exchanges": 1_025 * (ExchangeFigures(algorithm="allreduce"),)}, "exchanges has 1025 entries"),
+        ({"exchanges": (ExchangeFigures(algorithm="a" * 257),)}, "algorithm has 257 characters"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_an_observation_of_more_than_any_job_needs_is_refused_in_words(
+    plane: Plane, more: dict[str, object], says: str
+) -> None:
+    order = plane.life().start()
+    with pytest.raises(UserError, match=says):
+        plane.trainer(order.token).observe([an_observation(1, order, **more)])
+
+
+def test_a_corrupt_checkpoint_is_passed_over_however_much_there_is_to_say_of_it(plane: Plane) -> None:
+    life = plane.life()
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 4))
+    life.leave(order, "infrastructure")
+    again = plane.service.launch_order(order.segment_id)
+    (bad,) = again.restore.candidates
+    plane.trainer(again.token).mark_bad(bad.checkpoint_id, "x" * 100_000)
+    (note,) = plane.service.job("job-a").notes
+    assert len(note) < 2_200
+    assert note.endswith("xxx...; no good checkpoint is left")
+
+
+def test_of_many_notes_the_first_and_the_newest_are_kept(plane: Plane) -> None:
+    order = plane.life().start()
+    for step in range(1, 9):
+        notes = tuple(f"{number}" for number in range(20 * step, 20 * step + 20))
+        plane.trainer(order.token).commit(a_commit(order, step, notes=notes))
+    assert plane.service.job("job-a").notes == tuple(map(str, [*range(20, 40), *range(100, 180)]))
