@@ -29,6 +29,7 @@ from elastic_core.spec import JobSpec, entry_points
 from elastic_core.spec.admitted_layouts import check_layouts
 from elastic_core.spec.job import total_samples
 from elastic_core.spec.job_forks import forked_spec
+from elastic_core.state.stores.paths import RESERVED
 
 
 def check_request(
@@ -151,6 +152,11 @@ def check_job_id(job_id: str) -> None:
         raise UserError(
             f"the job id {job_id!r} cannot be used: it names folders and Airflow runs. Allowed are 1 to 200 letters, "
             f"digits, '.', '_' and '-', starting with a letter or digit, without {SEGMENT_MARK!r}."
+        )
+    if job_id in RESERVED:
+        raise UserError(
+            f"the job id {job_id!r} cannot be used: the folder {job_id}/ of the checkpoint store is that of all jobs. "
+            f"Choose another one; reserved are {', '.join(sorted(RESERVED))}."
         )
 
 

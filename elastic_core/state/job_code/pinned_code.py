@@ -16,10 +16,10 @@ from elastic_core.protocol.process_groups import CODE, LaunchOrder, PinnedCode
 from elastic_core.protocol.service import JobControl
 from elastic_core.settings import MOST_CODE_MB, Settings
 from elastic_core.state.job_code import bundle
+from elastic_core.state.stores.paths import CODE_FOLDER
 from elastic_core.state.stores.store import CheckpointStore
 from elastic_core.state.stores.store_urls import open_store
 
-FOLDER = "code"  # of the store
 _log = logging.getLogger(__name__)
 
 
@@ -76,7 +76,7 @@ def _store(settings: Settings) -> CheckpointStore:
 
 
 def _key(sha256: str) -> str:
-    return f"{FOLDER}/{sha256}.zip"
+    return f"{CODE_FOLDER}/{sha256}.zip"
 
 
 def _most(settings: Settings) -> int:

@@ -25,7 +25,7 @@ from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
 from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
 from elastic_core.state.stores.keys import is_key
-from elastic_core.state.stores.paths import CheckpointPath
+from elastic_core.state.stores.paths import RESERVED, CheckpointPath
 
 ACCESS_BROKER = (sys.executable, "-m", "elastic_core.state.store_access.access_broker")
 START_SECONDS = 60.0
@@ -52,10 +52,17 @@ def grant_of(order: LaunchOrder) -> StoreGrant:
     checkpoint."""
     start_from = order.warm_start or ""
     parent = CheckpointPath.parse(start_from)
-    folder = parent.job_id if parent is not None else start_from
+    folder = parent.job_id if parent is not None and parent.job_id not in RESERVED else start_from
     others = (folder, *(record.uri for record in order.restore.candidates if record.job_id != order.job_id))
-    read = tuple(key for key in others if is_key(key))  # else the restore says what is wrong with it
+    read = tuple(key for key in others if _is_readable(key))  # else the restore says what is wrong with it
     return StoreGrant(who=f"job {order.job_id}", write=(order.job_id,), read=read, origin_epoch=order.origin_epoch)
+
+
+def _is_readable(key: str) -> bool:
+    """Whether jobs may read there: below what is no job's they may read checkpoints alone, of a job of before that had
+    its name."""
+    reserved = key.partition("/")[0] in RESERVED
+    return is_key(key) and (not reserved or CheckpointPath.parse(key) is not None)
 
 
 def start(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:

@@ -1,4 +1,5 @@
-"""Names of checkpoint directories in a store (`<job>/lineage-<l>/step-<step>-epoch-<epoch>-<nonce>`) and manifests.
+"""Names of checkpoint directories in a store (`<job>/lineage-<l>/step-<step>-epoch-<epoch>-<nonce>`) and manifests, and
+what lies beside the jobs' folders.
 
 Written by `state.format`, parsed by whoever lists a store. Stored, hence fixed. Needs no torch.
 """
@@ -9,6 +10,8 @@ import re
 from dataclasses import dataclass
 
 MANIFEST = "manifest.json"
+CODE_FOLDER = "code"  # folder of all jobs' pinned code (`state.job_code`)
+RESERVED = frozenset({CODE_FOLDER})  # top-level folders of a store that are no job's, so that no job has such an id
 
 _URI = re.compile(r"(?P<job>.+)/lineage-(?P<lineage>\d+)/step-(?P<step>\d{10,})-epoch-(?P<epoch>\d+)-(?P<nonce>[^/-]+)")
 _NONCE = re.compile(r"[0-9A-Za-z]{1,64}")  # a longer one may be no name of a file

@@ -62,6 +62,27 @@ def test_a_request_starts_a_run_under_the_jobs_id_with_all_that_the_run_needs(pl
     assert plane.service.jobs() == [], "it is for the run to record the job, once its code has been asked"
 
 
+def test_no_job_has_the_id_of_a_folder_that_is_of_all_jobs(plane: Plane, runs: FakeJobRuns) -> None:
+    """Else what it may write in the store would be everybody's pinned code."""
+    for submit in (
+        lambda: plane.service.start_job("code", a_spec()),
+        lambda: plane.service.check_submission("code", a_spec()),
+        lambda: plane.service.submit("code", a_spec(), FACTS),
+    ):
+        with pytest.raises(UserError, match=r"job id 'code' cannot be used.*store.*of all jobs.*reserved are code"):
+            submit()
+    assert (list(runs.runs), plane.service.jobs()) == ([], [])
+
+
+def test_a_job_that_has_such_an_id_from_before_goes_on(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("elastic_core.control.transitions.lifecycle.RESERVED", frozenset())
+        life = plane.life("code")
+    order = life.start()
+    plane.trainer(order.token).commit(a_commit(order, 5))
+    assert plane.service.submit("code", a_spec(), FACTS).step == 5
+
+
 def test_asked_again_it_is_one_run(plane: Plane, runs: FakeJobRuns) -> None:
     assert plane.service.start_job("job-a", a_spec()) == plane.service.start_job("job-a", a_spec())
     assert (list(runs.runs), runs.tried_again) == (["job-a"], [])

@@ -223,6 +223,23 @@ def test_an_order_may_write_its_own_job_and_read_what_it_starts_from() -> None:
     assert [access_brokers.grant_of(replace(order(), warm_start=odd)).read for odd in ("", "/", "a/../b")] == [()] * 3
 
 
+CHECKPOINT = "code/lineage-0/step-0000000007-epoch-3-abc"
+
+
+@pytest.mark.parametrize(
+    ("start", "read"),
+    [
+        ("code", ()),
+        ("code/0123.zip", ()),
+        ("code/0123.zip/lineage-0/step-0000000007-epoch-3-abc", ()),
+        (CHECKPOINT, (CHECKPOINT,)),  # of a job that had the name before it was reserved
+        ("codes", ("codes",)),
+    ],
+)
+def test_what_is_of_all_jobs_is_read_by_none_of_them(start: str, read: tuple[str, ...]) -> None:
+    assert access_brokers.grant_of(replace(order(), warm_start=start)).read == read
+
+
 def test_a_fork_may_read_the_checkpoint_that_it_starts_from_and_nothing_else_of_its_parent() -> None:
     start = "parent/lineage-0/step-0000000007-epoch-3-abc"
     candidates = (a_record("job", "job/lineage-0/step-0000000009-epoch-7-def"), a_record("parent", start))
