@@ -63,6 +63,12 @@ class WorkerUser(NamedTuple):
         return user
 
 
+def uid_of_jobs(settings: Settings) -> int:
+    """Of the user as whom jobs' processes run on this host. Raises as `WorkerUser.of`."""
+    user = WorkerUser.of(settings)
+    return os.geteuid() if user is None else user.uid
+
+
 def require_usable(user: WorkerUser, settings: Settings) -> None:
     """Raises `UserError` that names what the user cannot read and must, or can write and must not."""
     package = find_spec("elastic_core")

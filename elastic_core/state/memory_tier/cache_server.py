@@ -33,13 +33,13 @@ from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.memory_tier.cache import Memory, sealed_size
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient, new_file, seal, write_all
-from elastic_core.state.memory_tier.channel import Channel, receive
+from elastic_core.state.memory_tier.channel import Channel, receive_by, wait_until
+from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.state.memory_tier.node_addresses import accepted, listen
 
 log = logging.getLogger("elastic_core.state.memory_tier.cache_server")  # in its own process `__name__` is "__main__"
 
 ADMIN = ""  # the name under which the installation itself, not a job, speaks
-HANDSHAKE_SECONDS = 10.0  # that whoever connects may rest before it has shown its key
 SILENCE_SECONDS = 600.0  # that a connection may rest: a slow store lets its writer wait
 JOB_SECONDS = 3600.0  # before the entries of a job that nobody has spoken of are dropped
 IDLE_SECONDS = 600.0  # with nothing held and nobody connected, before it ends: workers may take long to start
@@ -65,8 +65,14 @@ class _Peer:
 
 
 class CacheServer:
-    def __init__(self, folder: Path, node: str, secret: bytes, memory: Memory, host: str = LOOPBACK) -> None:
-        """`folder`: where the cache servers of all nodes say how to reach them. Raises as `node_addresses.listen`."""
+    def __init__(
+        self, folder: Path, node: str, secret: bytes, memory: Memory, host: str = LOOPBACK,
+        worker_uid: int | None = None,
+    ) -> None:  # fmt: skip
+        """`folder`: where the cache servers of all nodes say how to reach them. `worker_uid`: as `Handshakes`.
+
+        Raises as `node_addresses.listen`.
+        """
         self._folder, self._node, self._secret, self._memory = folder, node, secret, memory
         self._unix = socket.socket(socket.AF_UNIX)
         name = f"elastic-memory-{secrets.token_hex(8)}"
@@ -78,8 +84,8 @@ class CacheServer:
         self._lock = threading.Lock()
         self._num_connections = 0
         self._last_used = time.monotonic()
-        for listener in (self._unix, self._tcp):
-            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        for listener in (self._unix, self._tcp):  # who is at the port, open to all, takes no turn at the socket
+            threading.Thread(target=self._accept, args=(listener, Handshakes(worker_uid)), daemon=True).start()
 
     @property
     def idle_seconds(self) -> float:
@@ -93,7 +99,7 @@ class CacheServer:
         for listener in (self._unix, self._tcp):
             listener.close()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, handshakes: Handshakes) -> None:
         while True:
             try:
                 connection, _ = listener.accept()
@@ -102,20 +108,23 @@ class CacheServer:
                     return
                 time.sleep(ACCEPT_SECONDS)  # too many open files
                 continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            if handshakes.begin(connection):
+                threading.Thread(target=self._serve, args=(connection, handshakes), daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket, handshakes: Handshakes) -> None:
         peer = None
         with self._lock:
             self._num_connections += 1
         try:
             with ExitStack() as stack, suppress(*NO_PEER):
-                stack.enter_context(connection).settimeout(HANDSHAKE_SECONDS)
-                binding = b""
-                if connection.family != socket.AF_UNIX:
-                    connection, binding = accepted(connection, self._host)
-                    stack.enter_context(connection)
-                peer = self._authenticate(connection, binding)
+                stack.enter_context(connection)
+                with handshakes.under_way() as deadline:
+                    binding = b""
+                    if connection.family != socket.AF_UNIX:
+                        wait_until(deadline, connection)
+                        connection, binding = accepted(connection, self._host)
+                        stack.enter_context(connection)
+                    peer = self._authenticate(connection, binding, deadline)
                 connection.settimeout(SILENCE_SECONDS)
                 while peer is not None:
                     self._handle(peer, json.loads(peer.channel.receive_request()))
@@ -125,9 +134,10 @@ class CacheServer:
             with self._lock:
                 self._num_connections -= 1
 
-    def _authenticate(self, connection: socket.socket, binding: bytes) -> _Peer | None:
-        job = receive(connection, int.from_bytes(receive(connection, 2), "little")).decode()
-        channel = Channel.accept(connection, job_key(self._secret, job), binding)
+    def _authenticate(self, connection: socket.socket, binding: bytes, deadline: float) -> _Peer | None:
+        length = int.from_bytes(receive_by(deadline, connection, 2), "little")
+        job = receive_by(deadline, connection, length).decode()
+        channel = Channel.accept(connection, job_key(self._secret, job), binding, deadline)
         return _Peer(channel, job) if channel is not None else None
 
     def _handle(self, peer: _Peer, request: Mapping[str, Any]) -> None:
@@ -250,7 +260,9 @@ def _answer_json(peer: _Peer, answer: Any) -> None:
     peer.channel.send_answer(json.dumps(answer).encode())
 
 
-def run(folder: Path, node: str, secret_file: Path, limit: int, host: str, ready: Callable[[], None]) -> None:
+def run(
+    folder: Path, node: str, secret_file: Path, limit: int, host: str, worker_uid: int, ready: Callable[[], None]
+) -> None:
     """Serve until nobody needs it. Returns at once when the node has a cache server already."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -263,7 +275,7 @@ def run(folder: Path, node: str, secret_file: Path, limit: int, host: str, ready
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one for each entry
     secret, memory = secret_file.read_bytes(), Memory(limit, time.monotonic, spare)
-    server = CacheServer(folder, node, secret, memory, host)
+    server = CacheServer(folder, node, secret, memory, host, worker_uid)
     RunDir(folder).write(server.address, node)
     log.info(f"holds up to {limit} bytes for node {node}")
     ready()
@@ -283,7 +295,8 @@ def spare() -> int:
 
 
 def main(argv: Sequence[str]) -> None:
-    """`--folder D --node N --secret F --limit BYTES --host H`: called by `cache_servers` only, hence no help.
+    """`--folder D --node N --secret F --limit BYTES --host H --worker-uid U`: called by `cache_servers` only, hence no
+    help.
 
     The process that was started returns once the server, which has left its caller's process tree, can be reached.
     """
@@ -296,6 +309,7 @@ def main(argv: Sequence[str]) -> None:
         Path(options["--secret"]),
         int(options["--limit"]),
         options["--host"],
+        int(options["--worker-uid"]),
         ready=ready,
     )
 

@@ -23,7 +23,7 @@ from elastic_core.host.process import ProcessId, end_processes
 from elastic_core.host.rundir import RunDir
 from elastic_core.host.this_machine import read_cluster
 from elastic_core.host.worker_user.giving import let_pass
-from elastic_core.host.worker_user.identity import WorkerUser
+from elastic_core.host.worker_user.identity import WorkerUser, uid_of_jobs
 from elastic_core.logs import get_logger
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
@@ -164,6 +164,7 @@ def _spawn(settings: Settings, folder: Path, node: str, host: str) -> subprocess
         "--secret": str(settings.secret_file("memory")),
         "--limit": str(settings.node_memory_mb << 20),
         "--host": host,  # what `ELASTIC_HOST` opens is the services', not this
+        "--worker-uid": str(uid_of_jobs(settings)),
     }
     with (folder / f"{node}.log").open("ab") as output:
         return subprocess.Popen(

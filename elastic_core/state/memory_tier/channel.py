@@ -51,11 +51,15 @@ class Channel:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @staticmethod
-    def accept(connection: socket.socket, secret: bytes, binding: bytes = b"") -> Channel | None:
-        """None for a peer that does not know the secret; it gets no answer. `binding`: of the TLS that it came in."""
+    def accept(
+        connection: socket.socket, secret: bytes, binding: bytes = b"", deadline: float | None = None
+    ) -> Channel | None:
+        """None for a peer that does not know the secret; it gets no answer. `binding`: of the TLS that it came in.
+        `deadline`: of all of it, monotonic; the socket's timeout is what is left then."""
         own_nonce, bound = secrets.token_bytes(NONCE), _bound(binding)
+        wait_until(deadline, connection)
         connection.sendall(own_nonce)
-        peer_nonce, proof = receive(connection, NONCE), receive(connection, MAC)
+        peer_nonce, proof = receive_by(deadline, connection, NONCE), receive_by(deadline, connection, MAC)
         if not hmac.compare_digest(proof, _mac(secret, b"client", own_nonce, peer_nonce, *bound)):
             return None
         connection.sendall(_mac(secret, b"server", own_nonce, peer_nonce, *bound))
@@ -187,6 +191,28 @@ def receive(connection: socket.socket, count: int, deadline: float | None = None
     data = bytearray(count)
     _receive_into(connection, memoryview(data), deadline)
     return bytes(data)
+
+
+def receive_by(deadline: float | None, connection: socket.socket, count: int) -> bytes:
+    """As `receive` from whoever has yet to show its key: bytes that come after the deadline buy no more time."""
+    data = b""
+    while len(data) < count:
+        wait_until(deadline, connection)
+        part = connection.recv(count - len(data))
+        if not part:
+            raise EOFError("it closed the connection")
+        data += part
+    return data
+
+
+def wait_until(deadline: float | None, connection: socket.socket) -> None:
+    """Let what is done next with the connection take until then. Raises `TimeoutError` where it is past that. None: its
+    own timeout stays."""
+    if deadline is not None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("it took too long to show its key")
+        connection.settimeout(left)
 
 
 def _receive_into(connection: socket.socket, out: memoryview, deadline: float | None = None) -> None:

@@ -29,13 +29,13 @@ from elastic_core.host.detached import detach, is_installed
 from elastic_core.host.messages import AccessBrokerProcess
 from elastic_core.host.process import ProcessId, hide_memory
 from elastic_core.host.rundir import RunDir
-from elastic_core.state.memory_tier.channel import Channel
+from elastic_core.state.memory_tier.channel import Channel, receive_by
+from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.state.store_access.store_grants import StoreGrant, grant_key, socket_name
 from elastic_core.state.stores.s3_signing import RequestSigner, Unsigned
 
 log = logging.getLogger("elastic_core.state.store_access.access_broker")  # in its own process the name is "__main__"
 
-HANDSHAKE_SECONDS = 10.0  # that whoever connects may rest before it has shown its key
 SILENCE_SECONDS = 600.0  # that a connection may rest; its client makes another one
 ACCEPT_SECONDS = 0.1  # before the next try to take a connection
 TICK_SECONDS = 2.0
@@ -46,7 +46,9 @@ _FAULTS = (OSError, EOFError, ValueError, KeyError, TypeError, UserError)  # of 
 class AccessBroker:
     """Listens from the start, on threads of this process. Raises `OSError` where another broker does."""
 
-    def __init__(self, signer: RequestSigner, secret: bytes, home: Path) -> None:
+    def __init__(self, signer: RequestSigner, secret: bytes, home: Path, worker_uid: int | None = None) -> None:
+        """`worker_uid`: as `Handshakes`."""
+        self._handshakes = Handshakes(worker_uid)
         self._signer, self._secret, self._home = signer, secret, home
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind("\0" + socket_name(secret))  # without a file: nothing is left behind
@@ -67,14 +69,15 @@ class AccessBroker:
                     return
                 time.sleep(ACCEPT_SECONDS)
                 continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            if self._handshakes.begin(connection):
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(*_FAULTS):
-            connection.settimeout(HANDSHAKE_SECONDS)
-            length = int.from_bytes(connection.recv(2, socket.MSG_WAITALL), "little")
-            text = connection.recv(length, socket.MSG_WAITALL).decode() if length else ""
-            channel = Channel.accept(connection, grant_key(self._secret, text))
+            with self._handshakes.under_way() as deadline:
+                length = int.from_bytes(receive_by(deadline, connection, 2), "little")
+                text = receive_by(deadline, connection, length).decode()
+                channel = Channel.accept(connection, grant_key(self._secret, text), deadline=deadline)
             if channel is None:
                 return
             connection.settimeout(SILENCE_SECONDS)
@@ -101,7 +104,9 @@ class AccessBroker:
         return {"url": url, "headers": headers}
 
 
-def run(url: str, endpoint: str, secret_file: Path, folder: Path, home: Path, ready: Callable[[], None]) -> None:
+def run(
+    url: str, endpoint: str, secret_file: Path, folder: Path, home: Path, worker_uid: int, ready: Callable[[], None]
+) -> None:
     """Serve until the installation is gone. Returns at once when there is a broker already."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -111,7 +116,7 @@ def run(url: str, endpoint: str, secret_file: Path, folder: Path, home: Path, re
     except BlockingIOError:
         return
     secret = secret_file.read_bytes()
-    broker = AccessBroker(RequestSigner(url, endpoint), secret, home)
+    broker = AccessBroker(RequestSigner(url, endpoint), secret, home, worker_uid)
     RunDir(folder).write(AccessBrokerProcess(*ProcessId.current()))
     log.info(f"signs requests of jobs to {url}")
     ready()
@@ -129,7 +134,8 @@ def take_environment(variables: Mapping[str, str]) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """`--url U --endpoint E --secret F --folder D --home H`, credentials on stdin: called by `access_brokers` only.
+    """`--url U --endpoint E --secret F --folder D --home H --worker-uid I`, credentials on stdin: called by
+    `access_brokers` only.
 
     The process that was started returns once the broker, which has left its caller's process tree, can be reached.
     """
@@ -141,7 +147,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         run(
             options["--url"], options["--endpoint"], Path(options["--secret"]), Path(options["--folder"]),
-            Path(options["--home"]), ready=ready,
+            Path(options["--home"]), int(options["--worker-uid"]), ready=ready,
         )  # fmt: skip
     except (OSError, InfrastructureError):
         log.exception("no access broker")

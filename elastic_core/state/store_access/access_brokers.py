@@ -21,6 +21,7 @@ from elastic_core.host.environment import allowed
 from elastic_core.host.messages import AccessBrokerProcess
 from elastic_core.host.process import ProcessId, end_processes
 from elastic_core.host.rundir import RunDir
+from elastic_core.host.worker_user.identity import uid_of_jobs
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
 from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
@@ -82,6 +83,7 @@ def start(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
         "--secret": str(settings.secret_file("store-access")),
         "--folder": str(folder),
         "--home": str(settings.home.absolute()),
+        "--worker-uid": str(uid_of_jobs(settings)),
     }
     log = folder / "access-broker.log"
     with log.open("ab") as output:
@@ -119,7 +121,7 @@ def serving(settings: Settings, grant: StoreGrant) -> Iterator[StoreAccess | Non
 
     secret = secrets.token_bytes(32)
     signer = RequestSigner(settings.store_url(), settings.s3_endpoint)
-    with closing(AccessBroker(signer, secret, settings.home)):
+    with closing(AccessBroker(signer, secret, settings.home, uid_of_jobs(settings))):
         yield StoreAccess.of(secret, grant)
 
 

@@ -23,11 +23,11 @@ from torch._C._distributed_c10d import HashStore, Store  # torch.distributed doe
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
+from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.train.parallel.store_doors import Door
 
-HANDSHAKE_SECONDS = 10.0  # that a peer may take to show the token
+CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0  # for an answer, besides what a wait may take
-MOST_HANDSHAKES = 64  # at once: who connects and shows nothing is not to use up rank 0's files
 _FAULTS = (OSError, EOFError, ValueError)  # of a connection whose other side is gone, or is no peer
 
 
@@ -39,7 +39,7 @@ class GroupStoreServer:
         self.store = HashStore()
         self.store.set_timeout(timedelta(seconds=wait_seconds))
         self._token = token
-        self._handshakes = threading.BoundedSemaphore(MOST_HANDSHAKES)
+        self._handshakes = Handshakes()
         self.door, self._socket = door.opened()
         threading.Thread(target=self._accept, name="group-store", daemon=True).start()
 
@@ -55,10 +55,8 @@ class GroupStoreServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            if not self._handshakes.acquire(blocking=False):
-                connection.close()
-                continue
-            threading.Thread(target=self._serve, args=(connection,), name="group-store-peer", daemon=True).start()
+            if self._handshakes.begin(connection):
+                threading.Thread(target=self._serve, args=(connection,), name="group-store-peer", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(*_FAULTS, KeyError, TypeError):
@@ -67,12 +65,9 @@ class GroupStoreServer:
                 self._answer(channel, json.loads(channel.receive_request()))
 
     def _met(self, connection: socket.socket) -> Channel | None:
-        try:
-            connection.settimeout(HANDSHAKE_SECONDS)
-            channel = Channel.accept(connection, self._token)
-            connection.settimeout(None)
-        finally:
-            self._handshakes.release()
+        with self._handshakes.under_way() as deadline:
+            channel = Channel.accept(connection, self._token, deadline=deadline)
+        connection.settimeout(None)
         return channel
 
     def _answer(self, channel: Channel, request: Mapping[str, Any]) -> None:
@@ -157,7 +152,7 @@ class PeerStore(Store):
 
     def _connect(self) -> tuple[socket.socket, Channel]:
         try:
-            connection = self._door.connected(HANDSHAKE_SECONDS)
+            connection = self._door.connected(CONNECT_SECONDS)
             with closing_on_error(connection):
                 return connection, Channel.connect(connection, self._token)
         except _FAULTS as error:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from elastic_core.host.rundir import RunDir
+from elastic_core.state.memory_tier import handshakes
 from elastic_core.state.memory_tier.cache import Memory
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient, new_file, seal, write_all
 from elastic_core.state.memory_tier.cache_server import CacheServer, job_key
+from elastic_core.state.memory_tier.channel import NONCE
 
 SECRET = b"of the installation"
 URI = "job/lineage-0/step-0000000001-epoch-1-a"
@@ -97,3 +102,84 @@ def test_of_what_is_kept_the_room_that_was_reserved_beyond_it_is_free_again(
         borrowed.keep(KEY, fd)
     os.close(fd)
     assert (memory.used, memory.listed("job", URI)) == (60, {KEY: 60})
+
+
+def connected(server: CacheServer, door: str) -> socket.socket:
+    """Somebody who has shown no key."""
+    if door == "port":
+        return socket.create_connection((server.address.host, server.address.port))
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect("\0" + server.address.socket)
+    return connection
+
+
+STRANGER = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+connection = socket.socket(socket.AF_UNIX)
+connection.settimeout(10)
+connection.connect("\\0" + sys.argv[1])
+try:
+    connection.sendall(b"\\x03\\x00job")
+    sys.exit(len(connection.recv(100)))
+except ConnectionError:
+    sys.exit(0)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("worker_uid", "heard"), [(None, 0), (65533, 0), (65534, NONCE)])
+def test_processes_of_other_unix_users_do_not_even_hear_a_nonce(
+    tmp_path: Path, memory: Memory, worker_uid: int | None, heard: int
+) -> None:
+    server = CacheServer(tmp_path, "a", SECRET, memory, worker_uid=worker_uid)
+    stranger = [sys.executable, "-c", STRANGER, server.address.socket]
+    assert subprocess.run(stranger, check=False, timeout=30).returncode == heard
+    server.close()
+
+
+def say_slowly(connection: socket.socket) -> None:
+    """The length of a name and forty bytes of it, in two seconds."""
+    connection.sendall((1000).to_bytes(2, "little"))
+    for _ in range(40):
+        connection.sendall(b"j")
+        time.sleep(0.05)
+
+
+DOORS = ["socket", "port"]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_who_shows_its_key_byte_by_byte_gets_no_more_time(
+    server: CacheServer, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS", 0.5)
+    with connected(server, door) as slow, pytest.raises(ConnectionError):
+        say_slowly(slow)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_so_many_may_show_their_keys_at_once_and_no_more(
+    tmp_path: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    monkeypatch.setattr(handshakes, "MOST_HANDSHAKES", 2)
+    server = CacheServer(tmp_path, "a", SECRET, memory)
+    RunDir(tmp_path).write(server.address, "a")
+    access = Access(tmp_path, ("a",), "job", job_key(SECRET, "job"))
+    client, elsewhere = (CacheClient(access, "a", near=near) for near in (door == "socket", door != "socket"))
+    idle = [connected(server, door) for _ in range(2)]
+    with pytest.raises((OSError, EOFError)):
+        client.ask(op="list", uri=URI)
+    assert elsewhere.ask(op="list", uri=URI) == {}
+    elsewhere.close()
+    idle.pop().close()
+    wait_for(lambda: asked(client) == {})
+    idle.pop().close()
+    client.close()
+    server.close()
+
+
+def asked(client: CacheClient) -> object:
+    with suppress(*FAULTS):
+        return client.ask(op="list", uri=URI)
+    return None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +25,7 @@ from elastic_core.launch.folders import GroupFolders
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.protocol.records import CheckpointRecord, RestorePoint
 from elastic_core.settings import Settings
+from elastic_core.state.memory_tier import handshakes
 from elastic_core.state.store_access import access_brokers
 from elastic_core.state.store_access.brokered_store import AccessClient, open_for_job
 from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant, grant_key
@@ -188,6 +192,52 @@ def test_a_grant_that_the_installation_did_not_make_is_heard_by_nobody(
     forged = replace(access, grant=wider) if part == "grant" else replace(access, key=grant_key(b"x", access.grant))
     with pytest.raises(ConnectionError, match="the access broker, which signs requests, does not answer"):
         AccessClient(forged)._ask(b"{}")
+
+
+def say_slowly(connection: socket.socket) -> None:
+    """The length of a grant and forty bytes of it, in two seconds."""
+    connection.sendall((1000).to_bytes(2, "little"))
+    for _ in range(40):
+        connection.sendall(b"j")
+        time.sleep(0.05)
+
+
+def a_stranger(access: StoreAccess) -> socket.socket:
+    """Who has shown no key."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect("\0" + access.socket)
+    return connection
+
+
+def test_who_shows_its_key_byte_by_byte_gets_no_more_time(access: StoreAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS", 0.5)
+    with a_stranger(access) as slow, pytest.raises(ConnectionError):
+        say_slowly(slow)
+
+
+def test_so_many_may_show_their_keys_at_once_and_no_more(
+    rclone: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "MOST_HANDSHAKES", 1)
+    with (
+        broker(rclone, tmp_path, URL) as access_by,
+        a_stranger(access_by(GRANT)),
+        pytest.raises(ConnectionError, match="does not answer"),
+    ):
+        AccessClient(access_by(GRANT))._ask(b"{}")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_processes_of_other_unix_users_do_not_even_hear_a_nonce(access: StoreAccess) -> None:
+    code = (
+        "import os, socket, sys; os.setuid(65534)\n"
+        "connection = socket.socket(socket.AF_UNIX)\n"
+        "connection.connect(chr(0) + sys.argv[1])\n"
+        "try:\n    connection.sendall(bytes([1, 0, 1]))\n    sys.exit(len(connection.recv(100)))\n"
+        "except ConnectionError:\n    sys.exit(0)\n"
+    )
+    command = [sys.executable, "-c", code, access.socket]
+    assert subprocess.run(command, check=False, timeout=30).returncode == 0
 
 
 def test_a_grant_ends_with_its_process_group(
