@@ -70,14 +70,15 @@ def test_an_observation_of_more_than_any_job_needs_is_refused_in_words(
 def test_a_corrupt_checkpoint_is_passed_over_however_much_there_is_to_say_of_it(plane: Plane) -> None:
     life = plane.life()
     order = life.start()
-    plane.trainer(order.token).commit(a_commit(order, 4))
+    for step in (2, 4):
+        plane.trainer(order.token).commit(a_commit(order, step))
     life.leave(order, "infrastructure")
     again = plane.service.launch_order(order.segment_id)
-    (bad,) = again.restore.candidates
+    bad, _ = again.restore.candidates
     plane.trainer(again.token).mark_bad(bad.checkpoint_id, "x" * 100_000)
     (note,) = plane.service.job("job-a").notes
     assert len(note) < 2_200
-    assert note.endswith("xxx...; no good checkpoint is left")
+    assert note.endswith("xxx...; the job goes on from checkpoint 1 (step 2)")
 
 
 def test_of_many_notes_the_first_and_the_newest_are_kept(plane: Plane) -> None:

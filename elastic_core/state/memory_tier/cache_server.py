@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +109,9 @@ class CacheServer:
                     return
                 time.sleep(ACCEPT_SECONDS)  # too many open files
                 continue
-            if handshakes.begin(connection):
-                threading.Thread(target=self._serve, args=(connection, handshakes), daemon=True).start()
+            handshakes.begin(connection, partial(self._serve, handshakes))
 
-    def _serve(self, connection: socket.socket, handshakes: Handshakes) -> None:
+    def _serve(self, handshakes: Handshakes, connection: socket.socket) -> None:
         peer = None
         with self._lock:
             self._num_connections += 1

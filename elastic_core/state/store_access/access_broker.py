@@ -8,7 +8,6 @@ read its memory, other processes of its own user included. Ends with its install
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
@@ -39,7 +38,6 @@ log = logging.getLogger("elastic_core.state.store_access.access_broker")  # in i
 SILENCE_SECONDS = 600.0  # that a connection may rest; its client makes another one
 ACCEPT_SECONDS = 0.1  # before the next try to take a connection
 TICK_SECONDS = 2.0
-_OUT_OF_FILES = (errno.ENFILE, errno.EMFILE)
 _FAULTS = (OSError, EOFError, ValueError, KeyError, TypeError, UserError)  # of a peer that is gone, or none of ours
 
 
@@ -64,13 +62,12 @@ class AccessBroker:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError as error:
-                if self._listener.fileno() < 0 or error.errno not in _OUT_OF_FILES:
+            except OSError:
+                if self._listener.fileno() < 0:
                     return
-                time.sleep(ACCEPT_SECONDS)
+                time.sleep(ACCEPT_SECONDS)  # out of files or of memory, for now
                 continue
-            if self._handshakes.begin(connection):
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self._handshakes.begin(connection, self._serve)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(*_FAULTS):

@@ -55,8 +55,7 @@ class GroupStoreServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            if self._handshakes.begin(connection):
-                threading.Thread(target=self._serve, args=(connection,), name="group-store-peer", daemon=True).start()
+            self._handshakes.begin(connection, self._serve)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(*_FAULTS, KeyError, TypeError):
