@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from elastic_core.control.ledger.database import Ledger, Tx
+from elastic_core.control.ledger.orders import exact_loss_of, launch_order
 from elastic_core.control.ledger.tables import SegmentRow
 from elastic_core.control.scheduling.allocator import Allocator
 from elastic_core.control.scheduling.deciders import Aside
 from elastic_core.control.seen_lately import SeenLately
 from elastic_core.control.transitions import endings, node_health, progress
+from elastic_core.control.transitions.commits import OrderOf
 from elastic_core.control.transitions.commits import commit as make_commit
 from elastic_core.control.transitions.handover import is_planned
 from elastic_core.crashing import crash_here
-from elastic_core.domain import Observation, SegmentState, Slot
+from elastic_core.domain import ExactLoss, Observation, SegmentState, Slot
 from elastic_core.logs import get_logger
 from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.protocol.tokens import Claims, TrainerTokens, check_agent, check_trainer
@@ -72,14 +75,15 @@ class LedgerTrainer:
         if self._sent_at is not None:
             commit = commit.timed_by(self._ledger.clock(), self._sent_at)
         if not commit.final:
-            return self._ledger.write(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
-        if not commit.finished and self._ledger.read(self._is_to_be_decided):
+            return self._ledger.write(lambda tx: make_commit(tx, self._order_of(None), self._claims, commit))
+        is_to_be_decided, loss = (False, None) if commit.finished else self._ledger.read(self._before_boundary)
+        if is_to_be_decided:
             # Decided before, not after: what the job gets next is then known when the lease could be handed over. A
             # boundary that the plan asked for, or waited for, carries it out; else the plan would be made again at
             # every one of its own steps, from a picture in which it is half carried out.
             self._try_to_decide(lambda: self._allocator.tell(f"boundary of {self._claims.segment_id}"))
             crash_here("boundary.decided")
-        answer = self._ledger.change(lambda tx: make_commit(tx, self._tokens, self._claims, commit))
+        answer = self._ledger.change(lambda tx: make_commit(tx, self._order_of(loss), self._claims, commit))
         self._try_to_decide(self._allocator.decide_pending)
         return answer
 
@@ -96,9 +100,15 @@ class LedgerTrainer:
     def _check(self) -> None:
         check_trainer(self._claims, self._ledger.clock())
 
-    def _is_to_be_decided(self, tx: Tx) -> bool:
+    def _order_of(self, exact_loss: ExactLoss | None) -> OrderOf:
+        return partial(launch_order, tokens=self._tokens, exact_loss=exact_loss)
+
+    def _before_boundary(self, tx: Tx) -> tuple[bool, ExactLoss | None]:
+        """Whether it has yet to be decided what the job gets, and what an order for it takes long to find out."""
         segment = tx.session.get(SegmentRow, self._claims.segment_id)
-        return segment is not None and SegmentState(segment.state).open and not is_planned(tx, segment)
+        is_open = segment is not None and SegmentState(segment.state).open
+        undecided = segment is not None and is_open and not is_planned(tx, segment)
+        return undecided, exact_loss_of(tx, self._claims.job_id) if is_open else None
 
     @staticmethod
     def _try_to_decide(decision: Any) -> None:

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
-from sqlalchemy import Executable, Select, bindparam, create_engine, inspect, select, text
+from sqlalchemy import Executable, Select, bindparam, create_engine, event, inspect, select, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -97,13 +97,30 @@ class Tx:
         return lease
 
 
+# The server ends the connection of a host that is gone, or of a process that stands still, and frees its locks: nobody
+# could decide, or commit, before it noticed (two hours, by TCP's own time).
+_END_DEAD_CONNECTIONS = """
+    SET idle_in_transaction_session_timeout = 60000; SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
+    SET tcp_keepalives_count = 3
+"""
+
+
 def open_engine(url: str, connect: Callable[[], Any] | None = None) -> Engine:
     """`connect`: makes connections in the place of the driver."""
-    return create_engine(
+    engine = create_engine(
         url, pool_size=20, max_overflow=5, isolation_level="READ COMMITTED", json_serializer=dumps,
         json_deserializer=from_json,  # of an allocation in half the time of the standard library
         **({} if connect is None else {"creator": connect}),
     )  # fmt: skip
+    if connect is None:
+        event.listen(engine, "connect", _end_dead_connections)
+    return engine
+
+
+def _end_dead_connections(connection: Any, _: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_END_DEAD_CONNECTIONS)
+    connection.commit()
 
 
 _LOCKED = select(SchedulingRow).where(SchedulingRow.id == 1).with_for_update()

@@ -22,8 +22,11 @@ from elastic_core.protocol.tokens import TrainerTokens
 from elastic_core.spec.parts.job_comm import STEPS_ALONE
 
 
-def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, lease: LeaseRow) -> LaunchOrder:
-    """Without the agent's token: it may go to the workers themselves."""
+def launch_order(
+    tx: Tx, job: JobRow, segment: SegmentRow, lease: LeaseRow, *, tokens: TrainerTokens,
+    exact_loss: ExactLoss | None = None,
+) -> LaunchOrder:  # fmt: skip
+    """Without the agent's token: it may go to the workers themselves. `exact_loss`: as `exact_loss_of` said before."""
     spec, granted = spec_of(job), allocation(lease)
     if job.exchange_fallback is not None:
         spec = spec.model_copy(update={"comm": spec.comm.model_copy(update={"stage_ratio": None})})
@@ -42,14 +45,14 @@ def launch_order(tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow
         total_samples=job.total_samples,
         restore=restore_point(tx, job),
         warm_start=job.warm_start,
-        warm_start_sha256=_manifest_sha256(tx, job.warm_start),
+        warm_start_sha256=None if job.head_id is not None else _manifest_sha256(tx, job.warm_start),
         segment_seconds=spec.segment.seconds,
         segment_steps=spec.segment.steps,
         token=issue(tokens, lease, tx.now),
         lease_seconds=tx.settings.lease_seconds,
         heartbeat_seconds=tx.settings.heartbeat_seconds,
         grant_reason=segment.grant_reason or "",
-        exact_loss=ExactLoss() if is_exact else _exact_loss(tx, job),
+        exact_loss=ExactLoss() if is_exact else exact_loss or _exact_loss(tx, job),
         code=code_of(job.results).sha256,
     )
 
@@ -60,6 +63,14 @@ _ALONE = and_(ObservationRow.num_slots == 1, ObservationRow.comm.not_in(STEPS_AL
 _EXACT = or_(ObservationRow.comm == EXACT, _ALONE)
 _ALIKE = ("entry_point", "params", "batch", "precision")  # in these the specs of two jobs whose losses are compared
 _MOST_REPORTS = 2000  # of a run, the last of each cell of equal work
+
+
+def exact_loss_of(tx: Tx, job_id: str) -> ExactLoss | None:
+    """What an order needs to know of a job that may exchange otherwise than exactly, looked up before a lock is taken:
+    it is forecast from thousands of reports. None of others."""
+    job = tx.job(job_id)
+    comm = spec_of(job).comm
+    return None if comm.algorithm == EXACT and comm.stage_ratio is None else _exact_loss(tx, job)
 
 
 def _exact_loss(tx: Tx, job: JobRow) -> ExactLoss:
@@ -104,7 +115,8 @@ def _manifest_sha256(tx: Tx, uri: str | None) -> str | None:
     """None for a checkpoint that no job of this ledger has committed: nobody knows what it should be."""
     if uri is None:
         return None
-    return tx.session.scalar(select(CheckpointRow.manifest_sha256).where(CheckpointRow.uri == uri).limit(1))
+    of_job = CheckpointRow.job_id == uri.partition("/")[0]
+    return tx.session.scalar(select(CheckpointRow.manifest_sha256).where(of_job, CheckpointRow.uri == uri))
 
 
 def issue(tokens: TrainerTokens, lease: LeaseRow, now: float, *, agent: bool = False) -> str:

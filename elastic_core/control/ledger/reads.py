@@ -118,7 +118,7 @@ def order_of(tx: Tx, tokens: TrainerTokens, segment_id: str) -> LaunchOrder:
             f"segment {segment_id} is {segment_row.state} and holds no live lease: nothing can be started. "
             f"Ask for its slots (acquire) and wait until it is granted.{_ended(segment_row)}"
         )
-    order = launch_order(tx, tokens, tx.job(segment_row.job_id), segment_row, lease)
+    order = launch_order(tx, tx.job(segment_row.job_id), segment_row, lease, tokens=tokens)
     return replace(order, agent_token=issue(tokens, lease, tx.now, agent=True))
 
 

@@ -14,6 +14,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from elastic_core.domain import EXACT
 
 Json = dict[str, Any]
+_REGISTERED = text("(results ->> 'registered_model')"), text("(results ->> 'registered_version')")
+_OPEN = text("state IN ('created', 'waiting', 'granted', 'running')")
 KEPT = "last plan"  # where a policy's name stands in the record of a decision that kept the plan before it
 
 
@@ -39,11 +41,8 @@ class JobRow(Base):
     __table_args__ = (
         Index("ix_jobs_active", "submitted_at", postgresql_where=text("state = 'active'")),
         Index("ix_jobs_registered_versions", text("(results -> 'registered_versions')"), postgresql_using="gin"),
-        Index(
-            "ix_jobs_registered_model",
-            text("(results ->> 'registered_model')"),
-            text("(results ->> 'registered_version')"),
-        ),
+        Index("ix_jobs_registered_model", *_REGISTERED),
+        Index("ix_jobs_finished_at", "finished_at"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -70,13 +69,9 @@ class SegmentRow(Base):
     __tablename__ = "segments"
     __table_args__ = (
         UniqueConstraint("job_id", "index"),
-        Index(
-            "uq_segments_open",
-            "job_id",
-            unique=True,
-            postgresql_where=text("state IN ('created', 'waiting', 'granted', 'running')"),
-        ),
+        Index("uq_segments_open", "job_id", unique=True, postgresql_where=_OPEN),
         Index("ix_segments_exchange", "job_id", "index", postgresql_where=text("exchange IS NOT NULL")),
+        Index("ix_segments_ended_at", "ended_at"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -149,6 +144,7 @@ class LeaseRow(Base):
         Index("ix_leases_job_id", "job_id", "epoch"),
         Index("ix_leases_live", "job_id", postgresql_where=text("released_at IS NULL")),
         Index("ix_leases_released_at", "released_at"),
+        Index("ix_leases_fenced_at", "fenced_at", postgresql_where=text("fenced_at IS NOT NULL")),
     )
 
     epoch: Mapped[int] = _big(primary_key=True, autoincrement=False)
@@ -276,6 +272,7 @@ class CheckpointRow(Base):
         UniqueConstraint("job_id", "uri"),
         Index("ix_checkpoints_lineage", "job_id", "lineage", "step"),
         Index("ix_checkpoints_epoch", "epoch"),
+        Index("ix_checkpoints_usable", "job_id", "lineage", postgresql_where=text("NOT bad AND swept_at IS NULL")),
     )
 
     id: Mapped[int] = _big(Identity(always=True), primary_key=True)

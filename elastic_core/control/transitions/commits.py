@@ -8,13 +8,14 @@ A commit whose answer was lost is answered again from what the ledger holds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import bindparam, select
 
 from elastic_core.control.ledger import leases, lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import add_note, emit
 from elastic_core.control.ledger.nodes import set_aside_nodes
-from elastic_core.control.ledger.orders import launch_order
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.control.ledger.views import checkpoint_record, pause_of
 from elastic_core.control.transitions.endings import emit_segment_ended, end_by_wish, end_job
@@ -25,20 +26,23 @@ from elastic_core.crashing import crash_here
 from elastic_core.domain import JobState, SegmentState, to_json
 from elastic_core.errors import Conflict, Fenced, UserError
 from elastic_core.protocol.events import EventKind
-from elastic_core.protocol.tokens import Claims, TrainerTokens
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.protocol.tokens import Claims
 from elastic_core.protocol.trainer import Commit, CommitAnswer, Directive
 from elastic_core.state.stores.paths import CheckpointPath
 
+OrderOf = Callable[[Tx, JobRow, SegmentRow, LeaseRow], LaunchOrder]
 
-def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> CommitAnswer:
-    """Under the scheduling lock when the commit is final."""
+
+def commit(tx: Tx, order_of: OrderOf, claims: Claims, commit: Commit) -> CommitAnswer:
+    """Under the scheduling lock when the commit is final. `order_of`: what the processes need that go on."""
     job = tx.job(claims.job_id, lock=True)
     if commit.final:
         tx.look_at(_WANTED, {"segment": claims.segment_id, "epoch": claims.epoch, "head": job.head_id})
     segment = tx.segment(claims.segment_id)
     existing = _existing_checkpoint(tx, job, commit)
     if existing is not None and _was_committed_before(segment, existing, claims, commit):
-        return _answer_again(tx, tokens, job, segment, existing, commit)
+        return _answer_again(tx, order_of, job, segment, existing, commit)
     guard(tx, claims)
     _check_segment_open(segment, commit)
     lease = tx.lease(claims.epoch)
@@ -67,11 +71,11 @@ def commit(tx: Tx, tokens: TrainerTokens, claims: Claims, commit: Commit) -> Com
         end_by_wish(tx, job)
         return _stop_answer(row, segment)
     with tx.session.no_autoflush:  # what is read from here on is nothing that was changed: all of it is written at once
-        return _begin_successor(tx, tokens, job, segment, lease, row, commit)
+        return _begin_successor(tx, order_of, job, segment, lease, row, commit)
 
 
 def _begin_successor(
-    tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, lease: LeaseRow, row: CheckpointRow, commit: Commit
+    tx: Tx, order_of: OrderOf, job: JobRow, segment: SegmentRow, lease: LeaseRow, row: CheckpointRow, commit: Commit
 ) -> CommitAnswer:
     """In the same processes, where these can go on."""
     leaves = commit.draining or pause_of(job) is not None  # paused: whether or not that is decided yet
@@ -86,7 +90,7 @@ def _begin_successor(
     if handover.short_of_workers:
         tx.trigger = f"{job.id} is to grow"  # asks for its next boundary, for which they are started ahead
     granted = _hand_over(tx, job, successor, lease, handover)
-    return _go_on_answer(tx, tokens, job, successor, granted, row)
+    return _go_on_answer(tx, order_of, job, successor, granted, row)
 
 
 def _check_segment_open(segment: SegmentRow, commit: Commit) -> None:
@@ -120,7 +124,7 @@ def _was_committed_before(segment: SegmentRow, existing: CheckpointRow, claims: 
 
 
 def _answer_again(
-    tx: Tx, tokens: TrainerTokens, job: JobRow, segment: SegmentRow, existing: CheckpointRow, commit: Commit
+    tx: Tx, order_of: OrderOf, job: JobRow, segment: SegmentRow, existing: CheckpointRow, commit: Commit
 ) -> CommitAnswer:
     if not commit.final:
         return CommitAnswer(checkpoint_id=existing.id, directive=Directive.GO_ON, reason="")
@@ -128,7 +132,7 @@ def _answer_again(
     if successor is not None and successor.handed_over and successor.attempt == 0 and successor.epoch is not None:
         lease = tx.lease(successor.epoch)
         if lease.released_at is None and lease.fenced_at is None:
-            return _go_on_answer(tx, tokens, job, successor, lease, existing)
+            return _go_on_answer(tx, order_of, job, successor, lease, existing)
     return _stop_answer(existing, segment)
 
 
@@ -223,9 +227,9 @@ def _hand_over(tx: Tx, job: JobRow, successor: SegmentRow, lease: LeaseRow, hand
 
 
 def _go_on_answer(
-    tx: Tx, tokens: TrainerTokens, job: JobRow, successor: SegmentRow, lease: LeaseRow, row: CheckpointRow
+    tx: Tx, order_of: OrderOf, job: JobRow, successor: SegmentRow, lease: LeaseRow, row: CheckpointRow
 ) -> CommitAnswer:
-    order = launch_order(tx, tokens, job, successor, lease)
+    order = order_of(tx, job, successor, lease)
     reason = successor.grant_reason or ""
     return CommitAnswer(checkpoint_id=row.id, directive=Directive.GO_ON, reason=reason, order=order)
 

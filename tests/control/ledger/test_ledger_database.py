@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, text
 
 from elastic_core.control.ledger.database import Ledger, Tx, open_engine
 from elastic_core.control.ledger.tables import ReaderRow
@@ -61,3 +62,26 @@ def test_an_engine_that_was_handed_in_serves_the_next_ledger(ledger: Ledger, eng
     ledger.close()
     other = Ledger(engine, Settings(), lambda: 0.0)
     assert [row.name for row in other.read(lambda tx: tx.among(ReaderRow.name, "b"))] == ["b"]
+
+
+def test_a_process_that_stands_still_in_a_transaction_holds_its_locks_for_a_minute_at_most(engine: Engine) -> None:
+    """A host that is gone is noticed by TCP; a Unix socket, as here, has nothing to notice."""
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "1min"
+
+
+def test_a_transaction_that_the_server_has_ended_is_made_again(ledger: Ledger, engine: Engine) -> None:
+    tries = []
+
+    def work(tx: Tx) -> int:
+        tx.session.add(ReaderRow(name="slow", position=len(tries)))
+        tx.session.flush()
+        tries.append(1)
+        if len(tries) == 1:
+            tx.session.execute(text("SET LOCAL idle_in_transaction_session_timeout = 50"))
+            time.sleep(0.5)
+        return len(tries)
+
+    assert ledger.write(work) == 2
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT position FROM readers WHERE name = 'slow'")).scalar() == 1

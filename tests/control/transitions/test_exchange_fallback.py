@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import ExactLoss, JobState, SegmentState
@@ -95,6 +98,29 @@ def finished(control: LedgerControl, life: Life, losses: list[float]) -> None:
     life.leave(order, "finished")
 
 
+@contextmanager
+def looked_up_under_the_lock(control: LedgerControl) -> Iterator[list[str]]:
+    """Statements that read reports while the row is locked by which all commits and decisions wait for each other."""
+    locked, found = False, []
+
+    def watch(_: object, __: object, statement: str, *___: object) -> None:
+        nonlocal locked
+        locked = locked or ("FROM scheduling" in statement and "FOR UPDATE" in statement)
+        if locked and "FROM observations" in statement:
+            found.append(statement)
+
+    def over(_: object) -> None:
+        nonlocal locked
+        locked = False
+
+    engine = control._ledger._engine
+    event.listen(engine, "before_cursor_execute", watch)
+    event.listen(engine, "commit", over)
+    yield found
+    event.remove(engine, "before_cursor_execute", watch)
+    event.remove(engine, "commit", over)
+
+
 FALLING = [5.0 / step for step in range(1, 21)]
 
 
@@ -128,6 +154,18 @@ def test_its_loss_is_forecast_from_all_of_its_work_however_often_it_reported(con
     known = a_life(control, "job-a", work={"samples": 100_000}).start().exact_loss
     assert known.source == "exact, under the exact sum"
     assert (known.limit(99_000) or 9.0) < 4.0, "of the first 2,000 reports none was below 4.6"
+
+
+def test_where_its_processes_go_on_they_are_told_the_same(control: LedgerControl) -> None:
+    """What takes long to find out is looked up before the lock that all commits wait for."""
+    life = a_life(control, comm={"algorithm": "auto", "allow": "lossy"})
+    order = observed(control, life, FALLING, comm="allreduce")
+    with looked_up_under_the_lock(control) as under_the_lock:
+        answer = control.trainer(order.token).commit(a_commit(order, 20, final=True))
+    assert answer.order is not None
+    assert answer.order.exact_loss.source == "its own steps so"
+    assert answer.order.exact_loss == control.launch_order(answer.order.segment_id).exact_loss
+    assert under_the_lock == []
 
 
 def a_life_in_stages(control: LedgerControl, job_id: str = "job-a") -> Life:

@@ -1,4 +1,4 @@
-"""A checkpoint counts for progress as long as it can be read; and leases that ended lately are found by when they did.
+"""A checkpoint counts for progress as long as it can be read; and what ended lately is found by when it did.
 
 Where a job went back behind checkpoints that are swept (a best one is kept longer than later ones), what it commits is
 compared with what can still be restored.
@@ -36,7 +36,11 @@ def upgrade() -> None:
                 USING ERRCODE = 'EL003';
         END $$
     """)
+    op.execute("CREATE INDEX ix_checkpoints_usable ON checkpoints (job_id, lineage) WHERE NOT bad AND swept_at IS NULL")
+    op.execute("CREATE INDEX ix_jobs_finished_at ON jobs (finished_at)")
+    op.execute("CREATE INDEX ix_segments_ended_at ON segments (ended_at)")
     op.execute("CREATE INDEX ix_leases_released_at ON leases (released_at)")
+    op.execute("CREATE INDEX ix_leases_fenced_at ON leases (fenced_at) WHERE fenced_at IS NOT NULL")
     # Of jobs that were cancelled before a task had begun to drive them it was noted that it had ended, and no name.
     op.execute("UPDATE jobs SET results = results - 'airflow' WHERE NOT results -> 'airflow' ? 'dag_id'")
 
