@@ -12,6 +12,7 @@ from benchmarks.mutants.mutant import Mutant
 from benchmarks.mutants.mutant import edited as _one
 
 SQL = "elastic_core/control/ledger/migrations/versions/0001_ledger.sql"
+RESTORE = "elastic_core/train/checkpoint/restore.py"
 REGRESS = "elastic_core/control/ledger/migrations/versions/0023_progress_after_what_can_be_read.py"
 FREE_SLOTS = "elastic_core/control/ledger/migrations/versions/0021_free_slots.py"
 LEASES = "elastic_core/control/ledger/leases.py"
@@ -143,6 +144,18 @@ _OF_INVARIANTS = (
     _one(
         "a corrupt checkpoint stays the head", 4, PROGRESS,
         "    job.head_id = good.id\n", "", "tests/control/test_contract.py",
+    ),
+    _one(
+        "the last checkpoint is given up, and the job begins at step 0", 4, PROGRESS,
+        "    if is_head and before is None:\n", "    if False:\n", "tests/control/test_contract.py",
+    ),
+    _one(
+        "checkpoints are given up though none can be read", 4, RESTORE,
+        "    if len(candidates) == 1:\n", "    if True:\n", "tests/train/checkpoint/test_restore.py", simulated=False,
+    ),
+    _one(
+        "a checkpoint is committed under any name", 4, COMMITS,
+        "    if commit.uri != own.uri:\n", "    if False:\n", "tests/control/test_contract.py", simulated=False,
     ),
     _one(
         "an interval checkpoint ends its segment", 4, COMMITS,
