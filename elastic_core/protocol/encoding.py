@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pydantic_core
@@ -23,7 +24,7 @@ def dumps(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError:  # there is a number that JSON does not know
-        return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+        return json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
 
 
 def encode(value: Any) -> bytes:
@@ -45,11 +46,22 @@ def loads(text: str | bytes) -> Any:
     return value
 
 
-def _finite(value: Any) -> Any:
+def held_out(results: Mapping[str, Any]) -> dict[str, float]:
+    """What the finished job of these results was measured at on held-out data; {} before that."""
+    return numbers(results.get("evaluation", {}))
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics that were kept as plain values: what JSON does not know went as text, and is a number again."""
+    return {str(name): float(value) for name, value in metrics.items()}
+
+
+def finite(value: Any) -> Any:
+    """The same plain values, with texts for the numbers that JSON does not know."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

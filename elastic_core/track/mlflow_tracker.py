@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from elastic_core.domain import Allocation, ExchangeFallback, JobState, SegmentState, from_json
+from elastic_core.protocol.encoding import held_out
 from elastic_core.protocol.events import Event, EventKind, Feed
 from elastic_core.protocol.exchange_words import choice_words, fallback_words
 from elastic_core.protocol.process_groups import FORK, fork_of
@@ -166,7 +167,7 @@ class MlflowTracker:
         job, results = self._jobs.job(event.job_id), event.payload["results"]
         run = self._job_run(job)
         # Results are told whole each time: a fixed time makes a value that was told before the same point.
-        final = facts.prefixed("final", results.get("evaluation", {}))
+        final = facts.prefixed("final", held_out(results))
         self._add(run.run_id, facts.points(final, job.submitted_at, 0))
         shown = {name: value for name, value in results.items() if name not in _TOLD_OTHERWISE}
         self._runs.tag(run, {**facts.flat("elastic", shown), "mlflow.note.content": self._links(job)})

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_core.domain import JobState
+from elastic_core.protocol.encoding import held_out
 from elastic_core.protocol.forecasts import Forecast
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
@@ -99,7 +100,7 @@ def show(console: Console, outcome: Outcome) -> None:
     for line in ends.lines(outcome):
         console.print(line, highlight=False)
     _show_reads(console, outcome)
-    metrics = ", ".join(f"{name} {value:.4g}" for name, value in job.results.get("evaluation", {}).items())
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in held_out(job.results).items())
     console.print(f"  held-out metrics: {metrics or 'none'}", highlight=False)
     console.print()
 
@@ -150,7 +151,7 @@ def _forecast(outcome: Outcome) -> Iterator[Claim]:
 
 def _learned(outcome: Outcome) -> Claim:
     facts, bar = outcome.job.facts, outcome.plan.metric_bar
-    value = outcome.job.results.get("evaluation", {}).get(facts.metric)
+    value = held_out(outcome.job.results).get(facts.metric)
     good = value is not None and (value >= bar if facts.metric_mode == "max" else value <= bar)
     sign = ">=" if facts.metric_mode == "max" else "<="
     got = "nothing" if value is None else f"{value:.4g}"

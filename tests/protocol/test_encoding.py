@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elastic_core.domain import Snapshot, from_json, to_json
-from elastic_core.protocol.encoding import dumps, encode, loads
+from elastic_core.protocol.encoding import dumps, encode, held_out, loads
 from tests.policy.builders import job, nodes, snapshot
 
 
@@ -20,6 +20,12 @@ def test_numbers_that_json_does_not_know_go_as_words(value: float) -> None:
     holding = {"loss": [value, {"deep": (1.0, value)}]}
     for text in (dumps(holding), encode(holding)):
         assert json.loads(text) == {"loss": [words, {"deep": [1.0, words]}]}
+
+
+def test_metrics_that_went_as_words_are_numbers_again() -> None:
+    results = {"evaluation": {"loss": nan, "most": inf, "least": -inf, "accuracy": 0.5}}
+    assert str(held_out(loads(dumps(results)))) == "{'loss': nan, 'most': inf, 'least': -inf, 'accuracy': 0.5}"
+    assert held_out({}) == {}
 
 
 def test_a_domain_object_is_the_same_by_either_way() -> None:

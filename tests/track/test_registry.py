@@ -119,6 +119,21 @@ def test_the_task_that_registers_crowns_a_version_once_and_no_champion_falls_by_
     assert champion(trained, trained.settings, name).version == "1"
 
 
+def test_what_was_measured_as_no_number_is_registered_and_no_champion(trained, stood_back):
+    """The ledger keeps such a metric as text."""
+    name, register = trained.name, RegisterOperator(task_id="register", job_id=trained.name)
+    trained.checkpoint(10)
+    trained.results["evaluation"] = {"accuracy": "NaN"}
+    diverged = register.execute({})
+    assert (diverged["better"], diverged["verdict"]) == (False, "version 1 has accuracy nan: not promoted")
+    promote(trained.settings, name, diverged["version"])
+    trained.checkpoint(20)
+    trained.results["evaluation"] = {"accuracy": 0.1}
+    assert (
+        register.execute({})["verdict"] == "version 2 (accuracy 0.1) is better than version 1 (accuracy nan): promoted"
+    )
+
+
 def test_a_version_of_a_job_without_pinned_code_or_snapshot_claims_neither(trained, client):
     trained.checkpoint(10)
     made = register_model(trained, trained.settings, trained.name, {})
@@ -334,6 +349,8 @@ def test_who_became_champion_while_one_was_judged_is_compared_with_too(trained, 
         ("min", float("nan"), 0.1, False),
         ("min", float("nan"), float("nan"), False),
         ("max", 0.1, float("nan"), True),
+        ("max", float("inf"), 0.1, False),
+        ("min", 0.1, float("-inf"), True),
     ],
 )
 def test_judging(mode, candidate, holder, promoted):

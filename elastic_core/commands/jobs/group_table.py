@@ -10,6 +10,7 @@ from typing import Any
 from elastic_core.commands.printing import print_table
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import NotFound
+from elastic_core.protocol.encoding import finite, held_out
 from elastic_core.protocol.http_client import HttpControl
 from elastic_core.protocol.records import JobStatus
 from elastic_core.spec.inputs.dotted import text_of
@@ -25,8 +26,9 @@ class Measured:
     so_far: bool
 
     def rank(self) -> tuple[Any, ...]:
-        """Held-out metrics first, the best first; then those of checkpoints, which are not measured on the same."""
-        if self.value is None or math.isnan(self.value):
+        """Held-out metrics first, the best first; then those of checkpoints, which are not measured on the same. What
+        is no finite number is no better than nothing."""
+        if self.value is None or not math.isfinite(self.value):
             return (2, 0.0, self.job.job_id)
         better = -self.value if self.job.facts.metric_mode == "max" else self.value
         return (1 if self.so_far else 0, better, self.job.job_id)
@@ -46,7 +48,7 @@ def jobs_of(api: HttpControl, group: str, active_only: bool) -> list[Measured]:
 def as_plain(found: Sequence[Measured]) -> list[dict[str, Any]]:
     return [
         {"job": to_json(one.job), "values": swept_values(one.job.spec), "metric": one.job.facts.metric,
-         "value": one.value, "so_far": one.so_far}
+         "value": finite(one.value), "so_far": one.so_far}
         for one in found
     ]  # fmt: skip
 
@@ -68,9 +70,9 @@ def print_group(found: Sequence[Measured]) -> None:
 
 
 def _measured(api: HttpControl, job: JobStatus) -> Measured:
-    metric, held_out = job.facts.metric, job.results.get("evaluation", {})
-    if metric in held_out:
-        return Measured(job=job, value=held_out[metric], so_far=False)
+    metric, measured = job.facts.metric, held_out(job.results)
+    if metric in measured:
+        return Measured(job=job, value=measured[metric], so_far=False)
     good = [record for record in api.checkpoints(job.job_id) if record.lineage == job.lineage and not record.bad]
     return Measured(job=job, value=good[-1].metrics.get(metric) if good else None, so_far=True)
 

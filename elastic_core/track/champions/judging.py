@@ -55,7 +55,7 @@ def judge(
     margin: float = 0.0,
     test: PairedTest | None = None,
 ) -> Decision:
-    """The decision alone. A value that is not a number is worse than any number."""
+    """The decision alone. A value that is not a finite number is worse than any that is."""
     if mode not in ("min", "max"):
         raise UserError(f"mode is {mode!r}; it must be 'min' or 'max'.")
     if metric not in candidate_metrics:
@@ -66,15 +66,15 @@ def judge(
             "evaluate must return its metric",
         )
     new = candidate_metrics[metric]
-    if math.isnan(new):
+    if not math.isfinite(new):
         return Decision(promoted=False, reason=f"version {candidate} has {metric} {new}: not promoted")
     if holder is None:
         return Decision(promoted=True, reason=f"version {candidate} ({metric} {new:.6g}) is the first champion")
     old = (holder.metrics if holder_metrics is None else holder_metrics).get(metric, math.nan)
     gain = old - new if mode == "min" else new - old
-    better = math.isnan(old) or (gain > 0 and gain >= margin)
+    better = not math.isfinite(old) or (gain > 0 and gain >= margin)
     words = "is better than" if better else "is not better than"
-    if margin and not math.isnan(old):
+    if margin and math.isfinite(old):
         words = f"is {'' if better else 'not '}better by {margin:.6g} than"
     comparison = f"version {candidate} ({metric} {new:.6g}) {words} version {holder.version} ({metric} {old:.6g})"
     if better and test is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from elastic_core.protocol.encoding import numbers
 from elastic_core.protocol.records import REGISTERED_VERSIONS, JobStatus, registered_key
 from elastic_core.protocol.service import JobRecords
 from elastic_core.track.champions.judging import RegisteredVersion
@@ -33,7 +34,7 @@ def described(control: JobRecords, job: JobStatus, name: str, version: str) -> R
         step=checkpoint.step if checkpoint else 0,
         checkpoint_uri=entry["uri"],
         manifest_sha256=checkpoint.manifest_sha256 if checkpoint else "",
-        metrics=dict(entry["metrics"]),
+        metrics=numbers(entry["metrics"]),
     )
 
 

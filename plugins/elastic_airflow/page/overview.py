@@ -20,6 +20,7 @@ from elastic_airflow.page.expected import (
 from elastic_core.control.job_course import JobCourse
 from elastic_core.domain import AUTO, Allocation, JobState
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
+from elastic_core.protocol.encoding import finite, held_out
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.outlook.at_risk import is_late, risks
@@ -117,7 +118,7 @@ class JobShown(Shown):
     queued: QueuedShown | None  # of a job that waits for slots
     error: str | None
     notes: tuple[str, ...]
-    evaluation: Mapping[str, float]
+    evaluation: Mapping[str, float | str]  # a text where it is no finite number
     model: str | None
     run: tuple[str, str] | None  # dag id and run id of the Airflow run that drives it
     tracker_url: str | None
@@ -279,7 +280,7 @@ def job_shown(
         queued=queued_shown(job),
         error=job.error,
         notes=job.notes,
-        evaluation=job.results.get("evaluation", {}),
+        evaluation=finite(held_out(job.results)),
         model=f"{model['model']} version {model['version']}" if model else None,
         run=(driver["dag_id"], driver["run_id"]) if driver else None,
         tracker_url=tracker_url(job, settings),

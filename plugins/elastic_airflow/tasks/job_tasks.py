@@ -24,6 +24,7 @@ from elastic_airflow.tasks.drive_job import check_attach, known_job, note_run, r
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
 from elastic_core.host.process import stand_back
+from elastic_core.protocol.encoding import finite, held_out
 from elastic_core.protocol.process_groups import code_of
 from elastic_core.protocol.records import DATA_SHA256, JobStatus
 from elastic_core.settings import Settings
@@ -96,9 +97,12 @@ class _AfterTraining(ElasticOperator):
 
 
 class EvaluateOperator(_AfterTraining):
-    """Metrics of the job's newest checkpoint on held-out data, kept with the job."""
+    """Metrics of the job's newest checkpoint on held-out data, kept with the job.
 
-    def execute(self, context: Any) -> dict[str, float]:
+    Returns them; as text those that are no finite number, which Airflow's client cannot send.
+    """
+
+    def execute(self, context: Any) -> dict[str, float | str]:
         from elastic_core.train.process.evaluate import evaluate_job  # imports torch
 
         stand_back()
@@ -108,7 +112,8 @@ class EvaluateOperator(_AfterTraining):
         metrics = dict(evaluate_job(control, Settings(), job.job_id))
         self.log.info("held-out metrics of %s: %s", job.job_id, metrics or "its task measures nothing")
         control.record_results(job.job_id, {"evaluation": metrics})
-        return metrics
+        told: dict[str, float | str] = finite(metrics)
+        return told
 
 
 class RegisterOperator(_AfterTraining):
@@ -151,7 +156,7 @@ class RegisterOperator(_AfterTraining):
         if self.data_sha256 is not None:
             job = control.record_results(job.job_id, {DATA_SHA256: self.data_sha256})
         name, metric = job.spec.registered_model or job.spec.name, job.facts.metric
-        metrics = job.results.get("evaluation", {})
+        metrics = held_out(job.results)
         holder = model_registry.champion(control, settings, name)
         version = model_registry.register_model(control, settings, job.job_id, metrics)
         before = job.results.get("registration", {})

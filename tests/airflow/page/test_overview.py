@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,15 @@ def test_where_a_jobs_state_came_from_is_said_by_source_and_with_its_time() -> N
     }
     assert restored_words(timings) == "12.0 MiB kept in place, 1.5 KiB from processes of the same host, in 0.31 s"
     assert restored_words({}) == ""
+
+
+def test_metrics_that_are_no_numbers_reach_the_page_as_texts(pool_url: str, tmp_path: Path) -> None:
+    with closing(a_control(pool_url, tmp_path, FakeClock(1_800_000_000.0))) as plane:
+        plane.submit("runs", a_spec(), FACTS)
+        job = plane.record_results("runs", {"evaluation": {"loss": float("nan"), "accuracy": 0.5}})
+        shown = job_shown(job, plane.courses(["runs"])["runs"], Settings(home=tmp_path), 1_800_000_000.0)
+    sent = json.dumps(shown.model_dump(mode="json"), allow_nan=False)  # as the API server sends it
+    assert json.loads(sent)["evaluation"] == {"loss": "NaN", "accuracy": 0.5}
 
 
 def test_a_job_that_waits_is_late_if_it_would_be_from_now_on(pool_url: str, tmp_path: Path) -> None:

@@ -110,6 +110,19 @@ def test_a_group_is_compared_by_metric_the_best_first(control: LedgerControl, ru
     assert isinstance(elastic("list", "--group", "day").exception, NotFound)
 
 
+def test_who_has_diverged_comes_last(control: LedgerControl, runs: FakeJobRuns, spec: Path) -> None:
+    elastic("submit", spec, "--sweep", "seed=1,2,3", "--id", "night", "--wait", 0)
+    record(control, runs)
+    for job_id, loss in (("night-000", float("nan")), ("night-001", float("-inf")), ("night-002", 0.5)):
+        control.record_results(job_id, {"evaluation": {"loss": loss}})
+    lines = [line.split() for line in elastic("list", "--group", "night").stdout.splitlines()]
+    assert [(line[0], line[-1]) for line in lines[1:]] == [
+        ("night-002", "0.5"), ("night-000", "nan"), ("night-001", "-inf")
+    ]  # fmt: skip
+    printed = json.loads(elastic("list", "--group", "night", "--json").stdout)
+    assert [one["value"] for one in printed] == [0.5, "NaN", "-Infinity"]
+
+
 def test_a_group_is_cancelled_as_one(control: LedgerControl, runs: FakeJobRuns, spec: Path) -> None:
     elastic("submit", spec, "--sweep", "seed=1,2", "--id", "night", "--wait", 0)
     record(control, runs)

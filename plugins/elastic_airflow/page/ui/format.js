@@ -31,8 +31,11 @@ export function count(number) {
   return new Intl.NumberFormat("en").format(number);
 }
 
+// JSON knows no such numbers: they come as texts.
+const ODD = { NaN: "not a number", Infinity: "infinite", "-Infinity": "minus infinite" };
+
 export function measure(value) {
-  if (!Number.isFinite(value)) return String(value);
+  if (!Number.isFinite(value)) return ODD[value] ?? String(value);
   return Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(2) : String(+value.toPrecision(4));
 }
 
