@@ -1,33 +1,39 @@
 """Files frozen before a training: what they held then is what is trained on, whatever happens to them meanwhile.
 
 A snapshot is a folder of copies under the installation's home, named by the SHA-256 of all names and contents: the same
-files make the same one. The newest few are kept.
+files make the same one. The newest few are kept, and all that somebody still reads: each notes the runs that froze it.
 """
 
 from __future__ import annotations
 
 import glob
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from elastic_airflow.access import dag_runs
 from elastic_airflow.operators import ElasticOperator
 from elastic_core.settings import Settings
 
 FOLDER = "data_snapshots"
+READERS = ".runs"  # a folder for each snapshot, with a file for each run that froze it
+MAKING_SECONDS = 7 * 86400.0  # no copy takes that long: who was making it is dead
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """`files`: a pattern of paths, which may hold Airflow's templates. `param`: the parameter of the task that is given
-    the folder of the copies. `keep`: so many snapshots of a pipeline stay."""
+    the folder of the copies. `keep`: so many snapshots of a pipeline stay that nobody reads any more."""
 
     files: str
     param: str
@@ -49,16 +55,27 @@ class SnapshotOperator(ElasticOperator):
             raise AirflowFailException(f"no file matches {self.files!r}: there is nothing to train on")
         home = Settings().home.absolute() / FOLDER / context["ti"].dag_id
         try:
-            folder = freeze(paths, home)
+            folder = freeze(paths, home, context["ti"].run_id)
         except ValueError as error:  # no retry gives files other names
             raise AirflowFailException(str(error)) from error
-        forget(home, self.data.keep, folder)
+        forget(home, self.data.keep, folder, self._read)
         self.log.info("%d files of %s are frozen in %s", len(paths), self.files, folder)
         return {"folder": str(folder), "sha256": folder.name, "files": len(paths)}
 
+    def _read(self, folders: Sequence[Path]) -> list[Path]:
+        """Those that a run which is not over has frozen (it trains on its copy, and evaluates on it), or whose name an
+        active job was given, whoever submitted it."""
+        given = json.dumps([job.spec.params for job in self.control().jobs(active_only=True)])
+        return [
+            folder
+            for folder in folders
+            if folder.name in given
+            or any(dag_runs.presence(folder.parent.name, run) is dag_runs.Presence.OPEN for run in readers(folder))
+        ]
 
-def freeze(paths: Sequence[Path], home: Path) -> Path:
-    """Copies of the files in a folder of `home`, which is there whole or not at all.
+
+def freeze(paths: Sequence[Path], home: Path, run_id: str | None = None) -> Path:
+    """Copies of the files in a folder of `home`, which is there whole or not at all. `run_id`: who reads them.
 
     Raises `ValueError` for two files of one name.
     """
@@ -66,8 +83,7 @@ def freeze(paths: Sequence[Path], home: Path) -> Path:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"a snapshot has one folder, and these names come from several: {', '.join(twice[:5])}")
     home.mkdir(parents=True, exist_ok=True)
-    making = home / f".{os.getpid()}.making"
-    shutil.rmtree(making, ignore_errors=True)
+    making = home / f".{uuid4().hex}.making"
     making.mkdir()
     try:
         digest = hashlib.sha256()
@@ -78,6 +94,8 @@ def freeze(paths: Sequence[Path], home: Path) -> Path:
                     digest.update(chunk)
                     copy.write(chunk)
         folder = home / digest.hexdigest()
+        if run_id is not None:
+            _note_reader(folder, run_id)  # first: what has no reader may go at any moment
         if folder.exists():
             os.utime(folder)
         else:
@@ -87,9 +105,42 @@ def freeze(paths: Sequence[Path], home: Path) -> Path:
         shutil.rmtree(making, ignore_errors=True)
 
 
-def forget(home: Path, keep: int, current: Path) -> None:
-    """Remove all but the newest `keep`, and what a killed run was making."""
-    newest_first = sorted(home.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    whole = [folder for folder in newest_first if not folder.name.startswith(".")]
-    for folder in {*whole[max(1, keep) :], *newest_first} - set(whole[: max(1, keep)]) - {current}:
-        shutil.rmtree(folder, ignore_errors=True)
+def readers(folder: Path) -> list[str]:
+    """Ids of the runs that have frozen this snapshot."""
+    return [note.read_text() for note in _notes(folder).glob("*")]
+
+
+def forget(
+    home: Path, keep: int, current: Path, read: Callable[[Sequence[Path]], Collection[Path]] = lambda _: ()
+) -> None:
+    """Remove all but the newest `keep`, and of those that `read` is asked about what it names; and what a killed run
+    was making."""
+    whole = [folder for folder in home.iterdir() if not folder.name.startswith(".")]
+    newest_first = sorted(whole, key=_made_at, reverse=True)
+    surplus = [folder for folder in newest_first[max(1, keep) :] if folder != current]
+    still_read = set(read(surplus)) if surplus else set()
+    for folder in surplus:
+        if folder not in still_read:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(_notes(folder), ignore_errors=True)
+    for making in home.glob(".*.making"):
+        if 0 < _made_at(making) < time.time() - MAKING_SECONDS:
+            shutil.rmtree(making, ignore_errors=True)
+
+
+def _made_at(folder: Path) -> float:
+    """0 for one that another run has just removed."""
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _notes(folder: Path) -> Path:
+    return folder.parent / READERS / folder.name
+
+
+def _note_reader(folder: Path, run_id: str) -> None:
+    notes = _notes(folder)
+    notes.mkdir(parents=True, exist_ok=True)
+    (notes / hashlib.sha256(run_id.encode()).hexdigest()[:32]).write_text(run_id)
