@@ -56,7 +56,8 @@ def retraining_dag(
 
     :param spec: the job spec, whose texts may hold Airflow's templates; or the name of an Airflow variable that holds
         it as JSON: without the variable a scheduled run is skipped, saying so.
-    :param cron: starts a run at these times. Where spec or data name the data interval, the interval that has ended.
+    :param cron: starts a run at these times. Where spec or data name the data interval, or drift is looked for in
+        it, a run has the interval that has ended.
     :param assets: an update of all of them starts a run, with `cron` or without.
     :param drift: train only where the data has drifted from what the champion was trained on. Needs `cron` or `assets`.
     :param data: files that are frozen before the training, which then reads the copy.
@@ -85,7 +86,7 @@ def retraining_dag(
     by_interval = any(word in json.dumps([spec, data.files if data else ""]) for word in INTERVAL_WORDS)
     dag = DAG(
         dag_id=dag_id,
-        schedule=_schedule(cron, timezone, assets, by_interval),
+        schedule=_schedule(cron, timezone, assets, by_interval or drift is not None),
         params={"spec": _spec_param(), "start_from": _start_param(start_from)},
         render_template_as_native_obj=True,
         **{**callbacks(notifiers), "catchup": False, "max_active_runs": 1, "tags": ["elastic"], **dag_arguments},
@@ -148,10 +149,10 @@ def _tasks(
         register >> better >> approve >> promote
 
 
-def _schedule(cron: str | None, timezone: str, assets: Sequence[Asset], by_interval: bool) -> Any:
+def _schedule(cron: str | None, timezone: str, assets: Sequence[Asset], intervals: bool) -> Any:
     if cron is None:
         return list(assets) or None
-    timetable = (CronDataIntervalTimetable if by_interval else CronTriggerTimetable)(cron, timezone=timezone)
+    timetable = (CronDataIntervalTimetable if intervals else CronTriggerTimetable)(cron, timezone=timezone)
     return AssetOrTimeSchedule(timetable=timetable, assets=list(assets)) if assets else timetable
 
 

@@ -61,6 +61,17 @@ def test_a_spec_of_the_interval_gets_the_interval_that_has_ended() -> None:
     assert isinstance(retraining_dag("daily", BY_INTERVAL, cron="@daily").timetable, CronDataIntervalTimetable)
 
 
+def test_where_drift_is_looked_for_a_run_has_the_interval_that_has_ended() -> None:
+    """Its sample is of that interval: without one, start and end would be the same moment."""
+    drift = Drift(sample=lambda _start, _end: DataFrame())
+    daily, either = (
+        retraining_dag(name, SPEC, cron="0 4 * * *", drift=drift, assets=assets).timetable
+        for name, assets in (("daily", []), ("either", [Asset("a")]))
+    )
+    assert isinstance(daily, CronDataIntervalTimetable)
+    assert isinstance(either.timetable, CronDataIntervalTimetable)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -93,5 +104,8 @@ def test_a_backfill_is_refused_where_nothing_depends_on_its_interval() -> None:
     context = {"params": {"spec": None, "start_from": "anew"}, "dag_run": run}
     with pytest.raises(AirflowFailException, match="a backfill trains on the data of its interval"):
         retraining_dag("daily", SPEC, cron="@daily").get_task("plan").execute(context)
+    drift = Drift(sample=lambda _start, _end: DataFrame())  # it decides whether, not on what
+    with pytest.raises(AirflowFailException, match="a backfill trains on the data of its interval"):
+        retraining_dag("drifting", SPEC, cron="@daily", drift=drift).get_task("plan").execute(context)
     plan = retraining_dag("by_day", BY_INTERVAL, cron="@daily").get_task("plan")
     assert plan.execute(context)["warm_start"] is None
