@@ -8,7 +8,6 @@ how many tasks work at one moment.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from elastic_core.errors import UserError
 from elastic_core.protocol.callers import Way
 from elastic_core.protocol.records import JobStatus, Submission, SubmissionState
 from elastic_core.spec import JobSpec
-from elastic_core.spec.inputs.value_files import SUFFIXES, read_values
+from elastic_core.spec.inputs.value_files import SUFFIXES, read_json, read_values
 from elastic_core.spec.job import parse_job_spec
 
 if TYPE_CHECKING:
@@ -152,10 +151,12 @@ class ElasticTrainingOperator(ElasticOperator):
 
 
 def _values(spec: Mapping[str, Any] | str) -> Any:
-    """Of a text: that of the file that it names, else its JSON."""
+    """Of a text: that of the file that it names, else its JSON. Raises `UserError` for what is neither."""
     if not isinstance(spec, str):
         return spec
-    return read_values(Path(spec), "job spec") if spec.endswith(SUFFIXES) else json.loads(spec)
+    if spec.endswith(SUFFIXES):
+        return read_values(Path(spec), "job spec")
+    return read_json(spec, "job spec", f", or a file whose name ends in one of {', '.join(SUFFIXES)}")
 
 
 def default_job_id(name: str, ti: Any) -> str:

@@ -70,6 +70,13 @@ def test_a_spec_may_be_a_file_that_is_read_when_the_task_runs(runs: FakeJobRuns,
         an_operator(spec=file).execute(a_context())
 
 
+def test_a_spec_that_is_neither_json_nor_the_name_of_a_file_is_refused_at_once() -> None:
+    with pytest.raises(
+        UserError, match=r"the job spec 'specs/digits' is not JSON: line 1, column 1: .* ends in one of \.json, \.yaml"
+    ):
+        an_operator(spec="specs/digits").execute(a_context())
+
+
 def test_a_try_after_a_fault_goes_on_with_the_same_job(runs: FakeJobRuns) -> None:
     for task in (FakeTask("my_dag", "r1", "fit"), FakeTask("my_dag", "r1", "fit", try_number=2)):
         deferred(an_operator(job_id=None).execute, a_context(task))

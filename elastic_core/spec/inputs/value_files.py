@@ -1,4 +1,4 @@
-"""A spec, or a list of values, out of a user's file: JSON, or YAML where the file's name says so."""
+"""A spec, or a list of values, out of a user's file or text: JSON, or YAML where the file's name says so."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from elastic_core.spec.inputs.yaml_values import DuplicateKey
 
 YAML = (".yaml", ".yml")
 SUFFIXES = (".json", *YAML)
+MOST_SHOWN = 60  # characters of a text, in what is said of it
 MOST_FILE_BYTES = 4 * MOST_BYTES  # with comments and indentation; of what it holds the spec's own bound counts
 
 
@@ -26,6 +27,18 @@ def read_values(path: Path, what: str, most_bytes: int = MOST_FILE_BYTES) -> Any
         return yaml_values.values_of(text) if is_yaml(path) else _of_json(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"the {what} {path} is not {language}: {_words(error)}{_hint(path, text)}") from error
+
+
+def read_json(text: str, what: str, instead: str = "") -> Any:
+    """The plain JSON values of a text. `what` it is, and what may be given `instead`, in words.
+
+    Raises `UserError` for one that is no JSON, or has a key twice in an object.
+    """
+    try:
+        return _of_json(text)
+    except (ValueError, RecursionError) as error:
+        shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+        raise UserError(f"the {what} {shown!r} is not JSON: {_words(error)}. Give a JSON object{instead}") from error
 
 
 def is_yaml(path: Path) -> bool:

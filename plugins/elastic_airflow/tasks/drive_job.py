@@ -6,7 +6,6 @@ The task drives the ledger's segments, one `elastic_segment` run each, and decid
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +25,7 @@ from elastic_core.protocol.callers import Way
 from elastic_core.protocol.outlook.why import why_now
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
+from elastic_core.spec.inputs.value_files import read_json
 from elastic_core.spec.job import parse_job_spec
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def record_job(
             raise UserError("give spec= (what to train) or job_id= (a job that was submitted before)")
         return control.job(job_id)
     control = control.acting(who_started(context["ti"], Way.AIRFLOW))
-    parsed = parse_job_spec(json.loads(spec) if isinstance(spec, str) else spec)
+    parsed = parse_job_spec(read_json(spec, "job spec") if isinstance(spec, str) else spec)
     name = job_id or default_job_id(parsed.name, context["ti"])
     known = known_job(control, name)
     if known is None:

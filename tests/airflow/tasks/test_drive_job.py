@@ -47,6 +47,12 @@ def test_it_starts_a_run_under_the_segments_id_and_waits_for_it(
     )
 
 
+def test_a_spec_that_is_no_json_is_refused_at_once(airflow: FakeSupervisor) -> None:
+    for spec, why in (("{'name': 'digits'}", "line 1, column 2: Expecting property name"), ("[" * 10**5, "nested too")):
+        with pytest.raises(UserError, match=rf"the job spec .+ is not JSON: .*{why}.*\. Give a JSON object$"):
+            an_operator(spec=spec).execute(a_context())
+
+
 def test_a_run_that_exists_is_attached_to(job: str, airflow: FakeSupervisor, runs: FakeJobRuns) -> None:
     runs.segments["digits-1__seg_0"] = "running"
     deferred(an_operator().execute, a_context())
