@@ -11,7 +11,7 @@ from typing import Any
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Observation
-from elastic_core.errors import NotFound
+from elastic_core.errors import Conflict, NotFound
 from elastic_core.protocol.callers import Caller
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.job_runs import JobRun, JobRuns
@@ -83,10 +83,12 @@ class KeptChampions:
     def __init__(self, **versions: tuple[str, ...]) -> None:
         self.versions, self.champions = versions, {name: [numbers[0]] for name, numbers in versions.items()}
 
-    def promote(self, model: str, version: str) -> ChampionMoved:
+    def promote(self, model: str, version: str, instead_of: str | None = None) -> ChampionMoved:
         if version not in self.versions.get(model, ()):
             raise NotFound(f"model {model} has no version {version}")
         before = self.champions[model][-1]
+        if instead_of not in (None, before, version):
+            raise Conflict(f"version {version} was judged against {instead_of}, and {before} is the champion")
         if before != version:
             self.champions[model].append(version)
         return ChampionMoved(name=model, before=before, now=version)

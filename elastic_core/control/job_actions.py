@@ -99,9 +99,11 @@ class JobActions:
         self.allocator.decide_soon()
         return self.segment(segment_id)
 
-    def promote(self, model: str, version: str, reason: str = "by hand") -> ChampionMoved:
+    def promote(
+        self, model: str, version: str, reason: str = "by hand", instead_of: str | None = None
+    ) -> ChampionMoved:
         with self._promoting(model, version, reason) as champions:
-            return champions.promote(model, version)
+            return champions.promote(model, version, instead_of)
 
     def roll_back_model(self, model: str, to: str) -> ChampionMoved:
         with self._promoting(model, to, "rolled back to") as champions:

@@ -198,8 +198,12 @@ class HttpControl:
         answer: SweepStarted = self._channel.call("start_sweep", group=group, sweep=sweep, warm_start=warm_start)
         return answer
 
-    def promote(self, model: str, version: str, reason: str = "by hand") -> ChampionMoved:
-        answer: ChampionMoved = self._channel.call("promote", model=model, version=version, reason=reason)
+    def promote(
+        self, model: str, version: str, reason: str = "by hand", instead_of: str | None = None
+    ) -> ChampionMoved:
+        answer: ChampionMoved = self._channel.call(
+            "promote", model=model, version=version, reason=reason, instead_of=instead_of
+        )
         return answer
 
     def roll_back_model(self, model: str, to: str) -> ChampionMoved:

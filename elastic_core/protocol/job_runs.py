@@ -52,8 +52,9 @@ class Champions(Protocol):
     Raises `InfrastructureError` while it is away.
     """
 
-    def promote(self, model: str, version: str) -> ChampionMoved:
-        """The version is the champion, and the challenger no more. Raises `NotFound`."""
+    def promote(self, model: str, version: str, instead_of: str | None = None) -> ChampionMoved:
+        """The version is the champion, and the challenger no more. Raises `NotFound`, and `Conflict` where it was
+        judged against another version than the champion of now; empty: there was none; None: that is not asked."""
 
     def roll_back(self, model: str, to: str) -> ChampionMoved:
         """The champion of before is the champion again. Raises `Conflict` where that is not version `to`."""

@@ -269,8 +269,14 @@ class PoolControl(Protocol):
 class ModelControl(Protocol):
     """Which version of a registered model is its champion; for who may act on the job that made the version."""
 
-    def promote(self, model: str, version: str, reason: str = "by hand") -> ChampionMoved:
-        """The version is the champion, whatever its metrics; asking twice is asking once. Raises `NotFound`."""
+    def promote(
+        self, model: str, version: str, reason: str = "by hand", instead_of: str | None = None
+    ) -> ChampionMoved:
+        """The version is the champion, whatever its metrics; asking twice is asking once. Raises `NotFound`.
+
+        `instead_of`: only as long as this version is the champion, or with an empty one nobody; else it raises
+        `Conflict`.
+        """
 
     def roll_back_model(self, model: str, to: str) -> ChampionMoved:
         """The champion of before, version `to`, is the champion again; asking twice is asking once.

@@ -182,7 +182,7 @@ def promote_if_better(
     registry, version = open_registry(settings), str(candidate_version)
     holder = champion(control, settings, name)
     if holder is not None and holder.version == version:
-        return Decision(promoted=True, reason=f"version {version} of {name} is the champion already")
+        return Decision(promoted=True, reason=f"version {version} of {name} is the champion already", against=version)
     for _ in range(MOST_RIVALS):
         decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics, margin, test)
         if not decision.promoted:

@@ -112,7 +112,7 @@ def test_the_task_that_registers_crowns_a_version_once_and_no_champion_falls_by_
         trained.checkpoint(step)
         trained.results["evaluation"] = {"accuracy": accuracy}
         outcomes.append(register.execute({}))
-    assert [outcome["better"] for outcome in outcomes] == [True, True]
+    assert [(outcome["better"], outcome["against"]) for outcome in outcomes] == [(True, ""), (True, "1")]
     assert champion(trained, trained.settings, name).version == "2"
     promote(trained.settings, name, "1")
     assert register.execute({}) == outcomes[1]
@@ -279,7 +279,8 @@ def test_a_better_one_that_is_held_is_challenger_until_it_is_promoted(trained):
         register_model(trained, settings, name, {"accuracy": step / 100})
     metrics = {"accuracy": 0.2}
     promote_if_better(trained, settings, name, "1", "accuracy", "max", {"accuracy": 0.1})
-    assert promote_if_better(trained, settings, name, "2", "accuracy", "max", metrics, hold=True).promoted
+    held = promote_if_better(trained, settings, name, "2", "accuracy", "max", metrics, hold=True)
+    assert (held.promoted, held.against) == (True, "1")
     client = MlflowClient(settings.tracking_uri())
     assert champion(trained, settings, name).version == "1"
     assert client.get_model_version_by_alias(name, "challenger").version == "2"

@@ -40,6 +40,7 @@ class Decision:
 
     promoted: bool
     reason: str
+    against: str = ""  # the version that was champion then; empty where none was
 
     def __str__(self) -> str:
         return self.reason
@@ -80,4 +81,5 @@ def judge(
     if better and test is not None:
         better = test.significant
         comparison += f", {'and by more than chance' if better else 'but maybe by chance'} ({test})"
-    return Decision(promoted=better, reason=f"{comparison}: {'promoted' if better else 'the champion stays'}")
+    outcome = "promoted" if better else "the champion stays"
+    return Decision(promoted=better, reason=f"{comparison}: {outcome}", against=holder.version)

@@ -52,27 +52,42 @@ def show_model(registry: Registry, control: JobRecords, name: str, page: str) ->
     )  # fmt: skip
 
 
-def move_champion(registry: Registry, name: str, version: str) -> ChampionMoved:
+def move_champion(registry: Registry, name: str, version: str, instead_of: str | None = None) -> ChampionMoved:
     """Give the alias to a version. Given to the one that has it, it leaves everything as it is.
 
-    Raises `NotFound` for a model or version that is not there, saying which are.
+    `instead_of`: the version that it was judged against; empty: there was no champion. None: whoever has the alias.
+
+    Raises `NotFound` for a model or version that is not there, saying which are; `Conflict` where another one than
+    `instead_of` is champion by now. The version is no challenger then: nobody has compared the two.
     """
     listed, versions = _listed(registry.model(name)), _numbers(registry, name)
     if version not in versions:
         raise NotFound(f"model {name} has no version {version}; there are {', '.join(versions) or 'none'}")
     if listed.champion == version:
         return ChampionMoved(name=name, before=version, now=version)
+    if instead_of is not None and instead_of != (listed.champion or ""):
+        drop_challenger(registry, name, version)
+        raise Conflict(
+            f"version {version} of {name} was judged against {_champion_words(instead_of)}, and the champion is "
+            f"{_champion_words(listed.champion)} by now: it stays. Run the pipeline again to have a model compared "
+            f"with that, or promote this one all the same: `elastic models promote {name} {version}`"
+        )
     if listed.champion is not None:
         _remember(registry, name, (listed.champion, *listed.former))
     registry.set_alias(name, CHAMPION, version)
-    if registry.model(name).aliases.get(CHALLENGER) == version:
-        registry.drop_alias(name, CHALLENGER)
+    drop_challenger(registry, name, version)
     return ChampionMoved(name=name, before=listed.champion, now=version)
 
 
 def name_challenger(registry: Registry, name: str, version: str) -> None:
     """Give a version the alias `challenger`: better than the champion, and not yet approved."""
     registry.set_alias(name, CHALLENGER, version)
+
+
+def drop_challenger(registry: Registry, name: str, version: str) -> None:
+    """The version waits for nobody's word any more. One that has become challenger after it still does."""
+    if registry.model(name).aliases.get(CHALLENGER) == version:
+        registry.drop_alias(name, CHALLENGER)
 
 
 def former_champion(registry: Registry, name: str) -> str:
@@ -97,6 +112,10 @@ def roll_back(registry: Registry, name: str, to: str | None = None) -> ChampionM
     _remember(registry, name, former[1:])
     registry.set_alias(name, CHAMPION, former[0])
     return ChampionMoved(name=name, before=listed.champion, now=former[0])
+
+
+def _champion_words(version: str | None) -> str:
+    return f"version {version}" if version else "none"
 
 
 def _champions_before(listed: ModelListed, versions: Sequence[str]) -> list[str]:

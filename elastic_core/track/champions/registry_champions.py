@@ -12,9 +12,9 @@ class RegistryChampions:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def promote(self, model: str, version: str) -> ChampionMoved:
+    def promote(self, model: str, version: str, instead_of: str | None = None) -> ChampionMoved:
         with open_registry(self._settings) as registry:
-            return model_aliases.move_champion(registry, model, version)
+            return model_aliases.move_champion(registry, model, version, instead_of)
 
     def roll_back(self, model: str, to: str) -> ChampionMoved:
         with open_registry(self._settings) as registry:

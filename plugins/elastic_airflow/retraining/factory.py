@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import (
     DAG,
     Asset,
@@ -28,7 +27,7 @@ from elastic_airflow.operators import ElasticOperator
 from elastic_airflow.retraining.data_snapshot import Snapshot, SnapshotOperator
 from elastic_airflow.retraining.drift_check import Drift, DriftOperator, RememberDataOperator
 from elastic_airflow.retraining.plan import ANEW, CHAMPION, PlanRetrainingOperator
-from elastic_airflow.retraining.promotion import BetterOperator, PromoteOperator
+from elastic_airflow.retraining.promotion import ApproveOperator, BetterOperator, PromoteOperator
 from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator
 from elastic_core.spec.job import parse_job_spec
@@ -137,8 +136,9 @@ def _tasks(
         train >> RememberDataOperator(task_id="remember_data", job_id=job_id) >> register
     if approval:
         better = BetterOperator(task_id="better", registration="{{ ti.xcom_pull('register') }}")
-        approve = ApprovalOperator(
+        approve = ApproveOperator(
             task_id="approve",
+            registration="{{ ti.xcom_pull('register') }}",
             subject="Shall version {{ ti.xcom_pull('register')['version'] }} of model "
             "{{ ti.xcom_pull('register')['model'] }} become champion?",
             body="{{ ti.xcom_pull('register')['verdict'] }}",

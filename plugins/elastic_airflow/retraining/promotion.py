@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from elastic_airflow.access.behalf import who_approved
 from elastic_airflow.operators import ElasticOperator
+from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.settings import Settings
+from elastic_core.track.champions.model_aliases import drop_challenger
+from elastic_core.track.champions.registry_api import open_registry
 
 
 class _OfRegistration(ElasticOperator):
@@ -35,8 +40,38 @@ class BetterOperator(_OfRegistration):
         return str(registration["verdict"])
 
 
+class ApproveOperator(ApprovalOperator):
+    """Asks a person whether the registered version shall become champion. One that is rejected is no challenger any
+    more: it would seem to wait for a word for ever.
+
+    `registration`: what the task `register` returned (templated).
+    """
+
+    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "registration")
+
+    def __init__(self, *, registration: Mapping[str, Any] | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.registration = registration
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        if self.REJECT in event.get("chosen_options", ()):
+            self._withdraw()
+        return super().execute_complete(context=context, event=event)
+
+    def _withdraw(self) -> None:
+        """Whatever fails here, the word was given: a task that fails would ask for it again."""
+        assert isinstance(self.registration, Mapping), "rendered as a native object"
+        name, version = str(self.registration["model"]), str(self.registration["version"])
+        try:
+            with open_registry(Settings()) as registry:
+                drop_challenger(registry, name, version)
+        except (InfrastructureError, UserError) as error:
+            self.log.warning("version %s of %s may still be shown as challenger in MLflow: %s", version, name, error)
+
+
 class PromoteOperator(_OfRegistration):
-    """The registered version becomes the champion, on behalf of whoever approved it.
+    """The registered version becomes the champion, on behalf of whoever approved it, who was told how it compares with
+    the champion of then: where another version is champion by now, it is refused.
 
     :param approved_in: the task of this run that asked a person, whose answer Airflow has on record with their name.
     """
@@ -49,6 +84,7 @@ class PromoteOperator(_OfRegistration):
         registration = self.registered()
         name, version = str(registration["model"]), str(registration["version"])
         control = self.control().acting(who_approved(context["ti"], self.approved_in))
-        moved = control.promote(name, version, "approved in Airflow")
+        against = registration.get("against")  # of a run that registered under an earlier release: not known
+        moved = control.promote(name, version, "approved in Airflow", None if against is None else str(against))
         self.log.info("version %s of %s is the champion now; before it was %s", version, name, moved.before or "none")
         return version

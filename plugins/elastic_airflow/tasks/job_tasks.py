@@ -131,7 +131,8 @@ class RegisterOperator(_AfterTraining):
     A version that the job has registered before is not judged again, whoever cleared the task: the champion may have
     been rolled back since, and only who has the right to that undoes it (`elastic models promote`).
 
-    Returns {"model", "version", "verdict", "better"}.
+    Returns {"model", "version", "verdict", "better", "against"}: the last is the version that it was judged against,
+    empty where there was no champion.
     """
 
     template_fields: Sequence[str] = (*_AfterTraining.template_fields, "data_sha256")
@@ -164,7 +165,8 @@ class RegisterOperator(_AfterTraining):
             stays = "the champion stays as it is; `elastic models promote` makes it another"
             self.log.info("model %s version %s was registered before: %s", name, version, stays)
             return dict(before)
-        better, verdict = False, f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
+        against, better = "", False
+        verdict = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
         if metric in metrics:
             known = holder is not None and holder.manifest_sha256
             rival = self._measure_champion(settings, job, holder) if known and self.compare else None
@@ -173,9 +175,9 @@ class RegisterOperator(_AfterTraining):
             decision = model_registry.promote_if_better(
                 control, settings, name, version, metric, mode, metrics, rival, self.margin, self.hold, test
             )
-            better, verdict = decision.promoted, str(decision)
+            better, verdict, against = decision.promoted, str(decision), decision.against
         self.log.info("model %s version %s: %s", name, version, verdict)
-        outcome = {"model": name, "version": str(version), "verdict": verdict, "better": better}
+        outcome = {"model": name, "version": str(version), "verdict": verdict, "better": better, "against": against}
         control.record_results(job.job_id, {"registration": outcome})
         return outcome
 

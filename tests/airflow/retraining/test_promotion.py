@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from elastic_airflow.retraining.factory import retraining_dag
-from elastic_airflow.retraining.promotion import PromoteOperator
+from elastic_airflow.retraining.promotion import ApproveOperator, PromoteOperator
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.rpc.http_api import create_app
-from elastic_core.errors import Forbidden
+from elastic_core.errors import Conflict, Forbidden
 from elastic_core.protocol.callers import Caller, NoDirectory, Way
 from elastic_core.spec import QueueSpec
 from tests.airflow.doubles import FakeTask, a_context
 from tests.builders import CONTROL_SECRET, FACTS, KeptChampions, a_cluster, a_spec
 from tests.control.serving import served
+from tests.track.mlflow_server import MlflowServer
 
 TEAM = QueueSpec(name="vision", owners=("olga",), members=("ann", "ben"))
 
@@ -53,9 +59,9 @@ def answered(plane: LedgerControl, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield users
 
 
-def promote() -> str:
+def promote(**more: str) -> str:
     operator = PromoteOperator(
-        task_id="promote", registration={"model": "cats", "version": 2}, approved_in="approve"
+        task_id="promote", registration={"model": "cats", "version": 2, **more}, approved_in="approve"
     )  # fmt: skip
     return operator.execute(a_context(FakeTask("again", "run-1", "promote")))
 
@@ -83,7 +89,59 @@ def test_who_may_not_act_on_the_job_moves_no_champion_by_approving(
     assert (record.actor, record.action, record.done) == ("ben", "promote", False)
 
 
+def test_what_was_compared_with_another_champion_is_not_promoted_by_approving(
+    answered: Answered, champions: KeptChampions
+) -> None:
+    """While a person was asked, a better model became champion."""
+    champions.champions["cats"].append("9")
+    with pytest.raises(Conflict, match="version 2 was judged against 1, and 9 is the champion"):
+        promote(against="1")
+    assert champions.champions["cats"] == ["1", "9"]
+    assert promote(against="9") == "2"
+
+
+@pytest.mark.parametrize(("word", "left"), [("Approve", {"challenger": "2"}), ("Reject", {})])
+def test_a_rejected_model_waits_no_longer(
+    mlflow_server: MlflowServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str, left: dict[str, str]
+) -> None:
+    name = a_model(mlflow_server, challenger="2")
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    monkeypatch.setenv("ELASTIC_MLFLOW_URI", mlflow_server.uri)
+    say(word, name, "1")  # of a run before: another version is challenger by now
+    assert aliases(mlflow_server, name) == {"challenger": "2"}
+    say(word, name, "2")
+    assert aliases(mlflow_server, name) == left
+
+
+def test_a_word_is_taken_where_the_registry_is_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    monkeypatch.setenv("ELASTIC_MLFLOW_URI", "http://127.0.0.1:9")
+    assert say("Reject", "cats", "2")["chosen_options"] == ["Reject"]
+
+
+def say(word: str, name: str, version: str) -> Any:
+    """As Airflow goes on with the task once somebody has answered."""
+    approve = ApproveOperator(task_id="approve", subject="Shall it?", registration={"model": name, "version": version})
+    event = {"chosen_options": [word], "params_input": {}, "responded_at": datetime.now(UTC), "responded_by_user": None}
+    return approve.execute_complete(a_context(), event)
+
+
+def a_model(server: MlflowServer, challenger: str) -> str:
+    name, client = f"cats-{uuid.uuid4().hex[:8]}", MlflowClient(server.uri, registry_uri=server.uri)
+    client.create_registered_model(name)
+    for _ in range(2):
+        run = client.create_run("0")
+        client.create_model_version(name, f"{run.info.artifact_uri}/model", run.info.run_id)
+    client.set_registered_model_alias(name, "challenger", challenger)
+    return name
+
+
+def aliases(server: MlflowServer, name: str) -> dict[str, str]:
+    return dict(MlflowClient(server.uri, registry_uri=server.uri).get_registered_model(name).aliases)
+
+
 def test_a_pipeline_with_approval_promotes_for_whoever_answered_its_task() -> None:
     dag = retraining_dag("asking", a_spec().model_dump(mode="json"), cron="0 4 * * *", approval=True)
     assert dag.get_task("promote").approved_in == "approve"
     assert dag.get_task("approve").downstream_task_ids == {"promote"}
+    assert {"subject", "body", "registration"} <= set(dag.get_task("approve").template_fields)

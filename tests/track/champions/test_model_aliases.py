@@ -9,7 +9,14 @@ import pytest
 from mlflow import MlflowClient
 
 from elastic_core.errors import Conflict, NotFound
-from elastic_core.track.champions.model_aliases import FORMER, ChampionMoved, list_models, move_champion, roll_back
+from elastic_core.track.champions.model_aliases import (
+    FORMER,
+    ChampionMoved,
+    list_models,
+    move_champion,
+    name_challenger,
+    roll_back,
+)
 from elastic_core.track.champions.registry_api import Registry
 from tests.track.mlflow_server import MlflowServer
 
@@ -62,6 +69,25 @@ def test_promoting_the_champion_again_forgets_nothing(registry: Registry, name: 
     move_champion(registry, name, "2")
     assert move_champion(registry, name, "2") == ChampionMoved(name=name, before="2", now="2")
     assert roll_back(registry, name).now == "1"
+
+
+def test_who_was_judged_against_another_champion_is_refused_and_waits_no_longer(
+    client: MlflowClient, registry: Registry, name: str
+) -> None:
+    name_challenger(registry, name, "2")
+    assert move_champion(registry, name, "1", instead_of="").before is None
+    with pytest.raises(
+        Conflict, match=r"version 2 of .* was judged against none, and the champion is version 1 by now"
+    ):
+        move_champion(registry, name, "2", instead_of="")
+    assert client.get_registered_model(name).aliases == {"champion": "1"}
+    name_challenger(registry, name, "2")
+    move_champion(registry, name, "3")
+    with pytest.raises(Conflict, match=rf"against version 1, .* version 3 by now: .* models promote {name} 2`"):
+        move_champion(registry, name, "2", instead_of="1")
+    assert client.get_registered_model(name).aliases == {"champion": "3"}
+    assert move_champion(registry, name, "2", instead_of="3").now == "2"
+    assert move_champion(registry, name, "2", instead_of="3").before == "2"  # asked again, as a retry does
 
 
 def test_what_is_not_there_is_not_found_and_what_is_is_named(registry: Registry, name: str) -> None:
