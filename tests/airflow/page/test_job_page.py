@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FrameLocator, Page, Route, expect
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
@@ -251,8 +251,8 @@ def test_the_table_and_the_cards_lead_to_the_page(page: Page, address: str, life
 FRAME = '<!doctype html><html data-theme="dark"><body><iframe src="{page}" width="1200" height="800"></iframe></body>'
 
 
-@pytest.mark.nightly
-def test_in_airflows_frame_it_follows_the_address_and_the_theme(page: Page, address: str, life: Life) -> None:
+def framed(page: Page, address: str) -> FrameLocator:
+    """The page of job-a in a frame, as Airflow shows it."""
     outer = address.replace("/elastic/page/", "/plugin/elastic-job")
     page.route("**/plugin/elastic-job*", lambda route: route.fulfill(
         body=FRAME.format(page="/elastic/page/job/job.html"), content_type="text/html"
@@ -260,6 +260,37 @@ def test_in_airflows_frame_it_follows_the_address_and_the_theme(page: Page, addr
     page.goto(f"{outer}?job=job-a")
     frame = page.frame_locator("iframe")
     expect(frame.get_by_role("heading", name="digits")).to_be_visible()
+    return frame
+
+
+def test_what_was_asked_of_one_job_shows_nothing_on_the_page_of_the_next(
+    page: Page, address: str, shown: LedgerControl, life: Life
+) -> None:
+    held: list[Route] = []
+    for action in ("pause", "rollback"):
+        page.route(f"**/jobs/job-a/{action}", lambda route: held.append(route))
+    frame = framed(page, address)
+    frame.get_by_role("button", name="Roll back: step 20").click()
+    frame.get_by_role("button", name="Yes, roll back").click()
+    frame.get_by_role("button", name="Pause").click()
+    frame.get_by_role("searchbox").fill("other")
+    frame.get_by_role("link", name="other").click()
+    expect(frame.get_by_role("heading", name="other")).to_be_visible()
+    expect(frame.locator("#checkpoints")).to_contain_text("It has committed none yet")
+    for route in held:
+        with page.expect_response(route.request.url):
+            route.continue_()
+    page.wait_for_timeout(300)
+    expect(frame.locator("#checkpoints")).to_contain_text("It has committed none yet")
+    expect(frame.locator("#steering [role=status]")).to_have_text("")
+    frame.get_by_role("button", name="Pause").click()
+    expect(frame.locator("#steering [role=status]")).to_have_text("1 job paused.")
+    assert shown.job("job-b").paused
+
+
+@pytest.mark.nightly
+def test_in_airflows_frame_it_follows_the_address_and_the_theme(page: Page, address: str, life: Life) -> None:
+    frame = framed(page, address)
     expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
     frame.get_by_role("searchbox").fill("other")
     frame.get_by_role("link", name="other").click()

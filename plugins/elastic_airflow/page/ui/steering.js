@@ -27,7 +27,7 @@ export class Steering {
   // `redraw`: the rows, as they are known; `refresh`: asks for them anew.
   // `only`: the one job that there is to choose, which stays chosen.
   constructor(root, redraw, refresh, only = null) {
-    Object.assign(this, { root, redraw, refresh, only, over: false, chosen: new Set(only === null ? [] : [only]), values: {}, said: "" });
+    Object.assign(this, { root, redraw, refresh, only, gone: false, over: false, chosen: new Set(only === null ? [] : [only]), values: {}, said: "" });
     this.draw();
   }
 
@@ -50,7 +50,9 @@ export class Steering {
     if (!this.busy) this.draw();
   }
 
+  // `gone`: another job's stands in its place, so that an answer that comes late shows nothing.
   draw(said = "") {
+    if (this.gone) return;
     Object.assign(this, { busy: false, said });
     const buttons = (this.over ? [REVIVE] : ACTIONS).map((action) => this.button(action.name, () => this.begin(action), action.danger));
     const inputs = Object.entries(FIELDS).map(([field, { label, min }]) => this.input(field, label, min));

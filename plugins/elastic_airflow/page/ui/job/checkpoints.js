@@ -24,7 +24,7 @@ const ACTIONS = [
 export class Checkpoints {
   // `refresh`: asks for everything anew.
   constructor(root, refresh) {
-    Object.assign(this, { root, refresh, busy: false, all: false, said: "" });
+    Object.assign(this, { root, refresh, gone: false, busy: false, all: false, said: "" });
   }
 
   // `checkpoints`: the newest first; `total`: how many there are in all; `page`: what else is known of the job.
@@ -33,7 +33,9 @@ export class Checkpoints {
     if (!this.busy) this.drawn();
   }
 
+  // `gone`: another job's stand in their place, so that an answer that comes late shows nothing.
   drawn() {
+    if (this.gone) return;
     const shown = this.all ? this.checkpoints : this.checkpoints.slice(0, SHOWN);
     if (!shown.length) {
       this.root.replaceChildren(el("p", { class: "empty" }, "It has committed none yet, or none is kept any more."));

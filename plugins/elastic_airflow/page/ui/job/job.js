@@ -18,6 +18,7 @@ const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
 let view = null;
 
 function begin(jobId) {
+  if (view) view.steering.gone = view.checkpoints.gone = true;
   view = { jobId, page: null, parts: {}, seen: {}, key: null, partsAt: -Infinity, asking: false, metric: null, errors: {} };
   view.steering = new Steering($("steering"), () => {}, again, jobId);
   view.checkpoints = new Checkpoints($("checkpoints"), again);
