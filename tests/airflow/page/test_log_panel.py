@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.host.messages import WorkersByRank
@@ -83,6 +83,47 @@ def test_another_rank_and_an_earlier_attempt_are_shown_by_choice(
     page.get_by_label("Attempt").select_option("1")
     expect(lines).to_have_text("first attempt, rank 0\n")
     expect(page.locator(".log-note")).to_contain_text("ended")
+
+
+def test_the_attempt_that_a_log_has_gone_on_with_is_the_one_that_is_chosen(
+    page: Page, address: str, life: Life, tmp_path: Path
+) -> None:
+    order = life.start()
+    printing(tmp_path, order, "first attempt\n", "")
+    page.goto(f"{address}?job=job-a&log=job-a")
+    lines = page.get_by_role("log")
+    expect(lines).to_have_text("first attempt\n")
+    life.leave(order, "infrastructure")
+    printing(tmp_path, life.start(), "second attempt\n", "")
+    expect(lines).to_contain_text("second attempt")
+    expect(page.get_by_label("Attempt")).to_have_value("2")
+
+
+def test_only_the_rank_that_was_chosen_last_is_followed_and_the_card_goes_on(
+    page: Page, address: str, shown: LedgerControl, life: Life, tmp_path: Path
+) -> None:
+    printing(tmp_path, life.start(), "of rank 0\n", "of rank 1\n")
+    page.goto(f"{address}?job=job-a&log=job-a")
+    lines, rank = page.get_by_role("log"), page.get_by_label("Rank")
+    expect(lines).to_have_text("of rank 0\n")
+    held: list[Route] = []
+    page.route("**/log?rank=0*", lambda route: held.append(route))
+    with page.expect_request("**/log?rank=0*"):
+        pass
+    rank.focus()
+    rank.select_option("1")
+    expect(lines).to_have_text("of rank 1\n")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/log?" in request.url else None)
+    for route in held:
+        with page.expect_response(route.request.url):
+            route.continue_()
+    page.wait_for_timeout(3500)
+    assert len(asked) <= 4  # one a second
+    expect(lines).to_have_text("of rank 1\n")
+    shown.pause("job-a", "until tonight")
+    expect(page.locator("#job-job-a")).to_contain_text("until tonight")
+    expect(rank).to_be_focused()
 
 
 @pytest.mark.nightly

@@ -3,9 +3,10 @@
 import { count, el, plural } from "./format.js";
 import { base } from "./shell.js";
 
-const PERIOD = 1000, BEHIND = 50, MOST_CHARACTERS = 2 ** 20; // that are kept in the page: the last ones
+const PERIOD = 1000, BEHIND = 50, CHOOSING = 10000, MOST_CHARACTERS = 2 ** 20; // that are kept in the page: the last ones
 const opened = new Map(); // by job id
 const closed = new Set(); // by hand, though it was wanted
+let choosingUntil = 0;
 
 // `wanted`: open it, unless somebody has closed it.
 export function logOf(job, wanted) {
@@ -20,10 +21,11 @@ export function logOf(job, wanted) {
   return { button, panel: view?.panel ?? null };
 }
 
-// Cards are replaced; an open log moves to the new one, with its place and the focus.
+// Cards are replaced; an open log moves to the new one, with its place and the focus. A list that is unfolded would be
+// folded by that: while somebody may be choosing from it, cards stay, but not for ever.
 export function keepingLogs(redraw) {
   const focused = document.activeElement;
-  if (focused?.closest(".log-top")) return;
+  if (focused?.closest(".log-top") && Date.now() < choosingUntil) return;
   const places = [...opened.values()].map((view) => [view.lines, view.lines.scrollTop]);
   redraw();
   for (const [lines, top] of places) lines.scrollTop = top;
@@ -37,13 +39,17 @@ function close(jobId) {
 }
 
 function open(jobId) {
-  const view = { jobId, attempt: null, rank: 0, end: null, shown: null, timer: null, held: 0 };
+  const view = { jobId, attempt: null, rank: 0, end: null, shown: null, timer: null, turn: 0, held: 0 };
   view.lines = el("pre", { class: "lines", tabindex: "0", role: "log", "aria-label": `What ${jobId} prints` });
   view.attempts = el("select", { "aria-label": "Attempt" });
   view.ranks = el("select", { "aria-label": "Rank" });
   view.note = el("span", { class: "log-note" });
   view.panel = el("div", { class: "log" },
     el("div", { class: "log-top" }, el("label", {}, "Attempt ", view.attempts), el("label", {}, "Rank ", view.ranks), view.note), view.lines);
+  for (const select of [view.attempts, view.ranks]) {
+    for (const begun of ["pointerdown", "keydown"]) select.addEventListener(begun, () => { choosingUntil = Date.now() + CHOOSING; });
+    for (const over of ["change", "blur"]) select.addEventListener(over, () => { choosingUntil = 0; });
+  }
   view.attempts.addEventListener("change", () => choose(view, Number(view.attempts.value), 0));
   view.ranks.addEventListener("change", () => choose(view, view.shown.attempt, Number(view.ranks.value)));
   opened.set(jobId, view);
@@ -58,12 +64,14 @@ function choose(view, attempt, rank) {
   follow(view);
 }
 
+// Of several that were begun only the last one goes on: what it follows was chosen last.
 async function follow(view) {
-  if (!document.hidden) await ask(view);
-  if (opened.get(view.jobId) === view) view.timer = setTimeout(() => follow(view), view.shown?.end < view.shown?.size ? BEHIND : PERIOD);
+  const turn = ++view.turn;
+  if (!document.hidden) await ask(view, turn);
+  if (opened.get(view.jobId) === view && turn === view.turn) view.timer = setTimeout(() => follow(view), view.shown?.end < view.shown?.size ? BEHIND : PERIOD);
 }
 
-async function ask(view) {
+async function ask(view, turn) {
   const query = new URLSearchParams({ rank: view.rank });
   if (view.attempt !== null) query.set("attempt", view.attempt);
   else if (view.shown && view.end !== null) query.set("attempt", view.shown.attempt);
@@ -72,9 +80,9 @@ async function ask(view) {
     const answer = await fetch(`${base}/elastic/ui/jobs/${encodeURIComponent(view.jobId)}/log?${query}`, { credentials: "same-origin" });
     const log = await answer.json();
     if (!answer.ok) throw new Error(log.message ?? `The control API answered ${answer.status}.`);
-    show(view, log);
+    if (turn === view.turn) show(view, log);
   } catch (error) {
-    view.note.replaceChildren(error.message);
+    if (turn === view.turn) view.note.replaceChildren(error.message);
   }
 }
 
@@ -83,6 +91,7 @@ function show(view, log) {
   view.end = log.end;
   if (!view.shown || view.shown.attempts !== log.attempts) choices(view.attempts, log.attempts, log.attempt, 1);
   if (!view.shown || view.shown.ranks !== log.ranks || view.shown.attempt !== log.attempt) choices(view.ranks, log.ranks, log.rank, 0);
+  view.attempts.value = log.attempt;
   view.shown = log;
   if (log.left_out) add(view, `... ${count(log.left_out)} bytes are not kept any more\n`);
   if (log.text) add(view, log.text);
