@@ -142,6 +142,34 @@ def test_more_slots_have_a_row_a_node_which_a_click_or_a_key_unfolds(
     assert faults(page) == []
 
 
+def test_the_focus_stays_with_its_job_and_banners_stay_while_they_say_the_same(
+    page: Page, address: str, shown: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", lambda: ["elastic_job"])
+    start(shown, "job-a", 1)
+    start(shown, "job-b", 1)
+    page.goto(address)
+    card, banner = page.locator("#job-job-b"), page.locator(".banner")
+    log, cancel = card.get_by_role("button", name="Log", exact=True), page.get_by_role("button", name="Cancel 1 job")
+    expect(banner).to_contain_text("1 DAG paused")
+    banner.evaluate("node => { node.dataset.drawn = 'once'; }")
+    log.focus()
+    shown.cancel("job-a", "enough of it")  # its card moves away
+    clock.advance(60)  # the last answer is not kept so long
+    expect(page.locator("#ended #job-job-a")).to_be_visible()
+    expect(log).to_be_focused()
+    card.get_by_role("checkbox").check()
+    settled(page)
+    expect(card.get_by_role("checkbox")).to_be_focused()
+    cancel.focus()
+    settled(page)
+    expect(cancel).to_be_focused()
+    expect(banner).to_have_attribute("data-drawn", "once")
+    monkeypatch.setattr("elastic_airflow.page.page_api.paused_dags", lambda: ["elastic_job", "elastic_segment"])
+    clock.advance(60)
+    expect(banner).to_contain_text("2 DAGs paused")
+
+
 def crowd(shown: LedgerControl, clock: FakeClock, jobs: int) -> None:
     """Jobs of which one holds slots, one has failed, two are late and the rest waits, the last one longest."""
     start(shown, "job-holds", 4)

@@ -6,6 +6,7 @@ import { drawChosen } from "./choosing.js";
 import { drawReport } from "./forecasts.js";
 import { drawEnded, drawJobs, pausedBanner, summary } from "./jobs.js";
 import { keepingLogs } from "./log.js";
+import { drawBanners, keepingFocus } from "./redrawing.js";
 import { asked, followTheme, problem } from "./shell.js";
 import { drawTimeline } from "./timeline.js";
 
@@ -39,8 +40,11 @@ function draw() {
   const banners = [];
   if (failure) banners.push(el("p", { class: "banner bad" }, failure, data ? " Shown is what was known last." : ""));
   if (data?.paused.length) banners.push(el("p", { class: "banner" }, pausedBanner(data.paused)));
-  $("banners").replaceChildren(...banners);
-  if (!data) return;
+  drawBanners($("banners"), banners);
+  if (data) keepingFocus(document.querySelector("main"), drawData);
+}
+
+function drawData() {
   const byAge = [...data.jobs].sort((a, b) => a.submitted_at - b.submitted_at || a.job_id.localeCompare(b.job_id));
   byAge.forEach((job) => colour(job.job_id));
   const cards = cardsOf(data.jobs);

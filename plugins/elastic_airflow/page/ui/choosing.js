@@ -48,9 +48,11 @@ function confirmed(root, jobs, refresh) {
     yes.remove();
     no.textContent = "Close";
     no.disabled = false;
+    no.focus();
     refresh();
   });
   root.replaceChildren(said, yes, no);
+  no.focus();
   root.dataset.open = "yes";
   no.addEventListener("click", () => delete root.dataset.open);
 }

@@ -2,6 +2,7 @@
 
 import { layout, stateChip } from "./allocations.js";
 import { clock, count, duration, el, measure, soonOrDate, starting } from "./format.js";
+import { drawBanners } from "./redrawing.js";
 import { api, base, followTheme, jobPage, link } from "./shell.js";
 import { Steering } from "./steering.js";
 
@@ -58,7 +59,7 @@ async function refresh() {
     if (number !== view.asked) return;
     failure = error.message;
   }
-  $("banners").replaceChildren(...(failure ? [el("p", { class: "banner bad" }, failure, view.data ? " Shown is what was known last." : "")] : []));
+  drawBanners($("banners"), failure ? [el("p", { class: "banner bad" }, failure, view.data ? " Shown is what was known last." : "")] : []);
   if (view.data) draw();
 }
 

@@ -2,6 +2,7 @@
 
 import { counts, layout, ofSlots } from "../allocations.js";
 import { clock, count, duration, el, measure, plural } from "../format.js";
+import { drawBanners } from "../redrawing.js";
 import { api, asked, base, followTheme, jobPage, link } from "../shell.js";
 import { waiting } from "../waiting.js";
 
@@ -13,7 +14,7 @@ const view = { before: null, chosen: null, turn: 0, errors: {} };
 function complain(about, error) {
   view.errors[about] = error?.message;
   const told = [...new Set(Object.values(view.errors).filter(Boolean))];
-  $("banners").replaceChildren(...told.map((message) => el("p", { class: "banner bad" }, message)));
+  drawBanners($("banners"), told.map((message) => el("p", { class: "banner bad" }, message)));
 }
 
 async function refresh() {

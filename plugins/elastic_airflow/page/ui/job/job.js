@@ -4,6 +4,7 @@ import { stateChip } from "../allocations.js";
 import { duration, el } from "../format.js";
 import { card } from "../jobs.js";
 import { keepingLogs } from "../log.js";
+import { drawBanners, keepingFocus } from "../redrawing.js";
 import { api, asked, base, followTheme, jobPage, link, ui } from "../shell.js";
 import { Steering } from "../steering.js";
 import { Checkpoints } from "./checkpoints.js";
@@ -14,7 +15,6 @@ const PERIOD = 2000, PARTS_PERIOD = 5000, TYPING = 250, LISTED = 25, REPORTS = 4
 const NEWEST_FIRST = `descending=true&limit=${NEWEST}`;
 const PARTS = { segments: `segments?${NEWEST_FIRST}`, checkpoints: `checkpoints?${NEWEST_FIRST}`, reports: `observations?most=${REPORTS}`, curve: "curve", moves: "moves", explanation: "explanation" };
 const $ = (id) => document.getElementById(id);
-const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
 let view = null;
 
 function begin(jobId) {
@@ -95,14 +95,7 @@ async function askParts(mine) {
 function complain() {
   const told = [...new Set(Object.values(view.errors).filter(Boolean))];
   const after = view.page && view.errors.page ? " Shown is what was known last." : "";
-  $("banners").replaceChildren(...told.map((message) => el("p", { class: "banner bad" }, message, message === view.errors.page ? after : "")));
-}
-
-// What is drawn anew keeps the focus where it was.
-function keepingFocus(root, redraw) {
-  const focused = document.activeElement, at = root.contains(focused) ? [...root.querySelectorAll(FOCUSABLE)].indexOf(focused) : -1;
-  redraw();
-  if (at >= 0 && !root.contains(document.activeElement)) root.querySelectorAll(FOCUSABLE)[at]?.focus({ preventScroll: true });
+  drawBanners($("banners"), told.map((message) => el("p", { class: "banner bad" }, message, message === view.errors.page ? after : "")));
 }
 
 function draw() {

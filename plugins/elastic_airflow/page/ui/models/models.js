@@ -1,6 +1,7 @@
 // Registered models: their versions, what each was made of, and which one is the champion; promoted and rolled back here.
 
 import { count, el, measure } from "../format.js";
+import { drawBanners } from "../redrawing.js";
 import { api, asked, base, followTheme, jobPage, link } from "../shell.js";
 
 const PERIOD = 10000;
@@ -11,7 +12,7 @@ const view = { chosen: asked("model"), shown: "", said: "", busy: false, asking:
 function complain(about, error) {
   view.errors[about] = error?.message;
   const told = [...new Set(Object.values(view.errors).filter(Boolean))];
-  $("banners").replaceChildren(...told.map((message) => el("p", { class: "banner bad" }, message)));
+  drawBanners($("banners"), told.map((message) => el("p", { class: "banner bad" }, message)));
 }
 
 async function refresh() {
