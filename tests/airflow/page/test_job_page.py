@@ -129,6 +129,43 @@ def test_what_comes_is_shown_and_the_focus_stays(page: Page, address: str, shown
     expect(page.get_by_role("button", name="Log", exact=True)).to_be_focused()
 
 
+def test_the_focus_stays_with_the_checkpoint_when_a_newer_one_comes_above_it(
+    page: Page, address: str, shown: LedgerControl, life: Life
+) -> None:
+    opened(page, address)
+    button = page.get_by_role("button", name="Fork: step 20")
+    button.focus()
+    train(shown, shown_order(shown), 62, 70, 0.1)
+    expect(page.locator("#checkpoints tbody tr")).to_have_count(8)
+    expect(button).to_be_focused()
+
+
+def test_when_a_job_that_waits_was_last_spoken_of_is_told_anew(
+    page: Page, address: str, shown: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    shown.submit("job-c", a_spec("third", slots=(4, 4)), FACTS)
+    shown.acquire("job-c__seg_0")
+    page.goto(f"{address}job/job.html?job=job-c")
+    decision = page.locator("#decision")
+    expect(decision).to_contain_text("0.0 s ago")
+    clock.advance(300)
+    expect(decision).to_contain_text("5 min ago")
+    number = decision.get_by_role("link").inner_text()
+    shown.set_aside_node("node-a", "it is hot")  # of which the job has nothing, and waits on
+    expect(decision).not_to_contain_text(number)
+
+
+def test_a_part_that_did_not_answer_is_asked_for_again_though_the_job_is_over(
+    page: Page, address: str, shown: LedgerControl, life: Life
+) -> None:
+    shown.cancel("job-a", "enough of it")
+    page.route("**/job-a/moves", lambda route: route.fulfill(status=503, body="{}"), times=1)
+    page.goto(f"{address}job/job.html?job=job-a")
+    expect(page.locator(".banner")).to_contain_text("Moves: The control API answered 503.")
+    expect(page.locator("#moves dl")).to_be_visible()
+    expect(page.locator(".banner")).to_have_count(0)
+
+
 def shown_order(shown: LedgerControl) -> LaunchOrder:
     return shown.launch_order(shown.job("job-a").segment_id)
 

@@ -56,10 +56,12 @@ async function ask(mine) {
   if (!mine.page) return;
   draw();
   const key = JSON.stringify([mine.page.job.state, mine.page.job.segment_state, mine.page.job.segment_id, mine.page.job.step, mine.page.job.lineage]);
-  if (key !== mine.key && Date.now() - mine.partsAt >= PARTS_PERIOD) {
-    Object.assign(mine, { key, partsAt: Date.now() });
-    await askParts(mine);
-  }
+  if (Date.now() - mine.partsAt < PARTS_PERIOD) return;
+  // Why it has what it has may change while nothing of it does; what did not answer is asked for again.
+  const due = (name) => key !== mine.key || mine.errors[name] || (name === "explanation" && mine.page.job.state === "active");
+  const names = Object.keys(PARTS).filter(due);
+  Object.assign(mine, { key, partsAt: Date.now() });
+  if (names.length) await askParts(mine, names);
 }
 
 function again() {
@@ -77,10 +79,10 @@ async function notThere(jobId, error) {
   return error.message;
 }
 
-async function askParts(mine) {
-  await Promise.all(Object.entries(PARTS).map(async ([name, path]) => {
+async function askParts(mine, names) {
+  await Promise.all(names.map(async (name) => {
     try {
-      mine.parts[name] = await api(`jobs/${encodeURIComponent(mine.jobId)}/${path}`);
+      mine.parts[name] = await api(`jobs/${encodeURIComponent(mine.jobId)}/${PARTS[name]}`);
       mine.errors[name] = null;
     } catch (error) {
       mine.errors[name] = `${name[0].toUpperCase()}${name.slice(1)}: ${error.message}`;
@@ -124,7 +126,7 @@ function drawParts() {
   if (reports && checkpoints) drawMetrics(once);
   once("curve", [curve, job.slots], () => drawCurve($("curve"), curve, job));
   once("moves", [moves], () => drawMoves($("moves"), moves));
-  once("decision", [explanation, job.state], () => drawDecision(explanation, job, now));
+  once("decision", [explanation, job.state, now], () => drawDecision(explanation, job, now));
 }
 
 function drawMetrics(once) {
