@@ -74,6 +74,36 @@ def test_what_is_wrong_is_said_and_the_last_answer_stays(asked: Page) -> None:
     expect(asked.locator(".banner")).to_have_count(0)
 
 
+def test_a_question_that_is_put_while_another_is_answered_is_asked_after_it(asked: Page) -> None:
+    held: list[Route] = []
+    asked.route("**/api/v1/what-if", lambda route: held.append(route))
+    asked.get_by_label("Decided by").fill("fixed")
+    with asked.expect_request("**/api/v1/what-if"):
+        asked.get_by_role("button", name="Simulate").click()
+    asked.get_by_role("button", name="As it is").click()
+    asked.get_by_label("Max slots of job-a", exact=True).press("Enter")
+    asked.wait_for_timeout(300)
+    (first,) = held  # the server would refuse the other
+    with asked.expect_request("**/api/v1/what-if") as second:
+        first.continue_()
+    assert second.value.post_data == "{}"
+    asked.wait_for_timeout(300)
+    held[-1].continue_()
+    expect(asked.get_by_role("status")).to_contain_text("under fair_share, 2 jobs")
+    expect(asked.locator(".banner")).to_have_count(0)
+    assert len(held) == 2
+
+
+def test_while_the_server_answers_somebody_else_it_is_asked_again(
+    page: Page, address: str, shown: LedgerControl
+) -> None:
+    refusal = {"code": "conflict", "message": "another what-if or replay is being answered"}
+    page.route("**/api/v1/what-if", lambda route: route.fulfill(status=429, json=refusal), times=2)
+    page.goto(f"{address}what_if/what_if.html")
+    expect(page.get_by_role("status")).to_contain_text("0 jobs")
+    expect(page.locator(".banner")).to_have_count(0)
+
+
 @pytest.mark.nightly
 def test_how_long_it_may_take_is_said_while_one_waits(page: Page, address: str, shown: LedgerControl) -> None:
     """First what the server allows itself, then what it took: for one course, or for two."""

@@ -8,7 +8,8 @@ const $ = (id) => document.getElementById(id);
 const LIMITS = ["priority", "min_slots", "max_slots"];
 const WORDS = { priority: "Priority", min_slots: "Min slots", max_slots: "Max slots" };
 const MOST_SECONDS = 10; // that the server simulates, of each of the two courses
-let asked = 0, stop = () => {};
+const AGAIN = 1000, MOST_TRIES = 60; // while the server still simulates what was asked before, here or elsewhere
+let asking = false, another = false;
 
 // What is filled in, as the API takes it.
 function question() {
@@ -27,29 +28,47 @@ function question() {
   return wanted;
 }
 
+// The server answers one at a time: what is wanted meanwhile is asked once there is an answer, which then shows nothing.
 async function ask() {
-  const turn = ++asked;
+  another = true;
+  if (asking) return;
+  asking = $("ask").disabled = true;
   document.querySelector("table").setAttribute("aria-busy", "true");
-  $("ask").disabled = true;
-  const wanted = question(), courses = Object.keys(wanted).length ? 2 : 1;
-  stop();
-  stop = waiting($("summary"), "Being simulated", expected(courses));
-  let failure = null;
+  while (another) {
+    another = false;
+    await askOnce();
+  }
+  document.querySelector("table").setAttribute("aria-busy", "false");
+  asking = $("ask").disabled = false;
+}
+
+async function askOnce() {
+  const changes = question(), courses = Object.keys(changes).length ? 2 : 1;
+  const stop = waiting($("summary"), "Being simulated", expected(courses));
+  let told = null, failure = null;
   try {
-    const told = await api("what-if", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(wanted) });
+    told = await answered(changes);
     remember("what-if", told.took_seconds / courses);
-    if (turn !== asked) return; // a later question has been put
-    stop();
-    draw(told);
   } catch (error) {
-    if (turn !== asked) return;
-    stop();
     failure = error.message;
   }
-  if (failure) $("summary").textContent = "Not answered; below is the last answer, if there was one.";
+  stop();
+  if (another) return;
+  if (told) draw(told);
+  else $("summary").textContent = "Not answered; below is the last answer, if there was one.";
   $("banners").replaceChildren(...(failure ? [el("p", { class: "banner bad" }, failure)] : []));
-  document.querySelector("table").setAttribute("aria-busy", "false");
-  $("ask").disabled = false;
+}
+
+async function answered(changes) {
+  const body = JSON.stringify(changes);
+  for (let tries = 1; ; tries++) {
+    try {
+      return await api("what-if", { method: "POST", headers: { "content-type": "application/json" }, body });
+    } catch (error) {
+      if (error.status !== 429 || another || tries === MOST_TRIES) throw error;
+      await new Promise((resolve) => setTimeout(resolve, AGAIN));
+    }
+  }
 }
 
 // Without changes there is one course to simulate.
