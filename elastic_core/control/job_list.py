@@ -17,10 +17,9 @@ from elastic_core.control.ledger.money import spent
 from elastic_core.control.ledger.tables import CheckpointRow, HeartbeatRow, JobRow, LeaseRow
 from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.domain import JobState
-from elastic_core.protocol.rest.answers import JobPage, SortBy
+from elastic_core.protocol.rest.answers import JobPage, JobsIn, SortBy
 from elastic_core.protocol.waiting.queued import InQueue
 
-_PAUSED = "paused"
 _LISTED = select(JobRow.id, JobRow.state, JobRow.submitted_at, JobRow.finished_at, JobRow.total_samples).order_by(
     JobRow.submitted_at, JobRow.id
 )
@@ -62,7 +61,7 @@ class JobsWanted:
     """None: any. `search` is looked for in id, name, entry point, queue and user, whatever the case."""
 
     search: str = ""
-    state: str | None = None  # a `JobState`, or "paused"
+    state: JobsIn | None = None
     queue: str | None = None
     user: str | None = None
     group: str | None = None  # a sweep's id
@@ -88,8 +87,8 @@ def _of(wanted: JobsWanted) -> Any:
     names = {*(_SEARCHED if wanted.search else ()), *filter(None, (_SORTED_BY.get(wanted.sort),))}
     query = _LISTED.add_columns(*(_OF_SPECS[name].label(name) for name in sorted(names)))
     if wanted.state is not None:
-        query = query.where(JobRow.state == (JobState.ACTIVE if wanted.state == _PAUSED else wanted.state))
-    if wanted.state == _PAUSED:
+        query = query.where(JobRow.state == (JobState.ACTIVE if wanted.state is JobsIn.PAUSED else wanted.state))
+    if wanted.state is JobsIn.PAUSED:
         query = query.where(JobRow.paused.is_not(None))
     if wanted.queue is not None:
         query = query.where(JobRow.spec["queue"].astext == wanted.queue)

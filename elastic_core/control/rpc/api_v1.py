@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -37,7 +37,7 @@ from elastic_core.protocol.records import (
     Submission,
     SweepStarted,
 )
-from elastic_core.protocol.rest.answers import MOST_JOBS, JobPage, SortBy
+from elastic_core.protocol.rest.answers import MOST_JOBS, JobPage, JobsIn, SortBy
 from elastic_core.spec import parse_job_spec
 from elastic_core.spec.inputs.sweeps import Sweep, new_group_id
 from elastic_core.spec.job_changes import JobChanges
@@ -104,6 +104,12 @@ class ErrorShown(BaseModel):
     message: str
 
 
+class NotLetIn(BaseModel):
+    """What Airflow's login answers."""
+
+    detail: str
+
+
 def include_api(
     app: FastAPI, control: LedgerControl, *, reads: Dependency, writes: Dependency, body: Dependency
 ) -> None:
@@ -115,17 +121,17 @@ def include_api(
     app.include_router(_node_writes(control, writes, body))
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(reads)])
 
-    description = cache(lambda: dumps(described(app)))  # when it is asked for, all routes are there
+    description = cache(lambda root: dumps(described(app, root)))  # when it is asked for, all routes are there
 
     @router.get("/openapi.json", include_in_schema=False)
-    def openapi() -> Response:
-        return Response(description(), media_type="application/json")
+    def openapi(request: Request) -> Response:
+        return Response(description(request.scope.get("root_path", "")), media_type="application/json")
 
     app.include_router(router)
 
 
-def described(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description of the routes of this API, whoever added them to the app.
+def described(app: FastAPI, root: str = "") -> dict[str, Any]:
+    """The OpenAPI description of the routes of this API, whoever added them to the app. `root`: where it is mounted.
 
     What they answer is looked into here, not when they are added: it takes six times as long as all else of the app.
     """
@@ -136,7 +142,8 @@ def described(app: FastAPI) -> dict[str, Any]:
                 route.path, route.endpoint, methods=list(route.methods), tags=route.tags, responses=_answers_of(route),
                 dependencies=route.dependencies, openapi_extra=route.openapi_extra,
             )  # fmt: skip
-    return get_openapi(title="Elastic training platform", version="1", routes=told.routes)
+    servers: list[dict[str, str | Any]] = [{"url": root or "/"}]
+    return get_openapi(title="Elastic training platform", version="1", routes=told.routes, servers=servers)
 
 
 def answers(kind: Any) -> Callable[[Handler], Handler]:
@@ -150,8 +157,12 @@ def answers(kind: Any) -> Callable[[Handler], Handler]:
 
 
 def _answers_of(route: APIRoute) -> dict[int | str, dict[str, Any]]:
-    wrong: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorShown, "description": "refused, or failed"}}
-    return {200: {"model": getattr(route.endpoint, _ANSWERS)}, **wrong}
+    return {
+        200: {"model": getattr(route.endpoint, _ANSWERS)},
+        401: {"model": NotLetIn, "description": "not logged in"},
+        403: {"model": NotLetIn | ErrorShown, "description": "logged in, and may not"},
+        "default": {"model": ErrorShown, "description": "refused, or failed"},
+    }
 
 
 def json_answer(value: Any) -> Response:
@@ -181,7 +192,7 @@ def _job_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
     @answers(JobPage)
     def list_jobs(
         search: str = "",
-        state: str | None = None,
+        state: JobsIn | None = None,
         queue: str | None = None,
         user: str | None = None,
         group: str | None = None,
@@ -190,7 +201,7 @@ def _job_reads(control: LedgerControl, reads: Dependency) -> APIRouter:
         offset: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_JOBS)] = 50,
     ) -> Response:
-        """A page of the jobs that are wanted. `state`: active, finished, failed, cancelled, or paused."""
+        """A page of the jobs that are wanted."""
         wanted = JobsWanted(search=search, state=state, queue=queue, user=user, group=group, sort=sort,
                             descending=descending, offset=offset, limit=limit)  # fmt: skip
         return json_answer(to_json(control.jobs_page(wanted)))

@@ -25,10 +25,11 @@ from elastic_core.control.rpc.cross_site import refuse_other_sites
 from elastic_core.control.rpc.job_details_api import job_details_router
 from elastic_core.control.rpc.metrics_page import metrics_router
 from elastic_core.control.rpc.questions_api import questions_router
+from elastic_core.control.rpc.refusals import add_refusals
 from elastic_core.control.rpc.whatif import what_if
 from elastic_core.control.teams.permissions import check_method
 from elastic_core.domain import to_json
-from elastic_core.errors import ElasticError, NotFound, Unauthorized, UserError
+from elastic_core.errors import NotFound, Unauthorized, UserError
 from elastic_core.protocol import calls
 from elastic_core.protocol.callers import Caller, NoDirectory, OnBehalf, Users, caller_of
 from elastic_core.protocol.encoding import loads
@@ -54,7 +55,7 @@ def create_app(
     app = FastAPI(
         title="elastic control", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(_plain_path)]
     )
-    app.add_exception_handler(ElasticError, _answer_error)
+    add_refusals(app)
     app.include_router(_service_routes(control, ServiceSigner(service_secret), users or NoDirectory()))
     app.include_router(_trainer_routes(control))
     app.include_router(_ui_routes(control, user_reads, user_writes))
@@ -63,15 +64,6 @@ def create_app(
     app.include_router(job_details_router(control, user_reads))
     app.include_router(questions_router(control, user_reads, _body))
     return app
-
-
-def _error(error: ElasticError) -> Response:
-    return Response(calls.encode_error(error), status_code=error.http_status, media_type="application/json")
-
-
-def _answer_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ElasticError)
-    return _error(error)
 
 
 async def _plain_path(request: Request) -> None:

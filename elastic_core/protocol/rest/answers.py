@@ -11,6 +11,16 @@ from elastic_core.protocol.records import JobStatus
 MOST_JOBS = 500  # of a page
 
 
+class JobsIn(StrEnum):
+    """The states that a page of jobs may be of: a `JobState`, or those of the active ones that are paused."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 class SortBy(StrEnum):
     SUBMITTED = "submitted"
     FINISHED = "finished"  # those that are active come last

@@ -64,8 +64,35 @@ def test_jobs_come_in_pages_searched_filtered_and_sorted(
     )  # fmt: skip
     page = ok(api.get("/jobs", params={"sort": "id", "offset": 1, "limit": 2}))
     assert (page["total"], [job["job_id"] for job in page["jobs"]]) == (4, ["cows-1", "dogs-1"])
-    assert api.get("/jobs", params={"sort": "colour"}).status_code == 422
-    assert api.get("/jobs", params={"limit": 501}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("/jobs?limit=501", "limit: Input should be less than or equal to 500, it is '501'"),
+        ("/jobs?sort=colour", "sort: Input should be 'submitted', "),
+        ("/jobs?state=runing", "state: Input should be 'active', 'paused', 'finished', 'failed' or 'cancelled', it is"),
+        ("/decisions/last", "decision_id: Input should be a valid integer"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_in_the_words_that_errors_are_described_with(
+    api: httpx.Client, path: str, problem: str
+) -> None:
+    answer = api.get(path)
+    told = answer.json()
+    assert (answer.status_code, told["code"], list(told)) == (422, "user_error", ["code", "message"])
+    assert f"GET /elastic/api/v1{path.partition('?')[0]} was refused: {problem}" in told["message"]
+
+
+def test_what_there_is_not_is_told_as_an_error_too(api: httpx.Client) -> None:
+    listed = "/elastic/api/v1/openapi.json lists what there is"
+    nowhere, method = api.get("/jbos"), api.put("/jobs")
+    assert (nowhere.status_code, nowhere.json()) == (
+        404, {"code": "not_found", "message": f"there is no GET /elastic/api/v1/jbos; {listed}"},
+    )  # fmt: skip
+    assert (method.status_code, method.json()["message"]) == (
+        405, f"there is no PUT /elastic/api/v1/jobs; {listed}",
+    )  # fmt: skip
 
 
 def test_a_job_is_steered_through_its_life(api: httpx.Client, control: LedgerControl) -> None:
@@ -206,6 +233,8 @@ def test_the_description_names_every_route_with_its_answer_and_what_it_takes(api
         for method, operation in methods.items():
             schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
             assert schema, f"{method} {path} does not say what it answers"
+    (server,) = described["servers"]
+    assert ok(api.get(f"{api.base_url.copy_with(path=server['url'])}/api/v1/jobs"))["total"] == 0
     queued = described["components"]["schemas"]["InQueue"]["properties"]
     assert {"place", "held_by", "preempted_by", "starts_at", "unknown", "words"} <= queued.keys()
     pause = described["paths"]["/api/v1/jobs/{job_id}/pause"]["post"]
