@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
+from secrets import token_hex
 
 _TAIL_BYTES = 64 * 1024
 _NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
@@ -33,8 +34,8 @@ def span(seconds: float) -> str:
 
 
 def stamped(name: str, now: datetime | None = None) -> str:
-    """An id for who gives none: a name and the time, to the second (UTC)."""
-    return f"{name}-{now or datetime.now(UTC):%Y%m%d-%H%M%S}"
+    """An id for who gives none: a name, the time (UTC), and what keeps apart those of one second."""
+    return f"{name}-{now or datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
 
 
 def figure_of_time(seconds: float) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from elastic_core.text import did_you_mean, figure_of_time, near_miss, plural, shortened, span, tail
+from elastic_core.spec.parts.job_group import GROUP_ID
+from elastic_core.text import did_you_mean, figure_of_time, near_miss, plural, shortened, span, stamped, tail
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,15 @@ def test_figures_of_time_have_three_digits() -> None:
 
 def test_of_a_long_text_the_beginning_is_left() -> None:
     assert [shortened(text, 5) for text in ("", "12345", "123456")] == ["", "12345", "12..."]
+
+
+def test_ids_that_are_made_in_one_second_are_apart_and_may_begin_those_of_a_sweep() -> None:
+    now = datetime(2026, 3, 1, 12, 30, 5, tzinfo=UTC)
+    ids = {stamped("n" * 48, now) for _ in range(3)}
+    assert len(ids) == 3
+    for made in ids:
+        assert re.fullmatch(r"n{48}-20260301-123005-[0-9a-f]{4}", made)
+        assert re.fullmatch(GROUP_ID, made)
 
 
 def test_a_plural_counts() -> None:

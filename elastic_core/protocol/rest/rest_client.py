@@ -34,6 +34,7 @@ from elastic_core.protocol.records import (
     PolicyInForce,
     SegmentStatus,
     Submission,
+    SubmissionState,
     SweepStarted,
 )
 from elastic_core.protocol.rest.answers import MOST_JOBS, DecisionReplayed, JobLog, JobPage, SortBy
@@ -159,7 +160,12 @@ class RestClient:
         return self._get(JobLog, _of_job(job_id, "log"), {"attempt": attempt, "rank": rank, "after": after})
 
     def follow_log(self, job_id: str, *, attempt: int | None = None, rank: int = 0) -> Iterator[str]:
-        """What a rank of one attempt prints, from its first line that is kept, as it comes, until the attempt ends."""
+        """What a rank of one attempt prints, from its first line that is kept, as it comes, until the attempt ends.
+
+        Waits while the job starts or has had no slots yet. Raises `UserError` for one whose submission is refused.
+        """
+        while not self._may_have_printed(job_id):
+            time.sleep(LOG_POLL_SECONDS)
         log = self.log(job_id, attempt=attempt, rank=rank, after=0)
         while True:
             if log.text:
@@ -169,6 +175,14 @@ class RestClient:
             if log.end >= log.size:
                 time.sleep(LOG_POLL_SECONDS)
             log = self.log(job_id, attempt=log.attempt, rank=rank, after=log.end)
+
+    def _may_have_printed(self, job_id: str) -> bool:
+        submission = self.submission(job_id)
+        if submission.state is SubmissionState.REFUSED:
+            raise UserError(f"job {job_id!r} was refused: {submission.error}")
+        if submission.state is SubmissionState.ACCEPTED:
+            return any(segment.granted_at is not None for segment in self.all_segments(job_id))
+        return submission.state is SubmissionState.ENDED
 
     def submit(
         self, spec: JobSpec | Mapping[str, Any], *, job_id: str | None = None, warm_start: str | None = None

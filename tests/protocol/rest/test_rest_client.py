@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -64,8 +66,13 @@ def login() -> Login:
 
 
 @pytest.fixture
-def control(ledger_url: str, tmp_path: Path) -> Iterator[LedgerControl]:
-    plane = a_control(ledger_url, tmp_path, FakeClock(), FakeJobRuns())
+def runs() -> FakeJobRuns:
+    return FakeJobRuns()
+
+
+@pytest.fixture
+def control(ledger_url: str, tmp_path: Path, runs: FakeJobRuns) -> Iterator[LedgerControl]:
+    plane = a_control(ledger_url, tmp_path, FakeClock(), runs)
     plane.set_cluster(a_cluster())
     yield plane
     plane.close()
@@ -184,6 +191,39 @@ def test_what_a_job_prints_is_followed_to_the_end_of_its_attempt(
     life.leave(order, "user_error", "it broke")
     assert list(printed) == []
     assert client.log("job-a", after=8).text == "epoch 2\n"
+
+
+def test_a_log_is_followed_from_before_the_job_is_there_and_of_none_that_will_never_print(
+    client: RestClient, control: LedgerControl, runs: FakeJobRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest_client, "LOG_POLL_SECONDS", 0.05)
+    client.submit(a_spec(slots=(1, 1)), job_id="job-a")
+    with ThreadPoolExecutor(1) as threads:
+        printed = threads.submit(next, client.follow_log("job-a"))
+        time.sleep(0.3)
+        control.submit("job-a", a_spec(slots=(1, 1)), FACTS)
+        time.sleep(0.3)
+        assert not printed.done()
+        order = Life(control, control.trainer, "job-a").start()
+        folder = RunDir.of(tmp_path, order.origin_epoch)
+        folder.create()
+        folder.write(WorkersByRank((0,)))
+        folder.log(0).write_text("epoch 1\n")
+        assert printed.result(60) == "epoch 1\n"
+    client.submit(a_spec(), job_id="job-b")
+    runs.end("job-b", succeeded=False, refusal="its task has no loss")
+    with pytest.raises(UserError, match=r"job 'job-b' was refused: its task has no loss"):
+        next(client.follow_log("job-b"))
+    control.submit("job-c", a_spec(), FACTS)
+    control.cancel("job-c", "enough")
+    with pytest.raises(NotFound, match="job job-c has printed nothing: it had no slots yet"):
+        next(client.follow_log("job-c"))
+    with pytest.raises(NotFound, match="no job was submitted as 'nobody'"):
+        next(client.follow_log("nobody"))
+
+
+def test_jobs_that_are_submitted_in_one_second_without_an_id_are_as_many(client: RestClient) -> None:
+    assert len({client.submit(a_spec(seed=seed)).job_id for seed in (1, 1, 2)}) == 3
 
 
 def test_a_token_that_has_run_out_is_replaced_with_the_password_only(
