@@ -213,6 +213,7 @@ class Predictors:
         self._answers = known  # in one go: decisions and reconciliation may be at it at once
 
     def _with_answer(self, job: JobView, steps: StepForecast | None) -> JobView:
+        """A forecast stays as it was made: whoever asks it takes account of what the job has done by then."""
         answer = self._answers.get(job.job_id)
         if answer is None:
             return job if steps is None else replace(job, step_forecast=steps)
@@ -220,7 +221,7 @@ class Predictors:
             job,
             predictable=answer.predictable,
             expected_samples=answer.expected_samples,
-            work_forecast=_beyond(answer.work, job.done_samples),
+            work_forecast=answer.work,
             step_forecast=steps,
         )
 
@@ -269,13 +270,6 @@ def _load_forecasters(path: Path) -> Forecasters:
     from elastic_core.predict.forecasts import forecast_files
 
     return forecast_files.load(path)
-
-
-def _beyond(forecast: WorkForecast | None, done: float) -> WorkForecast | None:
-    """No total is less than what the job has done since it was forecast."""
-    if forecast is None or forecast.totals[0] >= done:
-        return forecast
-    return replace(forecast, totals=tuple(max(total, float(done)) for total in forecast.totals))
 
 
 def _experience(tx: Tx) -> Experience:

@@ -9,6 +9,7 @@ from math import exp
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
 from structlog.testing import capture_logs
@@ -24,11 +25,12 @@ from elastic_core.control.scheduling.predicting.predictors import (
 )
 from elastic_core.domain import JobView, ProfilePoint, to_json
 from elastic_core.policy.aiturbo.aiturbo import is_predictable
+from elastic_core.policy.base.remaining_distribution import PROBABILITIES, History, remaining_work
 from elastic_core.predict.speed.fit import job_models
 from elastic_core.protocol.encoding import dumps
 from elastic_core.protocol.records import FinishedRun
 from elastic_core.snapshot.job_reports import shown_count
-from tests.builders import FACTS, FakeClock, Life, a_cluster, a_control, a_spec, an_observation
+from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_control, a_spec, an_observation
 from tests.predict.forecasts.builders import a_run, history
 
 REPORTS = 40
@@ -341,6 +343,18 @@ def test_without_history_an_open_job_is_forecast_by_the_stated_prior_and_then_by
     assert (blind.source, seeing.source) == ("prior", "loss curve")
     assert blind.totals[-1] == UNTIL["samples"]
     assert seeing.totals[blind.probabilities.index(0.5)] < 0.5 * blind.totals[blind.probabilities.index(0.5)]
+
+
+def test_progress_since_a_forecast_leaves_it_as_it_was_and_does_not_look_like_an_end(control: LedgerControl) -> None:
+    life = submit(control, "job-a")
+    order, told = life.start(), the_job(control, "job-a").work_forecast
+    assert told is not None
+    control.trainer(order.token).heartbeat(a_beat(step=5_000))
+    ahead = the_job(control, "job-a")
+    assert ahead.done_samples == 50_000 > told.totals[0]
+    assert ahead.work_forecast == told
+    left = remaining_work([ahead], History(), np.ones(1)).quantiles[0]
+    assert left[PROBABILITIES >= 0.05].min() > 100.0, "nobody said that it ends at once"
 
 
 @pytest.mark.nightly
