@@ -4,11 +4,12 @@ Before a policy is asked, each job of a queue with such a limit is told how many
 that together they stay within it; a job for which not even its smallest count is left waits, and the policy is not
 asked about it. So every policy keeps the limits without knowing of them, and what one queue may not have goes to the
 others. Jobs get their smallest counts in the order of the queue, as at admission, then the rest goes round one allowed
-count at a time, to whoever has least. That depends on nothing but which jobs there are and what their users allow:
-nobody grows or shrinks because time passes.
+count at a time, to whoever has least. That depends on nothing but which jobs there are, what their users allow and
+what the pool has: nobody grows or shrinks because time passes.
 
-A limit counts slots of any type. What the policy does not want for a job is not offered to the next one of its queue:
-a queue may hold less than its limit.
+A limit counts slots of any type. A job that the pool could not run now, were it empty, takes nothing from it, and the
+policy says why it waits. What the policy does not want for a job is not offered to the next one of its queue: a queue
+may hold less than its limit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elastic_core.domain import JobView, Plan, Queue, Snapshot, Target
-from elastic_core.policy.base.queue import in_order
+from elastic_core.policy.base.queue import in_order, usable_types
 from elastic_core.text import plural
 
 
@@ -35,7 +36,9 @@ def within_quotas(snapshot: Snapshot) -> tuple[Snapshot, Mapping[str, Target]]:
     scopes = tuple(_scopes(snapshot))
     if not scopes:
         return snapshot, {}
-    limited = in_order(job for job in snapshot.jobs if any(job.job_id in scope.job_ids for scope in scopes))
+    capacity = snapshot.capacity()
+    in_scope = (job for job in snapshot.jobs if any(job.job_id in scope.job_ids for scope in scopes))
+    limited = in_order(job for job in in_scope if _could_run(job, capacity))
     caps, waiting = _caps(limited, scopes)
     jobs = tuple(_capped(job, caps.get(job.job_id)) for job in snapshot.jobs if job.job_id not in waiting)
     not_finished = tuple(dict.fromkeys((*snapshot.not_finished, *sorted(waiting))))
@@ -99,6 +102,13 @@ def _caps(jobs: Sequence[JobView], scopes: Sequence[Scope]) -> tuple[dict[str, i
         if larger is None or try_to_give(job, larger) is not None:
             growing.remove(job)
     return caps, waiting
+
+
+def _could_run(job: JobView, capacity: Mapping[str, int]) -> bool:
+    """Whether the pool has its smallest count on one type. Who may hold slots of several at once is taken to run."""
+    limits = job.limits
+    several = limits.placed is not None or limits.servers is not None or any(cut.servers for cut in limits.cuts)
+    return several or bool(usable_types(job, capacity))
 
 
 def _capped(job: JobView, cap: int | None) -> JobView:

@@ -69,6 +69,28 @@ def test_who_waits_for_a_limit_is_told_whose_it_is() -> None:
     assert waiting["b"].num_slots == 0
 
 
+def elsewhere(*more: JobView) -> Snapshot:
+    """Ahead in the queue: one that needs a type that is away, and one that needs more than the pool has."""
+    of_a_type = of_team("of-a-type", lim=limits((1, 2, 4), types=("gpu",)))
+    wide = of_team("wide", 1.0, lim=limits((16,), batch=(16, 64)))
+    return limited(of_a_type, wide, *more)
+
+
+def test_who_the_pool_cannot_run_takes_nothing_from_the_limit() -> None:
+    assert caps(elsewhere(of_team("a", 2.0)))["a"] == 4
+    assert caps(elsewhere(of_team("a", 2.0), of_team("b", 3.0))) == {"of-a-type": 4, "wide": 16, "a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_what_who_cannot_run_leaves_of_a_limit_is_used_and_it_waits_for_the_pool(name: str) -> None:
+    before = elsewhere(of_team("a", 2.0))
+    plan = asked(name, before)
+    assert violations(plan, before) == ()
+    assert plan.targets["a"].num_slots > 0
+    assert plan.targets["of-a-type"].num_slots == plan.targets["wide"].num_slots == 0
+    assert "team" not in plan.targets["of-a-type"].reason, "its queue's limit is not what it waits for"
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_every_policy_stays_within_the_limits_and_leaves_the_rest_to_others(name: str) -> None:
     """Also where a job holds more than it may have from now on, since the limit is new."""
