@@ -6,7 +6,7 @@ never below what each of them keeps. What was taken in excess is free afterwards
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,12 +77,20 @@ class Division:
         fitting = np.flatnonzero((self.options.counts == count) & (self.values[row] > 0))
         return [int(option) for option in fitting[np.argsort(-self.values[row, fitting], kind="stable")]]
 
-    def claim(self, row: int, options: Sequence[int], terms: PreemptionTerms, rule: PutFirst) -> bool:
-        """The first of the options that can be had by preempting others, and true; else nothing changes."""
+    def claim(
+        self, row: int, options: Sequence[int], terms: PreemptionTerms, rule: PutFirst,
+        allowed: Callable[[int], bool] | None = None,
+    ) -> bool:  # fmt: skip
+        """The first of the options that can be had by preempting others, and true; else nothing changes.
+
+        `allowed`: whether the rule lets the job have that option; where not, nothing changes either.
+        """
         for option in options:
             fallbacks = self._preemptions(row, option, terms)
             if fallbacks is None:
                 continue
+            if allowed is not None and not allowed(option):
+                return False
             for victim, fallback in fallbacks:
                 self.chosen[victim] = fallback
                 self.preempted.setdefault(victim, {})[row] = rule

@@ -8,7 +8,8 @@ turn it is, and since when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from elastic_core.domain import JobView, PutFirst, Snapshot
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.rules.claims import ClaimContext
 from elastic_core.policy.rules.division import Division, PreemptionTerms
-from elastic_core.predict.speed.throughput import Ints
+from elastic_core.predict.speed.throughput import Floats, Ints
 
 PATIENCE = 8 * 3600.0
 TURN = 1800.0
@@ -49,21 +50,15 @@ def overdue(snapshot: Snapshot) -> bool:
 
 def take_turns(context: ClaimContext, division: Division, turns: Turns) -> None:
     """Keep those whose turn it is on their smallest count, then serve the overdue. New turns are added to `turns`."""
-    held = np.zeros(len(context.options.kinds))
+    held: Floats = np.zeros(len(context.options.kinds))
     for row, job in enumerate(context.jobs):
-        if turns.get(job.job_id) is not None and context.held[row] != NOTHING:
-            _serve(context, division, row)
-            held += _slots(division, row)
+        if turns.get(job.job_id) is not None and context.held[row] != NOTHING and _serve(context, division, row):
+            held += _slots(context, row, int(division.chosen[row]))
     for row in _overdue(context):
-        job = context.jobs[row]
-        before = division.chosen.copy()
-        fits = _serve(context, division, row)
-        if not fits or (held.any() and (held + _slots(division, row) > MOST * context.options.capacity).any()):
-            division.chosen = before
-            division.spoken_for[row] = 0
+        if not _serve(context, division, row, partial(_is_left, context, held, row)):
             return
-        held += _slots(division, row)
-        turns.setdefault(job.job_id, None)
+        held += _slots(context, row, int(division.chosen[row]))
+        turns.setdefault(context.jobs[row].job_id, None)
 
 
 def _overdue(context: ClaimContext) -> list[int]:
@@ -73,21 +68,29 @@ def _overdue(context: ClaimContext) -> list[int]:
     return sorted(rows, key=lambda row: (context.jobs[row].waiting_since, row))
 
 
-def _serve(context: ClaimContext, division: Division, row: int) -> bool:
-    """At least the smallest count, from anybody that no rule has spoken for."""
-    min_slots = context.jobs[row].limits.min_slots
-    if division.chosen[row] == NOTHING:
+def _serve(context: ClaimContext, division: Division, row: int, is_left: Callable[[int], bool] | None = None) -> bool:
+    """At least the smallest count, from anybody that no rule has spoken for; nothing where the option that it has or
+    could have is not left to turns."""
+    min_slots, has = context.jobs[row].limits.min_slots, int(division.chosen[row])
+    if has != NOTHING:
+        served = is_left is None or is_left(has)
+    else:
         protected = np.minimum(division.spoken_for, division.counts())
         terms = PreemptionTerms.from_anybody(protected, len(context.options.kinds))
-        if not division.claim(row, division.options_of(row, min_slots), terms, PutFirst.TURN):
-            return False
-    division.spoken_for[row] = min_slots
-    return True
+        served = division.claim(row, division.options_of(row, min_slots), terms, PutFirst.TURN, is_left)
+    if served:
+        division.spoken_for[row] = min_slots
+    return served
 
 
-def _slots(division: Division, row: int) -> Ints:
-    """What its turn holds of each type: of several types all that it has."""
-    held: Ints = division.use()[row]
-    if np.count_nonzero(held) > 1:
-        return held
-    return np.where(held > 0, division.spoken_for[row], 0)
+def _is_left(context: ClaimContext, held: Floats, row: int, option: int) -> bool:
+    """Whether turns, which hold so many slots of each type, hold no more than they may with this one too."""
+    return not held.any() or bool((held + _slots(context, row, option) <= MOST * context.options.capacity).all())
+
+
+def _slots(context: ClaimContext, row: int, option: int) -> Ints:
+    """What a turn holds of each type on this option: its smallest count; of several types all that the option has."""
+    use: Ints = context.options.use[option]
+    if np.count_nonzero(use) > 1:
+        return use
+    return np.where(use > 0, context.jobs[row].limits.min_slots, 0)

@@ -77,3 +77,12 @@ def test_who_needs_more_than_the_pool_has_keeps_nobody_waiting() -> None:
     short = holding(view("short", 2.0, 6_400, priority=5), Slot("cpu-0", 0, "cpu"), batch=64)
     plan = decide(Horizon(), snapshot(nodes(1), too_wide, old, short, now=LATE))
     assert runs(plan) == {"old"}
+
+
+def test_who_waits_on_while_turns_hold_their_part_is_not_said_to_be_first_and_takes_from_nobody() -> None:
+    old = [view(f"old-{i}", float(i), 10**9) for i in range(4)]
+    new = [holding(view(f"new-{i}", LATE, 64_000, 5), Slot("cpu-0", i, "cpu"), batch=64) for i in range(8)]
+    plan = decide(Horizon(), snapshot(nodes(8), *old, *new, now=LATE + 20.0))
+    turns = {f"old-{i}" for i in range(int(8 * MOST))}
+    assert {name for name, target in plan.targets.items() if "put first" in target.reason} == turns
+    assert {one.job_id for target in plan.targets.values() for one in target.preempted_by} == turns
