@@ -6,7 +6,7 @@ the largest part, with all its slots; `use` says what it takes of each.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
@@ -17,6 +17,7 @@ from elastic_core.predict.speed.throughput import Ints
 
 Key = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # (type, slots, fewest nodes) of all options by type
 FEW_NODES = 16  # up to so many nodes every number of them is a choice
+_NONE_HELD: Mapping[str, Collection[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -99,15 +100,19 @@ class Options:
         }
 
     @staticmethod
-    def of(sizes: Mapping[str, Sequence[int]], listed: Sequence[int], allowed: Container[int] | None = None) -> Options:
-        """`sizes`: slots of each node by type. Counts: one to a node in powers of two, then whole nodes, and those
-        that jobs list themselves (`listed`); none that no job may have (`allowed`)."""
+    def of(
+        sizes: Mapping[str, Sequence[int]], listed: Sequence[int], allowed: Container[int] | None = None,
+        held: Mapping[str, Collection[int]] = _NONE_HELD,
+    ) -> Options:  # fmt: skip
+        """`sizes`: slots of each node by type. Counts: one to a node in powers of two, then whole nodes, those that
+        jobs list themselves (`listed`), and of a type those that are `held` of it; none that no job may have
+        (`allowed`)."""
         kinds = tuple(sorted(sizes))
         index, counts, num_nodes = [], [], []
         for number, kind in enumerate(kinds):
             ordered = sorted(sizes[kind], reverse=True)
             reach = np.cumsum(ordered)
-            for count in sorted(_natural(ordered) | {n for n in listed if n <= reach[-1]}):
+            for count in sorted(_natural(ordered) | {n for n in (*listed, *held.get(kind, ())) if n <= reach[-1]}):
                 if allowed is None or count in allowed:
                     index.append(number)
                     counts.append(count)

@@ -134,18 +134,29 @@ def _with_choices(snapshot: Snapshot) -> tuple[Snapshot, Choices]:
 
 def _options(snapshot: Snapshot, choices: Choices) -> Options | None:
     sizes = Pool.of(snapshot).sizes
-    listed_counts: set[int] = set()
     jobs = [job for job in snapshot.jobs if job.job_id not in choices] or snapshot.jobs
+    listed_counts: set[int] = set()
     allowed_counts = {job.allocation.num_slots for job in jobs if job.allocation is not None}
     for counts in {job.limits.slot_counts for job in jobs}:
         listed_counts |= set(counts) if len(counts) <= FEW_COUNTS else {counts[0]}
         allowed_counts |= set(counts)
     if not sizes:
         return None
-    options = Options.of(sizes, sorted(listed_counts), allowed_counts)
+    options = Options.of(sizes, sorted(listed_counts), allowed_counts, _held_counts(jobs))
     if not len(options.counts) and (choices or any(cut.servers for job in jobs for cut in job.limits.cuts)):
         options = Options.of(sizes, ())  # what is learnt of tasks is learnt on slots of one type
     return with_servers_apart(with_bundles(options, choices), snapshot.jobs)
+
+
+def _held_counts(jobs: Sequence[JobView]) -> Mapping[str, set[int]]:
+    """By type: what jobs have of it now, as far as they may keep it. Else they would count as holding nothing."""
+    held: dict[str, set[int]] = {}
+    for job in jobs:
+        counts = job.allocation.counts() if job.allocation is not None else {}
+        for kind, count in counts.items() if len(counts) == 1 else ():
+            if count in job.limits.slot_counts:
+                held.setdefault(kind, set()).add(count)
+    return held
 
 
 def problem(snapshot: Snapshot) -> Problem | None:

@@ -85,6 +85,16 @@ def test_a_restart_that_does_not_pay_off_is_not_made() -> None:
     assert slots_of(decide(snapshot(nodes(8), just_begun))) == {"a": 8}
 
 
+def test_a_count_that_a_job_holds_is_a_choice_although_no_other_would_consider_it() -> None:
+    """Another policy gave it five slots, or a job that lists them has left: what a resize costs counts all the same."""
+    lim = limits(range(1, 17), batch=(64, 64))
+    held = tuple(Slot("cpu-0", i, "cpu") for i in range(5))
+    nearly_done = holding(known("a", lim=lim, done_samples=63_000, resize_seconds=120.0), *held, batch=64)
+    assert slots_of(decide(snapshot(nodes(16), nearly_done))) == {"a": 5}
+    no_more = replace(nearly_done, limits=replace(lim, slot_counts=tuple(n for n in lim.slot_counts if n != 5)))
+    assert slots_of(decide(snapshot(nodes(16), no_more)))["a"] != 5
+
+
 def test_who_moves_goes_to_as_few_nodes_as_possible_and_who_stays_keeps_its_own() -> None:
     stays = holding(known("stays", work=10**7), *(Slot("cpu-1", i, "cpu") for i in range(8)), batch=64)
     plan = decide(snapshot(nodes(8, 8), stays, known("new", 1.0)))
@@ -167,6 +177,14 @@ def test_options_are_powers_of_two_inside_a_node_then_whole_nodes_and_what_jobs_
     assert list(zip(options.counts.tolist(), options.num_nodes.tolist(), strict=True)) == [
         (1, 1), (2, 1), (3, 1), (4, 1), (6, 2), (8, 2), (12, 3),
     ]  # fmt: skip
+
+
+def test_a_count_that_is_held_of_a_type_is_a_choice_on_that_type_alone() -> None:
+    """Nobody is to be moved to another type by a count that fills its nodes badly."""
+    options = Options.of({"cpu": [8], "gpu": [8]}, listed=[], held={"gpu": {5}})
+    of_gpu = options.kind_index == options.kinds.index("gpu")
+    assert options.counts[of_gpu].tolist() == [1, 2, 4, 5, 8]
+    assert options.counts[~of_gpu].tolist() == [1, 2, 4, 8]
 
 
 def test_on_many_nodes_not_every_number_of_them_is_a_choice_but_all_of_them_are() -> None:
