@@ -4,8 +4,8 @@ Who is served first is decided by feedback queues and a Borda count (`policy.ait
 by unit (`policy.aiturbo.marginal`), in one currency for CPUs and GPUs (`policy.parameter_servers.sizes`). A job counts
 as predictable when the classifier gives it `remaining_work.CERTAIN` or more, its remaining work is known, and it or
 another job of its task was measured (`policy.task_memory.task_profiles`); where no classifier was asked, declared work
-is believed. Sizes are decided again every `INTERVAL`, and when a job comes, goes or changes its class, or the pool
-does; a decision in between repeats the last one.
+is believed. Sizes are decided again every `INTERVAL`, and when a job comes, goes, changes its class or has other
+limits, or the pool changes; a decision in between repeats the last one.
 
 The batch is what the user asked for: AITurbo allots resources, it does not tune. Ours beside the paper: all units that
 pay are taken in one decision instead of one an interval, and what is left idle goes to whom it helps most.
@@ -14,11 +14,13 @@ pay are taken in one decision instead of one an interval, and what is left idle 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
 from math import inf, isfinite
 from random import Random
 from typing import Any, ClassVar
 
-from elastic_core.domain import JobView, Layout, Plan, Snapshot, Target
+from elastic_core.domain import JobView, Layout, Limits, Plan, Snapshot, Target
 from elastic_core.policy.aiturbo.borda import Standing, in_service_order, next_queue_at
 from elastic_core.policy.aiturbo.marginal import Claim, allot
 from elastic_core.policy.base.policy import Law
@@ -124,9 +126,21 @@ def is_predictable(job: JobView) -> bool:
 
 
 def _occasion(jobs: Sequence[JobView], snapshot: Snapshot) -> dict[str, Any]:
-    """What makes a decision anew before the interval is over, in plain JSON."""
+    """What makes a decision anew before the interval is over, in plain JSON. A target of before is no answer to limits
+    that have changed since: it may break them."""
     classes = {job.job_id: is_predictable(job) for job in jobs}
-    return {"capacity": dict(sorted(snapshot.capacity().items())), "jobs": dict(sorted(classes.items()))}
+    limits = {job.job_id: _in_short(job.limits) for job in snapshot.jobs}
+    return {
+        "capacity": dict(sorted(snapshot.capacity().items())), "jobs": dict(sorted(classes.items())),
+        "limits": dict(sorted(limits.items())),
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _in_short(limits: Limits) -> str:
+    """What a target has to keep of them: whole it may be thousands of counts of each job."""
+    kept = limits.slot_counts, limits.types, limits.min_batch, limits.max_batch
+    return sha256(repr(kept).encode()).hexdigest()[:16]
 
 
 def _last_decision(state: Mapping[str, Any], occasion: Mapping[str, Any], now: float) -> Mapping[str, Any] | None:

@@ -13,6 +13,7 @@ from elastic_core.policy.aiturbo.borda import FIRST_QUEUE
 from elastic_core.policy.aiturbo.marginal import Claim, allot, cheapest
 from elastic_core.policy.base.pool import Pool
 from elastic_core.policy.parameter_servers.sizes import Size, SlotSizes, service_rate
+from elastic_core.policy.plans.plan_check import violations
 from tests.policy.builders import NOW, apply, decide, holding, job, limits, measured, nodes, point, snapshot
 
 FOUR = nodes(4, kind="h200")
@@ -234,6 +235,19 @@ def test_sizes_are_kept_for_an_interval_and_decided_again_when_somebody_comes() 
     assert "of 2" in joined.targets["a"].reason
     classified = replace(before, jobs=tuple(replace(v, total_samples=10**6, predictable=0.9) for v in before.jobs))
     assert "placed by what it still needs" in decide(AITurbo(), classified).targets["a"].reason
+
+
+@pytest.mark.parametrize("changed", [{"slot_counts": (1, 2)}, {"types": ("old",)}, {"min_batch": 32, "max_batch": 32}])
+def test_within_the_interval_changed_limits_are_kept(changed: dict[str, Any]) -> None:
+    """Its user changed them, or its queue has less for it: the target of before would be refused."""
+    pool = (*FOUR, *nodes(2, kind="old"))
+    picture = snapshot(pool, a_job("a", total_samples=10**6, scales=True))
+    plan = decide(AITurbo(), picture)
+    assert counts(plan) == {"a": 4}
+    soon = later(apply(plan, picture), INTERVAL / 8)
+    (running,) = soon.jobs
+    other = replace(soon, jobs=(replace(running, limits=replace(running.limits, **changed)),))
+    assert violations(decide(AITurbo(), other), other) == ()
 
 
 def test_a_job_that_nobody_measured_is_tried_before_its_amount_of_work_is_believed() -> None:
