@@ -171,6 +171,7 @@ def simulated(loaded: LiveWorkload, restart_seconds: float, samples: Mapping[str
                 limits=job.spec(0).limits(),
                 reported_noise=job.noise_scale,
                 declared=job.target_loss is None,
+                most_samples=None if job.target_loss is None else job.most_samples,
             )
             for job in loaded.jobs
         ],

@@ -81,6 +81,8 @@ class JobView:
     noise_scale: float | None = None  # gradient noise scale in samples (McCandlish et al. 2018)
     task: str = ""  # its entry point: jobs of one task resemble each other
     predictable: float | None = None  # probability that its progress can be predicted (AITurbo), None if never asked
+    # The most that it may take in all, where no amount is declared: it ends there whatever it has reached.
+    most_samples: Annotated[int | None, Field(exclude_if=lambda most: most is None)] = None
     expected_samples: float | None = None  # all of its work as its loss curve says, where no amount is declared
     work_forecast: WorkForecast | None = None  # of all its work, where no amount is declared
     step_forecast: StepForecast | None = None  # the same of its steps, where something was learnt

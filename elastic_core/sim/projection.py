@@ -81,7 +81,8 @@ def workload_of(snapshot: Snapshot) -> Workload:
 
 
 def work_of(view: JobView) -> float:
-    """All of it, at least one sample more than is done: declared, expected, or as long again."""
+    """All of it, at least one sample more than is done: declared, expected, or as long again; never more than it may
+    take."""
     if view.total_samples is not None:
         work = float(view.total_samples)
     elif view.work_forecast is not None:
@@ -90,6 +91,8 @@ def work_of(view: JobView) -> float:
         work = view.expected_samples
     else:
         work = 2.0 * view.done_samples
+    if view.most_samples is not None:
+        work = min(work, float(view.most_samples))
     return max(work, view.done_samples + 1.0)
 
 

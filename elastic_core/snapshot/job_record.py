@@ -67,6 +67,7 @@ class JobRecord:
 
     job: Submission
     total_samples: int | None  # of its declared work; None where the user declares none
+    most_samples: int | None = None  # as `JobView.most_samples`
     committed_samples: int = 0  # at its newest checkpoint
     state_bytes: int | None = None  # of that checkpoint
     reported_samples: int = 0  # by the last heartbeat of the lease that it holds
@@ -98,6 +99,7 @@ def job_view(record: JobRecord) -> JobView:
         deadline=job.deadline,
         limits=job.limits,
         total_samples=record.total_samples,
+        most_samples=record.most_samples,
         done_samples=max(record.committed_samples, record.reported_samples),
         scale_invariant=job.scale_invariant,
         budget=job.budget,

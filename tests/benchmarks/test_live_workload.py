@@ -46,6 +46,8 @@ def test_every_fourth_job_stops_at_a_loss_and_tells_nobody_how_much_work_that_is
         assert work.samples == (4 if job.name in stopping else 1) * job.samples
     sim = {job.job_id: job.declared for job in simulated(loaded, 5.0, {}).jobs}
     assert {name for name, declared in sim.items() if not declared} == stopping
+    most = {job.job_id: job.most_samples for job in simulated(loaded, 5.0, {}).jobs if job.most_samples is not None}
+    assert most == {job.name: job.spec(0).work.samples for job in loaded.jobs if job.name in stopping}
 
 
 def test_a_seed_changes_the_training_and_nothing_that_a_policy_sees() -> None:

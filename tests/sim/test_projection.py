@@ -120,6 +120,7 @@ def test_a_job_that_is_paused_is_left_out() -> None:
         ({}, 16_000.0),
         ({"total_samples": 100, "done_samples": 500}, 501.0),
         ({"total_samples": None, "expected_samples": 9_000.0}, 9_000.0),
+        ({"total_samples": None, "expected_samples": 9_000.0, "most_samples": 4_000}, 4_000.0),
         ({"total_samples": None, "done_samples": 700}, 1_400.0),
         ({"total_samples": None}, 1.0),
     ],
@@ -181,7 +182,10 @@ OF_ALL = {
     "attained_slot_seconds": 640.0, "placed_speeds": (SPEED,), "noise_scale": 32.0, "predictable": 0.8,
     "done_samples": 8_000, "state_bytes": 4096,
 }  # fmt: skip
-FORECAST = {"total_samples": None, "expected_samples": 9_000.0, "work_forecast": SOON, "step_forecast": STEPS}
+FORECAST = {
+    "total_samples": None, "most_samples": 12_000, "expected_samples": 9_000.0, "work_forecast": SOON,
+    "step_forecast": STEPS,
+}  # fmt: skip
 
 
 def everything_known() -> Snapshot:

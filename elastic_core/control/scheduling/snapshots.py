@@ -144,6 +144,7 @@ def _records(
             JobRecord(
                 job=submission(job, spec),
                 total_samples=job.total_samples if spec.work.end_is_known else None,
+                most_samples=None if spec.work.end_is_known else job.total_samples,
                 committed_samples=0 if head is None else _work(head),
                 state_bytes=None if head is None else head.size_bytes or None,
                 reported_samples=reported.get(job_id, 0),

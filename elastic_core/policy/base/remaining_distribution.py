@@ -4,9 +4,10 @@ In this order: what is declared, where it is trusted (no doubt is left); a forec
 (`JobView.work_forecast`), as far as the job's class lets it be believed; what finished jobs of its task needed; what
 finished jobs of all tasks needed, compared in seconds, since works of different tasks have no unit in common; and with
 no history at all, that what has lasted will last (Lindy's law). A forecast that is itself that law, since too few jobs
-have finished to learn from, stands behind both histories. All of it is conditional on the work done already,
-and no more than what is declared. A job of the unpredictable class is taken by its attained service: neither what it
-declares nor what its loss curve says tells its end (AITurbo, HPDC 2021), only the hazard of job sizes does.
+have finished to learn from, stands behind both histories. All of it is conditional on the work done already, and no
+more than what is declared, or than the job may take (`JobView.most_samples`). A job of the unpredictable class is taken
+by its attained service: neither what it declares nor what its loss curve says tells its end (AITurbo, HPDC 2021), only
+the hazard of job sizes does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp, log, log2
+from math import exp, isfinite, log, log2
 from typing import Final
 
 import numpy as np
@@ -111,10 +112,15 @@ def remaining_work(jobs: Sequence[JobView], history: History, rates: Floats) -> 
             quantiles[row], source = max(float(job.remaining_samples), 1.0), DECLARED
         else:
             left, source = _undeclared(job, history, float(rates[row]))
-            quantiles[row] = np.clip(left, 1.0, max(float(job.remaining_samples), 1.0))
+            quantiles[row] = np.clip(left, 1.0, max(_most_left(job), 1.0))
         sources.append(source)
         notes.append(_note(job, source, history))
     return RemainingWork(quantiles, tuple(sources), tuple(notes))
+
+
+def _most_left(job: JobView) -> float:
+    """Its declaration as an upper bound; of who declares none, the most that it may take."""
+    return float(job.remaining_samples if job.most_samples is None else job.most_samples - job.done_samples)
 
 
 def _undeclared(job: JobView, history: History, rate: float) -> tuple[Floats, str]:
@@ -195,7 +201,7 @@ def _note(job: JobView, source: str, history: History) -> str:
     if source == DECLARED:
         return ""
     if not declaration_is_trusted(job):
-        bound = ", what it declares is an upper bound" if job.total_samples is not None else ""
+        bound = ", what it declares is an upper bound" if isfinite(_most_left(job)) else ""
         return f"its end cannot be predicted: taken by what it has run{bound}"
     if source == TASK_HISTORY:
         return f"its end is expected from {plural(len(history.works[job.task]), 'finished job')} of its task"

@@ -75,6 +75,7 @@ def with_what_was_seen(record: JobRecord, stood: JobView) -> JobRecord:
     return replace(
         record,
         total_samples=stood.total_samples,
+        most_samples=stood.most_samples,
         state_bytes=stood.state_bytes,
         measured=measured,
         expected_samples=stood.expected_samples,

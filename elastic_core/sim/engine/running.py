@@ -299,6 +299,7 @@ class Running:
         record = JobRecord(
             job=self._submission,
             total_samples=self._visible_work() if declared else None,
+            most_samples=None if declared else self.job.most_samples,
             reported_samples=int(self._done_at_start if self.leases.first_step_is_to_come else self.done),
             segment=self._segment,
             allocation=self.allocation,

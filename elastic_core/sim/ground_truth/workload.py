@@ -22,6 +22,7 @@ class SimJob:
     priority: int = 0
     deadline: float | None = None
     declared: bool = True  # False: it stops when it is good enough, and nobody says how much work that is
+    most_samples: int | None = None  # that it may take then; None: that is not told either
     predictable: float | None = None
     work_forecast: WorkForecast | None = None  # of all its work: what is told of it where no work is declared
     turns_predictable: tuple[float, float] | None = None  # (share of its work done, probability from there on)

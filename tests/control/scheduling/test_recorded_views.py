@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from elastic_core.domain import SegmentState, StepForecast, WorkForecast
+from elastic_core.control.plane import LedgerControl
+from elastic_core.domain import SegmentState, Snapshot, StepForecast, WorkForecast, from_json, to_json
 from elastic_core.snapshot.job_record import JobRecord, OpenSegment, Submission, job_view
-from tests.builders import a_spec
+from tests.builders import FACTS, a_spec
 
 
 def test_a_view_has_every_forecast_of_its_record() -> None:
@@ -19,8 +20,26 @@ def test_a_view_has_every_forecast_of_its_record() -> None:
             ),
             total_samples=None,
             segment=OpenSegment(segment_id="a__seg_0", state=SegmentState.WAITING, created_at=0.0),
-            predictable=0.75, expected_samples=1800.0, work_forecast=work, step_forecast=steps,
+            predictable=0.75, most_samples=4000, expected_samples=1800.0, work_forecast=work, step_forecast=steps,
         )
     )  # fmt: skip
-    assert (view.predictable, view.expected_samples) == (0.75, 1800.0)
+    assert (view.predictable, view.most_samples, view.expected_samples) == (0.75, 4000, 1800.0)
     assert (view.work_forecast, view.step_forecast) == (work, steps)
+
+
+def test_who_may_end_before_is_shown_with_the_most_that_it_may_take(control: LedgerControl) -> None:
+    control.submit("open", a_spec(work={"epochs": 100, "target_loss": 0.1}), FACTS)
+    control.submit("declared", a_spec(work={"epochs": 100}), FACTS)
+    for job_id in ("open", "declared"):
+        control.acquire(f"{job_id}__seg_0")
+    most = 100 * FACTS.dataset_samples
+    shown = {view.job_id: (view.total_samples, view.most_samples) for view in control.snapshot().jobs}
+    assert shown == {"open": (None, most), "declared": (most, None)}
+
+
+def test_a_picture_recorded_before_there_was_a_most_is_read_and_stays_as_it_was(control: LedgerControl) -> None:
+    control.submit("declared", a_spec(), FACTS)
+    control.acquire("declared__seg_0")
+    stored = to_json(control.snapshot())
+    assert "most_samples" not in stored["jobs"][0]
+    assert from_json(Snapshot, stored) == control.snapshot()

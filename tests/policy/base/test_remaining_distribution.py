@@ -96,6 +96,19 @@ def test_of_an_unpredictable_job_only_what_it_has_run_counts() -> None:
     assert "upper bound" in bounded.notes[0]
 
 
+def test_nobody_is_expected_to_need_more_than_it_may_take() -> None:
+    """Epochs beside a target loss: whatever the loss says, there is no more to come."""
+    told = forecast(8e5, 1e6, 5e7)
+    for more in ({}, {"task": "new"}, {"work_forecast": told}, {"work_forecast": told, "predictable": 0.1}):
+        view = undeclared(done_samples=900_000, **more)
+        assert left(view).quantiles.max() > 1e5
+        bounded = left(replace(view, most_samples=1_000_000))
+        assert bounded.quantiles.max() == 1e5
+        assert bounded.mean[0] < left(view).mean[0]
+    over = left(undeclared(done_samples=1_000_001, most_samples=1_000_000))
+    assert set(over.quantiles[0].tolist()) == {1.0}
+
+
 def test_what_outlives_its_forecast_is_taken_by_its_age() -> None:
     """Whatever the forecast was sure of: that it ends at once would be wrong at every step."""
     told = left(

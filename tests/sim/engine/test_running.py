@@ -165,3 +165,13 @@ def test_noise_spreads_what_is_measured_and_never_what_is_true() -> None:
     assert sum(value > 1.0 for value in measured) == pytest.approx(100, abs=30)
     assert 0.5 < min(measured) < 0.95
     assert 1.05 < max(measured) < 1.6
+
+
+def test_who_declares_no_work_is_shown_with_the_most_that_it_may_take_where_that_is_known() -> None:
+    def shown(users_say: bool, **more: Any) -> tuple[int | None, int | None]:
+        view = running(**more).view(declared=users_say)
+        return view.total_samples, view.most_samples
+
+    assert shown(True) == shown(True, most_samples=9_000) == (1_000, None)
+    assert shown(True, declared=False, most_samples=9_000) == (None, 9_000)
+    assert shown(False) == (None, None)
