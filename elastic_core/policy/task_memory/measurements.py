@@ -4,6 +4,9 @@ Jobs of one task (one entry point) resemble each other, so a job that has just a
 slot: step times by configuration, gradient noise by progress, and the work of those that are no longer there. Plain
 JSON in `Plan.state` under "tasks". `policy.task_memory.task_profiles` keeps what single jobs measured instead of means
 over all of them, and the processes by role, which a model over slots has no place for; so the two stay two records.
+
+A job's first reports of a configuration come right after a restart and say little. So what they have added to a mean is
+kept with the job until there are `ENOUGH` of them, and replaced by what twice as many say.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from elastic_core.predict.speed.layout_speeds import is_plain, name_of
 MOST_POINTS = 48  # of one task
 MOST_WORKS = 64
 MOST_COUNT = 4096  # reports behind one point
+ENOUGH = 64  # reports of a job's configuration: more say nothing new of it
+MOVED = 0.05  # of a step: a mean that was corrected by less is told on as it was, so that its model stays the same
 _LEAST = 1e-9  # seconds
 _POINT_FIELDS = tuple(known.name for known in fields(ProfilePoint) if known.name not in ("roles", "layout"))
 _values_of = attrgetter(*_POINT_FIELDS)
@@ -32,10 +37,25 @@ _values_of = attrgetter(*_POINT_FIELDS)
 Configuration = tuple[int, int, str, int, int, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What a job's reports of one configuration have added to its mean."""
+
+    count: int  # of the reports
+    global_batch: int  # under which: ranks with equal shares of several batches are one configuration
+    log_step: float
+    log_sync: float
+
+    @staticmethod
+    def of(point: ProfilePoint) -> Added:
+        log_step, log_sync = log(point.step_seconds), log(max(point.sync_seconds, _LEAST))
+        return Added(point.count, point.global_batch, round(log_step, 6), round(log_sync, 6))
+
+
 @dataclass(slots=True)
 class Mean:
-    """One configuration over all jobs that ran it. `point` changes at 1, 2, 4, ... jobs only, so that the models fitted
-    to it stay the same in between."""
+    """One configuration over all jobs that ran it. `point` changes at 1, 2, 4, ... jobs and with corrections of more
+    than `MOVED` only, so that the models fitted to it stay the same in between."""
 
     point: ProfilePoint
     jobs: int
@@ -47,9 +67,23 @@ class Mean:
         self.log_step += log(point.step_seconds)
         self.log_sync += log(max(point.sync_seconds, _LEAST))
         if self.jobs & (self.jobs - 1) == 0:
-            step, sync = exp(self.log_step / self.jobs), exp(self.log_sync / self.jobs)
-            count = min(point.count * self.jobs, MOST_COUNT)
-            self.point = replace(point, step_seconds=step, sync_seconds=sync, count=count)
+            self.point = self._of_all(point)
+
+    def correct(self, point: ProfilePoint, before: Added) -> None:
+        """`before`: what fewer reports of the same job had added."""
+        now = Added.of(point)
+        if (now.log_step, now.log_sync) == (before.log_step, before.log_sync):
+            return
+        self.log_step += now.log_step - before.log_step
+        self.log_sync += now.log_sync - before.log_sync
+        told, better = self.point, self._of_all(point)
+        off = max(abs(better.step_seconds - told.step_seconds), abs(better.sync_seconds - told.sync_seconds))
+        if off > MOVED * told.step_seconds:
+            self.point = better
+
+    def _of_all(self, point: ProfilePoint) -> ProfilePoint:
+        step, sync = exp(self.log_step / self.jobs), exp(self.log_sync / self.jobs)
+        return replace(point, step_seconds=step, sync_seconds=sync, count=min(point.count * self.jobs, MOST_COUNT))
 
     @staticmethod
     def first(point: ProfilePoint) -> Mean:
@@ -58,11 +92,13 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What an active job has contributed already: its work done, and its configurations, so that none counts twice."""
+    """What an active job has contributed already: its work done, and its configurations, so that none counts twice;
+    `added` by those of which more reports would say more."""
 
     done: int
     names: tuple[str, ...]
     rate: float | None = None  # work in a standard second of service: what its work is in seconds is told by this
+    added: Mapping[str, Added] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -128,40 +164,65 @@ def set_rates(memories: Mapping[str, TaskMemory], jobs: Sequence[JobView], rates
 
 def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None) -> Reported:
     known = before.names if before is not None else ()
+    added = dict(before.added) if before is not None else {}
     usable = [point for point in to_share(job.profile, job.limits) if point.step_seconds > 0]
     for point in usable:
         configuration = configuration_of(point)
-        if _name(configuration) in known:
+        name = _name(configuration)
+        if name in known and not _says_more(point, added.get(name)):
             continue
-        if configuration in memory.means:
+        if name in known:
+            if configuration in memory.means:
+                memory.means[configuration].correct(point, added[name])
+        elif configuration in memory.means:
             memory.means[configuration].add(point)
         else:
             memory.means[configuration] = Mean.first(point)
+        added[name] = Added.of(point)
     while len(memory.means) > MOST_POINTS:
         del memory.means[next(iter(memory.means))]
     if job.noise_scale is not None and 0 < job.noise_scale < inf:
         memory.noise[stage_of(job.done_samples)] = job.noise_scale
     names = tuple(_name(configuration_of(point)) for point in usable)
+    added = {name: added[name] for name in names if name in added and added[name].count < ENOUGH}
     if before is not None and (names == before.names or memory.works):
-        return Reported(job.done_samples, names, before.rate)
-    return Reported(job.done_samples, names)  # what it measured since makes it another rate
+        return Reported(job.done_samples, names, before.rate, added)
+    return Reported(job.done_samples, names, added=added)  # what it measured since makes it another rate
+
+
+def _says_more(point: ProfilePoint, added: Added | None) -> bool:
+    return added is not None and point.global_batch == added.global_batch and point.count >= 2 * added.count
 
 
 def store(memories: Mapping[str, TaskMemory]) -> dict[str, Any]:
+    return {task: _to_json(memory) for task, memory in memories.items()}
+
+
+def _to_json(memory: TaskMemory) -> dict[str, Any]:
+    kept = {_name(configuration) for configuration in memory.means}
     return {
-        task: {
-            "seen": [[_plain(m.point), m.jobs, m.log_step, m.log_sync] for m in memory.means.values()],
-            "noise": [[stage, value] for stage, value in sorted(memory.noise.items())],
-            "works": memory.works,
-            "told": {job_id: _reported(reported) for job_id, reported in memory.reported.items()},
-        }
-        for task, memory in memories.items()
+        "seen": [[_plain(m.point), m.jobs, m.log_step, m.log_sync] for m in memory.means.values()],
+        "noise": [[stage, value] for stage, value in sorted(memory.noise.items())],
+        "works": memory.works,
+        "told": {job_id: _reported(reported, kept) for job_id, reported in memory.reported.items()},
     }
 
 
-def _reported(reported: Reported) -> list[Any]:
-    rate = [] if reported.rate is None else [reported.rate]
-    return [reported.done, list(reported.names), *rate]
+def _reported(reported: Reported, kept: Collection[str]) -> list[Any]:
+    """`kept`: the configurations that there are means of. What was added to one that was forgotten is, too."""
+    added = {
+        name: [own.count, own.global_batch, own.log_step, own.log_sync]
+        for name, own in reported.added.items()
+        if name in kept
+    }
+    if added:
+        return [reported.done, list(reported.names), reported.rate, added]
+    return [reported.done, list(reported.names), *([] if reported.rate is None else [reported.rate])]
+
+
+def _reported_of(done: int, names: Sequence[str], rate: float | None = None, added: Any = None) -> Reported:
+    """As it was stored; shorter where less was known of it."""
+    return Reported(done, tuple(names), rate, {name: Added(*of) for name, of in (added or {}).items()})
 
 
 def _plain(point: ProfilePoint) -> dict[str, Any]:
@@ -181,7 +242,7 @@ def _from_json(stored: Mapping[str, Any]) -> TaskMemory:
         {configuration_of(mean.point): mean for mean in means},
         {int(stage): value for stage, value in stored["noise"]},
         list(stored["works"]),
-        {job_id: Reported(done, tuple(names), *rate) for job_id, (done, names, *rate) in stored["told"].items()},
+        {job_id: _reported_of(*reported) for job_id, reported in stored["told"].items()},
     )
 
 

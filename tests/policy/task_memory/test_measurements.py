@@ -60,6 +60,66 @@ def test_what_is_told_on_changes_at_powers_of_two_only() -> None:
     assert fourth.points()[0].step_seconds == pytest.approx((0.1**3 * 0.8) ** 0.25)
 
 
+def seen(name: str, step_seconds: float, reports: int) -> JobView:
+    """A job of task "t" with so many reports of one configuration."""
+    return replace(measured(job(name), replace(point(1, 16, step_seconds), count=reports)), task="t")
+
+
+def test_what_few_reports_said_is_replaced_by_what_twice_as_many_say() -> None:
+    """The first come right after a restart."""
+    (alone,) = after([seen("a", 0.3, 1)], [seen("a", 0.1, 2)]).means.values()
+    assert (alone.jobs, alone.point.count) == (1, 2)
+    assert alone.point.step_seconds == pytest.approx(0.1)
+    (both,) = after([seen("a", 0.4, 1), seen("b", 0.1, 64)], [seen("a", 0.1, 8), seen("b", 0.1, 64)]).means.values()
+    assert both.jobs == 2
+    assert both.point.step_seconds == pytest.approx(0.1)
+    (as_many,) = after([seen("a", 0.3, 4)], [seen("a", 0.1, 4)]).means.values()
+    assert as_many.point.step_seconds == 0.3
+
+
+def test_what_more_reports_say_alike_changes_nothing() -> None:
+    """Nor what they say of another batch, of which ranks have equal shares."""
+    said = after([seen("a", 0.1, 1), seen("b", 0.1, 1), seen("c", 0.8, 1)])
+    again = after([seen("a", 0.1, 1), seen("b", 0.1, 1), seen("c", 0.8, 1)], [seen("c", 0.8, 32)])
+    assert again.points() == said.points()
+    one, other = seen("a", 0.1, 1), seen("a", 0.3, 2)
+    other = replace(other, profile=tuple(replace(point, global_batch=15) for point in other.profile))
+    assert after([one], [other]).points() == after([one]).points()
+
+
+def test_a_correction_within_what_a_model_errs_by_changes_no_model_until_corrections_add_up() -> None:
+    one, two, four = seen("a", 0.1, 1), seen("a", 0.102, 2), seen("a", 0.11, 4)
+    assert after([one], [two]).points() == after([one]).points()
+    assert after([one], [two], [four]).points()[0].step_seconds == pytest.approx(0.11)
+
+
+def test_of_a_job_that_has_reported_enough_nothing_more_is_kept_nor_replaced() -> None:
+    enough = after([seen("a", 0.3, 1)], [seen("a", 0.1, measurements.ENOUGH)])
+    assert enough.reported["a"].added == {}
+    later = after([seen("a", 0.1, measurements.ENOUGH)], [seen("a", 0.5, 2 * measurements.ENOUGH)])
+    assert later.points()[0].step_seconds == 0.1
+
+
+def test_what_is_no_longer_known_of_a_configuration_is_not_corrected() -> None:
+    """Others have pushed it out, and one of them has measured it anew since."""
+    many = replace(job("b"), task="t", profile=tuple(point(1, 17 + i, 0.1) for i in range(measurements.MOST_POINTS)))
+    pushed_out = [seen("a", 0.3, 1), many]
+    anew = [*pushed_out, seen("c", 0.2, 1)]
+    found = after(pushed_out, anew, [seen("a", 0.1, 2), many, seen("c", 0.2, 1)])
+    (again,) = (mean for mean in found.means.values() if mean.point.local_batch == 16)
+    assert (again.jobs, again.point.step_seconds) == (1, 0.2)
+
+
+def test_a_state_that_does_not_say_what_each_job_added_leaves_the_means_as_they_are() -> None:
+    few, more = seen("a", 0.3, 1), seen("a", 0.1, 32)
+    before = after([few])
+    stored = measurements.store({"t": before})
+    stored["t"]["told"] = {"a": stored["t"]["told"]["a"][:2]}
+    tasks = measurements.recall({"tasks": stored})
+    measurements.learn(tasks, [more])
+    assert tasks["t"].points() == before.points()
+
+
 def test_the_work_of_jobs_that_left_is_remembered() -> None:
     assert after([a_job("a", 0.1, done_samples=700)], [a_job("b", 0.1)]).works == [700.0]
 
