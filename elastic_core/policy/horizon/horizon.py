@@ -113,7 +113,8 @@ class _Memory:
 
 def _recall(snapshot: Snapshot) -> _Memory:
     tasks = measurements.recall(snapshot.policy_state)
-    finished = measurements.learn(tasks, snapshot.jobs, snapshot.not_finished)
+    declared = {job.job_id for job in snapshot.jobs if is_declared(job)}
+    finished = measurements.learn(tasks, snapshot.jobs, snapshot.not_finished, declared)
     sizes = [*_stored_sizes(snapshot.policy_state.get("sizes", ())), *finished][-MOST_SIZES:]
     prior = CrossTaskPrior.of(snapshot.policy_state.get("types")).refreshed(tasks)
     return _Memory(tasks, prior, sizes, ResizeTimes.recall(snapshot.policy_state, snapshot.jobs))

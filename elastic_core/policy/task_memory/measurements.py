@@ -99,6 +99,12 @@ class Reported:
     names: tuple[str, ...]
     rate: float | None = None  # work in a standard second of service: what its work is in seconds is told by this
     added: Mapping[str, Added] = field(default_factory=dict)
+    total: int | None = None  # all of its work, where that is declared
+
+    @property
+    def work(self) -> int:
+        """Of a job that is no longer there: a decision saw it last some time before its end."""
+        return self.done if self.total is None else self.total
 
 
 @dataclass(slots=True)
@@ -126,25 +132,28 @@ def recall(state: Mapping[str, Any]) -> dict[str, TaskMemory]:
 
 
 def learn(
-    memories: dict[str, TaskMemory], jobs: Sequence[JobView], not_finished: Collection[str] = ()
-) -> list[tuple[str, float]]:
+    memories: dict[str, TaskMemory], jobs: Sequence[JobView], not_finished: Collection[str] = (),
+    declared: Collection[str] = (),
+) -> list[tuple[str, float]]:  # fmt: skip
     """Take over what the jobs of a snapshot have measured since the last one, and the work of those that finished.
 
-    Those that have left without finishing (`Snapshot.not_finished`) say nothing of how much work a job is. Returns task
-    and work of those that finished, in standard seconds, as far as their rates are known (`set_rates`).
+    Those that have left without finishing (`Snapshot.not_finished`) say nothing of how much work a job is. `declared`:
+    jobs that end with the work that they declare. Returns task and work of those that finished, in standard seconds, as
+    far as their rates are known (`set_rates`).
     """
     sizes = []
     before = {job_id: reported for memory in memories.values() for job_id, reported in memory.reported.items()}
     not_over = {job.job_id for job in jobs} | set(not_finished)
     for task, memory in memories.items():
         gone = [reported for job_id, reported in memory.reported.items() if job_id not in not_over]
-        memory.works += [float(reported.done) for reported in gone if reported.done]
+        memory.works += [float(reported.work) for reported in gone if reported.work]
         memory.works = memory.works[-MOST_WORKS:]
-        sizes += [(task, reported.done / reported.rate) for reported in gone if reported.done and reported.rate]
+        sizes += [(task, reported.work / reported.rate) for reported in gone if reported.work and reported.rate]
         memory.reported = {}
     for job in jobs:
         memory = memories.setdefault(job.task, TaskMemory())
-        memory.reported[job.job_id] = _learn_job(memory, job, before.get(job.job_id))
+        total = job.total_samples if job.job_id in declared else None
+        memory.reported[job.job_id] = _learn_job(memory, job, before.get(job.job_id), total)
     return sizes
 
 
@@ -162,7 +171,7 @@ def set_rates(memories: Mapping[str, TaskMemory], jobs: Sequence[JobView], rates
         reported[job.job_id] = replace(reported[job.job_id], rate=rate or None)
 
 
-def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None) -> Reported:
+def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None, total: int | None) -> Reported:
     known = before.names if before is not None else ()
     added = dict(before.added) if before is not None else {}
     usable = [point for point in to_share(job.profile, job.limits) if point.step_seconds > 0]
@@ -186,8 +195,8 @@ def _learn_job(memory: TaskMemory, job: JobView, before: Reported | None) -> Rep
     names = tuple(_name(configuration_of(point)) for point in usable)
     added = {name: added[name] for name in names if name in added and added[name].count < ENOUGH}
     if before is not None and (names == before.names or memory.works):
-        return Reported(job.done_samples, names, before.rate, added)
-    return Reported(job.done_samples, names, added=added)  # what it measured since makes it another rate
+        return Reported(job.done_samples, names, before.rate, added, total)
+    return Reported(job.done_samples, names, None, added, total)  # what it measured since makes it another rate
 
 
 def _says_more(point: ProfilePoint, added: Added | None) -> bool:
@@ -215,14 +224,17 @@ def _reported(reported: Reported, kept: Collection[str]) -> list[Any]:
         for name, own in reported.added.items()
         if name in kept
     }
-    if added:
-        return [reported.done, list(reported.names), reported.rate, added]
-    return [reported.done, list(reported.names), *([] if reported.rate is None else [reported.rate])]
+    more = [reported.rate, added, reported.total]
+    while more and not more[-1]:
+        more.pop()
+    return [reported.done, list(reported.names), *more]
 
 
-def _reported_of(done: int, names: Sequence[str], rate: float | None = None, added: Any = None) -> Reported:
+def _reported_of(
+    done: int, names: Sequence[str], rate: float | None = None, added: Any = None, total: int | None = None
+) -> Reported:
     """As it was stored; shorter where less was known of it."""
-    return Reported(done, tuple(names), rate, {name: Added(*of) for name, of in (added or {}).items()})
+    return Reported(done, tuple(names), rate, {name: Added(*of) for name, of in (added or {}).items()}, total)
 
 
 def _plain(point: ProfilePoint) -> dict[str, Any]:

@@ -138,6 +138,18 @@ def test_work_that_nobody_declared_is_estimated_from_the_tasks_finished_jobs() -
     assert found["small-1"] > found["big-1"]
 
 
+def test_declared_work_of_finished_jobs_tells_what_undeclared_ones_need() -> None:
+    """Also where each was seen last as it began."""
+    state: dict[str, object] = {}
+    for number in range(3):
+        gone = known(f"gone-{number}", work=10**6, lim=FINE)
+        state = dict(decide(snapshot(nodes(8), replace(gone, task="t"), state=state)).state)
+    asked = replace(known("asked", lim=FINE), task="t", total_samples=None)
+    plan = decide(snapshot(nodes(8), asked, state=state))
+    assert plan.state["tasks"]["t"]["works"] == [10.0**6] * 3
+    assert "expected from 3 finished jobs of its task" in plan.targets["asked"].reason
+
+
 def test_sizes_that_were_kept_without_their_tasks_are_read_as_of_tasks_of_their_own() -> None:
     asked = replace(known("asked", lim=FINE), total_samples=None)
     plan = decide(snapshot(nodes(8), asked, state={"sizes": [10.0, 3000.0]}))

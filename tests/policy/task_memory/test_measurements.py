@@ -180,3 +180,16 @@ def test_a_job_that_left_without_finishing_is_no_work_done() -> None:
     measurements.learn(state, [a_job("a", done_samples=700), a_job("b", done_samples=900)])
     measurements.learn(state, [], not_finished=("b", "never-seen"))
     assert state["t"].works == [700.0]
+
+
+def test_a_job_that_declared_its_work_has_done_all_of_it_however_long_before_its_end_it_was_seen_last() -> None:
+    short, half, open_, left = (
+        a_job(name, 0.1, total_samples=1000, done_samples=done)
+        for name, done in zip("shol", (0, 500, 0, 500), strict=True)
+    )
+    tasks: dict[str, measurements.TaskMemory] = {}
+    measurements.learn(tasks, [short, half, open_, left], declared={"s", "h", "l"})
+    measurements.set_rates(tasks, [short, half, open_, left], [10.0] * 4)
+    stored = measurements.recall(json.loads(json.dumps({"tasks": measurements.store(tasks)})))
+    assert measurements.learn(stored, [], not_finished=("l",)) == [("t", 100.0), ("t", 100.0)]
+    assert stored["t"].works == [1000.0, 1000.0]
