@@ -3,9 +3,10 @@ keeps its interpreter busy, or takes its memory.
 
 The process is started when it is first needed (or by `prepare`) and kept, with all that policies remember of what they
 have fitted: one line of JSON in (policy, seed, snapshot), one line out (the plan, or what the policy raised). Nothing
-is pickled. Who does not answer within the bound, or dies, is stopped and `NoAnswer` says so; the next decision starts
-another. Who wants more memory than it may have gets a `MemoryError`, and where the machine itself runs out of memory
-the kernel ends this process first. It ends with the process that started it.
+is pickled. Who does not answer within the bound, dies, or cannot be started or heard for want of what the system gives,
+is stopped and `NoAnswer` says so; the next decision starts another. Who wants more memory than it may have gets a
+`MemoryError`, and where the machine itself runs out of memory the kernel ends this process first. It ends with the
+process that started it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,7 +43,7 @@ log = logs.get_logger(MODULE)
 
 
 class NoAnswer(InfrastructureError):
-    """The process of a policy did not answer in time, or died."""
+    """The process of a policy did not answer in time, died, or could not be started or heard."""
 
 
 class PolicyFailed(ElasticError):
@@ -97,20 +98,24 @@ class PolicyProcess:
 
 
 class Child:
-    """A process of this installation's own that answers questions, a line of JSON each; for one thread at a time."""
+    """A process of this installation's own that answers questions, a line of JSON each; for one thread at a time.
+
+    Raises `NoAnswer` where it cannot be started or heard.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         root = str(Path(elastic_core.__file__).parents[1])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        with _as_no_answer(f"{command[0]} cannot be started"):
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._unread = bytearray()
         self._ready = False
 
     def has_said_something(self) -> bool:
         """That was not read yet."""
-        assert self._process.stdout is not None
-        return bool(self._unread or select.select([self._process.stdout], [], [], 0)[0])
+        with _as_no_answer("a process of this installation cannot be heard"):
+            return bool(self._unread) or self._says_more(0.0)
 
     def wait_until_ready(self, what: str) -> None:
         if not self._ready:
@@ -119,7 +124,8 @@ class Child:
 
     def write(self, line: bytes) -> None:
         """From a thread: a process that does not read must not hold up the caller beyond its bound."""
-        threading.Thread(target=self._write, args=(line + b"\n",), daemon=True).start()
+        with _as_no_answer("a process of this installation cannot be asked"):
+            threading.Thread(target=self._write, args=(line + b"\n",), daemon=True).start()
 
     def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
@@ -128,11 +134,15 @@ class Child:
             self._process.stdin.flush()
 
     def read(self, seconds: float, what: str) -> Any:
+        with _as_no_answer(what):
+            return loads(self._read_line(seconds, what))
+
+    def _read_line(self, seconds: float, what: str) -> bytes:
         assert self._process.stdout is not None
         until = time.monotonic() + seconds
         while b"\n" not in self._unread:
             left = until - time.monotonic()
-            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+            if left <= 0 or not self._says_more(left):
                 raise NoAnswer(f"{what} within {seconds:g} s and was stopped")
             more = os.read(self._process.stdout.fileno(), 1 << 16)
             if not more:
@@ -141,7 +151,15 @@ class Child:
             if len(self._unread) > MOST_ANSWER:
                 raise NoAnswer(f"{what} in words: its answer has more than {MOST_ANSWER} bytes")
         line, _, self._unread = self._unread.partition(b"\n")
-        return loads(bytes(line))
+        return bytes(line)
+
+    def _says_more(self, seconds: float) -> bool:
+        """Whether there is something to read, or its end, within so many seconds. By poll: select knows no descriptor
+        from 1024 on, and an API server has a connection of each trainer."""
+        assert self._process.stdout is not None
+        said = select.poll()
+        said.register(self._process.stdout, select.POLLIN)
+        return bool(said.poll(seconds * 1000))
 
     def end(self) -> None:
         self._process.kill()
@@ -153,6 +171,15 @@ class Child:
             assert pipe is not None
             with suppress(OSError):  # what was not yet written is lost with it
                 pipe.close()
+
+
+@contextmanager
+def _as_no_answer(what: str) -> Iterator[None]:
+    """What the system refuses (no descriptor, no memory, no thread), and an answer that is none, are no answer."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a thread that cannot be started
+        raise NoAnswer(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from elastic_core.errors import InfrastructureError
 from elastic_core.host.steady_clock import SteadyClock
 from tests.builders import FACTS, a_cluster, a_control, a_spec, settings
 from tests.control.scheduling.test_allocator import decisions
-from tests.control.scheduling.test_policy_process import eventually
+from tests.control.scheduling.test_policy_process import eventually, many_open_files, no_more_files
 
 NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
 
@@ -153,6 +153,30 @@ def test_one_that_does_not_start_is_not_waited_for(alone: Callable[..., Decision
     assert not process.is_ready()
     eventually(lambda: not process.is_ready() and process._child is None, "it is given up")
     assert not process.is_ready()
+
+
+def test_one_that_the_system_cannot_start_is_tried_again_later(
+    alone: Callable[..., DecisionProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = alone()
+    with no_more_files():
+        assert not process.is_ready()
+    assert process._lost_at > -inf
+    monkeypatch.setattr(decision_process, "AGAIN_SECONDS", 0.0)
+    with many_open_files():
+        eventually(process.is_ready, "another is up, whatever its descriptors' numbers")
+
+
+def test_one_that_cannot_be_heard_is_given_up(alone: Callable[..., DecisionProcess]) -> None:
+    process = alone()
+    assert not process.is_ready()
+    child = process._child
+    assert child is not None
+    assert child._process.stdout is not None
+    child._process.stdout.close()
+    assert not process.is_ready()
+    assert process._child is None
+    assert child._process.poll() is not None
 
 
 def test_one_that_cannot_open_the_ledger_is_given_up(alone: Callable[..., DecisionProcess]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -109,6 +111,69 @@ def test_a_policy_that_eats_memory_gets_no_more_than_its_share_and_the_process_g
     with pytest.raises(PolicyFailed, match="MemoryError"):
         asked.decide("odd", picture("eats"))
     assert asked.decide("odd", picture()).policy == "odd"
+
+
+@contextmanager
+def many_open_files(at_least: int = 1024) -> Iterator[None]:
+    """As in an API server with a connection of each trainer: the next descriptors have numbers from `at_least` on."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as then:
+        then.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allowed)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4 * at_least, allowed[1]), allowed[1]))
+        while (opened := os.open(os.devnull, os.O_RDONLY)) < at_least:
+            then.callback(os.close, opened)
+        then.callback(os.close, opened)
+        yield
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """The system gives no descriptor."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, allowed[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+
+
+def test_it_decides_however_many_files_are_open() -> None:
+    asked = PolicyProcess(seconds=30.0, memory_mb=1024, command=COMMAND)
+    try:
+        with many_open_files():
+            assert asked.decide("odd", picture()).policy == "odd"
+            child = asked._child
+            assert child is not None
+            assert child._process.stdout is not None
+            assert child._process.stdout.fileno() >= 1024
+    finally:
+        asked.close()
+
+
+def test_one_that_the_system_cannot_start_gives_no_answer_and_the_next_question_is_answered() -> None:
+    asked = PolicyProcess(seconds=30.0, memory_mb=1024, command=COMMAND)
+    try:
+        with no_more_files(), pytest.raises(NoAnswer, match=r"cannot be started: OSError: .* Too many open files"):
+            asked.decide("odd", picture())
+        assert asked.decide("odd", picture()).policy == "odd"
+    finally:
+        asked.close()
+
+
+def test_one_that_cannot_be_heard_is_stopped_and_the_next_question_is_answered() -> None:
+    asked = PolicyProcess(seconds=30.0, memory_mb=1024, command=COMMAND)
+    try:
+        asked.decide("odd", picture())
+        child = asked._child
+        assert child is not None
+        assert child._process.stdout is not None
+        child._process.stdout.close()
+        with pytest.raises(NoAnswer, match="odd did not decide: ValueError"):
+            asked.decide("odd", picture())
+        assert child._process.poll() is not None
+        assert asked.decide("odd", picture()).policy == "odd"
+    finally:
+        asked.close()
 
 
 @pytest.mark.nightly
