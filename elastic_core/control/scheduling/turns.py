@@ -5,7 +5,9 @@ version is still the same, and do at once what it allows.
 
 Policies are asked in a process of their own, under a deadline. Where that gives no answer the last plan stays, once;
 where a policy fails, gives an invalid plan, or is silent again, the pool is shared out fairly, here: that is bounded by
-the slots of the pool. The record of the decision says which.
+the slots of the pool. The record of the decision says which. What comes in the place of a plan that was not made is in
+force whatever came meanwhile: who was silent is not asked the same again, for another deadline, before anybody has a
+plan.
 """
 
 from __future__ import annotations
@@ -84,13 +86,15 @@ class TurnsHere:
 
     def _decide_once(self, late: bool) -> tuple[Written, int]:
         """What became of the plan, and about how many jobs it is. `late`: it comes into force although events came
-        meanwhile. So does each that is about many jobs: something happens while any is made."""
+        meanwhile. So does each that is about many jobs: something happens while any is made; and what stands in for the
+        plan of a policy that gave none."""
         policy, snapshot = self._policy_and_snapshot()
         started = time.perf_counter()
         plan, failure = self._plan(policy, snapshot)
         decided = Decision(snapshot, plan, policy, failure, time.perf_counter() - started)
         crash_here("decision.unwritten")
-        written = write(self._ledger, decided, late or len(snapshot.jobs) >= Pace.MANY_JOBS, self._settled)
+        late = late or failure is not None or len(snapshot.jobs) >= Pace.MANY_JOBS
+        written = write(self._ledger, decided, late, self._settled)
         crash_here("decision.written")
         return written, len(snapshot.jobs)
 

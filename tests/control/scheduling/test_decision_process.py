@@ -22,8 +22,9 @@ from elastic_core.domain import SegmentState
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.steady_clock import SteadyClock
 from tests.builders import FACTS, a_cluster, a_control, a_spec, settings
+from tests.control.scheduling.open_files import many_open_files, no_more_files
 from tests.control.scheduling.test_allocator import decisions
-from tests.control.scheduling.test_policy_process import eventually, many_open_files, no_more_files
+from tests.control.scheduling.test_policy_process import eventually
 
 NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
 

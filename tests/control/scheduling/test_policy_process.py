@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -29,6 +27,7 @@ from elastic_core.protocol.trainer import Directive
 from elastic_core.settings import Settings
 from tests.builders import FACTS, TRAINER_SECRET, FakeClock, Life, a_beat, a_cluster, a_control, a_spec
 from tests.control.odd_policies import Odd
+from tests.control.scheduling.open_files import many_open_files, no_more_files
 from tests.control.scheduling.test_allocator import decisions
 from tests.policy.builders import job, nodes, snapshot
 
@@ -111,30 +110,6 @@ def test_a_policy_that_eats_memory_gets_no_more_than_its_share_and_the_process_g
     with pytest.raises(PolicyFailed, match="MemoryError"):
         asked.decide("odd", picture("eats"))
     assert asked.decide("odd", picture()).policy == "odd"
-
-
-@contextmanager
-def many_open_files(at_least: int = 1024) -> Iterator[None]:
-    """As in an API server with a connection of each trainer: the next descriptors have numbers from `at_least` on."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ExitStack() as then:
-        then.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allowed)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4 * at_least, allowed[1]), allowed[1]))
-        while (opened := os.open(os.devnull, os.O_RDONLY)) < at_least:
-            then.callback(os.close, opened)
-        then.callback(os.close, opened)
-        yield
-
-
-@contextmanager
-def no_more_files() -> Iterator[None]:
-    """The system gives no descriptor."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, allowed[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
 
 
 def test_it_decides_however_many_files_are_open() -> None:
@@ -254,6 +229,43 @@ def test_without_an_answer_the_last_plan_stays_once_and_the_ledger_says_so(
     control.decide("once more")
     (*_, (policy, wanted)) = decisions(ledger_url, "policy", "wanted")
     assert (policy, wanted) == ("fair_share", "odd")
+
+
+class Eventful(PolicyProcess):
+    """While it waits for the policy, something happens."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__(seconds=1.0, memory_mb=1024, command=COMMAND)
+        self.happens, self.asked = happens, 0
+
+    def decide(self, policy: str, snapshot: Snapshot) -> Plan:
+        self.asked += 1
+        self.happens()
+        return super().decide(policy, snapshot)
+
+
+def test_a_silent_policy_costs_one_deadline_whatever_happens_meanwhile_and_what_happened_is_decided_after_it(
+    plane: Callable[[str], LedgerControl], ledger_url: str
+) -> None:
+    control = plane("")
+    control.submit("job-a", a_spec(), FACTS)
+    assert control.acquire("job-a__seg_0").state is SegmentState.GRANTED
+    control = plane("hangs")
+    later: list[Callable[[], None]] = []
+    eventful = Eventful(lambda: control._ledger.change(lambda tx: setattr(tx, "trigger", "an event")))
+    control.allocator.close()
+    control.allocator = Allocator(control._ledger, control.settings, decider=eventful, aside=later.append)
+    control.submit("job-b", a_spec(), FACTS)
+    assert control.acquire("job-b__seg_0").state is SegmentState.WAITING
+    assert eventful.asked == 1
+    assert decisions(ledger_url, "policy", "wanted")[-1] == (KEPT, "odd")
+    assert control._ledger.read(is_due)
+    eventful.happens = lambda: None
+    (rest,) = later
+    rest()
+    assert eventful.asked == 2
+    assert decisions(ledger_url, "policy", "wanted")[-1] == ("fair_share", "odd"), "the last plan stays once"
+    assert not control._ledger.read(is_due)
 
 
 class Thinking(DecidesHere):
