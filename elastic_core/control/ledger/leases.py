@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
+from sqlalchemy import Select, SQLColumnExpression, Text, bindparam, func, select, text, true, update
 from sqlalchemy import Sequence as DatabaseSequence
-from sqlalchemy import bindparam, select, text, update
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.orm import aliased
 
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
@@ -19,6 +21,8 @@ from elastic_core.control.ledger.tables import HeartbeatRow, JobRow, LeaseRow, L
 from elastic_core.domain import EXACT, Allocation, SegmentState, Slot, from_json, to_json
 from elastic_core.policy.plans.free_slots import FreeSlots
 from elastic_core.protocol.events import EventKind
+
+T = TypeVar("T")
 
 AHEAD_SECONDS = 10.0  # that clocks of several hosts may differ by
 EPOCHS = DatabaseSequence("lease_epoch")
@@ -39,6 +43,20 @@ DRAINING = text("""
     ORDER BY s.node, s.index
 """)
 
+_WANTED = func.unnest(bindparam("jobs", type_=ARRAY(Text))).table_valued("id", name="wanted").render_derived()
+# Said as a range, and ordered by both columns of the index on jobs: by the epoch alone PostgreSQL may go through the
+# leases of all jobs from the newest on, which for a job that never had one are all that there are.
+_OF_JOB = LeaseRow.job_id.between(_WANTED.c.id, _WANTED.c.id)
+_NEWEST = select(LeaseRow).where(_OF_JOB).order_by(LeaseRow.job_id.desc(), LeaseRow.epoch.desc()).limit(1)
+LAST = aliased(LeaseRow, _NEWEST.lateral("last"))  # of each job by its index: a long one costs no more
+
+
+def of_last(what: SQLColumnExpression[T]) -> Select[str, T]:
+    """By job, of those in `jobs` that ever held slots: what its newest lease (`LAST`) says."""
+    return select(LAST.job_id, what).select_from(_WANTED).join(LAST, true())
+
+
+_LAST_ALLOCATIONS = of_last(LAST.allocation)
 _LIVE_OF_ORIGIN = select(LeaseRow).where(LeaseRow.origin_epoch == bindparam("origin"), LeaseRow.released_at.is_(None))
 _LOCKED_OF_ORIGIN = _LIVE_OF_ORIGIN.with_for_update(key_share=True)
 
@@ -78,9 +96,8 @@ def last_slots(tx: Tx, job_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
     """What each job held last."""
     if not job_ids:
         return {}
-    query = select(LeaseRow).where(LeaseRow.job_id.in_(job_ids)).ext(distinct_on(LeaseRow.job_id))
-    rows = tx.session.scalars(query.order_by(LeaseRow.job_id, LeaseRow.epoch.desc()))
-    return {lease.job_id: allocation(lease).slots for lease in rows}
+    rows = tx.session.execute(_LAST_ALLOCATIONS, {"jobs": list(job_ids)})
+    return {job_id: from_json(Allocation, held).slots for job_id, held in rows}
 
 
 def open_lease(

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Integer, bindparam, cast, select
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy import Integer, cast, select
 
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
@@ -42,12 +41,7 @@ BETWEEN_SECONDS = 60.0
 CUT_OFF_SECONDS = 600.0  # by which endings are told that came before the last decision: it was read before it was made
 MOST_CUT_OFF = 4096  # the latest: each is an id of some tens of bytes in the record of the decision
 _ACTIVE = select(JobRow).where(JobRow.state == JobState.ACTIVE).order_by(JobRow.submitted_at, JobRow.id)
-_LAST_BATCHES = (
-    select(LeaseRow.job_id, cast(LeaseRow.allocation["global_batch"].astext, Integer))
-    .where(LeaseRow.job_id.in_(bindparam("jobs", expanding=True)))
-    .ext(distinct_on(LeaseRow.job_id))
-    .order_by(LeaseRow.job_id, LeaseRow.epoch.desc())
-)
+_LAST_BATCHES = leases.of_last(cast(leases.LAST.allocation["global_batch"].astext, Integer))
 # The decision whose state the next one gets: a policy that failed, or whose last plan stayed, has learnt nothing.
 _LAST_STATE = (
     select(DecisionRow.at - DecisionRow.seconds)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import create_engine, event, text
+from collections.abc import Mapping
+from typing import Any
 
-from elastic_core.control.ledger import reads
+from sqlalchemy import Executable, create_engine, event, text
+
+from elastic_core.control.ledger import leases, reads
 from elastic_core.control.plane import LedgerControl
+from elastic_core.control.scheduling import snapshots
+from elastic_core.domain import Allocation, from_json
 from tests.builders import FACTS, FakeClock, Life, a_commit, a_spec
 
 MANY = """
@@ -27,6 +32,67 @@ def test_who_registered_a_version_is_found_without_reading_all_jobs(control: Led
         plan = "\n".join(line for (line,) in connection.exec_driver_sql(f"EXPLAIN {query}"))
     engine.dispose()
     assert "Seq Scan" not in plan, plan
+
+
+LONG = """
+    INSERT INTO segments (id, job_id, index, lineage, state, attempt, failures, start_step, created_at, handed_over)
+    SELECT 'job-a__old_' || i, 'job-a', -i, 0, 'committed', 0, 0, 0, 0, false FROM generate_series(100, 3000) AS i;
+    INSERT INTO leases (epoch, origin_epoch, job_id, segment_id, attempt, allocation, num_slots, granted_at, expires_at,
+                        released_at)
+    SELECT -i, -i, 'job-a', 'job-a__old_' || i, 0, allocation, num_slots, 0, 0, 0
+    FROM leases, generate_series(100, 3000) AS i WHERE epoch = (SELECT max(epoch) FROM leases WHERE job_id = 'job-a');
+    ANALYZE segments; ANALYZE leases
+"""  # a job of three thousand segments, each with a lease
+
+
+def lived_long(control: LedgerControl, ledger_url: str) -> None:
+    """Three jobs: one that has had many leases, and holds its last one; one that has had one, and one that had none."""
+    for job_id in ("job-a", "job-b", "job-c"):
+        control.submit(job_id, a_spec(slots=(1, 1)), FACTS)
+    for job_id in ("job-a", "job-b"):
+        Life(control, control.trainer, job_id).start()
+    engine = create_engine(ledger_url)
+    with engine.begin() as connection:
+        connection.execute(text(LONG))
+    engine.dispose()
+
+
+def test_what_jobs_held_last_is_what_their_newest_leases_say(control: LedgerControl, ledger_url: str) -> None:
+    lived_long(control, ledger_url)
+    asked = ["job-b", "job-a", "job-c", "job-x"]
+    newest = text("SELECT DISTINCT ON (job_id) job_id, allocation FROM leases ORDER BY job_id, epoch DESC")
+    held = control._ledger.read(
+        lambda tx: {job_id: from_json(Allocation, said) for job_id, said in tx.session.execute(newest)}
+    )
+    assert held.keys() == {"job-a", "job-b"}
+    slots = control._ledger.read(lambda tx: leases.last_slots(tx, asked))
+    assert slots == {job_id: one.slots for job_id, one in held.items()}
+    batches = {job.job_id: job.last_batch for job in control.snapshot().jobs}
+    assert batches == {job_id: one.global_batch for job_id, one in held.items()}
+
+
+def most_rows(ledger_url: str, query: Executable, wanted: Mapping[str, Any]) -> int:
+    """That any step of the query read."""
+    found: list[int] = []
+    engine = create_engine(ledger_url)
+    with engine.connect() as connection:
+        said = query.compile(connection, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
+        (steps,) = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) {said}", said.construct_params(dict(wanted))
+        ).scalar_one()
+    engine.dispose()
+    left = [steps["Plan"]]
+    while left:
+        step = left.pop()
+        found.append(step["Actual Rows"] + step.get("Rows Removed by Filter", 0))
+        left += step.get("Plans", [])
+    return max(found)
+
+
+def test_of_a_long_life_only_the_newest_lease_is_read(control: LedgerControl, ledger_url: str) -> None:
+    lived_long(control, ledger_url)
+    for query in (leases._LAST_ALLOCATIONS, snapshots._LAST_BATCHES):
+        assert most_rows(ledger_url, query, {"jobs": ["job-a", "job-b", "job-c"]}) <= 3
 
 
 def test_a_window_holds_who_is_active_and_the_newest_of_those_that_ended_in_it(
