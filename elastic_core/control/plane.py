@@ -213,7 +213,7 @@ class LedgerControl(JobActions, JobAnswers):
         return self.segment(segment_id)
 
     def ensure_segment_runs(self, job_id: str, after: str | None = None) -> list[str]:
-        segments = self.segments(job_id)
+        segments = self._ledger.read(lambda tx: reads.segments_from(tx, job_id, after))
         return self._job_runs().ensure_segments(job_id, start_job.segments_to_show(segments, after))
 
     def launch_order(self, segment_id: str) -> LaunchOrder:

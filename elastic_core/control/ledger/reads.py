@@ -71,6 +71,21 @@ def segments(tx: Tx, job_id: str) -> list[SegmentStatus]:
     return views.segment_statuses(tx, tx.session.scalars(query).all())
 
 
+def segments_from(tx: Tx, job_id: str, after: str | None) -> list[SegmentStatus]:
+    """A job's segments from this one on, which is the last one where none of its own is named."""
+    tx.job(job_id)
+    return views.segment_statuses(tx, tx.session.scalars(from_segment(job_id, after)).all())
+
+
+def from_segment(job_id: str, after: str | None) -> Select[SegmentRow]:
+    """By their index: what went by before is not read, however long the job lives."""
+    named = select(SegmentRow.index).where(SegmentRow.job_id == job_id, SegmentRow.id == after)
+    last = select(func.max(SegmentRow.index)).where(SegmentRow.job_id == job_id)
+    first = func.coalesce(named.scalar_subquery(), last.scalar_subquery())
+    query = select(SegmentRow).where(SegmentRow.job_id == job_id, SegmentRow.index >= first)
+    return query.order_by(SegmentRow.index)
+
+
 def groups_of(tx: Tx, job_id: str) -> list[JobGroup]:
     tx.job(job_id)
     origin, index, released = LeaseRow.origin_epoch, SegmentRow.index, LeaseRow.released_at

@@ -78,7 +78,8 @@ def submission(ledger: Ledger, runs: JobRuns, job_id: str) -> Submission:
 
 
 def segments_to_show(segments: Sequence[SegmentStatus], after: str | None) -> dict[str, bool]:
-    """Which of a job's segments need a run, by id, and whether each is over: see `ensure_segment_runs`.
+    """Which of a job's segments need a run, by id, and whether each is over: see `ensure_segment_runs`. `segments`:
+    from `after` on, and the last one, which alone may be open.
 
     Of those that are over only what held slots counts: the others never began.
     """

@@ -76,10 +76,9 @@ def most_rows(ledger_url: str, query: Executable, wanted: Mapping[str, Any]) -> 
     found: list[int] = []
     engine = create_engine(ledger_url)
     with engine.connect() as connection:
-        said = query.compile(connection, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
-        (steps,) = connection.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, FORMAT JSON) {said}", said.construct_params(dict(wanted))
-        ).scalar_one()
+        said = query.compile(connection)  # type: ignore[attr-defined]
+        asked = f"EXPLAIN (ANALYZE, FORMAT JSON) {said}"
+        (steps,) = connection.exec_driver_sql(asked, said.construct_params(dict(wanted))).scalar_one()
     engine.dispose()
     left = [steps["Plan"]]
     while left:
@@ -93,6 +92,21 @@ def test_of_a_long_life_only_the_newest_lease_is_read(control: LedgerControl, le
     lived_long(control, ledger_url)
     for query in (leases._LAST_ALLOCATIONS, snapshots._LAST_BATCHES):
         assert most_rows(ledger_url, query, {"jobs": ["job-a", "job-b", "job-c"]}) <= 3
+
+
+def test_of_a_long_life_only_what_came_after_a_segment_is_read(control: LedgerControl, ledger_url: str) -> None:
+    lived_long(control, ledger_url)
+    whole = [segment.segment_id for segment in control.segments("job-a")]
+
+    def read(after: str | None) -> list[str]:
+        found = control._ledger.read(lambda tx: reads.segments_from(tx, "job-a", after))
+        assert most_rows(ledger_url, reads.from_segment("job-a", after), {}) == max(1, len(found))
+        return [segment.segment_id for segment in found]
+
+    assert read("job-a__old_101") == whole[-3:] == ["job-a__old_101", "job-a__old_100", "job-a__seg_0"]
+    assert read("job-a__seg_0") == whole[-1:]
+    assert read(None) == whole[-1:]
+    assert read("job-b__seg_0") == whole[-1:], "it is none of its own"
 
 
 def test_a_window_holds_who_is_active_and_the_newest_of_those_that_ended_in_it(
