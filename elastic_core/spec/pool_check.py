@@ -19,9 +19,28 @@ def check_against(spec: JobSpec, cluster: ClusterSpec, now: float | None = None)
 
     `now` (Unix seconds) also refuses a deadline that has passed.
     """
-    problems = [*_types(spec, cluster), *_comm(spec, cluster), *_queue(spec, cluster), *_deadline(spec, now)]
+    problems = _problems(spec, cluster, now)
     if problems:
         raise refuse("job spec", problems)
+
+
+def check_change(spec: JobSpec, in_force: JobSpec, cluster: ClusterSpec) -> None:
+    """Raises `UserError` for what the cluster can never give the job by this spec, and not for what it already cannot
+    give it by the one in force: a type that is away is no reason to refuse what has nothing to do with it."""
+    had = _problems(in_force, cluster)
+    wants_no_more = spec.limits().slot_counts[0] <= in_force.limits().slot_counts[0]
+    known = {_subject(problem) for problem in had} if wants_no_more else set()
+    new = [problem for problem in _problems(spec, cluster) if problem not in had and _subject(problem) not in known]
+    if new:
+        raise refuse("job spec", new)
+
+
+def _subject(problem: str) -> str:
+    return problem.partition(":")[0]
+
+
+def _problems(spec: JobSpec, cluster: ClusterSpec, now: float | None = None) -> list[str]:
+    return [*_types(spec, cluster), *_comm(spec, cluster), *_queue(spec, cluster), *_deadline(spec, now)]
 
 
 def _types(spec: JobSpec, cluster: ClusterSpec) -> Iterator[str]:

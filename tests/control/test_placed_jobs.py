@@ -14,6 +14,7 @@ from elastic_core.errors import UserError
 from elastic_core.protocol.records import JobFacts
 from elastic_core.snapshot.job_reports import measured
 from elastic_core.spec import ClusterSpec, JobSpec
+from elastic_core.spec.job_changes import JobChanges
 from tests.builders import FakeClock, Life, a_commit, a_control, a_spec, an_observation
 
 # Of 100 samples on a slot: the first layer gains nothing from an accelerator, the second one is eight times as fast.
@@ -63,6 +64,18 @@ def test_a_job_holds_slots_of_several_types_by_the_planners_stages(control: Ledg
     status = control.job("ctr")
     assert "layer 0 on 2 cpu; layer 1 on 2 h200" in status.target_reason
     assert "200 samples/s predicted, 10 an hour, a sample 0.0 % above the cheapest as fast" in status.target_reason
+
+
+def test_while_nodes_are_away_that_it_needs_it_can_be_set_and_no_more_than_the_pool_has_else(
+    control: LedgerControl,
+) -> None:
+    a_life(control, spec=placed(slots=(4, 6)))
+    with pytest.raises(UserError, match="the job may have 7 to 8 slots in all, and no placement of so many is known"):
+        control.set_job("ctr", JobChanges(min_slots=7, max_slots=8))
+    control.set_cluster(a_pool(cpus=1, h200s=1))
+    control.set_job("ctr", JobChanges(priority=3))
+    control.set_job("ctr", JobChanges(max_slots=5))
+    assert control.job("ctr").changes == JobChanges(priority=3, max_slots=5)
 
 
 def test_two_placed_jobs_and_an_ordinary_one_share_the_pool(control: LedgerControl) -> None:

@@ -17,8 +17,7 @@ from elastic_core.errors import UserError
 from elastic_core.placement import bundles
 from elastic_core.placement.placed_models import placed_of
 from elastic_core.policy.base.placed_jobs import pool_types
-from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec, PresentCluster
-from elastic_core.spec.pool_check import check_against
+from elastic_core.spec import ClusterSpec, JobSpec, NodeSpec, PresentCluster, check_against, pool_check
 
 
 def set_cluster(tx: Tx, cluster: PresentCluster) -> None:
@@ -105,16 +104,44 @@ def _release_if_empty(tx: Tx, lease: LeaseRow, reason: str) -> None:
 
 def check_feasible(tx: Tx, spec: JobSpec) -> None:
     """Raises `UserError` for a spec that this cluster can never run, saying what would be possible."""
-    present = tuple(
-        NodeSpec(name=node.name, type=node.type, slots=node.num_slots) for node in nodes(tx) if node.present
-    )
-    if not present:
+    cluster = _cluster_of_now(tx)
+    if not cluster.nodes:
         raise UserError(
             "the cluster has no nodes yet, or has lost all, so no job can be admitted: `elastic up` registers them, "
             "and those of a Ray cluster are in the pool when they are back"
         )
-    # Not validated: while a node is away more may be guaranteed than there is.
-    check_against(spec, ClusterSpec.model_construct(nodes=present, queues=queue_specs(tx)))
+    check_against(spec, cluster)
+
+
+def check_change(tx: Tx, spec: JobSpec, in_force: JobSpec, declared: Sequence[PlacedLayer]) -> None:
+    """Raises `UserError` where this cluster can never run the spec as it becomes, for what is not already so of the one
+    in force: nodes may be away. `declared`: as `check_placement` takes it."""
+    cluster = _cluster_of_now(tx)
+    if not cluster.nodes:  # which says nothing of what there is when they are back
+        return
+    pool_check.check_change(spec, in_force, cluster)
+    if spec.places_layers:
+        try:
+            check_placement(tx, spec, declared)
+        except UserError:
+            if _can_be_placed(tx, in_force, declared):
+                raise
+
+
+def _can_be_placed(tx: Tx, spec: JobSpec, declared: Sequence[PlacedLayer]) -> bool:
+    try:
+        check_placement(tx, spec, declared)
+    except UserError:
+        return False
+    return True
+
+
+def _cluster_of_now(tx: Tx) -> ClusterSpec:
+    """Not validated: while a node is away more may be guaranteed than there is."""
+    present = tuple(
+        NodeSpec(name=node.name, type=node.type, slots=node.num_slots) for node in nodes(tx) if node.present
+    )
+    return ClusterSpec.model_construct(nodes=present, queues=queue_specs(tx))
 
 
 def check_placement(tx: Tx, spec: JobSpec, declared: Sequence[PlacedLayer]) -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from elastic_core.control.ledger import leases
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import JobRow
-from elastic_core.control.ledger.views import changes_of, last_segments, pause_of, spec_of
+from elastic_core.control.ledger.views import changes_of, last_segments, pause_of, spec_in_force, spec_of
 from elastic_core.control.transitions.endings import end_by_wish
-from elastic_core.control.transitions.pool_changes import check_feasible, check_placement
+from elastic_core.control.transitions.pool_changes import check_change
 from elastic_core.domain import JobState, SegmentState, from_json, to_json
 from elastic_core.errors import Conflict, UserError
 from elastic_core.placement.placed_models import declared_by
@@ -64,10 +64,10 @@ def set_changes(tx: Tx, job_id: str, changes: JobChanges) -> None:
     if wanted == before:
         return
     spec, facts = wanted.applied(spec_of(job)), from_json(JobFacts, job.facts)
-    check_feasible(tx, spec)
     check_layouts(spec, facts.layouts)
-    if spec.places_layers:
-        check_placement(tx, spec, declared_by(facts))
+    in_force = spec_in_force(job)
+    if spec.slots != in_force.slots:
+        check_change(tx, spec, in_force, declared_by(facts) if spec.places_layers else ())
     job.changes = to_json(wanted)
     tx.trigger = f"{job.id} is set to {changes.words}"
 

@@ -12,10 +12,16 @@ from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Conflict, Forbidden, InfrastructureError, UserError
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.trainer import Directive
-from elastic_core.spec import QueueSpec
+from elastic_core.spec import ClusterSpec, PresentCluster, QueueSpec
 from elastic_core.spec.job_changes import JobChanges
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_spec
 from tests.control.conftest import Plane
+
+
+def of_two_types() -> ClusterSpec:
+    nodes = (*a_cluster({"node-a": 2}).nodes, *a_cluster({"node-b": 4}, type="gpu").nodes)
+    return a_cluster().model_copy(update={"nodes": nodes})
+
 
 ANN = Caller(name="ann", way=Way.CLI, unrestricted=True)
 
@@ -174,6 +180,29 @@ def test_limits_that_the_pool_can_never_give_are_refused(plane: Plane) -> None:
         plane.service.set_job("job-a", JobChanges(min_slots=5, max_slots=6))
     with pytest.raises(UserError, match="nothing is to be set"):
         plane.service.set_job("job-a", JobChanges())
+
+
+def test_while_nodes_are_away_what_does_not_need_them_can_be_set(plane: Plane) -> None:
+    plane.service.set_cluster(of_two_types())
+    plane.service.submit("job-a", a_spec(slots={"min": 3, "max": 8, "types": ["cpu", "gpu"]}), FACTS)
+    plane.service.set_cluster(a_cluster({"node-a": 2}))
+    plane.service.set_job("job-a", JobChanges(priority=9))
+    plane.service.set_job("job-a", JobChanges(max_slots=4))
+    with pytest.raises(UserError, match=r"1 problem:\n- slots.min: the job needs at least 4 slots of one type"):
+        plane.service.set_job("job-a", JobChanges(min_slots=4))
+    assert plane.service.job("job-a").changes == JobChanges(priority=9, max_slots=4)
+    assert plane.service.set_job("job-a", JobChanges(min_slots=1)).spec_in_force.slots.min == 1
+    plane.service.set_cluster(PresentCluster(nodes=()))
+    plane.service.set_job("job-a", JobChanges(max_slots=2))
+
+
+def test_while_only_a_part_of_its_types_is_away_no_more_is_set_than_the_others_can_give(plane: Plane) -> None:
+    plane.service.set_cluster(of_two_types())
+    plane.service.submit("job-a", a_spec(slots={"min": 1, "max": 8, "types": ["cpu", "gpu"]}), FACTS)
+    plane.service.set_cluster(a_cluster({"node-a": 2}))
+    with pytest.raises(UserError, match=r"1 problem:\n- slots.min: the job needs at least 3 slots of one type"):
+        plane.service.set_job("job-a", JobChanges(min_slots=3))
+    plane.service.set_job("job-a", JobChanges(min_slots=2))
 
 
 def test_a_checkpoint_by_hand_is_committed_and_the_same_processes_go_on(plane: Plane) -> None:
