@@ -8,9 +8,11 @@ who was measured on several has taught it, and is not told his own measurements 
 *Classes* and *forecasts* come from the files that `refit` writes. Of classes and work only jobs whose end nobody knows
 are asked about: what is declared is believed. A decision asks about a job that it sees for the first time; from then on
 `renew`, which reconciliation calls as well, asks anew with what the job has reported so far, so that it may turn
-predictable while it runs. Where nothing was learnt the stated prior forecasts the work. What a step takes is forecast
-of every job that has measured none (`step_forecasts`). Whatever fails here is logged, the jobs' fields stay None, and
-training goes on. With the setting `use_predictors` off nothing is learnt and no job is asked about.
+predictable while it runs; of many jobs about some at a time, the longest not asked about first, since no decision
+may be made meanwhile. What was so at a job's submission is read once. Where nothing was learnt the stated prior
+forecasts the work. What a step takes is forecast of every job that has measured none (`step_forecasts`). Whatever fails
+here is logged, the jobs' fields stay None, and training goes on. With the setting `use_predictors` off nothing is
+learnt and no job is asked about.
 
 The same files answer about a job that is not submitted yet (`outlook`).
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -66,7 +68,8 @@ STALE_SECONDS = 1800.0  # experience that a decision refreshes itself
 TEACHERS = 32  # jobs that experience is learnt from, the latest
 RECENT_LEASES = 5000  # that they are looked for among
 CLASS_SECONDS = 30.0  # age of an answer that reconciliation renews
-STALE_CLASS_SECONDS = 600.0  # that a decision renews itself
+STALE_CLASS_SECONDS = 600.0  # that a decision renews itself, where reconciliation has not for as long
+MOST_RENEWED = 150  # answers at a time: each takes milliseconds, all together a second
 log = get_logger(__name__)
 
 ON_SEVERAL_TYPES = text("""
@@ -83,6 +86,7 @@ class _Answer:
     """One job's answers, and when they were found."""
 
     at: float
+    resubmitted: bool  # which never changes
     predictable: float | None
     expected_samples: float | None
     work: WorkForecast | None
@@ -133,6 +137,7 @@ class Predictors:
         self._classifier = _Loaded(settings.predictability_file(), _load_classifier, "jobs stay without a class")
         self._forecasters = _Loaded(settings.forecasts_file(), _load_forecasters, "forecasts are those of the prior")
         self._answers: dict[str, _Answer] = {}
+        self._renewed_at = float("-inf")
         self.windows = ReportWindows()
         self._steps = StepForecasts(ledger, self._forecasters.get)
 
@@ -148,12 +153,15 @@ class Predictors:
             log.exception("experience cannot be learnt from the ledger: jobs go on with what was known")
 
     def renew(self) -> None:
-        """Ask anew about the active jobs that have declared no work, those that have had no answer for a while.
+        """Ask anew about the active jobs that have declared no work, those that have had no answer for a while; of more
+        than `MOST_RENEWED` the rest the next times.
 
         Nothing is read where no decision has asked about any.
         """
         if self._settings.use_predictors and self._answers:
-            self._ask_due(self._ledger.read(lambda tx: snapshots.build(tx, "", self.windows.profiles)), CLASS_SECONDS)
+            snapshot = self._ledger.read(lambda tx: snapshots.build(tx, "", self.windows.profiles))
+            self._renewed_at = snapshot.now
+            self._ask_due(snapshot, CLASS_SECONDS)
 
     def fit_together(self, snapshot: Snapshot) -> None:
         """Fit the models of all jobs that have measured something new at once, for `model` to find them."""
@@ -179,7 +187,8 @@ class Predictors:
         have measured none."""
         if not self._settings.use_predictors:
             return snapshot
-        self._ask_due(snapshot, STALE_CLASS_SECONDS)
+        nobody_renews = snapshot.now - self._renewed_at >= STALE_CLASS_SECONDS
+        self._ask_due(snapshot, STALE_CLASS_SECONDS if nobody_renews else inf)
         steps = self._steps.of_unmeasured(snapshot)
         jobs = (self._with_answer(job, steps.get(job.job_id)) for job in snapshot.jobs)
         return replace(snapshot, jobs=tuple(jobs))
@@ -198,14 +207,12 @@ class Predictors:
         return Outlook(work=(low, median, high), work_source=forecast.source, steps=steps)
 
     def _ask_due(self, snapshot: Snapshot, older_than: float) -> None:
-        """Ask about who has no answer, or one that is older; forget those who are no longer there."""
+        """Ask about all who have no answer, and some of those whose answer is older; forget who is no longer there."""
         undeclared = {job.job_id: job for job in snapshot.jobs if job.total_samples is None}
         known = {job_id: answer for job_id, answer in self._answers.items() if job_id in undeclared}
-        due = [
-            job
-            for job_id, job in undeclared.items()
-            if job_id not in known or snapshot.now - known[job_id].at >= older_than
-        ]
+        new = [job for job_id, job in undeclared.items() if job_id not in known]
+        old = [undeclared[job_id] for job_id, answer in known.items() if snapshot.now - answer.at >= older_than]
+        due = [*new, *sorted(old, key=lambda job: known[job.job_id].at)[:MOST_RENEWED]]
         try:
             known |= self._answers_of(due, snapshot) if due else {}
         except Exception:
@@ -227,12 +234,19 @@ class Predictors:
 
     def _answers_of(self, views: Sequence[JobView], snapshot: Snapshot) -> dict[str, _Answer]:
         done = {view.job_id: view.done_samples for view in views}
-        jobs = self._ledger.read(lambda tx: _read_undeclared(tx, list(done)))
+        again = {job_id: answer.resubmitted for job_id, answer in self._answers.items() if job_id in done}
+        jobs = self._ledger.read(lambda tx: _read_undeclared(tx, list(done), again))
         progress = {job_id: Progress(float(done[job_id]), job.losses, job.metrics) for job_id, job in jobs.items()}
         classes = self._classes(jobs, progress)
         work = self._work(jobs, progress)
         return {
-            job_id: _Answer(snapshot.now, classes.get(job_id), _expected_samples(job), work.get(job_id))
+            job_id: _Answer(
+                at=snapshot.now,
+                resubmitted=job.resubmitted,
+                predictable=classes.get(job_id),
+                expected_samples=_expected_samples(job),
+                work=work.get(job_id),
+            )
             for job_id, job in jobs.items()
         }
 
@@ -279,8 +293,11 @@ def _experience(tx: Tx) -> Experience:
     return experience_from([(points[job_id], specs[job_id].limits()) for job_id in points])
 
 
-def _read_undeclared(tx: Tx, job_ids: Sequence[str]) -> dict[str, _Undeclared]:
-    seen, again, evaluated = losses(tx, job_ids), resubmitted(tx, job_ids), metrics(tx, job_ids)
+def _read_undeclared(tx: Tx, job_ids: Sequence[str], known: Mapping[str, bool]) -> dict[str, _Undeclared]:
+    """`known`: of some, whether they were submitted before, which is looked for among all jobs."""
+    seen, evaluated = losses(tx, job_ids), metrics(tx, job_ids)
+    unknown = [job_id for job_id in job_ids if job_id not in known]
+    again = {**known, **(resubmitted(tx, unknown) if unknown else {})}
     jobs = {}
     for row in tx.session.scalars(select(JobRow).where(JobRow.id.in_(job_ids))):
         jobs[row.id] = _Undeclared(
