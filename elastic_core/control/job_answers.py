@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elastic_core.control import job_course, job_parts
-from elastic_core.control.ledger import reads
+from elastic_core.control.ledger import leases, reads
 from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.scheduling import scaling_curve
 from elastic_core.control.scheduling.allocator import Allocator
@@ -51,6 +51,9 @@ class JobAnswers:
 
     def groups_of(self, job_id: str) -> list[JobGroup]:
         return self._ledger.read(lambda tx: reads.groups_of(tx, job_id))
+
+    def live_epochs(self, job_ids: Sequence[str]) -> list[int]:
+        return self._ledger.read(lambda tx: leases.live_epochs(tx, job_ids))
 
     def jobs_of_window(self, since: float, most_ended: int) -> list[JobStatus]:
         """Active jobs by age, then those that ended at or after `since`, the newest first, and so many of them."""

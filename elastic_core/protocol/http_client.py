@@ -253,6 +253,10 @@ class HttpControl:
         answer: list[JobGroup] = self._channel.call("groups_of", job_id=job_id)
         return answer
 
+    def live_epochs(self, job_ids: Sequence[str]) -> list[int]:
+        answer: list[int] = self._channel.call("live_epochs", job_ids=job_ids)
+        return answer
+
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         answer: list[CheckpointRecord] = self._channel.call("checkpoints", job_id=job_id)
         return answer

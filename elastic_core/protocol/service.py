@@ -72,6 +72,9 @@ class JobRecords(Protocol):
     def groups_of(self, job_id: str) -> list[JobGroup]:
         """The process groups that were given slots for the job, the first first, over all lineages."""
 
+    def live_epochs(self, job_ids: Sequence[str]) -> list[int]:
+        """Under which these jobs' processes may still write files: of their leases that hold slots, in order."""
+
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         """The job's checkpoints that were not swept, oldest first, over all lineages; corrupt ones say so."""
 

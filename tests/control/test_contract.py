@@ -177,6 +177,21 @@ def test_groups_of_a_job_are_its_starts_of_processes_whatever_segments_they_serv
         plane.service.groups_of("job-b")
 
 
+def test_the_live_epochs_of_jobs_are_those_of_their_segments_that_hold_slots(plane: Plane) -> None:
+    lives = [plane.life(job_id, slots=(1, 1)) for job_id in ("job-a", "job-b", "job-c")]
+    first, other = (life.start() for life in lives[:2])
+    assert plane.service.live_epochs(["job-a", "job-b", "job-c", "job-x"]) == [first.epoch, other.epoch]
+    assert plane.service.live_epochs(["job-b"]) == [other.epoch]
+    following = plane.trainer(first.token).commit(a_commit(first, 3, final=True)).order
+    assert following is not None
+    held = [s.epoch for job in ("job-a", "job-b") for s in plane.service.segments(job) if s.lease_live]
+    assert (
+        plane.service.live_epochs(["job-a", "job-b"])
+        == sorted(epoch for epoch in held if epoch)
+        == [other.epoch, following.epoch]
+    )
+
+
 def shrinks(plane: Plane) -> tuple[LaunchOrder, LaunchOrder]:
     """job-a holds all four slots; job-b comes and job-a gives two of them up in place: its orders before and after."""
     life, other = plane.life(), plane.life("job-b")

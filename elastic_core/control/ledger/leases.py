@@ -92,6 +92,11 @@ def live_of_job(tx: Tx, job_id: str) -> list[LeaseRow]:
     return list(tx.session.scalars(query.order_by(LeaseRow.epoch).with_for_update(key_share=True)))
 
 
+def live_epochs(tx: Tx, job_ids: Sequence[str]) -> list[int]:
+    query = select(LeaseRow.epoch).where(LeaseRow.job_id.in_(job_ids), LeaseRow.released_at.is_(None))
+    return list(tx.session.scalars(query.order_by(LeaseRow.epoch)))
+
+
 def last_slots(tx: Tx, job_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
     """What each job held last."""
     if not job_ids:
