@@ -3,7 +3,8 @@
 All containers of an installation share its home, a volume. One of them `prepare`s it and ends; each of the others runs
 one program, ends with it, and is started anew by its engine. The exception is the container whose tasks start training
 processes, which live in it: it starts its program again by itself, so that the end of a scheduler is not theirs; asked
-to end, it has them reach a boundary first; and it tells the control plane which slots it has.
+to end, it has them reach a boundary first; and it tells the control plane which slots it has. Where training runs on
+the nodes of a Ray cluster it lives in no container, and outlives them all.
 """
 
 from __future__ import annotations
@@ -126,24 +127,33 @@ def problem(settings: Settings, environment: Mapping[str, str], name: str) -> st
 def serve(settings: Settings, environment: Mapping[str, str], name: str) -> int:
     """Run one service until it ends or this process is asked to (SIGTERM, SIGINT); the exit code of its program."""
     program = program_of(settings, environment, name)
-    trains = name == (CELERY_WORKER if settings.executor == "celery" else "scheduler")
+    training = trains(settings, name)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    _before(settings, environment, name, trains)
-    if trains:
+    _before(settings, environment, name)
+    if training:
         Thread(target=_announce, args=(settings, stop), daemon=True).start()
     code = _run(settings, environment, program, stop)
-    while trains and not stop.wait(PAUSE_SECONDS):
+    while training and not stop.wait(PAUSE_SECONDS):
         log.warning(f"{name} ended with {code}: training goes on, and {name} is started again")
         code = _run(settings, environment, program, stop)
-    if trains:
+    if training:
         log.info("training processes are asked to reach a boundary")
         platform.retire(settings)
     return 0 if stop.is_set() else code
 
 
-def _before(settings: Settings, environment: Mapping[str, str], name: str, trains: bool) -> None:
+def trains(settings: Settings, name: str) -> bool:
+    """Whether training processes live in the container of this service."""
+    return settings.launcher == "local" and _runs_tasks(settings, name)
+
+
+def _runs_tasks(settings: Settings, name: str) -> bool:
+    return name == (CELERY_WORKER if settings.executor == "celery" else "scheduler")
+
+
+def _before(settings: Settings, environment: Mapping[str, str], name: str) -> None:
     if name == POSTGRES:
         ensure_secrets(settings)
         EmbeddedPostgres(settings).initialise()
@@ -152,8 +162,9 @@ def _before(settings: Settings, environment: Mapping[str, str], name: str, train
         (settings.home.absolute() / S3 / bucket).mkdir(parents=True, exist_ok=True, mode=0o700)
     elif name == CELERY_WORKER:  # of a container that was killed: its number may be another process's by now
         (settings.home.absolute() / "airflow" / "celery-worker.pid").unlink(missing_ok=True)
-    if trains:
+    if trains(settings, name):
         require_networks(discover(settings))
+    if _runs_tasks(settings, name):
         platform.preload(settings, environment)
 
 

@@ -31,10 +31,15 @@ FIRM_SECONDS = 5.0  # for an agent to do what it does at once, on a machine that
 def stop_groups(settings: Settings) -> int:
     """Stop every process group of the installation, within `settings.grace_seconds` if they obey; how many there were.
 
-    And what the nodes keep in memory for them, where they are this machine.
+    And this machine's cache servers and access broker.
     """
-    if settings.launcher != "local":
-        return _stop_elsewhere(settings)
+    num_groups = _stop_here(settings) if settings.launcher == "local" else _stop_elsewhere(settings)
+    cache_servers.stop(settings)
+    access_brokers.stop(settings)
+    return num_groups
+
+
+def _stop_here(settings: Settings) -> int:
     folders = GroupFolders(settings)
     agents = {
         group.origin_epoch: agent
@@ -51,8 +56,6 @@ def stop_groups(settings: Settings) -> int:
     for agent in agents.values():
         agent.send(signal.SIGKILL)  # its workers die with it
     _wait(lambda: any(group.alive for group in folders.groups()), FIRM_SECONDS)
-    cache_servers.stop(settings)
-    access_brokers.stop(settings)
     return len(agents)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, text
 
 from elastic_core.errors import UserError
 from elastic_core.services import airflow
-from elastic_core.services.containers import problem, program_of
+from elastic_core.services.containers import problem, program_of, trains
 from elastic_core.services.platform import platform_stack, service_environment, service_settings
 from elastic_core.services.postgres import EmbeddedPostgres
 from elastic_core.services.secrets import ensure_secrets, read_secret
@@ -70,6 +70,16 @@ def test_tasks_run_in_a_celery_worker_where_that_is_asked_for(tmp_path: Path) ->
         return [program.name for program in platform_stack(settings, {}).programs()]
 
     assert [name for name in services("celery") if name not in services("local")] == ["celery-worker"]
+
+
+@pytest.mark.parametrize(("executor", "service"), [("local", "scheduler"), ("celery", "celery-worker")])
+def test_the_end_of_a_container_is_that_of_training_only_where_it_runs_in_it(executor: str, service: str) -> None:
+    def training(launcher: str) -> list[str]:
+        settings = Settings(executor=executor, launcher=launcher)
+        return [name for name in ("scheduler", "celery-worker", "api-server") if trains(settings, name)]
+
+    assert training("local") == [service]
+    assert training("ray") == []
 
 
 def executor_in(home: Path, **changes: object) -> str:

@@ -73,3 +73,13 @@ def test_what_the_nodes_keep_in_memory_ends_too(home: Path) -> None:
     assert [server.alive() for server in found] == [True, True]
     assert stop_groups(settings) == 0
     assert [server.alive() for server in found] == [False, False]
+
+
+def test_where_training_runs_on_ray_what_this_machine_has_for_it_ends_too(home: Path) -> None:
+    settings = Settings(home=home, launcher="ray", ray_address="http://127.0.0.1:9", ray_namespace="n")
+    cache_servers.wait(cache_servers.start(settings, ["n0"]))
+    server = cache_servers._process(home / "memory", "n0")
+    assert server is not None
+    assert server.alive()
+    assert stop_groups(settings) == 0  # the cluster does not answer
+    assert not server.alive()
