@@ -53,7 +53,9 @@ class NodeSpec(BaseModel):
         examples=["h200"],
     )
     slots: int = Field(ge=1, le=1024, description="accelerators of the node, or places for CPU workers", examples=[8])
-    price_per_slot_hour: float = Field(default=0.0, ge=0, description="what an hour of one slot costs, in any currency")
+    price_per_slot_hour: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="what an hour of one slot costs, in any currency"
+    )
     address: Address | None = Field(
         default=None,
         description="IP address of the node by which the others reach it, on a network that is private or encrypted "

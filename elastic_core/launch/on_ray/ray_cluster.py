@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from elastic_core.host.network.interfaces import is_loopback
 from elastic_core.launch.on_ray.sealed_order import ORDER_VARIABLE
 from elastic_core.spec import NodeSpec
@@ -36,11 +38,36 @@ def connect(namespace: str) -> None:
 
 
 def living_nodes() -> dict[str, RayNode]:
-    """Nodes of ours that Ray holds for alive, by name. Of two of one name the one that came last counts."""
+    """Nodes of ours that Ray holds for alive, by name."""
+    return living_and_mislabelled()[0]
+
+
+def living_and_mislabelled() -> tuple[dict[str, RayNode], dict[str, str]]:
+    """And why those that Ray holds for alive, and whose labels name them ours, are none."""
     import ray
 
-    found = (_node(entry) for entry in ray.nodes() if entry["Alive"])
-    return {node.spec.name: node for node in found if node is not None}
+    return read_nodes(ray.nodes())
+
+
+def read_nodes(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str, RayNode], dict[str, str]]:
+    """Of Ray's list, as `living_and_mislabelled`. Of two of one name the one that came last counts.
+
+    A node that says of itself what cannot be is passed over: the others are no worse for it.
+    """
+    nodes, mislabelled = dict[str, RayNode](), dict[str, str]()
+    for entry in entries:
+        try:
+            node = _node(entry) if entry["Alive"] else None
+        except ValidationError as error:
+            mislabelled[entry["Labels"][NODE_LABEL]] = f"it is mislabelled: {_what_is_wrong(error)}"
+        else:
+            nodes |= {node.spec.name: node} if node is not None else {}
+    return nodes, mislabelled
+
+
+def _what_is_wrong(error: ValidationError) -> str:
+    wrong = (f"{'.'.join(map(str, one['loc']))} is {one['input']!r} ({one['msg']})" for one in error.errors())
+    return f"{'; '.join(wrong)}. Start Ray there anew with other labels or resources"
 
 
 def _node(entry: Mapping[str, Any]) -> RayNode | None:
@@ -52,17 +79,15 @@ def _node(entry: Mapping[str, Any]) -> RayNode | None:
 
 
 def node_spec(labels: Mapping[str, str], resources: Mapping[str, float], address: str) -> NodeSpec | None:
-    """What a Ray node is to the pool; None for one that is not of it. Raises `ValueError` for a name that is none."""
+    """What a Ray node is to the pool; None for one that is not of it. Raises `ValidationError` for what cannot be."""
     name = labels.get(NODE_LABEL)
     slots = {key.removeprefix(SLOT_RESOURCE): int(count) for key, count in resources.items()
              if key.startswith(SLOT_RESOURCE) and count >= 1}  # fmt: skip
     if name is None or len(slots) != 1:
         return None
     ((kind, count),) = slots.items()
-    return NodeSpec(
-        name=name, type=kind, slots=count, price_per_slot_hour=float(labels.get(PRICE_LABEL, 0)),
-        address=None if is_loopback(address) else address,
-    )  # fmt: skip
+    values = {"name": name, "type": kind, "slots": count, "price_per_slot_hour": labels.get(PRICE_LABEL, 0)}
+    return NodeSpec.model_validate(values | {"address": None if is_loopback(address) else address})
 
 
 def actor_of(namespace: str, node: str, node_home: Path) -> Any:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from elastic_core import logs
@@ -28,15 +29,20 @@ class PoolWatch:
         self._strays = strays
         self._clean: dict[str, str] = {}  # id in Ray of each node that has shown to be clean, by name
 
-    def look(self, living: Mapping[str, RayNode], draining: Sequence[str]) -> dict[str, Any]:
-        """The pool now, as plain JSON."""
+    def look(
+        self,
+        living: Mapping[str, RayNode],
+        draining: Sequence[str],
+        mislabelled: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """The pool now, as plain JSON. `mislabelled`: why nodes that are there can be none of it, by name."""
         self._clean = {name: node_id for name, node_id in self._clean.items()
                        if name in living and living[name].node_id == node_id}  # fmt: skip
         unclean = {name: why for name, node in living.items() if name not in self._clean and (why := self._why(node))}
         self._clean |= {name: node.node_id for name, node in living.items() if name not in unclean}
         nodes = [node.spec.model_dump(mode="json") for name, node in sorted(living.items()) if name not in unclean]
         drained = sorted(name for name, node in living.items() if node.node_id in draining)
-        return {"nodes": nodes, "draining": drained, "unclean": dict(sorted(unclean.items()))}
+        return {"nodes": nodes, "draining": drained, "unclean": dict(sorted({**mislabelled, **unclean}.items()))}
 
     def _why(self, node: RayNode) -> str:
         try:
@@ -83,7 +89,8 @@ def main(argv: Sequence[str]) -> None:
 
     watch, said = PoolWatch(StrayQuestions(ask)), None
     while True:
-        pool = watch.look(ray_cluster.living_nodes(), ray_cluster.draining_nodes())
+        living, mislabelled = ray_cluster.living_and_mislabelled()
+        pool = watch.look(living, ray_cluster.draining_nodes(), mislabelled)
         if pool != said:
             journal.say("pool", pool)
             said = pool

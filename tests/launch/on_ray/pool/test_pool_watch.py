@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from elastic_core.launch.on_ray.pool.pool_watch import PoolWatch, StrayQuestions
-from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode, node_spec
+from elastic_core.launch.on_ray.ray_cluster import NodeSilent, RayNode, node_spec, read_nodes
 from elastic_core.spec import NodeSpec
 
 
@@ -94,3 +96,28 @@ def test_a_node_that_does_not_answer_yet_is_asked_once_and_keeps_nobody_waiting(
     assert names(watch.look(living, [])) == ["a", "b"]
     assert asked == ["a", "b"]
     assert max(waited) < 1.0
+
+
+def ray_entry(name: str, slot: str = "cpu", price: str = "1", *, alive: bool = True) -> dict[str, object]:
+    """A node as `ray.nodes()` lists it, with what is read of it."""
+    return {
+        "NodeID": f"id-{name}", "Alive": alive, "NodeManagerAddress": "10.0.0.7", "DashboardAgentListenPort": 52365,
+        "Labels": {"elastic.node": name, "elastic.price": price}, "Resources": {f"slot:{slot}": 2.0},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (ray_entry("b", slot="H200"), "type is 'H200'"),
+        (ray_entry("GPU01"), "name is 'GPU01'"),
+        (ray_entry("b", price=""), "price_per_slot_hour is ''"),
+        (ray_entry("b", price="inf"), "price_per_slot_hour is 'inf'"),
+    ],
+)
+def test_a_mislabelled_node_is_passed_over_and_said_with_the_reason(wrong: dict[str, Any], why: str) -> None:
+    living, mislabelled = read_nodes([ray_entry("a"), wrong, ray_entry("gone", price="", alive=False)])
+    pool = PoolWatch(Strays()).look(living, [], mislabelled)
+    assert names(pool) == ["a"]
+    assert list(pool["unclean"]) == [wrong["Labels"]["elastic.node"]]
+    assert all(said.startswith(f"it is mislabelled: {why} (") for said in pool["unclean"].values())
