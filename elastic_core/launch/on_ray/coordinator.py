@@ -2,8 +2,10 @@
 
 It runs on rank 0's node. It has each node's actor start an agent with that node's workers, carries what the nodes tell
 each other (`mailboxes`), takes nodes in and lets them go as the group is resized, and ends the rest of the group where
-a part fails. Its turns are what agents hear it by: without them for a lease's life they end their workers. What became
-of the group it says in its output (`journal`) and to the ledger, once nothing of it is left.
+a part fails. An actor that cannot do its turns is no end of its part, whose processes may live: it is told to end them,
+and while one lives the part has not ended. A coordinator's turns are what agents hear it by: without them for a lease's
+life they end their workers. What became of the group it says in its output (`journal`) and to the ledger, once nothing
+of it is left.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from elastic_core.settings import Settings
 
 TICK_SECONDS = 0.1  # between two turns with a node, of a group that has several
 ALONE_SECONDS = 0.4  # the same of a group on one node, where there is nothing to carry
-RETRY_SECONDS = 1.0  # before a node is asked again that was silent, or did not start
+RETRY_SECONDS = 1.0  # before a node is asked again that was silent, did not start or failed
+FAILING_SECONDS = 30.0  # that an actor may fail to do its turns, before its part is ended
 INSIST_SECONDS = 5.0  # past the grace, and again after each of these
 DELIVERY_SECONDS = 30.0  # to tell the ledger; reconciliation tells it later otherwise
 FAREWELL_SECONDS = 10.0  # that nodes may take to remove the files of a group that has ended
@@ -54,6 +57,8 @@ class Part:
     running: bool = False  # its agent was seen
     report: ExitReport | None = None  # once it has ended
     next_turn: float = 0.0  # monotonic seconds
+    failing_since: float | None = None  # monotonic seconds: since when its actor does no turn
+    failure: str = ""  # why it is being ended
     logs: tuple[int, ...] = ()  # numbers of its workers, in the order of their ranks
 
 
@@ -146,13 +151,17 @@ class Coordinator:
             except NodeSilent as silent:
                 self._heed_silence(part, str(silent))
             except RuntimeError as error:
-                self._end(part, f"the actor of node {part.node.spec.name} failed: {error}")
+                self._heed_failure(part, f"the actor of node {part.node.spec.name} failed: {error}")
 
     def _pause(self) -> float:
         return ALONE_SECONDS if len(self._parts) == 1 else TICK_SECONDS
 
     def _ask(self, part: Part) -> None:
         name = part.node.spec.name
+        if part.failure:
+            part.asked, part.letters = "end", None
+            part.question = part.actor.end.remote(self._epoch, PEER_SECONDS, PEER_SECONDS + INSIST_SECONDS)
+            return
         if part.asked == "start" and not part.running:  # its answer was lost
             self._ask_start(part, sorted(ray_cluster.living_nodes()), again=False)
             return
@@ -164,9 +173,16 @@ class Coordinator:
     def _hear(self, part: Part, answer: Mapping[str, Any]) -> None:
         name = part.node.spec.name
         self._post.delivered(name, part.letters or {})
+        if part.asked == "end":
+            self._hear_end(part, answer)
+            return
+        if "error" in answer and part.asked == "start":
+            self._heed_failure(part, answer["error"])
+            return
         if "error" in answer:
             self._end(part, answer["error"])
             return
+        part.failing_since = None
         if part.asked == "start":
             part.running = True
             if self._stop_at is not None:  # it came up while the others were being ended
@@ -192,6 +208,24 @@ class Coordinator:
             self._end(part, f"node {name} is gone from the Ray cluster: {why.strip().splitlines()[0]}")
             return
         part.next_turn = time.monotonic() + RETRY_SECONDS
+
+    def _heed_failure(self, part: Part, why: str) -> None:
+        """What an actor could not do it may do later (a disk is full). Meanwhile the part's processes may live."""
+        now = time.monotonic()
+        part.next_turn = now + RETRY_SECONDS
+        part.failing_since = now if part.failing_since is None else part.failing_since
+        if not part.failure and (part.asked == "start" or now - part.failing_since > FAILING_SECONDS):
+            part.failure, part.next_turn = why, now
+
+    def _hear_end(self, part: Part, answer: Mapping[str, Any]) -> None:
+        """The part has ended once nothing of it lives; until then its node is told again."""
+        if answer["alive"]:
+            return
+        found = from_json(ExitReport, answer["exit"]) if answer["exit"] is not None else None
+        if found is None or found.kind is ExitKind.STOPPED:  # by us
+            codes = found.exit_codes if found is not None else ()
+            found = ExitReport(kind=ExitKind.INFRASTRUCTURE, error=part.failure, exit_codes=codes)
+        self._record_end(part, found)
 
     def _end(self, part: Part, why: str) -> None:
         self._record_end(part, ExitReport(kind=ExitKind.INFRASTRUCTURE, error=why))
@@ -226,7 +260,7 @@ class Coordinator:
         if self._stop_at is not None:
             return
         members = [self._parts[name] for name in self._nodes_of_group() if name in self._parts]
-        failed = any(part.report is not None and part.report.kind not in _ENDED_WELL for part in members)
+        failed = any(_has_failed(part) for part in members)
         over = all(part.report is not None for part in members)
         if failed or over:
             self._stop(PEER_SECONDS if failed and not over else 0.0)
@@ -263,6 +297,10 @@ class Coordinator:
         while asked and time.monotonic() < until:
             done = ray_cluster.ready(asked, until - time.monotonic())
             asked = [question for question in asked if question not in done]
+
+
+def _has_failed(part: Part) -> bool:
+    return part.report.kind not in _ENDED_WELL if part.report is not None else bool(part.failure)
 
 
 def _allocation(launch: GroupLaunch) -> Any:

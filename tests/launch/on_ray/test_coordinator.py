@@ -1,0 +1,167 @@
+"""What a coordinator makes of actors that fail: a part has ended once nothing of it lives. Calls to actors are threads;
+actors, agents and workers are real."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_core.domain import Allocation, Layout, Slot
+from elastic_core.host import fork_client
+from elastic_core.host.messages import CoordinatorHeard, WorkerProcesses
+from elastic_core.host.process import ProcessId
+from elastic_core.host.rundir import RunDir
+from elastic_core.launch.on_ray import coordinator, node_actor, ray_cluster
+from elastic_core.launch.on_ray.coordinator import Coordinator
+from elastic_core.launch.on_ray.node_actor import NodeActor
+from elastic_core.launch.on_ray.ray_cluster import RayNode
+from elastic_core.launch.on_ray.sealed_order import GroupLaunch
+from elastic_core.protocol.process_groups import ExitKind, ExitReport
+from elastic_core.settings import Settings
+from elastic_core.spec import NodeSpec
+from tests.e2e.platform import PATIENCE
+from tests.launch.builders import SCRIPT, order, wait_for
+from tests.launch.on_ray.test_ray_nodes import end_node
+
+NODES = ("n0", "n1")
+SECONDS = 40.0 * PATIENCE
+
+
+class Method:
+    def __init__(self, pool: ThreadPoolExecutor, call: Callable[..., Any]) -> None:
+        self._pool, self._call = pool, call
+
+    def remote(self, *arguments: Any) -> Future[Any]:
+        return self._pool.submit(self._call, *arguments)
+
+
+class Cluster:
+    """Two nodes; `full`: those on whose disk nothing can be written, as far as turns of coordinators go."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.full, self.failed = home, set[str](), 0
+        self.pool = ThreadPoolExecutor(16)
+        self._actors = {name: NodeActor(name, str(home)) for name in NODES}
+        self.nodes = {name: RayNode(NodeSpec(name=name, type="cpu", slots=1), "id", "http://there") for name in NODES}
+
+    def actor_of(self, _namespace: str, node: str, _home: Path) -> Any:
+        actor = self._actors[node]
+
+        class Remote:
+            def __getattr__(_, name: str) -> Method:
+                return Method(self.pool, lambda *given: self._do(node, getattr(actor, name), given))
+
+        return Remote()
+
+    def _do(self, node: str, call: Callable[..., Any], given: Sequence[Any]) -> Any:
+        if node in self.full and call.__name__ == "exchange":
+            self.failed += 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return call(*given)
+
+    def worker(self, node: str) -> ProcessId | None:
+        folder = RunDir.of(self.home / node, 7)
+        known = folder.read(WorkerProcesses) if list(folder.path.glob("ready*")) else None
+        return known.workers[0].process if known is not None and known.workers else None
+
+
+def ready(questions: Sequence[Future[Any]], seconds: float) -> list[Future[Any]]:
+    return list(wait(questions, seconds, "FIRST_COMPLETED").done)
+
+
+def answer(question: Future[Any]) -> Any:
+    try:
+        return question.result()
+    except OSError as error:  # as Ray gives what an actor raised
+        raise RuntimeError(str(error)) from error
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setattr(node_actor, "own_node_id", lambda: "id")
+    monkeypatch.setattr(fork_client, "start", lambda *_: None)  # workers are executed
+    monkeypatch.setattr(node_actor, "_session_logs", lambda: tmp_path / "logs")
+    cluster = Cluster(tmp_path / "nodes")
+    for name, function in {
+        "living_nodes": lambda: cluster.nodes, "actor_of": cluster.actor_of, "ready": ready, "answer": answer,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(ray_cluster, name, function)
+    yield cluster
+    for node in NODES:
+        end_node(cluster.home / node)
+    cluster.pool.shutdown()
+
+
+class Group:
+    """A group of one worker on each node, whose coordinator runs."""
+
+    def __init__(self, cluster: Cluster, behaviours: str) -> None:
+        settings = Settings(ray_node_home=cluster.home, node_memory_mb=0, control_url="http://127.0.0.1:9")
+        values: Mapping[str, Any] = settings.model_dump(mode="json", exclude={"home"})
+        allocation = Allocation(
+            slots=tuple(Slot(node, 0, "cpu") for node in NODES), global_batch=8, layout=Layout(data=2)
+        )
+        launch = GroupLaunch(
+            order=replace(order(), allocation=allocation), settings=dict(values),
+            worker_command=(sys.executable, "-S", str(SCRIPT), behaviours), memory_secret="",
+        )  # fmt: skip
+        self._coordinator = Coordinator(launch, "test")
+        self.report: ExitReport | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        wait_for(lambda: all(cluster.worker(node) for node in NODES), SECONDS)
+
+    def _run(self) -> None:
+        self.report = self._coordinator.run()
+
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def stop(self) -> ExitReport | None:
+        self._coordinator.ask_to_stop()
+        self._thread.join(SECONDS)
+        return self.report
+
+
+def test_an_actor_that_fails_for_a_while_ends_no_group(cluster: Cluster) -> None:
+    group = Group(cluster, "boundary")
+    workers = [worker for node in NODES if (worker := cluster.worker(node))]
+    cluster.full.add("n1")
+    wait_for(lambda: cluster.failed >= 2, SECONDS)
+    cluster.full.clear()
+    heard = time.monotonic()
+    there = RunDir.of(cluster.home / "n1", 7)
+    wait_for(lambda: (note := there.read(CoordinatorHeard)) and note.at > heard, SECONDS)
+    assert not group.ended()
+    assert [worker.alive() for worker in workers] == [True, True]
+    report = group.stop()
+    assert report is not None
+    assert report.kind is ExitKind.BOUNDARY
+
+
+def test_a_group_with_an_actor_that_goes_on_failing_has_ended_once_nothing_of_it_lives(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "FAILING_SECONDS", 1.0)
+    group = Group(cluster, "stubborn")  # ended by force alone, after the grace
+    worker = cluster.worker("n1")
+    assert worker is not None
+    cluster.full.add("n1")
+    wait_for(lambda: cluster.failed >= 1, SECONDS)
+    while worker.alive():
+        assert not group.ended()
+        time.sleep(0.05)
+    wait_for(group.ended, SECONDS)
+    assert cluster.worker("n0") is None or not cluster.worker("n0").alive()
+    assert group.report is not None
+    assert group.report.kind is ExitKind.INFRASTRUCTURE
+    assert "the actor of node n1 failed: [Errno 28] No space left on device" in group.report.error
