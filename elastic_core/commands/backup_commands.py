@@ -31,11 +31,18 @@ def backup(
 
 
 @app.command()
-def restore(folder: Annotated[Path, typer.Argument(help="what `elastic backup` wrote")]) -> None:
+def restore(
+    folder: Annotated[Path, typer.Argument(help="what `elastic backup` wrote")],
+    store_copied: Annotated[
+        bool,
+        typer.Option("--store-copied", help="the back-up's checkpoints were copied to ELASTIC_STORE, another store"),
+    ] = False,
+) -> None:
     """Make a fresh home (ELASTIC_HOME) out of a back-up. Then `elastic up`."""
     from elastic_core.services import backups
 
     os.umask(0o077)
     settings = service_settings(Settings())
-    made = backups.restore(settings, folder.absolute(), service_environment(settings, os.environ), typer.echo)
+    environment = service_environment(settings, os.environ)
+    made = backups.restore(settings, folder.absolute(), environment, typer.echo, store_copied=store_copied)
     typer.echo(f"{settings.home}: restored, ledger at {made.revision}; `elastic up` starts it")

@@ -43,6 +43,7 @@ from elastic_core.state.stores.store_urls import open_store
 CONTENTS = "backup.json"
 VERSION = 1
 TRIES = 4
+_STORE = "store"  # the folder of checkpoints in a back-up, where they are in it
 _URLS = ("airflow_db_url", "ledger_url", "mlflow_db_url")  # secrets that a new home has to make for itself
 
 
@@ -87,19 +88,25 @@ def back_up(settings: Settings, folder: Path, *, secrets: bool, tell: Tell) -> B
         _copy_secrets(settings.secret_file(""), folder / "secrets")
     backup = Backup(
         version=VERSION, made_at=made_at, revision=revision, databases=databases,
-        store=settings.store if _in_bucket(settings) else "store", checkpoints=num_checkpoints, missing=missing,
+        store=settings.store if _in_bucket(settings) else _STORE, checkpoints=num_checkpoints, missing=missing,
         secrets=secrets,
     )  # fmt: skip
     (folder / CONTENTS).write_text(json.dumps(asdict(backup), indent=2))
     return backup
 
 
-def restore(settings: Settings, folder: Path, environment: Mapping[str, str], tell: Tell) -> Backup:
-    """Make a home out of a back-up; `elastic up` starts it, and brings an older ledger up to date.
+def restore(
+    settings: Settings, folder: Path, environment: Mapping[str, str], tell: Tell, *, store_copied: bool = False
+) -> Backup:
+    """Make a home out of a back-up; `elastic up` starts it, and brings an older ledger up to date. `store_copied`: the
+    checkpoints were copied to where the settings have the store.
 
-    Raises `UserError` for what is no back-up, damaged or of a later release, and for a home that is in use.
+    Raises `UserError` for what is no back-up, damaged or of a later release, for a home that is in use, and for a store
+    that does not have the checkpoints.
     """
     backup = _read(folder)
+    if not store_copied:
+        _require_its_store(settings, folder, backup)
     server = EmbeddedPostgres(settings)
     if settings.ledger_url:
         raise UserError(
@@ -107,16 +114,17 @@ def restore(settings: Settings, folder: Path, environment: Mapping[str, str], te
         )
     for used in (server.data, settings.secret_file(""), settings.home / "mlflow"):
         _require_empty(used, "a back-up is restored into a home of its own: set ELASTIC_HOME to a new folder")
-    if not _in_bucket(settings):
+    copies_store = not _in_bucket(settings) and not store_copied
+    if copies_store:
         _require_empty(Path(settings.store_url()), "checkpoints are restored into a store of their own")
     settings.home.mkdir(parents=True, exist_ok=True)
     (settings.home / RESTORING).write_text(str(folder))
     if (folder / "secrets").exists():  # backed up, or laid there again by whoever kept them elsewhere
         _copy_secrets(folder / "secrets", settings.secret_file(""))
     prepare_home(settings, restoring=True)
-    if backup.store == "store" and not _in_bucket(settings):
+    if copies_store:
         tell("copying checkpoints")
-        _copy(folder / "store", Path(settings.store_url()))
+        _copy(folder / _STORE, Path(settings.store_url()))
     _copy(folder / "mlflow", settings.home / "mlflow")
     stage = Stage(programs=(server.program(),), prepare=server.initialise, wait=True)
     database = Stack(home=settings.home, stages=(stage,))
@@ -156,6 +164,22 @@ def _read(folder: Path) -> Backup:
     return backup
 
 
+def _require_its_store(settings: Settings, folder: Path, backup: Backup) -> None:
+    """Jobs of the back-up go on from checkpoints: raises `UserError` where the store of `settings` has none of them."""
+    store, own = settings.store_url(), backup.store == _STORE
+    if own and not _in_bucket(settings):
+        return  # they are copied
+    if not own and backup.store.rstrip("/") == store.rstrip("/"):
+        return
+    where, way_out = backup.store, f"set ELASTIC_STORE={backup.store}"
+    if own:
+        where, way_out = str(folder / _STORE), "unset ELASTIC_STORE"
+    raise UserError(
+        f"the checkpoints of the back-up are in {where}, and the store of this installation is {store}, where jobs "
+        f"would not find them: {way_out}, or copy them to {store} yourself and say so with --store-copied"
+    )
+
+
 def _ledger_with_checkpoints(
     settings: Settings, server: EmbeddedPostgres, folder: Path, tell: Tell
 ) -> tuple[str, int, tuple[str, ...]]:
@@ -167,8 +191,8 @@ def _ledger_with_checkpoints(
             tell(f"checkpoints are in {settings.store}, which is backed up by its own means")
             return revision, 0, ()
         tell(f"copying {len(checkpoints)} checkpoints")
-        _copy(Path(settings.store_url()), folder / "store")
-        missing = _missing(folder / "store", checkpoints)
+        _copy(Path(settings.store_url()), folder / _STORE)
+        missing = _missing(folder / _STORE, checkpoints)
         if not missing:
             break
     for uri in missing:

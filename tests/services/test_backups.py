@@ -195,6 +195,42 @@ def test_a_home_that_was_not_restored_to_the_end_does_not_start(installation: Se
         prepare_home(settings)
 
 
+@pytest.mark.parametrize(
+    ("of_backup", "of_installation", "way_out"),
+    [
+        ("store", "s3://new/x", "are in .*backup/store, and the store .* is s3://new/x, .*: unset ELASTIC_STORE, or"),
+        ("s3://old/x", "", "are in s3://old/x, .* is .*/second/store, .*: set ELASTIC_STORE=s3://old/x, or copy them"),
+        ("s3://old/x", "s3://new/x", "are in s3://old/x, and the store of this installation is s3://new/x, .*copied"),
+    ],
+)
+def test_a_store_without_the_checkpoints_is_refused_before_anything_is_made_unless_they_were_copied_there(
+    home: Path, of_backup: str, of_installation: str, way_out: str
+) -> None:
+    folder = a_backup_without_databases(home, of_backup)
+    settings = Settings(home=home / "second", store=of_installation)
+    with pytest.raises(UserError, match=way_out):
+        backups.restore(settings, folder, {}, tell)
+    assert not settings.home.exists()
+    if not of_installation:
+        (settings.home / "store" / "job").mkdir(parents=True)
+    backups.restore(settings, folder, {}, tell, store_copied=True)
+    assert (settings.home / "store" / "job").exists() == (not of_installation)
+
+
+def test_a_bucket_is_the_backups_whatever_the_slash_at_its_end(home: Path) -> None:
+    settings = Settings(home=home / "second", store="s3://old/x/")
+    assert backups.restore(settings, a_backup_without_databases(home, "s3://old/x"), {}, tell).store == "s3://old/x"
+
+
+def a_backup_without_databases(home: Path, store: str) -> Path:
+    home.chmod(0o711)  # PostgreSQL runs as a user of its own, who has to pass
+    folder = home / "backup"
+    (folder / "mlflow").mkdir(parents=True)
+    contents = {"version": 1, "made_at": 1.0, "revision": "0009", "databases": {}, "store": store, "checkpoints": 0}
+    (folder / "backup.json").write_text(json.dumps({**contents, "missing": [], "secrets": False}))
+    return folder
+
+
 def test_a_ledger_elsewhere_is_backed_up_by_its_own_means(home: Path) -> None:
     settings = Settings(home=home, ledger_url="postgresql+psycopg2://elsewhere/ledger")
     with pytest.raises(UserError, match=r"PostgreSQL of your own .* by its own means, and then the store"):
