@@ -274,6 +274,7 @@ class LedgerControl(JobActions, JobAnswers):
                 active_segments=ledger_reconcile.active_segments(tx),
                 active_jobs=ledger_reconcile.active_jobs(tx),
                 removable_checkpoints=removable.removable(tx),
+                ended_lately=removable.ended_lately(tx),
             )
         )
 

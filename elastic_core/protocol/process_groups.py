@@ -148,3 +148,4 @@ class ReconcileAnswer:
     active_segments: tuple[str, ...]  # segments that should have an Airflow run
     active_jobs: tuple[str, ...]
     removable_checkpoints: tuple[CheckpointRecord, ...] = ()
+    ended_lately: tuple[str, ...] = ()  # jobs whose litter is looked for this time

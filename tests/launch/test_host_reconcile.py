@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.control.plane import LedgerControl
-from elastic_core.domain import SegmentState
+from elastic_core.control.transitions.removable import TURN_SECONDS, TURNS
+from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.rundir import RunDir
 from elastic_core.launch.host_reconcile import KEEP_SECONDS, LITTER_SECONDS, reconcile_host, sweep_store
@@ -147,6 +148,25 @@ def test_checkpoints_given_up_and_old_litter_are_swept(
         fresh: True,
     }
     assert reconcile_host(control, scripted(home, "sleep")).removable_checkpoints == ()
+
+
+def test_litter_that_was_young_when_its_job_ended_is_swept_within_a_day(
+    home: Path, control: LedgerControl, life: Life, clock: Clock
+) -> None:
+    store = open_store(control.settings.store_url())
+    granted = life.start()
+    commit, litter = a_commit(granted, 10), f"job/lineage-{granted.lineage}/step-0000000015-epoch-0-dead"
+    for uri in (commit.uri, litter):
+        store.put(f"{uri}/rank0.safetensors", b"...")
+    control.trainer(granted.token).commit(commit)
+    control.cancel("job", "enough")
+    life.leave(granted, "infrastructure", "it was asked to end")
+    assert control.job("job").state is JobState.CANCELLED
+    clock.ahead = LITTER_SECONDS
+    for _ in range(TURNS):
+        clock.ahead += TURN_SECONDS
+        sweep_store(control, store, reconcile_host(control, scripted(home, "sleep"), clock), clock)
+    assert [bool(list(store.list(uri))) for uri in (commit.uri, litter)] == [True, False]
 
 
 class Refusing(LocalStore):

@@ -43,6 +43,13 @@ def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
     return tuple(checkpoint_record(row) for row in given_up)
 
 
+def ended_lately(tx: Tx) -> tuple[str, ...]:
+    """Jobs in whose folders litter may have grown old enough to go since they ended: each for a turn on two days."""
+    ended = (JobRow.state != JobState.ACTIVE, JobRow.finished_at > tx.now - 2 * DAY)
+    query = select(JobRow.id).where(*ended, _TURN.in_([int(tx.now / TURN_SECONDS) % TURNS]))
+    return tuple(tx.session.scalars(query.order_by(JobRow.id)))
+
+
 def is_given_up(tx: Tx, point: CheckpointRow) -> bool:
     """Whether its files may be deleted at this moment, or are already."""
     rows = tx.session.scalars(_NOT_SWEPT.where(CheckpointRow.job_id == point.job_id).order_by(CheckpointRow.id)).all()

@@ -222,6 +222,18 @@ def test_checkpoints_that_a_job_of_long_ago_need_not_keep_any_more_go_within_a_d
     assert [record.step for record in found] == [2], "looked at once a day, and found then"
 
 
+def test_litter_of_a_job_that_has_ended_is_looked_for_on_two_days(
+    control: LedgerControl, life: Life, clock: FakeClock
+) -> None:
+    life.start()
+    control.cancel("job-a", "enough")
+    found = []
+    for _ in range(4 * TURNS):
+        found += control.reconcile([]).ended_lately
+        clock.advance(TURN_SECONDS)
+    assert found == ["job-a", "job-a"]
+
+
 def test_a_job_is_not_rolled_back_to_what_is_being_deleted(
     control: LedgerControl, life: Life, clock: FakeClock
 ) -> None:
