@@ -25,8 +25,8 @@ class EventKind(StrEnum):
     # before, also by a checkpoint found corrupt since, so that a step counts for the first epoch that committed it
     COMMITTED = "committed"
     SEGMENT_ENDED = "segment_ended"  # (state, reason, error): an attempt is over; the epoch says which
-    JOB_ENDED = "job_ended"  # (state, error)
-    RESULTS = "results"  # (results)
+    JOB_ENDED = "job_ended"  # (state, error, lineage)
+    RESULTS = "results"  # (results, lineage)
     EXCHANGE_FELL_BACK = "exchange_fell_back"  # (fallback: ExchangeFallback): a job goes on by the exact sum
     NOTE = "note"  # (text): what the job's user should know
     POLICY_CHANGED = "policy_changed"  # (policy, before): of the pool, so its job_id is empty

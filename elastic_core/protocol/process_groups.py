@@ -14,6 +14,7 @@ from elastic_core.text import plural, storable
 
 CODE = "code"  # under which a job's results hold a `PinnedCode`
 FORK = "forked_from"  # and a `ForkPoint`
+EVALUATION = "evaluation"  # and metrics on held-out data, of the model that it ended with
 MOST_ERROR, MOST_LOG_TAIL = 4000, 16_384  # characters of an exit report
 
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import requests
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric, ViewType
+from mlflow.entities import LifecycleStage, LoggedModelOutput, LoggedModelStatus, Metric, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.models.utils import get_external_mlflow_model_spec
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL, MLFLOW_PARENT_RUN_ID
@@ -161,6 +161,16 @@ class Runs:
     def end(self, run: Run, status: str, at: float) -> None:
         with talking_to_mlflow(f"end run {run.run_id}"):
             self.client.set_terminated(run.run_id, status, facts.milliseconds(at))
+
+    def end_running(self, experiment_id: str, tags: Mapping[str, str], status: str, at: float) -> None:
+        """End the run with these tags, where there is one that nobody has ended or deleted."""
+        run = self.find(experiment_id, tags)
+        if run is None:
+            return
+        with talking_to_mlflow(f"look at run {run.run_id}"):
+            known = self.client.get_run(run.run_id).info
+        if known.status == "RUNNING" and known.lifecycle_stage == LifecycleStage.ACTIVE:
+            self.end(run, status, at)
 
     def checkpoint_model(self, run: Run, name: str, checkpoint: CheckpointRecord, tags: Mapping[str, str]) -> None:
         """The LoggedModel of a committed checkpoint: metadata only, its bytes stay in the checkpoint store."""

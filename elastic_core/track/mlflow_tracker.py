@@ -122,6 +122,7 @@ class MlflowTracker:
         self._attempt(event)
         if not event.payload["handed_over"]:
             self._runs.resume(self._parent(event))  # the first grant of a revived job
+            self._end_given_up(event, self._parent(event), int(event.payload["lineage"]))
 
     def _observed(self, event: Event) -> None:
         reported = observations(event)
@@ -158,14 +159,22 @@ class MlflowTracker:
         self._runs.end(run, _SEGMENT_STATUS.get(SegmentState(ending["state"]), "FAILED"), event.at)
 
     def _job_ended(self, event: Event) -> None:
-        run = self._job_run(self._jobs.job(event.job_id))
+        job = self._jobs.job(event.job_id)
+        lineage = _lineage_of(event, job)
+        run = self._job_run(job, lineage)
         if event.payload["error"]:
             self._runs.tag(run, {"elastic.error": event.payload["error"]})
         self._runs.end(run, _JOB_STATUS[JobState(event.payload["state"])], event.at)
+        self._end_given_up(event, run, lineage)
+
+    def _end_given_up(self, event: Event, run: Run, lineage: int) -> None:
+        """Nobody tells of the end of lineages that a rollback gave up while they trained."""
+        for earlier in range(lineage):
+            self._runs.end_running(run.experiment_id, _identity(event.job_id, earlier), "KILLED", event.at)
 
     def _results(self, event: Event) -> None:
         job, results = self._jobs.job(event.job_id), event.payload["results"]
-        run = self._job_run(job)
+        run = self._job_run(job, _lineage_of(event, job))
         # Results are told whole each time: a fixed time makes a value that was told before the same point.
         final = facts.prefixed("final", held_out(results))
         self._add(run.run_id, facts.points(final, job.submitted_at, 0))
@@ -203,15 +212,17 @@ class MlflowTracker:
         name = (event.job_id, lineage)
         return self._job_runs.get(name, lambda: self._open_job(self._jobs.job(event.job_id), lineage))
 
-    def _job_run(self, job: JobStatus) -> Run:
-        return self._job_runs.get((job.job_id, job.lineage), lambda: self._open_job(job, job.lineage))
+    def _job_run(self, job: JobStatus, lineage: int | None = None) -> Run:
+        """Of this lineage, or of the one that the job is at."""
+        number = job.lineage if lineage is None else lineage
+        return self._job_runs.get((job.job_id, number), lambda: self._open_job(job, number))
 
     def _open_job(self, job: JobStatus, lineage: int) -> Run:
         spec, info = job.spec, job.facts
         run = self._runs.open(
             self._runs.experiment(facts.experiment_name(spec)),
             name=job.job_id if lineage == 0 else f"{job.job_id} (lineage {lineage})",
-            identity={"elastic.job_id": job.job_id, "elastic.lineage": str(lineage), "elastic.kind": "job"},
+            identity=_identity(job.job_id, lineage),
             started_at=job.submitted_at,
             params={
                 **facts.spec_params(spec),
@@ -277,6 +288,15 @@ class MlflowTracker:
 
     def _flush(self, run_id: str) -> None:
         self._runs.log(run_id, self._points.pop(run_id))
+
+
+def _identity(job_id: str, lineage: int) -> dict[str, str]:
+    return {"elastic.job_id": job_id, "elastic.lineage": str(lineage), "elastic.kind": "job"}
+
+
+def _lineage_of(event: Event, job: JobStatus) -> int:
+    """The job's at the time of the event, which it may have left since; ledgers of before do not say."""
+    return int(event.payload.get("lineage", job.lineage))
 
 
 def _attempt_name(grant: Mapping[str, Any], allocation: Allocation) -> str:

@@ -370,6 +370,17 @@ def test_rolling_back_opens_a_new_lineage_and_fences_the_old(plane: Plane) -> No
     assert plane.service.reads("job-a") == [{"n": 1}, {"n": 3}]
 
 
+def test_rolling_back_gives_up_what_the_end_came_to_and_keeps_what_was_registered(plane: Plane) -> None:
+    order = plane.life().start()
+    trainer = plane.trainer(order.token)
+    trainer.commit(a_commit(order, 4))
+    trainer.commit(a_commit(order, 8, finished=True))
+    registered = {"registration": {"model": "digits", "version": "1"}}
+    plane.service.record_results("job-a", {"evaluation": {"accuracy": 0.9}, **registered})
+    oldest = plane.service.checkpoints("job-a")[0]
+    assert plane.service.rollback("job-a", oldest.checkpoint_id).results == registered
+
+
 def test_a_corrupt_checkpoint_is_passed_over_and_it_is_said(plane: Plane) -> None:
     life = plane.life()
     order = life.start()

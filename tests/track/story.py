@@ -96,7 +96,7 @@ class Story:
         return self.tell(EventKind.SEGMENT_ENDED, state=str(state), reason=reason, error=error)
 
     def end(self, state: JobState = JobState.FINISHED, error: str | None = None) -> Story:
-        return self.tell(EventKind.JOB_ENDED, segment=False, state=str(state), error=error)
+        return self.tell(EventKind.JOB_ENDED, segment=False, state=str(state), error=error, lineage=self.lineage)
 
     def tell(self, kind: EventKind, segment: bool = True, **payload: Any) -> Story:
         position = self.log[-1].position + 3 if self.log else 7
@@ -139,7 +139,7 @@ class Story:
     def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
         if any(self.results.get(name) != value for name, value in results.items()):
             self.results.update(results)
-            self.tell(EventKind.RESULTS, segment=False, results=dict(self.results))
+            self.tell(EventKind.RESULTS, segment=False, results=dict(self.results), lineage=self.lineage)
         return self.job(job_id)
 
 

@@ -234,6 +234,40 @@ def test_a_rollback_opens_a_new_parent_run_so_that_no_curve_goes_back(client):
     assert story.results["mlflow_run_id"] == second.info.run_id
 
 
+def by_lineage(client, story):
+    return {int(run.data.tags["elastic.lineage"]): run for run in runs(client, story, "job")}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_a_rollback_gives_up_trains_no_more(client, at_once):
+    """Also where the tracker comes to all of it later, when the ledger is at the last lineage."""
+    story = Story().submit().grant(1).observe(1, 2).commit(2)
+    if at_once:
+        follow(story, client)
+    story.lineage, story.committed_step = 1, 1
+    story.end_segment(SegmentState.CANCELLED, "cancelled: rolled back to step 1").grant(1).observe(2).commit(2)
+    follow(story, client)
+    known = by_lineage(client, story)
+    assert [known[0].info.status, known[1].info.status] == ["KILLED", "RUNNING"]
+    story.lineage = 2  # rolled back once more, and cancelled before it had a slot
+    story.end(JobState.CANCELLED)
+    follow(story, client)
+    assert {run.info.status for run in by_lineage(client, story).values()} == {"KILLED"}
+
+
+def test_an_end_and_its_results_are_of_the_lineage_that_came_to_them(client):
+    story = Story().submit().grant(1).observe(1).commit(1, final=True).end_segment().end()
+    story.record_results(story.job_id, {"evaluation": {"accuracy": 0.9}})
+    story.lineage = 1  # rolled back, all before the tracker has read it
+    story.results.pop("evaluation")
+    story.grant(1).observe(1)
+    follow(story, client)
+    known = by_lineage(client, story)
+    assert [known[0].info.status, known[1].info.status] == ["FINISHED", "RUNNING"]
+    assert known[0].data.metrics["final/accuracy"] == 0.9
+    assert "final/accuracy" not in known[1].data.metrics
+
+
 @pytest.mark.parametrize(("state", "status"), [(JobState.FAILED, "FAILED"), (JobState.CANCELLED, "KILLED")])
 def test_a_job_that_ends_badly_says_so_and_a_revived_one_runs_again(client, state, status):
     story = Story().submit().grant(1).observe(1).end_segment(SegmentState.FAILED).end(state, "ValueError: no")

@@ -36,7 +36,7 @@ def end_job(tx: Tx, job: JobRow, state: JobState, error: str | None, why: str | 
     job.finished_at = tx.now
     forecast_rows.grade(tx, job)
     tx.session.execute(delete(TargetRow).where(TargetRow.job_id == job.id))
-    emit(tx, EventKind.JOB_ENDED, job.id, {"state": state, "error": error})
+    emit(tx, EventKind.JOB_ENDED, job.id, {"state": state, "error": error, "lineage": job.lineage})
     tx.trigger = f"{job.id} is {state}"
 
 

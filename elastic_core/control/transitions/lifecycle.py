@@ -23,7 +23,7 @@ from elastic_core.domain import SEGMENT_MARK, JobState, PlacedLayer, SegmentStat
 from elastic_core.errors import Conflict, NotFound, UserError
 from elastic_core.placement.placed_models import declared_by
 from elastic_core.protocol.events import EventKind
-from elastic_core.protocol.process_groups import CODE, FORK, ForkPoint, code_of, fork_of
+from elastic_core.protocol.process_groups import CODE, EVALUATION, FORK, ForkPoint, code_of, fork_of
 from elastic_core.protocol.records import JobFacts
 from elastic_core.spec import JobSpec, entry_points
 from elastic_core.spec.admitted_layouts import check_layouts
@@ -254,6 +254,8 @@ def rollback(tx: Tx, job_id: str, checkpoint_id: int) -> None:
         _end_open_segment(tx, job, f"rolled back to step {point.step}")
     job.lineage += 1
     job.head_id = point.id
+    # What the model of the end that is given up came to. A model that was registered stays so.
+    job.results = {name: value for name, value in job.results.items() if name != EVALUATION}
     tx.session.flush()
     _reopen(tx, job, f"rolled back to checkpoint {point.id} (step {point.step})")
     tx.trigger = f"{job.id} is rolled back"
@@ -298,4 +300,4 @@ def record_results(tx: Tx, job_id: str, results: Mapping[str, Any]) -> None:
     merged = {**job.results, **results}
     if merged != job.results:
         job.results = merged
-        emit(tx, EventKind.RESULTS, job.id, {"results": merged})
+        emit(tx, EventKind.RESULTS, job.id, {"results": merged, "lineage": job.lineage})
