@@ -1,12 +1,14 @@
 """`elastic jobs logs`: what a job prints, live, over all its attempts.
 
-Asks the launcher (`launch.job_logs`): 'local' reads this host's files, 'ray' asks the nodes' agents.
+Asks the launcher (`launch.job_logs`): 'local' reads this host's files, 'ray' asks the nodes' agents. One that follows a
+job outlives a node that is lost: it goes on with the attempt that comes after.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -14,7 +16,7 @@ from rich.console import Console
 
 from elastic_core.commands.opening import JobId, open_api
 from elastic_core.domain import JobState
-from elastic_core.errors import NotFound
+from elastic_core.errors import InfrastructureError, NotFound
 from elastic_core.launch.job_logs import read_job_log
 from elastic_core.launch.launcher import Launcher
 from elastic_core.launch.launchers import chosen
@@ -23,6 +25,7 @@ from elastic_core.protocol.rest.answers import JobLog
 from elastic_core.settings import Settings
 
 POLL_SECONDS = 0.5
+SILENT_SECONDS = 10.0  # that who does not answer is asked for the last lines of an attempt that has ended
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -47,19 +50,20 @@ def logs(
         lines = shown.text.splitlines(keepends=True)
         _print("".join(lines[len(lines) - min(tail, len(lines)) :]))
     while follow:
-        shown = reader.print_from(shown.attempt, shown.end)
+        shown = reader.print_further(shown)
         if shown.ended and shown.end == shown.size:
             following = None if attempt is not None else reader.wait_for_next(shown.attempt)
             if following is None:
                 return
             _say(following)
-            shown = reader.print_from(following.attempt, 0)
+            shown = reader.print_further(replace(following, end=0))
         time.sleep(POLL_SECONDS)
 
 
 class _Reader:
     def __init__(self, api: HttpControl, launcher: Launcher, job: str, rank: int) -> None:
         self._api, self._launcher, self._job, self._rank = api, launcher, job, rank
+        self._silent_since: float | None = None  # monotonic seconds
 
     def read(self, attempt: int | None, after: int | None) -> JobLog:
         return read_job_log(
@@ -77,6 +81,29 @@ class _Reader:
             if not log.text:
                 return log
 
+    def print_further(self, shown: JobLog) -> JobLog:
+        """All that there is behind what was shown. From who does not answer nothing, and once the attempt has ended
+        that is all of it."""
+        try:
+            found = self.print_from(shown.attempt, shown.end)
+        except InfrastructureError as error:
+            gone = self._is_gone(shown.attempt, error)
+            return replace(shown, ended=gone, size=shown.end if gone else shown.size)
+        self._silent_since = None
+        return found
+
+    def _is_gone(self, attempt: int, error: InfrastructureError) -> bool:
+        """Whether no more of the attempt is waited for. Says once why nothing is shown."""
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+            _err.print(f"{error}; it is asked again", style="dim", markup=False)
+        ended = self._api.groups_of(self._job)[attempt - 1].ended_at is not None
+        gone = ended and now - self._silent_since >= SILENT_SECONDS
+        if gone:
+            self._silent_since = None
+        return gone
+
     def wait_for_first(self, attempt: int | None) -> JobLog:
         while not self._api.groups_of(self._job) and self._api.job(self._job).state is JobState.ACTIVE:
             time.sleep(POLL_SECONDS)
@@ -92,7 +119,9 @@ class _Reader:
                 except NotFound as error:
                     _err.print(str(error), style="dim", markup=False)
                     return None
-            if over:
+                except InfrastructureError as error:
+                    attempt += 1 if self._is_gone(attempt + 1, error) else 0
+            elif over:
                 return None
             time.sleep(POLL_SECONDS)
 

@@ -89,8 +89,8 @@ class RayLauncher:
         return len(self._log_urls(origin_epoch))
 
     def read_log(self, origin_epoch: int, rank: int, after: int | None, most: int) -> LogPart:
-        """As the contract says, from the agent of the node on which that worker is, or was. Nothing from a node that
-        does not answer."""
+        """As the contract says, from the agent of the node on which that worker is, or was. Raises
+        `InfrastructureError` where that does not answer."""
         urls = self._log_urls(origin_epoch)
         if rank >= len(urls):
             return LogPart("", 0, 0, 0)
