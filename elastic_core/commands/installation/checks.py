@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -25,7 +26,7 @@ from elastic_core.services.platform import platform_stack, service_environment, 
 from elastic_core.services.ports import is_free, owner
 from elastic_core.services.supervision.program import Stack
 from elastic_core.settings import Settings
-from elastic_core.spec import ClusterSpec
+from elastic_core.spec import NodeSpec
 from elastic_core.text import size_text
 
 LEAST_FREE = 2 * 2**30  # bytes of the home's disk
@@ -62,7 +63,7 @@ def all_findings(settings: Settings) -> Iterator[Finding]:
     yield in_force(settings)
     yield home_folder(settings)
     yield shared_memory()
-    yield cluster(settings)
+    yield ray_cluster(settings) if settings.launcher == "ray" else cluster(settings)
     yield notifiers(settings)
     states = services.status(stack) if settings.home.exists() else []
     running = any(service.pid for service in states)
@@ -166,29 +167,73 @@ def cluster(settings: Settings) -> Finding:
         return Finding(
             check="cluster", verdict=Verdict.FAIL, says=str(error), do="mend the file that ELASTIC_CLUSTER names"
         )
-    counts = ", ".join(f"{count} of {kind}" for kind, count in sorted(spec.capacity().items()))
+    counts = _counts(spec.nodes)
     accelerated = any(kind != "cpu" for kind in spec.capacity())
     if accelerated and (problem := _cuda_problem()):
         return Finding(
             check="cluster", verdict=Verdict.FAIL, says=f"slots: {counts}; {problem}",
             do="install torch with CUDA (requirements-cuda.lock), and a driver that it can use",
         )  # fmt: skip
-    if exposed := _exposed(spec):
+    return _heard_by_strangers(spec.nodes) or Finding(check="cluster", verdict=Verdict.OK, says=f"slots: {counts}")
+
+
+def ray_cluster(settings: Settings) -> Finding:
+    """The pool as the service `ray-pool` has it of Ray's head; this host has no slots then."""
+    from elastic_core.launch.on_ray.pool.pool_reports import PoolReports
+
+    try:
+        pool = PoolReports(settings).known()
+    except ElasticError as error:
         return Finding(
-            check="cluster", verdict=Verdict.WARN,
-            says=f"slots: {counts}; ranks on {exposed} exchange gradients over gloo, which encrypts nothing, at "
-            "addresses that are not private",
-            do="give nodes addresses of a private network, or of an encrypted overlay (WireGuard, IPsec): SECURITY.md",
+            check="cluster", verdict=Verdict.FAIL, says=str(error),
+            do="start Ray's head again, or set ELASTIC_RAY_ADDRESS and ELASTIC_RAY_TOKEN_FILE: nothing is started or "
+            "stopped meanwhile",
         )  # fmt: skip
-    return Finding(check="cluster", verdict=Verdict.OK, says=f"slots: {counts}")
+    if pool is None:
+        return Finding(
+            check="cluster", verdict=Verdict.WARN, says="Ray answers, and nobody looks which nodes it has",
+            do="elastic up: its service ray-pool does",
+        )  # fmt: skip
+    says = f"slots of Ray nodes: {_counts(pool.nodes) or 'none'}"
+    if pool.unclean:
+        why = "; ".join(f"{node}: {reason}" for node, reason in pool.unclean.items())
+        return Finding(
+            check="cluster", verdict=Verdict.WARN, says=f"{says}; without work yet are {why}",
+            do="wait for those that come; mend labels and resources of a mislabelled one (docs/guide/machines.md)",
+        )  # fmt: skip
+    if not pool.nodes:
+        return Finding(
+            check="cluster", verdict=Verdict.FAIL, says=says,
+            do="ray start on a machine, with --labels=elastic.node=NAME and --resources='{\"slot:TYPE\": COUNT}'",
+        )  # fmt: skip
+    return _heard_by_strangers(pool.nodes) or Finding(check="cluster", verdict=Verdict.OK, says=says)
 
 
-def _exposed(spec: ClusterSpec) -> str:
+def _counts(nodes: Sequence[NodeSpec]) -> str:
+    counted = Counter[str]()
+    for node in nodes:
+        counted[node.type] += node.slots
+    return ", ".join(f"{count} of {kind}" for kind, count in sorted(counted.items()))
+
+
+def _heard_by_strangers(nodes: Sequence[NodeSpec]) -> Finding | None:
+    exposed = _exposed(nodes)
+    if not exposed:
+        return None
+    return Finding(
+        check="cluster", verdict=Verdict.WARN,
+        says=f"slots: {_counts(nodes)}; ranks on {exposed} exchange gradients over gloo, which encrypts nothing, at "
+        "addresses that are not private",
+        do="give nodes addresses of a private network, or of an encrypted overlay (WireGuard, IPsec): SECURITY.md",
+    )  # fmt: skip
+
+
+def _exposed(nodes: Sequence[NodeSpec]) -> str:
     """The nodes whose addresses strangers may reach, in words; "" for none."""
     from elastic_core.host.network.exposed import is_exposed
 
     return ", ".join(
-        f"{node.name} ({node.address})" for node in spec.nodes if node.address is not None and is_exposed(node.address)
+        f"{node.name} ({node.address})" for node in nodes if node.address is not None and is_exposed(node.address)
     )
 
 

@@ -7,7 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -15,6 +18,7 @@ from elastic_core.commands.installation import checks
 from elastic_core.commands.installation.checks import Finding, Verdict
 from elastic_core.errors import InfrastructureError
 from elastic_core.host.network.exposed import is_exposed
+from elastic_core.launch.on_ray import journal
 from elastic_core.services.platform import platform_stack, service_environment, service_settings
 from elastic_core.services.settings_in_force import record
 from elastic_core.settings import Settings
@@ -103,6 +107,61 @@ def test_nodes_that_strangers_may_hear_are_warned_of(
     assert finding.verdict is (Verdict.WARN if exposed else Verdict.OK), finding
     assert (f"a ({address})" in finding.says) is exposed
     assert ("encrypted overlay" in finding.do) is exposed
+
+
+class RayHead(BaseHTTPRequestHandler):
+    """Answers as Ray's Jobs API does about the job that looks at nodes; "" where that does not run."""
+
+    said = ""
+
+    def do_GET(self) -> None:
+        name = self.path.removeprefix("/api/jobs/").removesuffix("/logs")
+        body = {"logs": self.said} if self.path.endswith("/logs") else {"submission_id": name, "status": "RUNNING"}
+        self.send_response(200 if self.said else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def on_ray(tmp_path: Path) -> Iterator[Settings]:
+    (tmp_path / "token").write_text("secret")
+    with ThreadingHTTPServer(("127.0.0.1", 0), RayHead) as head:
+        Thread(target=head.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{head.server_port}"
+        yield Settings(home=tmp_path, launcher="ray", ray_address=address, ray_token_file=tmp_path / "token")
+        head.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "unclean", "verdict", "says"),
+    [
+        (["a", "b"], {}, Verdict.OK, "slots of Ray nodes: 4 of h200"),
+        (["a"], {"b": "it is mislabelled"}, Verdict.WARN, "2 of h200; without work yet are b: it is mislabelled"),
+        ([], {}, Verdict.FAIL, "slots of Ray nodes: none"),
+        (None, {}, Verdict.WARN, "Ray answers, and nobody looks which nodes it has"),
+    ],
+)
+def test_of_an_installation_on_ray_the_pool_is_that_of_the_cluster(
+    on_ray: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], nodes: list[str] | None,
+    unclean: dict[str, str], verdict: Verdict, says: str,
+) -> None:  # fmt: skip
+    if nodes is not None:
+        pool = {"nodes": [{"name": name, "type": "h200", "slots": 2} for name in nodes], "draining": []}
+        journal.say("pool", pool | {"unclean": unclean})
+        monkeypatch.setattr(RayHead, "said", capsys.readouterr().out)
+    finding = found(on_ray, "cluster")
+    assert (finding.verdict, says in finding.says) == (verdict, True), finding
+    assert bool(finding.do) is (verdict is not Verdict.OK)
+
+
+def test_a_head_of_ray_that_is_away_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    settings = Settings(launcher="ray", ray_address="http://127.0.0.1:9", ray_token_file=tmp_path / "token")
+    finding = checks.ray_cluster(settings)
+    assert (finding.verdict, "Ray does not answer" in finding.says) == (Verdict.FAIL, True)
+    assert finding.do.startswith("start Ray's head again")
 
 
 def test_addresses_of_a_link_alone_are_private() -> None:

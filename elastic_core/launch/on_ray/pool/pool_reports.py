@@ -41,6 +41,14 @@ class PoolReports:
             words += ["--home", str(self._settings.node_home())]
             self._api.submit(Submission(submission_id=self._name, entrypoint=shlex.join([sys.executable, *words])))
             return None
+        return self._said()
+
+    def known(self) -> RayPool | None:
+        """As `newest`, and starts nothing: None also where the job does not run."""
+        job = self._api.job(self._name)
+        return None if job is None or job.ended else self._said()
+
+    def _said(self) -> RayPool | None:
         said = journal.last(self._api.output(self._name), "pool")
         if said is None:
             return None
