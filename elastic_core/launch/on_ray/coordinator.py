@@ -41,7 +41,6 @@ RETRY_SECONDS = 1.0  # before a node is asked again that was silent, did not sta
 FAILING_SECONDS = 30.0  # that an actor may fail to do its turns, before its part is ended
 INSIST_SECONDS = 5.0  # past the grace, and again after each of these
 DELIVERY_SECONDS = 30.0  # to tell the ledger; reconciliation tells it later otherwise
-FAREWELL_SECONDS = 10.0  # that nodes may take to remove the files of a group that has ended
 _ENDED_WELL = (ExitKind.BOUNDARY, ExitKind.FINISHED)
 
 
@@ -107,7 +106,7 @@ class Coordinator:
             self._heed_ends()
             self._say_logs()
         members = [self._parts[name] for name in self._nodes_of_group() if name in self._parts]
-        self._forget()
+        ray_cluster.forget([part.actor for part in self._parts.values()], self._epoch)
         return merged([part.report for part in members if part.report is not None], self._first_end)
 
     def _nodes_of_group(self) -> list[str]:
@@ -290,13 +289,6 @@ class Coordinator:
         if urls != self._logs_said:
             self._logs_said = urls
             journal.say("logs", urls)
-
-    def _forget(self) -> None:
-        asked = [part.actor.forget.remote(self._epoch) for part in self._parts.values()]
-        until = time.monotonic() + FAREWELL_SECONDS
-        while asked and time.monotonic() < until:
-            done = ray_cluster.ready(asked, until - time.monotonic())
-            asked = [question for question in asked if question not in done]
 
 
 def _has_failed(part: Part) -> bool:

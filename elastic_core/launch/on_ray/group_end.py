@@ -1,8 +1,9 @@
 """Ends a group on every node of the cluster, whatever became of its coordinator: a job of Ray of its own.
 
-`python -m ... --namespace N --epoch E --grace S --home H`, submitted by `ray_launcher`. Says in its output (`journal`)
-what became of the group once nothing of it is left on nodes that are there. On one that is not, the agent ends it when
-it has not heard its coordinator for a lease's life.
+`python -m ... --namespace N --epoch E --grace S --home H [--forget yes]`, submitted by `ray_launcher`. Says in its
+output (`journal`) what became of the group once nothing of it is left on nodes that are there. On one that is not, the
+agent ends it when it has not heard its coordinator for a lease's life. `--forget`: its coordinator has ended, and does
+not remove the group's files, its tokens among them.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ PATIENCE_SECONDS = 30.0  # past the grace, for a node to end its part
 GONE = "nothing of it is left on the nodes of the Ray cluster"
 
 
-def end(namespace: str, origin_epoch: int, grace_seconds: float, home: Path) -> ExitReport | None:
+def end(
+    namespace: str, origin_epoch: int, grace_seconds: float, home: Path, *, forget: bool = False
+) -> ExitReport | None:
     """Returns when no node that is there has something left; None where that did not come about."""
     patience = grace_seconds + PATIENCE_SECONDS
-    asked = {
-        name: ray_cluster.actor_of(namespace, name, home).end.remote(origin_epoch, grace_seconds, patience)
-        for name in ray_cluster.living_nodes()
-    }
+    actors = {name: ray_cluster.actor_of(namespace, name, home) for name in ray_cluster.living_nodes()}
+    asked = {name: actor.end.remote(origin_epoch, grace_seconds, patience) for name, actor in actors.items()}
     reports, sure = [], True
     for name, question in asked.items():
         try:
@@ -43,6 +44,8 @@ def end(namespace: str, origin_epoch: int, grace_seconds: float, home: Path) -> 
             reports.append(from_json(ExitReport, answer["exit"]))
     if not sure:
         return None
+    if forget:  # not before: who asks again finds each node's report
+        ray_cluster.forget(actors.values(), origin_epoch)
     return merged(reports) if reports else ExitReport(kind=ExitKind.INFRASTRUCTURE, error=GONE)
 
 
@@ -51,7 +54,10 @@ def main(argv: Sequence[str]) -> int:
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     logs.configure("group end")
     ray_cluster.connect(options["--namespace"])
-    report = end(options["--namespace"], int(options["--epoch"]), float(options["--grace"]), Path(options["--home"]))
+    report = end(
+        options["--namespace"], int(options["--epoch"]), float(options["--grace"]), Path(options["--home"]),
+        forget="--forget" in options,
+    )  # fmt: skip
     if report is None:
         return 1
     journal.say_exit(report)

@@ -31,6 +31,7 @@ from elastic_core.protocol.process_groups import LaunchOrder, ProcessGroup, with
 from elastic_core.settings import Settings
 from elastic_core.spec import NodeSpec
 
+log = logs.get_logger(__name__)
 UNHEARD_SECONDS = 5.0  # after which a group is nobody's, as far as this node knows
 NOTE_SECONDS = 0.5  # between two notes of when a coordinator spoke
 
@@ -85,6 +86,7 @@ class NodeActor:
         folder = RunDir.of(self._home, order.origin_epoch)
         if again:
             self._clear(order.origin_epoch)
+        self._remove_old(settings.keep_days)
         self._note(order.origin_epoch)
         self._logs_to(folder, _session_logs() / logs_folder)
         node_memory.keep_secret(settings, launch["memory_secret"])
@@ -180,6 +182,13 @@ class NodeActor:
         if status is not None and not status.alive:
             self._folders.forget(origin_epoch)
             (RunDir.of(self._home, origin_epoch).path / EXIT).unlink(missing_ok=True)
+
+    def _remove_old(self, keep_days: float) -> None:
+        """Run dirs of groups that ended long ago: no service of this home does it on a node of Ray."""
+        try:
+            self._folders.remove_ended(time.time() - keep_days * 86_400)
+        except (ElasticError, OSError) as error:
+            log.warning(f"run dirs of groups that have ended were not removed: {error}")
 
     @staticmethod
     def _logs_to(folder: RunDir, served: Path) -> None:

@@ -8,6 +8,7 @@ around it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from elastic_core.launch.on_ray.sealed_order import ORDER_VARIABLE
 from elastic_core.spec import NodeSpec
 
 NODE_LABEL, PRICE_LABEL, SLOT_RESOURCE = "elastic.node", "elastic.price", "slot:"
+FAREWELL_SECONDS = 10.0  # that nodes may take to remove the files of a group that has ended
 ACTOR_THREADS = 32  # calls to one node at once: a start may take long
 
 
@@ -117,6 +119,15 @@ def ready(questions: Sequence[Any], seconds: float) -> list[Any]:
         return []
     more, _ = ray.wait(list(questions), num_returns=len(questions), timeout=0)
     return list(more)
+
+
+def forget(actors: Iterable[Any], origin_epoch: int) -> None:
+    """Have nodes remove the files of a group that has ended. A node that does not is waited for no longer."""
+    asked = [actor.forget.remote(origin_epoch) for actor in actors]
+    until = time.monotonic() + FAREWELL_SECONDS
+    while asked and time.monotonic() < until:
+        done = ready(asked, until - time.monotonic())
+        asked = [question for question in asked if question not in done]
 
 
 def draining_nodes() -> list[str]:

@@ -128,7 +128,7 @@ class RayLauncher:
         name = f"{job.submission_id}-end"
         ending = self._api.job(name)
         if ending is None or not ending.ended:
-            self._end_by_job(name, origin_epoch, 0.0)
+            self._end_by_job(name, origin_epoch, 0.0, "--forget", "yes")
             return None
         found = journal.exit_report(self._api.output(name))
         if found is None:  # it did not come to its end: another one tries
@@ -139,12 +139,12 @@ class RayLauncher:
         why = f"the coordinator of the group ended without a word ({job.status}: {job.message.strip()[:300]})"
         return ExitReport(kind=found.kind, error=f"{why}; {found.error}".rstrip("; "), exit_codes=found.exit_codes)
 
-    def _end_by_job(self, name: str, origin_epoch: int, grace_seconds: float) -> None:
+    def _end_by_job(self, name: str, origin_epoch: int, grace_seconds: float, *more: str) -> None:
         submission = Submission(
             submission_id=name,
             entrypoint=_command(
                 GROUP_END, "--namespace", self.settings.ray_namespace, "--epoch", str(origin_epoch), "--grace",
-                f"{grace_seconds:g}", "--home", str(self.settings.node_home()),
+                f"{grace_seconds:g}", "--home", str(self.settings.node_home()), *more,
             ),
         )  # fmt: skip
         if not self._api.submit(submission):

@@ -101,20 +101,23 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     cluster.pool.shutdown()
 
 
+def a_launch(cluster: Cluster, behaviours: str) -> GroupLaunch:
+    """Of one worker on each node."""
+    settings = Settings(ray_node_home=cluster.home, node_memory_mb=0, control_url="http://127.0.0.1:9")
+    values: Mapping[str, Any] = settings.model_dump(mode="json", exclude={"home"})
+    slots = tuple(Slot(node, 0, "cpu") for node in NODES)
+    allocation = Allocation(slots=slots, global_batch=8, layout=Layout(data=2))
+    return GroupLaunch(
+        order=replace(order(), allocation=allocation), settings=dict(values),
+        worker_command=(sys.executable, "-S", str(SCRIPT), behaviours), memory_secret="",
+    )  # fmt: skip
+
+
 class Group:
-    """A group of one worker on each node, whose coordinator runs."""
+    """A group whose coordinator runs."""
 
     def __init__(self, cluster: Cluster, behaviours: str) -> None:
-        settings = Settings(ray_node_home=cluster.home, node_memory_mb=0, control_url="http://127.0.0.1:9")
-        values: Mapping[str, Any] = settings.model_dump(mode="json", exclude={"home"})
-        allocation = Allocation(
-            slots=tuple(Slot(node, 0, "cpu") for node in NODES), global_batch=8, layout=Layout(data=2)
-        )
-        launch = GroupLaunch(
-            order=replace(order(), allocation=allocation), settings=dict(values),
-            worker_command=(sys.executable, "-S", str(SCRIPT), behaviours), memory_secret="",
-        )  # fmt: skip
-        self._coordinator = Coordinator(launch, "test")
+        self._coordinator = Coordinator(a_launch(cluster, behaviours), "test")
         self.report: ExitReport | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
