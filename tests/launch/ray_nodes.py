@@ -29,6 +29,7 @@ TUNED = {  # as docs/guide/machines.md gives them
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_JOB_START_TIMEOUT_SECONDS": "60",
 }
 
 

@@ -20,6 +20,7 @@ from elastic_core.services.containers import POSTGRES
 from elastic_core.services.platform import platform_stack, service_environment
 from elastic_core.settings import Settings
 from tests.e2e.platform import ROOT
+from tests.launch.ray_nodes import TUNED
 from tests.required import lacks
 
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -146,3 +147,11 @@ def test_a_pod_of_ray_is_a_node_of_the_pool_and_is_drained_before_it_ends() -> N
         assert seconds < group["template"]["spec"]["terminationGracePeriodSeconds"]
         homes = [mount["mountPath"] for mount in container["volumeMounts"]]
         assert settings()["ELASTIC_RAY_NODE_HOME"] in homes
+
+
+def test_a_head_of_ray_is_tuned_alike_wherever_it_is_started() -> None:
+    (head,) = CLUSTER["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    assert TUNED.items() <= {entry["name"]: entry.get("value") for entry in head["env"]}.items()
+    for path in ("docs/guide/machines.md", "deploy/slurm/ray-cluster.sbatch"):
+        exported = re.findall(r"\b(RAY_\w+)=([0-9]+)", (ROOT / path).read_text())
+        assert TUNED.items() <= dict(exported).items(), path
