@@ -45,7 +45,8 @@ class RayPoolService:
     ) -> None:  # fmt: skip
         self._settings, self._control, self._reports, self._launcher = settings, control, reports, launcher
         self._clock = clock
-        self._pool: RayPool | None = None
+        self._told: tuple[object, ...] = ()  # what the ledger knows of the pool
+        self._warned: dict[str, str] = {}
         self._empty_since: float | None = None
         self._look_until = 0.0
 
@@ -56,21 +57,27 @@ class RayPoolService:
         if pool is not None and not pool.nodes and not pool.unclean:
             self._empty_since = self._clock() if empty_since is None else empty_since
         is_empty = self._empty_since is not None and self._clock() - self._empty_since >= EMPTY_SECONDS
-        if pool is not None and pool != self._pool and (pool.nodes or is_empty):
+        if pool is not None:
+            self._warn_of(pool.unclean)
+        if pool is not None and (pool.nodes, pool.draining) != self._told and (pool.nodes or is_empty):
             self._apply(pool)
         if self._clock() < self._look_until:
             reconcile_host(self._control, self._launcher, SteadyClock(self._settings.home))
 
+    def _warn_of(self, unclean: dict[str, str]) -> None:
+        for node, why in unclean.items():
+            if self._warned.get(node) != why:
+                log.warning(f"node {node} gets no work yet: {why}")
+        self._warned = unclean
+
     def _apply(self, pool: RayPool) -> None:
-        for node, why in pool.unclean.items():
-            log.warning(f"node {node} gets no work yet: {why}")
         acting = self._control.acting(at_host(Way.CLI))
         before = {node.name for node in acting.nodes() if node.present}
         if before - {node.name for node in pool.nodes}:  # said first: who has to try again finds them lost already
             self._look_until = self._clock() + AFTER_LOSS_SECONDS
         acting.set_cluster(cluster_of(self._settings, pool))
         self._agree_on_drained(acting, frozenset(pool.draining))
-        self._pool = pool
+        self._told = (pool.nodes, pool.draining)
         log.info(f"the pool has {', '.join(node.name for node in pool.nodes) or 'no node any more'}")
 
     def _agree_on_drained(self, acting: HttpControl, draining: frozenset[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +101,17 @@ def test_it_tells_the_ledger_of_each_change_once(parts: Parts) -> None:
     parts.turns(service, pool("a", "b"), pool("a", "b"))
     assert parts.present() == ["a", "b"]
     assert parts.did(Action.SET_CLUSTER) == 2
+
+
+def test_what_keeps_a_node_out_of_the_pool_is_no_business_of_the_ledger_and_is_said_once(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, reasons = parts.service(), ("it does not say what runs there", "processes of epochs 7 still run there")
+    parts.turns(service, *(replace(pool("a"), unclean={"b": why}) for why in (reasons[0], *reasons, reasons[1])))
+    assert parts.present() == ["a"]
+    assert parts.did(Action.SET_CLUSTER) == 1
+    said = [record.getMessage() for record in caplog.records if "gets no work yet" in record.getMessage()]
+    assert said == [f"node b gets no work yet: {why}" for why in reasons]
 
 
 def test_a_drained_node_is_set_aside_until_it_is_used_again(parts: Parts) -> None:

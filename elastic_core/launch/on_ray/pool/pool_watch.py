@@ -28,6 +28,7 @@ class PoolWatch:
     def __init__(self, strays: Callable[[RayNode], Sequence[int]]) -> None:
         self._strays = strays
         self._clean: dict[str, str] = {}  # id in Ray of each node that has shown to be clean, by name
+        self._reasons: dict[str, str] = {}  # why others are not, by their id in Ray
 
     def look(
         self,
@@ -39,16 +40,18 @@ class PoolWatch:
         self._clean = {name: node_id for name, node_id in self._clean.items()
                        if name in living and living[name].node_id == node_id}  # fmt: skip
         unclean = {name: why for name, node in living.items() if name not in self._clean and (why := self._why(node))}
+        self._reasons = {living[name].node_id: why for name, why in unclean.items()}
         self._clean |= {name: node.node_id for name, node in living.items() if name not in unclean}
         nodes = [node.spec.model_dump(mode="json") for name, node in sorted(living.items()) if name not in unclean]
         drained = sorted(name for name, node in living.items() if node.node_id in draining)
         return {"nodes": nodes, "draining": drained, "unclean": dict(sorted({**mislabelled, **unclean}.items()))}
 
     def _why(self, node: RayNode) -> str:
+        """Nothing for a clean one. Of one that does not answer what was known holds: each change of words is told on."""
         try:
             strays = self._strays(node)
         except (NodeSilent, RuntimeError) as error:
-            return f"it does not say what runs there: {error}"
+            return self._reasons.get(node.node_id) or f"it does not say what runs there: {error}"
         return f"processes of epochs {', '.join(map(str, sorted(strays)))} still run there" if strays else ""
 
 

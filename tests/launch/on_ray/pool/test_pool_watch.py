@@ -54,6 +54,23 @@ def test_a_node_that_comes_again_has_to_show_it_again() -> None:
     assert names(watch.look({"a": node("a", "2")}, [])) == []
 
 
+def test_what_is_known_of_a_node_holds_while_it_does_not_answer() -> None:
+    strays, living = Strays(b=NodeSilent("pid 1")), {"b": node("b")}
+    watch = PoolWatch(strays)
+
+    def why(found: Sequence[int] | Exception) -> object:
+        strays.of["b"] = found
+        return watch.look(living, [])["unclean"]
+
+    silent = {"b": "it does not say what runs there: pid 1"}
+    assert [why(NodeSilent("pid 1")), why(NodeSilent("pid 2"))] == [silent, silent]
+    running = {"b": "processes of epochs 7 still run there"}
+    assert [why([7]), why(NodeSilent("pid 3")), why([7])] == [running] * 3
+    assert why([]) == {}
+    living["b"] = node("b", "2")
+    assert why(NodeSilent("pid 4")) == {"b": "it does not say what runs there: pid 4"}
+
+
 def test_a_node_that_does_not_say_is_not_clean() -> None:
     pool = PoolWatch(Strays(a=NodeSilent("no answer"))).look({"a": node("a")}, [])
     assert pool["unclean"] == {"a": "it does not say what runs there: no answer"}
