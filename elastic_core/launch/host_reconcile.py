@@ -73,8 +73,8 @@ def _of_one_group(origin_epoch: int) -> Iterator[None]:
 def sweep_store(
     control: ServiceControl, store: CheckpointStore, answer: ReconcileAnswer, clock: Callable[[], float] = time.time
 ) -> None:
-    """Delete what the ledger has given up, and the litter of active jobs and of those that ended
-    lately. Raises `InfrastructureError`: try again.
+    """Delete what the ledger has given up, and the litter of active jobs and of those that ended lately. Raises
+    `InfrastructureError`: try again.
 
     What could be deleted is deleted, and the ledger told of it, also where something else could not (`NotSwept`).
     """
@@ -82,9 +82,7 @@ def sweep_store(
     jobs = {*answer.active_jobs, *answer.ended_lately, *(record.job_id for record in answer.removable_checkpoints)}
     # Epochs before checkpoints: what one of them commits in between is then among the checkpoints; what a later epoch
     # writes is younger than the grace.
-    epochs = {
-        segment.epoch for job in jobs for segment in control.segments(job) if segment.lease_live and segment.epoch
-    }
+    epochs = control.live_epochs(sorted(jobs))
     checkpoints: list[CheckpointRecord] = [record for job in jobs for record in control.checkpoints(job)]
     try:
         swept = sweep(

@@ -47,7 +47,7 @@ class PoolWatch:
         return {"nodes": nodes, "draining": drained, "unclean": dict(sorted({**mislabelled, **unclean}.items()))}
 
     def _why(self, node: RayNode) -> str:
-        """Nothing for a clean one. Of one that does not answer what was known holds: each change of words is told on."""
+        """Nothing for a clean one. Of one that does not answer what was known holds: each change of words is told."""
         try:
             strays = self._strays(node)
         except (NodeSilent, RuntimeError) as error:
