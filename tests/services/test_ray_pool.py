@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.teams.permissions import Action
@@ -104,13 +105,14 @@ def test_it_tells_the_ledger_of_each_change_once(parts: Parts) -> None:
 
 
 def test_what_keeps_a_node_out_of_the_pool_is_no_business_of_the_ledger_and_is_said_once(
-    parts: Parts, caplog: pytest.LogCaptureFixture
+    parts: Parts,
 ) -> None:
     service, reasons = parts.service(), ("it does not say what runs there", "processes of epochs 7 still run there")
-    parts.turns(service, *(replace(pool("a"), unclean={"b": why}) for why in (reasons[0], *reasons, reasons[1])))
+    with capture_logs() as logged:
+        parts.turns(service, *(replace(pool("a"), unclean={"b": why}) for why in (reasons[0], *reasons, reasons[1])))
     assert parts.present() == ["a"]
     assert parts.did(Action.SET_CLUSTER) == 1
-    said = [record.getMessage() for record in caplog.records if "gets no work yet" in record.getMessage()]
+    said = [entry["event"] for entry in logged if "gets no work yet" in entry["event"]]
     assert said == [f"node b gets no work yet: {why}" for why in reasons]
 
 
