@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.transitions.ledger_reconcile import START_SECONDS
-from elastic_core.control.transitions.removable import DAY, TURN_SECONDS, TURNS
+from elastic_core.control.transitions.removable import DAY, TURN_SECONDS, TURNS, ended_lately, removable
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Fenced, UserError
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup
@@ -217,7 +217,7 @@ def test_checkpoints_that_a_job_of_long_ago_need_not_keep_any_more_go_within_a_d
     control.cancel("job-b", "enough")
     found = []
     for _ in range(TURNS):
-        found += control.reconcile([]).removable_checkpoints
+        found += control._ledger.read(removable)
         clock.advance(TURN_SECONDS)
     assert [record.step for record in found] == [2], "looked at once a day, and found then"
 
@@ -229,7 +229,9 @@ def test_litter_of_a_job_that_has_ended_is_looked_for_on_two_days(
     control.cancel("job-a", "enough")
     found = []
     for _ in range(4 * TURNS):
-        found += control.reconcile([]).ended_lately
+        if now := control._ledger.read(ended_lately):
+            assert control.reconcile([]).ended_lately == now
+        found += now
         clock.advance(TURN_SECONDS)
     assert found == ["job-a", "job-a"]
 
