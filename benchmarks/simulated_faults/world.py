@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from sqlalchemy import text
 
@@ -224,7 +225,7 @@ class World:
                 if not wrong and self._all_ended(outcome):
                     return None
         wrong = self.promises.disagreements()
-        active = [job["id"] for job in self.promises.picture.jobs.values() if job["state"] == "active"]
+        active = [job["id"] for job in self._whole_jobs() if job["state"] == "active"]
         return self._say(outcome, [*wrong, *(Violation(7, f"{job} has not ended in an hour") for job in active)])
 
     def _lasting(self, wrong: list[Violation]) -> list[Violation]:
@@ -233,18 +234,23 @@ class World:
         return [what for what in wrong if self.hub.now - self._seen_since[str(what)] >= LASTING_SECONDS]
 
     def _all_ended(self, outcome: Outcome) -> bool:
-        jobs = self.promises.picture.jobs.values()
+        jobs = self._whole_jobs()
         if self.users.still_to_come or self.users.may_come or any(job["state"] == "active" for job in jobs):
             return False
-        failed = [job["id"] for job in jobs if job["state"] == "failed" and not self._has_rotted(job["id"])]
+        failed = [job["id"] for job in jobs if job["state"] == "failed"]
         self._say(outcome, [Violation(9, f"{job} failed, and no user's code did") for job in failed])
         return True
 
-    def _has_rotted(self, job_id: str) -> bool:
-        """Whether nothing that it could go on from is as it was written: no promise covers that."""
-        rows = self.promises.picture.checkpoints.values()
-        left = {row["uri"] for row in rows if row["job"] == job_id and not row["bad"] and row["swept"] is None}
-        return bool(left) and left <= {key.rpartition("/")[0] for key in self.disk.damaged}
+    def _whole_jobs(self) -> list[Mapping[str, Any]]:
+        """All but those of which nothing that they could go on from is as it was written: no promise says that
+        they end. They try again until their attempts are used up, of which there are many here."""
+        left: dict[str, set[str]] = {}
+        for row in self.promises.picture.checkpoints.values():
+            if not row["bad"] and row["swept"] is None:
+                left.setdefault(row["job"], set()).add(row["uri"])
+        damaged = {key.rpartition("/")[0] for key in self.disk.damaged}
+        return [job for job in self.promises.picture.jobs.values()
+                if not (job["id"] in left and left[job["id"]] <= damaged)]  # fmt: skip
 
     def _say(self, outcome: Outcome, wrong: list[Violation]) -> None:
         at = self.hub.now
