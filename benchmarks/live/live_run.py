@@ -19,6 +19,7 @@ from sqlalchemy import create_engine, text
 
 from benchmarks.live.live_workload import LiveJob, LiveWorkload
 from elastic_core.domain import JobState
+from elastic_core.protocol.process_groups import held_out
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.services.secrets import read_secret
 from elastic_core.spec import JobSpec
@@ -157,7 +158,7 @@ def _outcome(platform: Platform, live_job: LiveJob, requested_at: float, airflow
         "batch_changes": sum(_batch(a) != _batch(b) for a, b in pairwise(granted)),
         "restarts": sum(segment.attempt for segment in segments),
         "reads": [asdict(verdict) for verdict in reads],
-        "evaluation": dict(job.results.get("evaluation", {})),
+        "evaluation": held_out(job.results),
         "registered": champion.version if champion is not None else None,
     }
 

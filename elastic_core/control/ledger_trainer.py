@@ -106,9 +106,9 @@ class LedgerTrainer:
     def _before_boundary(self, tx: Tx) -> tuple[bool, ExactLoss | None]:
         """Whether it has yet to be decided what the job gets, and what an order for it takes long to find out."""
         segment = tx.session.get(SegmentRow, self._claims.segment_id)
-        is_open = segment is not None and SegmentState(segment.state).open
-        undecided = segment is not None and is_open and not is_planned(tx, segment)
-        return undecided, exact_loss_of(tx, self._claims.job_id) if is_open else None
+        if segment is None or not SegmentState(segment.state).open:
+            return False, None
+        return not is_planned(tx, segment), exact_loss_of(tx, self._claims.job_id)
 
     @staticmethod
     def _try_to_decide(decision: Any) -> None:

@@ -46,11 +46,6 @@ def loads(text: str | bytes) -> Any:
     return value
 
 
-def held_out(results: Mapping[str, Any]) -> dict[str, float]:
-    """What the finished job of these results was measured at on held-out data; {} before that."""
-    return numbers(results.get("evaluation", {}))
-
-
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Metrics that were kept as plain values: what JSON does not know went as text, and is a number again."""
     return {str(name): float(value) for name, value in metrics.items()}

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from elastic_core.domain import Allocation, ExactLoss, from_json, to_json
+from elastic_core.protocol.encoding import numbers
 from elastic_core.protocol.records import CheckpointRecord, JobFacts, RestorePoint
 from elastic_core.spec import JobSpec
 from elastic_core.text import plural, storable
@@ -78,6 +79,11 @@ class PinnedCode:
 def code_of(results: Mapping[str, Any]) -> PinnedCode:
     """Of a job's results; empty for one whose code was never pinned."""
     return from_json(PinnedCode, results.get(CODE) or {})
+
+
+def held_out(results: Mapping[str, Any]) -> dict[str, float]:
+    """What the job of these results was measured at on held-out data when it had finished; {} before that."""
+    return numbers(results.get(EVALUATION, {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

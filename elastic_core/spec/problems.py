@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from elastic_core.errors import UserError
-from elastic_core.text import near_miss
+from elastic_core.text import near_miss, shortened
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = Sequence[int | str]
@@ -98,8 +98,7 @@ def _sentence(kind: type[BaseModel], problem: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shortened(repr(value), 80)
 
 
 def _help(kind: type[BaseModel], path: Path) -> str:

@@ -18,10 +18,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from elastic_core.domain import Allocation, ExchangeFallback, JobState, SegmentState, from_json
-from elastic_core.protocol.encoding import held_out
 from elastic_core.protocol.events import Event, EventKind, Feed
 from elastic_core.protocol.exchange_words import choice_words, fallback_words
-from elastic_core.protocol.process_groups import FORK, fork_of
+from elastic_core.protocol.process_groups import EVALUATION, FORK, fork_of, held_out
 from elastic_core.protocol.records import JobStatus
 from elastic_core.settings import Settings
 from elastic_core.track import facts
@@ -32,7 +31,7 @@ from elastic_core.track.tracker import Jobs
 log = logging.getLogger(__name__)
 
 _TOLD_OTHERWISE = (
-    "evaluation",
+    EVALUATION,
     "airflow",
     "mlflow_run_id",
     "mlflow_experiment_id",

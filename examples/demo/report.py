@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_core.domain import JobState
-from elastic_core.protocol.encoding import held_out
 from elastic_core.protocol.forecasts import Forecast
+from elastic_core.protocol.process_groups import held_out
 from elastic_core.protocol.records import JobStatus, SegmentStatus
 from elastic_core.settings import Settings
 from elastic_core.state.stores.store_urls import open_store

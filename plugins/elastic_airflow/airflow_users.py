@@ -29,6 +29,7 @@ from elastic_core.spec.user_groups import GroupsFile
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
 
     from elastic_core.settings import Settings
@@ -103,9 +104,13 @@ class AirflowUsers:
 
 def _was_deleted(session: Session, dag_id: str, run_id: str) -> bool:
     """Whether that is the last of what users did to the run of late."""
-    of_run = (Log.dag_id == dag_id, Log.run_id == run_id, Log.event.in_((*ACTS, DELETION)))
-    late = select(Log.event).where(*of_run, Log.dttm > datetime.now(UTC) - RECENT)
+    late = select(Log.event).where(*_of_run(dag_id, run_id), Log.dttm > datetime.now(UTC) - RECENT)
     return session.scalar(late.order_by(Log.id.desc()).limit(1)) == DELETION
+
+
+def _of_run(dag_id: str, run_id: str) -> tuple[ColumnElement[bool], ...]:
+    """What users did to a run."""
+    return Log.dag_id == dag_id, Log.run_id == run_id, Log.event.in_((*ACTS, DELETION))
 
 
 def _changed_at(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> datetime | None:
@@ -128,8 +133,9 @@ def _changed_at(session: Session, dag_id: str, run_id: str, task_id: str, map_in
 
 def _acts_before(session: Session, dag_id: str, run_id: str, at: datetime) -> list[tuple[str, str | None]]:
     """Who acted on the run just before, and on which task, where it was on one. Not on one of that name before it."""
-    of_run = (Log.dag_id == dag_id, Log.run_id == run_id, Log.event.in_((*ACTS, DELETION)))
-    near = select(Log.event, Log.owner, Log.task_id).where(*of_run, Log.dttm.between(at - ACT_TAKES, at))
+    near = select(Log.event, Log.owner, Log.task_id).where(
+        *_of_run(dag_id, run_id), Log.dttm.between(at - ACT_TAKES, at)
+    )
     acts: list[tuple[str, str | None]] = []
     for event, name, task_id in session.execute(near.order_by(Log.id)):
         if event == DELETION:

@@ -26,6 +26,7 @@ from elastic_airflow.triggers import JobEndTrigger
 from elastic_core.domain import JobState
 from elastic_core.errors import UserError
 from elastic_core.protocol.callers import Way
+from elastic_core.protocol.process_groups import EVALUATION
 from elastic_core.protocol.records import JobStatus, Submission, SubmissionState
 from elastic_core.spec import JobSpec
 from elastic_core.spec.inputs.value_files import SUFFIXES, read_json, read_values
@@ -146,7 +147,7 @@ class ElasticTrainingOperator(ElasticOperator):
                 f"job {job.job_id} is trained, but {run} failed to evaluate or to register it: see its tasks' logs"
             )
         self.log.info("job %s finished at step %d (%d samples)", job.job_id, job.step, job.samples_read)
-        outcome = {name: job.results[name] for name in ("evaluation", "registration") if name in job.results}
+        outcome = {name: job.results[name] for name in (EVALUATION, "registration") if name in job.results}
         return {"job_id": job.job_id, "step": job.step, "samples": job.samples_read, **outcome}
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from elastic_core.domain import Snapshot, from_json, to_json
-from elastic_core.protocol.encoding import dumps, encode, held_out, loads
+from elastic_core.protocol.encoding import dumps, encode, loads
+from elastic_core.protocol.process_groups import held_out
 from tests.policy.builders import job, nodes, snapshot
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from elastic_core.commands.printing import print_table
 from elastic_core.domain import JobState, to_json
 from elastic_core.errors import NotFound
-from elastic_core.protocol.encoding import finite, held_out
+from elastic_core.protocol.encoding import finite
 from elastic_core.protocol.http_client import HttpControl
+from elastic_core.protocol.process_groups import held_out
 from elastic_core.protocol.records import JobStatus
 from elastic_core.spec.inputs.dotted import text_of
 from elastic_core.spec.inputs.sweeps import swept_values

@@ -21,7 +21,7 @@ from elastic_core.protocol.events import Event, EventKind
 from elastic_core.text import shortened
 
 MOST_NOTES, FIRST_NOTES = 100, 20  # of a job
-NOTE_CHARACTERS = 4_000  # words of ours around what a trainer said
+MOST_CHARACTERS = 4_000  # of one: words of ours around what a trainer said
 
 PLACE = text("""
     WITH placed AS MATERIALIZED (
@@ -53,7 +53,7 @@ def emit(
 def add_note(tx: Tx, job: JobRow, text: str) -> None:
     """What the job's user should know. Every look at the job carries its notes: of many the first, which say what it
     began as, and the newest are kept, of a long one the beginning."""
-    note = shortened(text, NOTE_CHARACTERS)
+    note = shortened(text, MOST_CHARACTERS)
     notes = [*job.notes, note]
     job.notes = notes if len(notes) <= MOST_NOTES else [*notes[:FIRST_NOTES], *notes[FIRST_NOTES - MOST_NOTES :]]
     emit(tx, EventKind.NOTE, job.id, {"text": note})

@@ -1,7 +1,8 @@
 """The ledger's tables for SQLAlchemy. The DDL itself, with the invariants, is in `migrations/versions`.
 
-Instants are Unix seconds. Frozen domain objects are stored as JSON (`domain.to_json`); what is asked for in SQL has a
-column. A test compares these classes with the migrated database."""
+Instants are Unix seconds. Frozen domain objects are stored as JSON (`domain.to_json`); what is asked for in SQL
+has a column. A test compares these classes with the migrated database.
+"""
 
 from __future__ import annotations
 

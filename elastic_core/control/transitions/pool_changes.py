@@ -120,12 +120,8 @@ def check_change(tx: Tx, spec: JobSpec, in_force: JobSpec, declared: Sequence[Pl
     if not cluster.nodes:  # which says nothing of what there is when they are back
         return
     pool_check.check_change(spec, in_force, cluster)
-    if spec.places_layers:
-        try:
-            check_placement(tx, spec, declared)
-        except UserError:
-            if _can_be_placed(tx, in_force, declared):
-                raise
+    if spec.places_layers and _can_be_placed(tx, in_force, declared):
+        check_placement(tx, spec, declared)
 
 
 def _can_be_placed(tx: Tx, spec: JobSpec, declared: Sequence[PlacedLayer]) -> bool:

@@ -228,19 +228,21 @@ def mark_bad(tx: Tx, claims: Claims, checkpoint_id: int, why: str) -> None:
     if row.bad:
         return
     is_head = job.head_id == row.id
-    before = next(iter(lineage.newest_usable(tx, job, row.previous_id, 1)), None) or lineage.fork_start(tx, job)
+    before = _good_before(tx, job, row) if is_head else None
     if is_head and before is None:
-        last = shortened(
-            f"checkpoint {row.id} (step {row.step}), the last one of the job, cannot be read: {why}", NOTE_CHARACTERS
-        )
+        last = f"checkpoint {row.id} (step {row.step}), the last one of the job, cannot be read: {why}"
         if last not in job.notes:
             add_note(tx, job, last)
         return
     row.bad, row.bad_reason = True, why
     tx.session.flush()
     emit(tx, EventKind.CHECKPOINTS_RETIRED, job.id, {"uris": [row.uri], "why": f"corrupt: {why}"})
-    consequence = _step_back(tx, job, before) if is_head and before is not None else "newer ones are not affected"
+    consequence = "newer ones are not affected" if before is None else _step_back(tx, job, before)
     add_note(tx, job, f"checkpoint {row.id} (step {row.step}) is corrupt and was passed over: {why}; {consequence}")
+
+
+def _good_before(tx: Tx, job: JobRow, row: CheckpointRow) -> CheckpointRow | None:
+    return next(iter(lineage.newest_usable(tx, job, row.previous_id, 1)), None) or lineage.fork_start(tx, job)
 
 
 def _step_back(tx: Tx, job: JobRow, good: CheckpointRow) -> str:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Integer, func, or_, select, update
+from sqlalchemy import ColumnElement, Integer, func, or_, select, update
 
 from elastic_core.control.ledger import lineage
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.feed import emit
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow
 from elastic_core.control.ledger.views import checkpoint_record, spec_of
+from elastic_core.control.transitions.retention import DAY
 from elastic_core.domain import JobState, from_json
 from elastic_core.protocol.events import SWEPT, EventKind
 from elastic_core.protocol.process_groups import FORK
 from elastic_core.protocol.records import CheckpointRecord, JobFacts
 
 SWEEP_GRACE_SECONDS = 120.0  # a restore that has begun may still read what was the head until a moment ago
-DAY = 86_400.0
 TURN_SECONDS, TURNS = 900.0, 96  # of those that ended more than a day ago
 _NOT_SWEPT = select(CheckpointRow).where(CheckpointRow.swept_at.is_(None))
 _TURN = func.abs(func.hashtext(JobRow.id), type_=Integer) % TURNS
@@ -32,7 +32,7 @@ def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
     """Beyond `keep_last` and `keep_best` of each lineage; never a start of a segment to come, a registered one or one
     that another active job warm-starts from, or was forked from."""
     lately = or_(JobRow.state == JobState.ACTIVE, JobRow.finished_at > tx.now - DAY)
-    looked_at = or_(lately, _TURN.in_([int(tx.now / TURN_SECONDS) % TURNS]))
+    looked_at = or_(lately, _has_its_turn(tx))
     jobs = {job.id: job for job in tx.session.scalars(select(JobRow).where(looked_at))}
     query = _NOT_SWEPT.join(JobRow, JobRow.id == CheckpointRow.job_id).where(looked_at)
     rows: dict[str, list[CheckpointRow]] = {}
@@ -46,8 +46,12 @@ def removable(tx: Tx) -> tuple[CheckpointRecord, ...]:
 def ended_lately(tx: Tx) -> tuple[str, ...]:
     """Jobs in whose folders litter may have grown old enough to go since they ended: each for a turn on two days."""
     ended = (JobRow.state != JobState.ACTIVE, JobRow.finished_at > tx.now - 2 * DAY)
-    query = select(JobRow.id).where(*ended, _TURN.in_([int(tx.now / TURN_SECONDS) % TURNS]))
+    query = select(JobRow.id).where(*ended, _has_its_turn(tx))
     return tuple(tx.session.scalars(query.order_by(JobRow.id)))
+
+
+def _has_its_turn(tx: Tx) -> ColumnElement[bool]:
+    return _TURN.in_([int(tx.now / TURN_SECONDS) % TURNS])
 
 
 def is_given_up(tx: Tx, point: CheckpointRow) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from elastic_core.errors import UserError
+from elastic_core.text import shortened
 
 
 def put(spec: dict[str, Any], path: Sequence[str], value: Any) -> None:
@@ -27,5 +28,4 @@ def put(spec: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def text_of(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(value if isinstance(value, str) else json.dumps(value), 60)

@@ -10,6 +10,7 @@ from elastic_core.errors import UserError
 from elastic_core.spec.bounds import MOST_BYTES
 from elastic_core.spec.inputs import yaml_values
 from elastic_core.spec.inputs.yaml_values import DuplicateKey
+from elastic_core.text import shortened
 
 YAML = (".yaml", ".yml")
 SUFFIXES = (".json", *YAML)
@@ -37,7 +38,7 @@ def read_json(text: str, what: str, instead: str = "") -> Any:
     try:
         return _of_json(text)
     except (ValueError, RecursionError) as error:
-        shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+        shown = shortened(text, MOST_SHOWN)
         raise UserError(f"the {what} {shown!r} is not JSON: {_words(error)}. Give a JSON object{instead}") from error
 
 

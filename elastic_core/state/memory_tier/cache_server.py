@@ -34,7 +34,7 @@ from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
 from elastic_core.state.memory_tier.cache import Memory, sealed_size
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient, new_file, seal, write_all
-from elastic_core.state.memory_tier.channel import Channel, receive_by, wait_until
+from elastic_core.state.memory_tier.channel import Channel, receive, wait_until
 from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.state.memory_tier.node_addresses import accepted, listen
 
@@ -135,8 +135,8 @@ class CacheServer:
                 self._num_connections -= 1
 
     def _authenticate(self, connection: socket.socket, binding: bytes, deadline: float) -> _Peer | None:
-        length = int.from_bytes(receive_by(deadline, connection, 2), "little")
-        job = receive_by(deadline, connection, length).decode()
+        length = int.from_bytes(receive(connection, 2, deadline), "little")
+        job = receive(connection, length, deadline).decode()
         channel = Channel.accept(connection, job_key(self._secret, job), binding, deadline)
         return _Peer(channel, job) if channel is not None else None
 

@@ -59,7 +59,7 @@ class Channel:
         own_nonce, bound = secrets.token_bytes(NONCE), _bound(binding)
         wait_until(deadline, connection)
         connection.sendall(own_nonce)
-        peer_nonce, proof = receive_by(deadline, connection, NONCE), receive_by(deadline, connection, MAC)
+        peer_nonce, proof = receive(connection, NONCE, deadline), receive(connection, MAC, deadline)
         if not hmac.compare_digest(proof, _mac(secret, b"client", own_nonce, peer_nonce, *bound)):
             return None
         connection.sendall(_mac(secret, b"server", own_nonce, peer_nonce, *bound))
@@ -187,22 +187,10 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
 
 
 def receive(connection: socket.socket, count: int, deadline: float | None = None) -> bytes:
-    """So many bytes, or `EOFError`."""
+    """So many bytes, or `EOFError`. Bytes that come after the deadline (monotonic) buy no more time: `TimeoutError`."""
     data = bytearray(count)
     _receive_into(connection, memoryview(data), deadline)
     return bytes(data)
-
-
-def receive_by(deadline: float | None, connection: socket.socket, count: int) -> bytes:
-    """As `receive` from whoever has yet to show its key: bytes that come after the deadline buy no more time."""
-    data = b""
-    while len(data) < count:
-        wait_until(deadline, connection)
-        part = connection.recv(count - len(data))
-        if not part:
-            raise EOFError("it closed the connection")
-        data += part
-    return data
 
 
 def wait_until(deadline: float | None, connection: socket.socket) -> None:
@@ -211,15 +199,14 @@ def wait_until(deadline: float | None, connection: socket.socket) -> None:
     if deadline is not None:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("it took too long to show its key")
+            raise TimeoutError("it took too long")
         connection.settimeout(left)
 
 
 def _receive_into(connection: socket.socket, out: memoryview, deadline: float | None = None) -> None:
     done = 0
     while done < out.nbytes:
-        if deadline is not None:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
+        wait_until(deadline, connection)
         num = connection.recv_into(out[done:])
         if num == 0:
             raise EOFError("it closed the connection")

@@ -28,7 +28,7 @@ from elastic_core.host.detached import detach, is_installed
 from elastic_core.host.messages import AccessBrokerProcess
 from elastic_core.host.process import ProcessId, hide_memory
 from elastic_core.host.rundir import RunDir
-from elastic_core.state.memory_tier.channel import Channel, receive_by
+from elastic_core.state.memory_tier.channel import Channel, receive
 from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.state.store_access.store_grants import StoreGrant, grant_key, socket_name
 from elastic_core.state.stores.s3_signing import RequestSigner, Unsigned
@@ -72,8 +72,8 @@ class AccessBroker:
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(*_FAULTS):
             with self._handshakes.under_way() as deadline:
-                length = int.from_bytes(receive_by(deadline, connection, 2), "little")
-                text = receive_by(deadline, connection, length).decode()
+                length = int.from_bytes(receive(connection, 2, deadline), "little")
+                text = receive(connection, length, deadline).decode()
                 channel = Channel.accept(connection, grant_key(self._secret, text), deadline=deadline)
             if channel is None:
                 return

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastic_core.protocol.encoding import numbers
+from elastic_core.protocol.process_groups import held_out
 from elastic_core.protocol.records import REGISTERED_VERSIONS, JobStatus, registered_key
 from elastic_core.protocol.service import JobRecords
 from elastic_core.track.champions.judging import RegisteredVersion
@@ -42,5 +43,5 @@ def _entry(job: JobStatus, name: str, version: str) -> Mapping[str, Any]:
     """What the ledger holds of a version that this job registered."""
     entry: Mapping[str, Any] | None = job.results.get(REGISTERED_VERSIONS, {}).get(registered_key(name, version))
     if entry is None:  # registered by a release that kept the last version of a job only
-        entry = {"uri": job.results.get("registered_checkpoint", ""), "metrics": job.results.get("evaluation", {})}
+        entry = {"uri": job.results.get("registered_checkpoint", ""), "metrics": held_out(job.results)}
     return entry

@@ -20,11 +20,11 @@ from elastic_airflow.page.expected import (
 from elastic_core.control.job_course import JobCourse
 from elastic_core.domain import AUTO, Allocation, JobState
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
-from elastic_core.protocol.encoding import finite, held_out
+from elastic_core.protocol.encoding import finite
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.outlook.at_risk import is_late, risks
-from elastic_core.protocol.process_groups import code_of
+from elastic_core.protocol.process_groups import code_of, held_out
 from elastic_core.protocol.records import (
     LOST,
     AuditRecord,

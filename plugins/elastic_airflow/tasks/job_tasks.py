@@ -24,8 +24,8 @@ from elastic_airflow.tasks.drive_job import check_attach, known_job, note_run, r
 from elastic_core.domain import JobState, SegmentState
 from elastic_core.errors import Forbidden, InfrastructureError, UserError
 from elastic_core.host.process import stand_back
-from elastic_core.protocol.encoding import finite, held_out
-from elastic_core.protocol.process_groups import code_of
+from elastic_core.protocol.encoding import finite
+from elastic_core.protocol.process_groups import EVALUATION, code_of, held_out
 from elastic_core.protocol.records import DATA_SHA256, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec.form import JOB_ID, WARM_START, spec_from_form
@@ -111,7 +111,7 @@ class EvaluateOperator(_AfterTraining):
         self.show_links(job)
         metrics = dict(evaluate_job(control, Settings(), job.job_id))
         self.log.info("held-out metrics of %s: %s", job.job_id, metrics or "its task measures nothing")
-        control.record_results(job.job_id, {"evaluation": metrics})
+        control.record_results(job.job_id, {EVALUATION: metrics})
         told: dict[str, float | str] = finite(metrics)
         return told
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from elastic_airflow.tasks.job_tasks import EvaluateOperator
-from elastic_core.protocol.encoding import held_out
+from elastic_core.protocol.process_groups import held_out
 from elastic_core.settings import Settings
 from examples.digits import Digits
 from tests.track.trained_job import TrainedJob

@@ -169,3 +169,19 @@ def test_its_jobs_go_on_and_read_every_sample_once(upgraded: LedgerControl, olde
             (True, True, ROWS)
         ] * 3
     assert upgraded.segments("half")[1].start_step == before.step
+
+
+@pytest.mark.parametrize("revision", ["0022"])
+def test_a_driver_that_was_noted_without_a_name_is_none(older: str) -> None:
+    noted = {"finished": '{"airflow": {"ended": true}, "x": 1}', "half": '{"airflow": {"dag_id": "d", "ended": true}}'}
+    engine = create_engine(older, poolclass=NullPool)
+    with engine.begin() as connection:
+        for job_id, results in noted.items():
+            values = {"job": job_id, "results": results}
+            connection.execute(text("UPDATE jobs SET results = CAST(:results AS jsonb) WHERE id = :job"), values)
+    migrations.upgrade(older)
+    with engine.begin() as connection:
+        rows = connection.execute(text("SELECT id, results FROM jobs WHERE id <> 'waiting'")).all()
+    kept = {row.id: row.results for row in rows}
+    assert kept == {"finished": {"x": 1}, "half": {"airflow": {"dag_id": "d", "ended": True}}}
+    engine.dispose()

@@ -240,29 +240,28 @@ def test_processes_of_other_unix_users_do_not_even_hear_a_nonce(access: StoreAcc
     assert subprocess.run(command, check=False, timeout=30).returncode == 0
 
 
-def test_a_grant_ends_with_its_process_group(
+@pytest.fixture
+def of_ended_group(
     access_by: Callable[[StoreGrant], StoreAccess], whole: CheckpointStore, rclone: Server, tmp_path: Path
-) -> None:
+) -> CheckpointStore:
+    """What a process group had its store by, which wrote in it and has ended."""
     run_dir = RunDir.of(tmp_path, 7)
     run_dir.create()
     store = open_for_job(URL, rclone.endpoint, access_by(replace(GRANT, origin_epoch=7)))
     store.put("mine/c", b"x")
     run_dir.write_json(EXIT, to_json(ExitReport(kind=ExitKind.BOUNDARY)))
+    return store
+
+
+def test_a_grant_ends_with_its_process_group(of_ended_group: CheckpointStore) -> None:
     with pytest.raises(UserError, match="job mine may do nothing in the store any more: its process group has ended"):
-        store.get("mine/c")
+        of_ended_group.get("mine/c")
 
 
-def test_a_grant_whose_run_dir_is_removed_does_not_hold_again(
-    access_by: Callable[[StoreGrant], StoreAccess], whole: CheckpointStore, rclone: Server, tmp_path: Path
-) -> None:
-    run_dir = RunDir.of(tmp_path, 7)
-    run_dir.create()
-    store = open_for_job(URL, rclone.endpoint, access_by(replace(GRANT, origin_epoch=7)))
-    store.put("mine/c", b"x")
-    run_dir.write_json(EXIT, to_json(ExitReport(kind=ExitKind.BOUNDARY)))
+def test_a_grant_whose_run_dir_is_removed_does_not_hold_again(of_ended_group: CheckpointStore, tmp_path: Path) -> None:
     assert GroupFolders(Settings(home=tmp_path)).remove_ended(time.time() + 1) == 1
     with pytest.raises(UserError, match="its process group has ended"):
-        store.get("mine/c")
+        of_ended_group.get("mine/c")
 
 
 def test_an_order_may_write_its_own_job_and_read_what_it_starts_from() -> None:
