@@ -7,7 +7,7 @@ ledger has heard of them all: the coordinator of some may have been on that node
 
 A cluster without any node of ours is believed once Ray has said so for `EMPTY_SECONDS` without a break: a head that is
 started anew knows no node for a moment. An error is a break, since a head that is away says nothing of its nodes, and
-so are nodes that are there and not clean.
+so are nodes that are there and not clean yet. Mislabelled ones are none: they will not be of the pool as they are.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ class RayPoolService:
             self._empty_since = self._clock() if empty_since is None else empty_since
         is_empty = self._empty_since is not None and self._clock() - self._empty_since >= EMPTY_SECONDS
         if pool is not None:
-            self._warn_of(pool.unclean)
+            self._warn_of(pool.left_out())
         if pool is not None and (pool.nodes, pool.draining) != self._told and (pool.nodes or is_empty):
             self._apply(pool)
         if self._clock() < self._look_until:
             reconcile_host(self._control, self._launcher, SteadyClock(self._settings.home))
 
-    def _warn_of(self, unclean: dict[str, str]) -> None:
-        for node, why in unclean.items():
+    def _warn_of(self, left_out: dict[str, str]) -> None:
+        for node, why in left_out.items():
             if self._warned.get(node) != why:
                 log.warning(f"node {node} gets no work yet: {why}")
-        self._warned = unclean
+        self._warned = left_out
 
     def _apply(self, pool: RayPool) -> None:
         acting = self._control.acting(at_host(Way.CLI))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +38,18 @@ from elastic_core.track.mlflow_client import open_client
 from elastic_core.track.mlflow_runs import Runs, talking_to_mlflow
 
 MOST_RIVALS = 10  # how often another job may move the champion while one is judged
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a champion was found to be on a candidate's held-out data. `test`: of the two, sample by sample; what it
+    takes for chance is not better."""
+
+    metrics: Mapping[str, float] | None
+    test: PairedTest | None = None
+
+
+_NOT_MEASURED = Measured(None)
 
 
 def register_model(
@@ -161,19 +174,18 @@ def promote_if_better(
     metric: str,
     mode: str,
     candidate_metrics: Mapping[str, float],
-    champion_metrics: Mapping[str, float] | None = None,
+    measure: Callable[[RegisteredVersion], Measured] | None = None,
     margin: float = 0.0,
     hold: bool = False,
-    test: PairedTest | None = None,
 ) -> Decision:
     """Move the alias `champion` to the candidate if it is better at `metric` (`mode` "min" or "max").
 
     `margin`: better by less is not better. `hold`: the candidate gets the alias `challenger` instead, and whoever is
-    asked decides. `test`: of the candidate against the champion that there is now; what it takes for chance
-    is not better.
+    asked decides.
 
-    Both must have been measured on the same held-out data. Without `champion_metrics`, those that the champion was
-    registered with are used. Equal is not better, and one that was not measured at `metric` is not.
+    Both must have been measured on the same held-out data: `measure` does that to a champion, again to each that there
+    is by then. Without it, and for a champion of no known checkpoint, the metrics that it was registered with are used.
+    Equal is not better, and one that was not measured at `metric` is not.
 
     Jobs that register the same model at once are judged against each other: whoever became champion between the look
     and the move is compared with, too, and has the alias again if it is the better one. (MLflow has no lock to hold:
@@ -184,7 +196,12 @@ def promote_if_better(
     if holder is not None and holder.version == version:
         return Decision(promoted=True, reason=f"version {version} of {name} is the champion already", against=version)
     for _ in range(MOST_RIVALS):
-        decision = judge(version, metric, mode, candidate_metrics, holder, champion_metrics, margin, test)
+        rival = _NOT_MEASURED
+        if measure is not None and holder is not None and holder.manifest_sha256:
+            rival, seen, holder = measure(holder), holder.version, champion(control, settings, name)
+            if holder is None or holder.version != seen:
+                continue  # measuring takes its time, and another is champion by now
+        decision = judge(version, metric, mode, candidate_metrics, holder, rival.metrics, margin, rival.test)
         if not decision.promoted:
             return decision
         if hold:
@@ -197,7 +214,7 @@ def promote_if_better(
             if not decision.promoted:
                 move_champion(registry, name, before)
                 return decision
-        holder, champion_metrics, test = champion(control, settings, name), None, None
+        holder = champion(control, settings, name)
         if holder is None or holder.version == version:
             return decision
     raise InfrastructureError(

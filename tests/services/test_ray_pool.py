@@ -207,6 +207,15 @@ def test_a_head_that_is_away_or_nodes_that_are_not_clean_yet_are_no_loss(parts: 
     assert parts.present() == ["a"]
 
 
+def test_a_mislabelled_node_keeps_nobody_from_believing_that_the_last_one_of_the_pool_is_lost(parts: Parts) -> None:
+    service, left = parts.service(), replace(NOTHING, mislabelled={"b": "it is mislabelled"})
+    parts.turns(service, pool("a"), left)
+    assert parts.present() == ["a"]
+    parts.clock.advance(EMPTY_SECONDS)
+    parts.turns(service, left)
+    assert parts.present() == []
+
+
 def test_a_service_that_starts_after_the_loss_tells_of_it_as_well_and_looks_for_dead_groups(parts: Parts) -> None:
     parts.turns(parts.service(), pool("a", "b"))
     parts.plane.submit("job", a_spec(slots=(4, 4)), FACTS)

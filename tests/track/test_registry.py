@@ -30,6 +30,7 @@ from elastic_core.track.champions.model_aliases import ChampionMoved, move_champ
 from elastic_core.track.champions.paired_test import PairedTest
 from elastic_core.track.champions.registry_api import open_registry
 from elastic_core.track.model_registry import (
+    Measured,
     champion,
     champion_checkpoint,
     choose_checkpoint,
@@ -298,10 +299,8 @@ def test_champion_is_the_first_then_only_a_better_one(trained):
     assert champion(trained, settings, name) is None
 
     def promote(version: str, accuracy: float, holder: float | None = None):
-        holder_metrics = None if holder is None else {"accuracy": holder}
-        return promote_if_better(
-            trained, settings, name, version, "accuracy", "max", {"accuracy": accuracy}, holder_metrics
-        )
+        measure = None if holder is None else lambda _: Measured({"accuracy": holder})
+        return promote_if_better(trained, settings, name, version, "accuracy", "max", {"accuracy": accuracy}, measure)
 
     first = promote("1", 0.5)
     assert (first.promoted, str(first)) == (True, "version 1 (accuracy 0.5) is the first champion")
@@ -338,6 +337,24 @@ def test_who_became_champion_while_one_was_judged_is_compared_with_too(trained, 
     best = promote_if_better(trained, settings, name, "4", "accuracy", "max", {"accuracy": 0.95})
     assert str(best) == "version 4 (accuracy 0.95) is better than version 2 (accuracy 0.9): promoted"
     assert champion(trained, settings, name).version == "4"
+
+
+def test_who_became_champion_while_another_was_measured_is_measured_too(trained):
+    name, settings = trained.name, trained.settings
+    for step in (10, 20, 30):
+        trained.checkpoint(step)
+        register_model(trained, settings, name, {"accuracy": 0.99})  # on data that has changed since
+    promote(settings, name, "1")
+    asked = []
+
+    def measure(holder: RegisteredVersion) -> Measured:
+        asked.append(holder.version)
+        promote(settings, name, "2")  # somebody, meanwhile
+        return Measured({"accuracy": {"1": 0.5, "2": 0.8}[holder.version]})
+
+    lesser = promote_if_better(trained, settings, name, "3", "accuracy", "max", {"accuracy": 0.7}, measure)
+    assert str(lesser) == "version 3 (accuracy 0.7) is not better than version 2 (accuracy 0.8): the champion stays"
+    assert (asked, champion(trained, settings, name).version) == (["1", "2"], "2")
 
 
 @pytest.mark.parametrize(

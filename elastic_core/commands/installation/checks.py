@@ -195,8 +195,8 @@ def ray_cluster(settings: Settings) -> Finding:
             do="elastic up: its service ray-pool does",
         )  # fmt: skip
     says = f"slots of Ray nodes: {_counts(pool.nodes) or 'none'}"
-    if pool.unclean:
-        why = "; ".join(f"{node}: {reason}" for node, reason in pool.unclean.items())
+    if pool.left_out():
+        why = "; ".join(f"{node}: {reason}" for node, reason in pool.left_out().items())
         return Finding(
             check="cluster", verdict=Verdict.WARN, says=f"{says}; without work yet are {why}",
             do="wait for those that come; mend labels and resources of a mislabelled one (docs/guide/machines.md)",

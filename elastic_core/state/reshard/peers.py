@@ -21,7 +21,8 @@ from torch import Tensor
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.state.layout.boxes import Box
-from elastic_core.state.memory_tier.channel import Channel, closing_on_error
+from elastic_core.state.memory_tier.channel import Channel, closing_on_error, wait_until
+from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.state.memory_tier.node_addresses import accepted, connected, listen
 from elastic_core.state.reshard.memories import Memory, find
 
@@ -39,6 +40,7 @@ class RangeServer:
             raise ValueError("a memory is served to those who know a secret, and there is none")
         self._memory = memory
         self._secret = secret
+        self._handshakes = Handshakes()
         self._host, self._socket = host, listen(host)
         self.address: Address = self._socket.getsockname()[:2]
         self._open: set[socket.socket] = set()
@@ -73,18 +75,20 @@ class RangeServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            with self._lock:
-                self._open.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), name="range-peer", daemon=True).start()
+            self._handshakes.begin(connection, self._serve)
 
     def _serve(self, connection: socket.socket) -> None:
         speaking = connection
+        with self._lock:
+            self._open.add(connection)
         with connection, suppress(OSError, EOFError, ValueError, KeyError, TypeError):  # gone, or no peer of ours
-            connection.settimeout(SECONDS)
-            speaking, binding = accepted(connection, self._host)
-            with self._lock:
-                self._open.add(speaking)
-            channel = Channel.accept(speaking, self._secret, binding)
+            with self._handshakes.under_way() as deadline:
+                wait_until(deadline, connection)
+                speaking, binding = accepted(connection, self._host)
+                with self._lock:
+                    self._open.add(speaking)
+                channel = Channel.accept(speaking, self._secret, binding, deadline)
+            speaking.settimeout(SECONDS)
             while channel is not None:
                 self._answer(channel, json.loads(channel.receive_request()))
         with self._lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from elastic_core.protocol.http_client import HttpControl
     from elastic_core.track.champions.judging import RegisteredVersion
     from elastic_core.track.champions.paired_test import PairedTest
+    from elastic_core.track.model_registry import Measured
 
 ENDING_SECONDS = 60.0  # what a cancelled job's processes may take to be gone
 AT_WORK = ("scheduled", "queued", "running")  # states of a task that will look at its job without being asked
@@ -158,7 +160,6 @@ class RegisterOperator(_AfterTraining):
             job = control.record_results(job.job_id, {DATA_SHA256: self.data_sha256})
         name, metric = job.spec.registered_model or job.spec.name, job.facts.metric
         metrics = held_out(job.results)
-        holder = model_registry.champion(control, settings, name)
         version = model_registry.register_model(control, settings, job.job_id, metrics)
         before = job.results.get("registration", {})
         if (before.get("model"), before.get("version")) == (name, str(version)):
@@ -168,12 +169,10 @@ class RegisterOperator(_AfterTraining):
         against, better = "", False
         verdict = f"its task does not measure {metric!r} on held-out data: the champion stays as it is"
         if metric in metrics:
-            known = holder is not None and holder.manifest_sha256
-            rival = self._measure_champion(settings, job, holder) if known and self.compare else None
-            test = self._test(settings, control, job, holder) if known and self.compare else None
+            measure = partial(self._measured, settings, control, job) if self.compare else None
             mode = job.facts.metric_mode
             decision = model_registry.promote_if_better(
-                control, settings, name, version, metric, mode, metrics, rival, self.margin, self.hold, test
+                control, settings, name, version, metric, mode, metrics, measure, self.margin, self.hold
             )
             better, verdict, against = decision.promoted, str(decision), decision.against
         self.log.info("model %s version %s: %s", name, version, verdict)
@@ -181,13 +180,16 @@ class RegisterOperator(_AfterTraining):
         control.record_results(job.job_id, {"registration": outcome})
         return outcome
 
-    def _measure_champion(self, settings: Settings, job: JobStatus, holder: RegisteredVersion) -> Mapping[str, float]:
+    def _measured(
+        self, settings: Settings, control: HttpControl, job: JobStatus, holder: RegisteredVersion
+    ) -> Measured:
+        from elastic_core.track.model_registry import Measured  # imports mlflow
         from elastic_core.train.process.evaluate import evaluate_checkpoint
 
         code = code_of(job.results).sha256
         metrics = evaluate_checkpoint(settings, job.spec, holder.checkpoint_uri, holder.manifest_sha256, code)
         self.log.info("the champion, version %s, measured on the same held-out data: %s", holder.version, metrics)
-        return metrics
+        return Measured(metrics, self._test(settings, control, job, holder))
 
     def _test(
         self, settings: Settings, control: HttpControl, job: JobStatus, holder: RegisteredVersion

@@ -10,7 +10,7 @@ import torch
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.state.layout.boxes import Box
-from elastic_core.state.memory_tier import channel
+from elastic_core.state.memory_tier import channel, handshakes
 from elastic_core.state.reshard.memories import Memory, Part
 from elastic_core.state.reshard.peers import PeerSource, RangeServer
 
@@ -61,6 +61,27 @@ def test_who_does_not_know_the_secret_gets_nothing() -> None:
             assert len(nonce) == channel.NONCE
             raw.sendall(bytes(channel.NONCE + channel.MAC))
             assert raw.recv(1) == b""
+
+
+def test_who_connects_and_says_nothing_is_ended_and_of_more_than_so_many_the_last_is_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handshakes, "MOST_HANDSHAKES", 2)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS", 0.5)
+    with RangeServer(memory(), SECRET) as server:
+        silent = [socket.create_connection(server.address) for _ in range(2)]
+        assert [len(one.recv(channel.NONCE, socket.MSG_WAITALL)) for one in silent] == [channel.NONCE] * 2
+        peer = PeerSource(server.address, SECRET)
+        with pytest.raises(InfrastructureError, match="is gone"):
+            peer.read("w", Box((10, 0), (1, 1)), torch.empty(1, 1))
+        for one in silent:
+            one.settimeout(5)
+            assert one.recv(1) == b""
+            one.close()
+        out = torch.empty(1, 30)
+        peer.read("w", Box((10, 0), (1, 30)), out)
+        assert torch.equal(out[0], WHOLE[0])
+        peer.close()
 
 
 def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from elastic_core.errors import InfrastructureError
 from elastic_core.launch.on_ray import journal
@@ -22,6 +22,11 @@ class RayPool:
     nodes: tuple[NodeSpec, ...]
     draining: tuple[str, ...]
     unclean: dict[str, str]  # nodes that are there and get no work yet, with why
+    mislabelled: dict[str, str] = field(default_factory=dict)  # those that will never be of it as they are, with why
+
+    def left_out(self) -> dict[str, str]:
+        """Every node that is there and gets no work, with why."""
+        return {**self.mislabelled, **self.unclean}
 
 
 class PoolReports:
@@ -53,7 +58,7 @@ class PoolReports:
         if said is None:
             return None
         nodes = tuple(NodeSpec.model_validate(node) for node in said["nodes"])
-        return RayPool(nodes, tuple(said["draining"]), said["unclean"])
+        return RayPool(nodes, tuple(said["draining"]), said["unclean"], said.get("mislabelled", {}))
 
     def first(self, seconds: float) -> RayPool:
         """With a node in it. Raises `InfrastructureError` where that does not come about in time."""
@@ -63,7 +68,7 @@ class PoolReports:
             if pool is not None and pool.nodes:
                 return pool
             time.sleep(POLL_SECONDS)
-        seen = f"; not clean: {pool.unclean}" if pool is not None and pool.unclean else ""
+        seen = f"; there are: {pool.left_out()}" if pool is not None and pool.left_out() else ""
         raise InfrastructureError(
             f"no node of the Ray cluster is in the pool after {seconds:g} s{seen}. Start one with "
             "--labels=elastic.node=NAME and --resources='{\"slot:TYPE\": COUNT}'"

@@ -44,7 +44,12 @@ class PoolWatch:
         self._clean |= {name: node.node_id for name, node in living.items() if name not in unclean}
         nodes = [node.spec.model_dump(mode="json") for name, node in sorted(living.items()) if name not in unclean]
         drained = sorted(name for name, node in living.items() if node.node_id in draining)
-        return {"nodes": nodes, "draining": drained, "unclean": dict(sorted({**mislabelled, **unclean}.items()))}
+        return {
+            "nodes": nodes,
+            "draining": drained,
+            "unclean": dict(sorted(unclean.items())),
+            "mislabelled": dict(sorted(mislabelled.items())),
+        }
 
     def _why(self, node: RayNode) -> str:
         """Nothing for a clean one. Of one that does not answer what was known holds: each change of words is told."""

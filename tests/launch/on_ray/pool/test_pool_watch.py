@@ -136,5 +136,5 @@ def test_a_mislabelled_node_is_passed_over_and_said_with_the_reason(wrong: dict[
     living, mislabelled = read_nodes([ray_entry("a"), wrong, ray_entry("gone", price="", alive=False)])
     pool = PoolWatch(Strays()).look(living, [], mislabelled)
     assert names(pool) == ["a"]
-    assert list(pool["unclean"]) == [wrong["Labels"]["elastic.node"]]
-    assert all(said.startswith(f"it is mislabelled: {why} (") for said in pool["unclean"].values())
+    assert list(pool["mislabelled"]) == [wrong["Labels"]["elastic.node"]]
+    assert all(said.startswith(f"it is mislabelled: {why} (") for said in pool["mislabelled"].values())
