@@ -142,6 +142,7 @@ def test_more_slots_have_a_row_a_node_which_a_click_or_a_key_unfolds(
     assert faults(page) == []
 
 
+@pytest.mark.nightly
 def test_the_focus_stays_with_its_job_and_banners_stay_while_they_say_the_same(
     page: Page, address: str, shown: LedgerControl, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +218,7 @@ def test_of_more_only_those_that_need_a_look_have_one(
     assert faults(page) == []
 
 
+@pytest.mark.nightly
 def test_a_crowded_page_stands_still_when_it_is_updated(
     page: Page, address: str, shown: LedgerControl, clock: FakeClock
 ) -> None:

@@ -129,6 +129,7 @@ def test_what_comes_is_shown_and_the_focus_stays(page: Page, address: str, shown
     expect(page.get_by_role("button", name="Log", exact=True)).to_be_focused()
 
 
+@pytest.mark.nightly
 def test_the_focus_stays_with_the_checkpoint_when_a_newer_one_comes_above_it(
     page: Page, address: str, shown: LedgerControl, life: Life
 ) -> None:
@@ -140,6 +141,7 @@ def test_the_focus_stays_with_the_checkpoint_when_a_newer_one_comes_above_it(
     expect(button).to_be_focused()
 
 
+@pytest.mark.nightly
 def test_when_a_job_that_waits_was_last_spoken_of_is_told_anew(
     page: Page, address: str, shown: LedgerControl, life: Life, clock: FakeClock
 ) -> None:
@@ -155,6 +157,7 @@ def test_when_a_job_that_waits_was_last_spoken_of_is_told_anew(
     expect(decision).not_to_contain_text(number)
 
 
+@pytest.mark.nightly
 def test_a_part_that_did_not_answer_is_asked_for_again_though_the_job_is_over(
     page: Page, address: str, shown: LedgerControl, life: Life
 ) -> None:

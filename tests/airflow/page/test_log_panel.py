@@ -99,6 +99,7 @@ def test_the_attempt_that_a_log_has_gone_on_with_is_the_one_that_is_chosen(
     expect(page.get_by_label("Attempt")).to_have_value("2")
 
 
+@pytest.mark.nightly
 def test_only_the_rank_that_was_chosen_last_is_followed_and_the_card_goes_on(
     page: Page, address: str, shown: LedgerControl, life: Life, tmp_path: Path
 ) -> None:

@@ -244,6 +244,7 @@ class Eventful(PolicyProcess):
         return super().decide(policy, snapshot)
 
 
+@pytest.mark.nightly
 def test_a_silent_policy_costs_one_deadline_whatever_happens_meanwhile_and_what_happened_is_decided_after_it(
     plane: Callable[[str], LedgerControl], ledger_url: str
 ) -> None:
