@@ -67,22 +67,32 @@ class JobSupply:
         self._to_submit = set(self._current.values())
         self._enough = threading.Event()
         self._looked = 0.0
-        self._thread = threading.Thread(target=self._keep_up, name="jobs")
+        self._thread = threading.Thread(target=self._work, name="jobs")
+        self._failed: BaseException | None = None
         self.submitted: list[str] = []
 
     def start(self) -> None:
         self._thread.start()
 
     def enough(self) -> list[str]:
-        """Submit no more; all that were submitted."""
+        """Submit no more; all that were submitted. Raises what has kept it from that."""
         self._enough.set()
         if self._thread.ident is not None:
             self._thread.join()
+        if self._failed is not None:
+            raise self._failed
         return self.submitted
 
     @staticmethod
     def _name(lane: int, number: int) -> str:
         return f"lane-{lane}-{number}"
+
+    def _work(self) -> None:
+        try:
+            self._keep_up()
+        except Exception as error:  # noqa: BLE001 - raised where somebody asks for what was submitted
+            self._log.say("no more jobs are submitted", why=str(error))
+            self._failed = error
 
     def _keep_up(self) -> None:
         while not self._enough.wait(POLL_SECONDS):

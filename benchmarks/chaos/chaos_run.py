@@ -106,9 +106,9 @@ def _hurt_and_judge(platform: Platform, chosen: Chosen, log: EventLog, outcome: 
         names = supply.enough()
         _peace(names, platform, witness, log, outcome)
     finally:
-        supply.enough()
         hurting.end()
         witness.close()
+        supply.enough()
     outcome.violations, outcome.held_twice, outcome.looks = witness.violations, witness.held_twice, witness.looks
     outcome.hung, outcome.not_found = witness.found_hung, witness.still_hung
     _figures(url, outcome)
