@@ -309,7 +309,9 @@ class Session:
     def _finish(self, ready: Prepared, current: Current) -> None:
         progress, segments = self._progress, ready.segments
         allocation, status = progress.order.allocation, segments.status()
-        segments.stepped(ready.stepper.finish(current.plan, allocation, progress.fraction, status, current.started))
+        segments.stepped(
+            ready.stepper.finish(current.plan, allocation, progress.fraction, progress.work, status, current.started)
+        )
         if ready.held_out is not None and progress.passes > progress.evaluations.passes:
             progress.evaluations, metrics = ready.held_out.after_pass(progress.evaluations, progress.passes)
             progress.log(metrics)

@@ -167,23 +167,27 @@ class EveryFew:
     def __init__(self, scheduler: Any, session: Session, every: int, dataset_samples: int | None) -> None:
         self._scheduler, self._session = scheduler, session
         self._every, self._dataset_samples = every, dataset_samples
+        self._steps = 0  # of the job, as its work counts them
         self._stepped = 0  # times
 
     def step(self) -> None:
-        """After every optimizer step."""
-        done = self._session.num_steps + 1
-        if self._dataset_samples is not None:
+        """After every step of the job."""
+        if self._dataset_samples is None:
+            self._steps += 1
+            done = self._steps
+        else:
             done = (self._session.num_samples + self._session.allocation.global_batch) // self._dataset_samples
         for _ in range(done // self._every - self._stepped):
             self._scheduler.step()
             self._stepped += 1
 
     def state_dict(self) -> dict[str, Any]:
-        return {"scheduler": self._scheduler.state_dict(), "stepped": self._stepped}
+        return {"scheduler": self._scheduler.state_dict(), "steps": self._steps, "stepped": self._stepped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._scheduler.load_state_dict(state["scheduler"])
         self._stepped = state["stepped"]
+        self._steps = state.get("steps", self._stepped * self._every)  # not told by earlier releases
 
 
 def evaluated(data: Any, module: Any) -> dict[str, float]:

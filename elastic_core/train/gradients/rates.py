@@ -1,7 +1,8 @@
 """Sets the optimizer's learning rates of a step: schedule times the factor of the global batch.
 
 The schedule is the task's (a function of progress) or a torch scheduler's. A scheduler computes each rate from the
-one before, so the batch's factor is on the optimizer only during its step, and never in what the scheduler sees.
+one before, so the batch's factor is on the optimizer only during its step, and never in what the scheduler sees. It
+counts optimizer steps, or, where the job's work is measured by progress, the steps at the base batch that they come to.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ class Rates:
             set_rates(self._optimizer, self._base)
 
     @contextmanager
-    def applied(self, global_batch: int, progress: float, noise: NoiseEstimate | None) -> Iterator[float]:
-        """The optimizer steps within; gives the first group's rate."""
+    def applied(
+        self, global_batch: int, progress: float, noise: NoiseEstimate | None, scheduler_steps: int = 1
+    ) -> Iterator[float]:
+        """The optimizer steps within; gives the first group's rate. A scheduler is so many steps further then."""
         planned = rates_of(self._optimizer)
         rule, base = self._batch.learning_rate_rule, self._batch.base or self._batch.min
         factor = batch_factor(rule, global_batch, base, noise)
@@ -49,7 +52,8 @@ class Rates:
         yield float(self._optimizer.param_groups[0]["lr"])
         set_rates(self._optimizer, planned)
         if self._scheduler is not None:
-            self._scheduler.step()
+            for _ in range(scheduler_steps):
+                self._scheduler.step()
 
 
 def rates_of(optimizer: torch.optim.Optimizer) -> list[Any]:

@@ -23,6 +23,7 @@ from elastic_core.train.parallel.group import Group, exchanging
 from elastic_core.train.parallel.places import Places
 from elastic_core.train.steps.agreement import Agreement, StepMessage, agree
 from elastic_core.train.steps.observe import peak_memory_bytes
+from elastic_core.train.steps.work_done import WorkDone
 
 if TYPE_CHECKING:
     from elastic_core.train.gradients.gradients_of import AnyGradients
@@ -93,9 +94,16 @@ class Stepper:
         return self._counts if self._gradients.measure_norms else ()
 
     def finish(
-        self, plan: StepPlan, allocation: Allocation, progress: float, status: RankStatus, started: float
+        self,
+        plan: StepPlan,
+        allocation: Allocation,
+        progress: float,
+        work: WorkDone | None,
+        status: RankStatus,
+        started: float,
     ) -> StepResult:
-        """`started`: `time.perf_counter` before the step's first sample was read. `progress` is before the step."""
+        """`started`: `time.perf_counter` before the step's first sample was read. `progress` and `work`, which is None
+        where samples are its measure, are before the step."""
         local = self._gradients.finish()
         agreed = agree(self._group, self._message(local, status), allocation.layout)
         noise = self._clip_and_estimate_noise(agreed, local, allocation, plan)
@@ -103,8 +111,10 @@ class Stepper:
         known = self._state.noise.mean()
         if self._spec.work.scale_invariant:
             known = on_grid(known)
+        units = step_work(plan.num_samples, self._base, known) if work is not None else 0
+        further = 1 if work is None else work.steps_to(work.after(units, None), self._base)
         # Ranks may exchange momenta or weights within the step.
-        with self._rates.applied(allocation.global_batch, progress, known) as rate, exchanging():
+        with self._rates.applied(allocation.global_batch, progress, known, further) as rate, exchanging():
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if agreed.buffers_changed:
@@ -119,7 +129,7 @@ class Stepper:
             learning_rate=rate,
             noise=noise,
             gain=gain(plan.num_samples, self._base, known) if self._spec.work.scale_invariant else None,
-            work=step_work(plan.num_samples, self._base, known) if self._spec.work.scale_invariant else 0,
+            work=units,
         )
 
     def _message(self, local: LocalGradients, status: RankStatus) -> StepMessage:

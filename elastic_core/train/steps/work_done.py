@@ -32,6 +32,10 @@ class WorkDone:
     def after(self, units: int, gain: float | None) -> WorkDone:
         return WorkDone(units=self.units + units, gain=gain)
 
+    def steps_to(self, after: WorkDone, base: int) -> int:
+        """How many steps at the base batch are full with what was done from here to there."""
+        return after.units // (base * WORK_UNITS) - self.units // (base * WORK_UNITS)
+
     def to_scalars(self) -> dict[str, Any]:
         return {KEY: to_json(self)}
 

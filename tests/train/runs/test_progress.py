@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from elastic_core.spec.job import most_samples
+from elastic_core.state.format import scalars as packing
 from elastic_core.state.format.manifest import read_manifest
 from elastic_core.state.stores.local_store import LocalStore
 from elastic_core.train.data.audit import prove
@@ -92,6 +93,21 @@ def test_the_schedule_of_learning_rates_follows_progress(new_job):
         before = (seen.progress - seen.gain * BASE) / 2_000  # of the last step
         assert seen.learning_rate == pytest.approx(1e-3 * (1.0 - before / 2), rel=1e-5)
         assert before < (seen.samples - 64) / 2_000 or seen.step == 1  # it is not the part of samples that were read
+
+
+def test_a_torch_scheduler_is_stepped_once_for_each_base_step_that_was_made(new_job):
+    job = progressing(
+        new_job, "cosine", total=160, params={"scheduler": True}, batch={"learning_rate_rule": "none"},
+        spec={"checkpoints": {"interval_seconds": None, "interval_steps": 2}},
+    )  # fmt: skip
+    assert job.run(1, 64, segment_steps=3) == [0]
+    assert job.run(2, 64) == [0, 0]
+    commits = job.ledger.commits()
+    assert len(commits) > 2
+    for commit in commits:
+        scheduler = packing.unpack(read_manifest(LocalStore(job.store), commit.uri).scalars["scheduler"])
+        assert scheduler["last_epoch"] == int(commit.progress // BASE)
+    assert commits[-1].step < int(commits[-1].progress // BASE)  # fewer steps, and the schedule has come as far
 
 
 @pytest.mark.nightly
