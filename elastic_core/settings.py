@@ -34,6 +34,21 @@ class Settings(BaseSettings):
         default="",
         description="where the platform's PostgreSQL listens (port 5432) and is reached; absent: a Unix socket",
     )
+    postgres_networks: str = Field(
+        default="samenet",
+        description="networks whose machines may log in to the platform's PostgreSQL at `postgres_host`: "
+        "comma-separated blocks such as 10.0.0.0/8; samenet: those of its own interfaces",
+    )
+    postgres_data: Path | None = Field(
+        default=None,
+        description="folder of the platform's PostgreSQL, whose owner it must be: on a volume whose root is another "
+        "user's, a folder below that; absent: <home>/postgres",
+    )
+    listen_host: str = Field(
+        default="",
+        description="address that the service of this container listens on, where the name that others reach it by is "
+        "not its own, as that of a Service of Kubernetes; absent: that name",
+    )
     redis_host: str = Field(default="", description="where the platform's Redis is (port 6379); absent: there is none")
     airflow_public_url: str = Field(default="", description="base URL of Airflow as browsers have it")
     mlflow_public_url: str = Field(default="", description="base URL of MLflow as browsers have it")
@@ -236,6 +251,13 @@ class Settings(BaseSettings):
     def node_home(self) -> Path:
         """Above the folders of Ray nodes, each by its node's name."""
         return (self.ray_node_home or self.home / "nodes").absolute()
+
+    def listens_on(self, name: str) -> str:
+        """The address that a service binds which others reach by `name`, or at `host` where that is empty."""
+        return self.listen_host or name or self.host
+
+    def postgres_folder(self) -> Path:
+        return (self.postgres_data or self.home / "postgres").absolute()
 
     def airflow_url(self) -> str:
         """Of Airflow's API server, as the other services reach it."""

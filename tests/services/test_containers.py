@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import configparser
+import datetime
+import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from elastic_core.errors import UserError
+from elastic_core.host.mlflow_access import require_safe
 from elastic_core.services import airflow
+from elastic_core.services.certificates import ensure_certificate
 from elastic_core.services.containers import problem, program_of, trains
 from elastic_core.services.platform import platform_stack, service_environment, service_settings
 from elastic_core.services.postgres import EmbeddedPostgres
@@ -50,6 +59,60 @@ def test_postgres_in_the_foreground_is_reached_over_the_network_and_ends_when_it
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def answering(body: bytes, tls: Settings | None = None) -> Iterator[tuple[int, list[str]]]:
+    """A server on 127.0.0.1 alone: its port, and the host that each request named."""
+    named: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            named.append(self.headers["host"])
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(str(tls.mlflow_certificate), tls.mlflow_key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1], named
+        server.shutdown()
+
+
+def test_the_api_server_is_asked_in_its_own_container_whether_it_works(tmp_path: Path) -> None:
+    healthy = json.dumps({"metadatabase": {"status": "healthy"}}).encode()
+    with answering(healthy) as (port, named):
+        apart = Settings(home=tmp_path, airflow_host="api-server.invalid", airflow_port=port, listen_host="0.0.0.0")
+        assert problem(service_settings(apart), {}, "api-server") is None
+        assert named == [f"api-server.invalid:{port}"]
+        assert "does not answer" in str(problem(service_settings(apart), {}, "scheduler"))  # it is elsewhere for that
+
+
+def test_mlflow_is_asked_in_its_own_container_under_the_name_of_its_certificate(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    settings = Settings(
+        home=tmp_path, mlflow_host="mlflow.invalid", listen_host="0.0.0.0", mlflow_certificate=secrets / "c.pem",
+        mlflow_key=secrets / "k.pem", mlflow_ca=secrets / "c.pem",
+    )  # fmt: skip
+    ensure_certificate(settings, datetime.datetime.now(datetime.UTC))
+    ensure_secrets(settings)
+    with answering(b"OK", settings) as (port, named):
+        apart = settings.model_copy(update={"mlflow_port": port})
+        assert problem(apart, {}, "mlflow") is None
+        assert named == [f"mlflow.invalid:{port}"]
+        other = apart.model_copy(update={"mlflow_host": "another.invalid"})
+        assert "not valid for 'another.invalid'" in str(problem(other, {}, "mlflow"))
+
+
+def test_mlflow_listens_beyond_loopback_with_a_certificate_only(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"ELASTIC_LISTEN_HOST is '0\.0\.0\.0'.*ELASTIC_MLFLOW_CERTIFICATE"):
+        require_safe(Settings(home=tmp_path, listen_host="0.0.0.0"))
+    require_safe(Settings(home=tmp_path, listen_host="127.0.0.1"))
 
 
 def test_a_name_that_no_service_has_is_refused_with_those_there_are(tmp_path: Path) -> None:

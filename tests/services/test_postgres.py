@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from elastic_core.services.postgres import EmbeddedPostgres, database_urls
+from elastic_core.errors import UserError
+from elastic_core.services.postgres import EmbeddedPostgres, database_urls, network_rules
 from elastic_core.services.secrets import ensure_secrets, read_secret
 from elastic_core.services.supervision.marks import of_home
 from elastic_core.services.supervision.program import Stack, Stage
@@ -84,6 +85,49 @@ def test_a_home_too_deep_for_a_socket_gets_its_socket_elsewhere(home: Path) -> N
         create_engine(server.url("mlflow")).connect().close()
     finally:
         down(stack)
+
+
+def test_it_listens_at_its_own_address_behind_a_name_that_does_not_lead_to_it_yet(home: Path) -> None:
+    settings = Settings(
+        home=home, postgres_host="postgres.invalid", listen_host="127.0.0.7", postgres_networks="127.0.0.0/8"
+    )
+    server, stack = postgres_stack(settings)
+    up(stack)  # healthy
+    assert "postgres.invalid" in str(server.problem())
+    at_hand = EmbeddedPostgres(settings.model_copy(update={"postgres_host": "127.0.0.7"}))
+    at_hand.ensure_databases()
+    with create_engine(at_hand.url("ledger")).connect() as connection:
+        assert connection.execute(text("SELECT current_user")).scalar() == "ledger"
+    assert "@postgres.invalid:5432/ledger" in server.url("ledger")
+
+
+def test_machines_of_other_networks_are_turned_away(home: Path) -> None:
+    settings = Settings(home=home, postgres_host="127.0.0.7", postgres_networks="10.0.0.0/8,fd00::/8")
+    server, stack = postgres_stack(settings)
+    up(stack)
+    assert "no pg_hba.conf entry" in str(server.problem())
+
+
+@pytest.mark.parametrize("networks", ["", "10.0.0.0/8,anybody", "10.0.0.0/8 all all trust"])
+def test_what_is_no_network_is_refused(networks: str) -> None:
+    with pytest.raises(UserError, match=r"ELASTIC_POSTGRES_NETWORKS: .* is no network .*10\.0\.0\.0/8"):
+        network_rules(networks)
+
+
+def test_its_folder_may_be_below_the_root_of_a_volume_which_is_left_as_it_is(home: Path) -> None:
+    home.chmod(0o711)  # PostgreSQL runs as a user of its own, who has to pass
+    volume = home / "volume"
+    (volume / "lost+found").mkdir(parents=True)
+    volume.chmod(0o2775)
+    settings = Settings(home=home, postgres_data=volume / "data")
+    server, stack = postgres_stack(settings)
+    up(stack)
+    assert server.problem() is None
+    assert (volume / "data" / "PG_VERSION").exists()
+    assert (volume / "data").stat().st_mode & 0o777 == 0o700
+    assert (volume / "lost+found").is_dir()
+    assert volume.stat().st_mode & 0o7777 == 0o2775
+    assert not (home / "postgres").exists()
 
 
 def test_a_server_that_does_not_run_says_so(settings: Settings) -> None:

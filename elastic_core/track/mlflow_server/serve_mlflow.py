@@ -32,9 +32,9 @@ def prepare_environment(settings: Settings, environ: MutableMapping[str, str]) -
     """MLflow's variables as this server has them, and no others."""
     for name in [name for name in environ if name.startswith(("MLFLOW_", "_MLFLOW_"))]:
         del environ[name]
-    listens = settings.mlflow_host or settings.host
+    reached = settings.mlflow_host or settings.host
     page = urlsplit(settings.mlflow_page())
-    hosts = [listens, *(("localhost", "127.0.0.1", "[::1]") if mlflow_access.is_loopback(listens) else ())]
+    hosts = [reached, *(("localhost", "127.0.0.1", "[::1]") if mlflow_access.is_loopback(reached) else ())]
     names = [*(f"{host}:{settings.mlflow_port}" for host in hosts), page.netloc]
     environ.update(
         {
@@ -95,7 +95,7 @@ def main() -> int:
     log.info("serving %s", settings.tracking_uri())
     uvicorn.run(
         app,
-        host=settings.mlflow_host or settings.host,
+        host=settings.listens_on(settings.mlflow_host),
         port=settings.mlflow_port,
         ssl_certfile=settings.mlflow_certificate,
         ssl_keyfile=settings.mlflow_key,
