@@ -12,6 +12,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import UserError
@@ -41,7 +42,8 @@ def ensure_secrets(settings: Settings) -> None:
     _ensure(settings.secret_file("fernet"), _fernet_key)
     _ensure_passwords(settings)
     for path in folder.iterdir():
-        os.chmod(path, 0o600)
+        with suppress(FileNotFoundError):  # another container's, on its way to its name
+            os.chmod(path, 0o600)
     placeholders = [name for name in (*_RANDOM, "fernet") if is_placeholder(settings.secret_file(name).read_bytes())]
     if placeholders:
         raise UserError(
@@ -83,10 +85,15 @@ def rotate(settings: Settings, names: Sequence[str], now: float, overlap_seconds
 
 def write_secret(path: Path, value: str) -> None:
     """Replace a secret, whole or not at all."""
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600 from its first moment
+    os.replace(_written(path, value), path)
+
+
+def _written(path: Path, value: str) -> str:
+    """A new file beside `path`, of mode 0600 from its first moment."""
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(fd, "w") as file:
         file.write(value)
-    os.replace(temporary, path)
+    return temporary
 
 
 def read_secret(settings: Settings, name: str) -> str:
@@ -141,8 +148,13 @@ def _ensure_passwords(settings: Settings) -> None:
 
 
 def _ensure(path: Path, make: Callable[[], str]) -> None:
-    if not path.exists():
-        write_secret(path, make())
+    """Containers of one home start at once: whoever is first has made it, and the others take that."""
+    if path.exists():
+        return
+    temporary = _written(path, make())
+    with suppress(FileExistsError):
+        os.link(temporary, path)
+    os.unlink(temporary)
 
 
 def _fernet_key() -> str:

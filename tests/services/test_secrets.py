@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import secrets
 import stat
 from pathlib import Path
 
@@ -32,6 +33,21 @@ def test_secrets_are_made_once_and_for_their_owner_only(tmp_path: Path) -> None:
     assert {"fernet", "jwt", "airflow_api", "control", "trainer", "postgres_ledger"} <= set(first)
     assert len(set(first.values())) == len(first)
     assert all(len(value) >= 24 for value in first.values())
+
+
+def test_containers_that_make_them_at_once_have_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, drawn, others = Settings(home=tmp_path), secrets.token_urlsafe, {}
+
+    def after_another_container(length: int) -> str:
+        monkeypatch.setattr(secrets, "token_urlsafe", drawn)
+        ensure_secrets(settings)
+        others.update({path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()})
+        return drawn(length)
+
+    monkeypatch.setattr(secrets, "token_urlsafe", after_another_container)
+    ensure_secrets(settings)
+    assert others
+    assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == others
 
 
 def test_modes_that_were_loosened_are_put_right(tmp_path: Path) -> None:
