@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from elastic_core.errors import UserError
+
 
 class SlotLike(Protocol):
     @property
@@ -21,13 +23,17 @@ def device_variables(slot: SlotLike, environ: Mapping[str, str]) -> dict[str, st
     """CUDA_VISIBLE_DEVICES and LOCAL_RANK of the rank on `slot`.
 
     A CPU rank sees no device. Where the host shows only some devices (CUDA_VISIBLE_DEVICES=4,5), slot i is the
-    i-th of those shown.
+    i-th of those shown. Raises `UserError` for a slot beyond them: another device may be somebody else's.
     """
     if slot.type == "cpu":
         return {"LOCAL_RANK": str(slot.index), "CUDA_VISIBLE_DEVICES": ""}
     shown = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    device = shown[slot.index] if slot.index < len(shown) else str(slot.index)
-    return {"LOCAL_RANK": str(slot.index), "CUDA_VISIBLE_DEVICES": device}
+    if shown and slot.index >= len(shown):
+        raise UserError(
+            f"slot {slot.index} of type {slot.type!r} has no device here: CUDA_VISIBLE_DEVICES={','.join(shown)} shows "
+            f"{len(shown)}. Give this node {len(shown)} slots, or show it more devices."
+        )
+    return {"LOCAL_RANK": str(slot.index), "CUDA_VISIBLE_DEVICES": shown[slot.index] if shown else str(slot.index)}
 
 
 def cores(slot: SlotLike, cpu_slots: Sequence[SlotLike], available: Sequence[int]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.domain import Slot
+from elastic_core.errors import UserError
 from elastic_core.host.pinning import cores, device_variables
 
 
@@ -22,6 +23,11 @@ from elastic_core.host.pinning import cores, device_variables
 def test_a_rank_sees_the_device_of_its_slot_alone(slot: Slot, shown: str | None, want: str) -> None:
     variables = device_variables(slot, {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown})
     assert variables == {"LOCAL_RANK": str(slot.index), "CUDA_VISIBLE_DEVICES": want}
+
+
+def test_a_slot_beyond_the_devices_that_are_shown_gets_nobody_elses() -> None:
+    with pytest.raises(UserError, match=r"slot 2 of type 'h200' has no device here: CUDA_VISIBLE_DEVICES=4,5 shows 2"):
+        device_variables(Slot("n", 2, "h200"), {"CUDA_VISIBLE_DEVICES": "4,5"})
 
 
 @given(num_nodes=st.integers(1, 4), per_node=st.integers(1, 8), num_cores=st.integers(1, 40))
