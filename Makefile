@@ -71,7 +71,7 @@ nightly: setup ray adapters $(KUBERNETES)/kubernetes-validate
 	$(BIN)/python -m benchmarks.simulated_faults --resume
 	$(BIN)/python -m benchmarks.mutants --resume
 
-# Builds the image and starts the platform in containers, in both sizes; which engine: docs/guide/containers.md. Without
+# Builds the image and starts the platform in containers, in three sizes; which engine: docs/guide/containers.md. Without
 # one it fails.
 docker-test: setup
 	ELASTIC_REQUIRE=containers $(BIN)/pytest -m nightly tests/e2e/test_container_stack.py -rs

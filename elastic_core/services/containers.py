@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from elastic_core.settings import Settings
 log = get_logger(__name__)
 
 POSTGRES, REDIS, S3 = "postgres", "redis", "s3"
+RAY, PROMETHEUS = "ray", "prometheus"  # folders of the home, volumes of their own, for who has no other part of it
 DATABASE_SECONDS = 180.0  # for PostgreSQL to come up in its own container
 PAUSE_SECONDS = 2.0  # between two starts of a program, and two tries to reach the control plane
 S3_USER = "elastic"
@@ -46,10 +48,7 @@ def prepare(settings: Settings, environment: Mapping[str, str]) -> None:
 
     `settings` as `service_settings` gives them. Raises `InfrastructureError` where PostgreSQL does not come up.
     """
-    ensure_certificate(settings, datetime.datetime.now(datetime.UTC))
-    platform.prepare_home(settings)
-    _prepare_redis(settings)
-    _prepare_s3(settings)
+    prepare_files(settings)
     embedded = EmbeddedPostgres(settings) if needed(settings) else None
     deadline = time.monotonic() + DATABASE_SECONDS
     while embedded is not None and (why := embedded.problem()):
@@ -57,6 +56,16 @@ def prepare(settings: Settings, environment: Mapping[str, str]) -> None:
             raise InfrastructureError(f"PostgreSQL at {settings.postgres_host} did not come up: {why}")
         time.sleep(1.0)
     platform.prepare_databases(settings, environment, embedded)
+
+
+def prepare_files(settings: Settings) -> None:
+    """What of it stands in files: secrets, and the part of them that each container without the home gets."""
+    ensure_certificate(settings, datetime.datetime.now(datetime.UTC))
+    _prepare_ray(settings)
+    platform.prepare_home(settings)
+    _prepare_redis(settings)
+    _prepare_s3(settings)
+    _prepare_prometheus(settings)
 
 
 def _prepare_redis(settings: Settings) -> None:
@@ -69,6 +78,22 @@ def _prepare_redis(settings: Settings) -> None:
         write_secret(folder / "redis.conf", "\n".join(lines))
 
 
+def _own_ray(settings: Settings) -> Path | None:
+    """The folder with all that the nodes of the installation's own Ray cluster have of its secrets.
+
+    None where the cluster's token is elsewhere: it is whose the cluster is.
+    """
+    folder = settings.home.absolute() / RAY
+    return folder if settings.launcher == "ray" and settings.ray_token_file == folder / "token" else None
+
+
+def _prepare_ray(settings: Settings) -> None:
+    folder = _own_ray(settings)
+    if folder and not (folder / "token").exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_secret(folder / "token", secrets.token_urlsafe(48))
+
+
 def _prepare_s3(settings: Settings) -> None:
     """Files with the key of the platform's own S3 server: for its clients as boto3 reads it, and for itself."""
     if settings.store_url().startswith("s3://"):
@@ -76,6 +101,15 @@ def _prepare_s3(settings: Settings) -> None:
         lines = ("[default]", f"aws_access_key_id = {S3_USER}", f"aws_secret_access_key = {secret}", "")
         write_secret(settings.secret_file("s3_credentials"), "\n".join(lines))
         write_secret(settings.secret_file("s3_auth_key"), f'"{S3_USER},{secret}"')
+        if folder := _own_ray(settings):
+            write_secret(folder / "s3_credentials", "\n".join(lines))
+
+
+def _prepare_prometheus(settings: Settings) -> None:
+    """The token of the metrics, in a folder that a Prometheus gets, and no other secret."""
+    folder = settings.home.absolute() / PROMETHEUS
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_secret(folder / "token", read_secret(settings, "metrics"))
 
 
 def program_of(settings: Settings, environment: Mapping[str, str], name: str) -> Program:

@@ -33,11 +33,11 @@ def why_no_engine() -> str | None:
 
 
 def built_image() -> str:
-    """The image to test: the one that is named, else built from this tree."""
+    """The image to test, with Ray for the nodes: the one that is named, else built from this tree."""
     if image := os.environ.get("CONTAINER_IMAGE"):
         return image
     image = "localhost/elastic-airflow:test"
-    command = [*ENGINE, "build", *BUILD_FLAGS, "-f", "docker/Dockerfile", "-t", image, "."]
+    command = [*ENGINE, "build", *BUILD_FLAGS, "--build-arg", "RAY=yes", "-f", "docker/Dockerfile", "-t", image, "."]
     subprocess.run(command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
     return image
 
@@ -110,14 +110,14 @@ class ContainerStack:
             time.sleep(5.0)
 
     def elastic(self, *words: str) -> Any:
-        """What `elastic ... --json` says in the container that trains."""
-        return json.loads(self.inside(self.trains, "elastic", *words, "--json"))
+        """What `elastic ... --json` says in a container of the services."""
+        return json.loads(self.inside("scheduler", "elastic", *words, "--json"))
 
     def submit(self, job_id: str, spec: dict[str, Any]) -> None:
         text = json.dumps(spec)
         write = "import sys; open('/tmp/spec.json', 'w').write(sys.argv[1])"
-        self.inside(self.trains, "python", "-c", write, text)
-        self.inside(self.trains, "elastic", "jobs", "submit", "/tmp/spec.json", "--id", job_id)
+        self.inside("scheduler", "python", "-c", write, text)
+        self.inside("scheduler", "elastic", "jobs", "submit", "/tmp/spec.json", "--id", job_id)
 
     def kill(self, service: str) -> None:
         """Its container and all processes in it, at once; then started again, as an engine's restart does."""

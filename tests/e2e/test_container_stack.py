@@ -1,4 +1,4 @@
-"""The platform in containers, built and started for real: `make docker-test`. Two sizes, one after another."""
+"""The platform in containers, built and started for real: `make docker-test`. Three sizes, one after another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def image() -> str:
     return built_image()
 
 
-@pytest.fixture(scope="module", params=[("small", "scheduler"), ("full", "celery-worker")], ids=["small", "full"])
+@pytest.fixture(
+    scope="module", params=[("small", "scheduler"), ("full", "celery-worker"), ("ray", "ray-node-1")],
+    ids=["small", "full", "ray"],
+)  # fmt: skip
 def stack(request: pytest.FixtureRequest, image: str) -> Iterator[ContainerStack]:
     """Up and healthy, gone with its volumes afterwards."""
     stack = ContainerStack.of(*request.param, image)
@@ -104,7 +107,10 @@ def test_nothing_is_published_but_on_loopback_and_no_secret_is_in_an_environment
         ports = stack.engine("inspect", "--format", "{{json .HostConfig.PortBindings}}", container).stdout
         assert set(re.findall(r'"HostIp":"([^"]*)"', ports)) <= {"127.0.0.1"}, service
     secrets = stack.inside(
-        "tracker", "sh", "-c", "cd /var/lib/elastic/secrets && cat control trainer postgres redis s3 mlflow jwt"
+        "tracker",
+        "sh",
+        "-c",
+        "cd /var/lib/elastic/secrets && cat control trainer postgres redis s3 mlflow jwt; cat ../ray/token || true",
     ).split()
     facts = stack.engine("inspect", *map(stack.container, stack.services())).stdout
     assert [secret for secret in secrets if secret in facts] == []

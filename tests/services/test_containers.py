@@ -23,7 +23,7 @@ from elastic_core.errors import UserError
 from elastic_core.host.mlflow_access import require_safe
 from elastic_core.services import airflow
 from elastic_core.services.certificates import ensure_certificate
-from elastic_core.services.containers import problem, program_of, trains
+from elastic_core.services.containers import prepare_files, problem, program_of, trains
 from elastic_core.services.platform import platform_stack, service_environment, service_settings
 from elastic_core.services.postgres import EmbeddedPostgres
 from elastic_core.services.secrets import ensure_secrets, read_secret
@@ -143,6 +143,42 @@ def test_the_end_of_a_container_is_that_of_training_only_where_it_runs_in_it(exe
 
     assert training("local") == [service]
     assert training("ray") == []
+
+
+def given_to_others(settings: Settings) -> dict[str, str]:
+    prepare_files(service_settings(settings))
+    return {path.name: path.read_text() for path in (settings.home / "ray").glob("*")}
+
+
+def test_nodes_of_the_installations_own_ray_get_its_token_and_the_stores_key_and_no_other_secret(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(
+        home=tmp_path, project=ROOT, launcher="ray", ray_address="http://ray-head:8265",
+        ray_token_file=tmp_path / "ray" / "token", store="s3://elastic/checkpoints",
+    )  # fmt: skip
+    first = given_to_others(settings)
+    assert first.keys() == {"token", "s3_credentials"}
+    assert len(first["token"]) >= 32
+    assert read_secret(settings, "s3") in first["s3_credentials"]
+    assert given_to_others(settings) == first
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "ray").glob("*")} == {0o600}
+
+
+def test_the_token_of_somebody_elses_ray_is_left_where_it_is(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("theirs")
+    home = tmp_path / "home"
+    settings = Settings(home=home, project=ROOT, launcher="ray", ray_address="http://r:8265", ray_token_file=token)
+    assert given_to_others(settings) == {}
+    assert token.read_text() == "theirs"
+
+
+def test_a_prometheus_gets_the_token_of_the_metrics_alone(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, project=ROOT)
+    assert given_to_others(settings) == {}
+    given = {path.name: path.read_text() for path in (tmp_path / "prometheus").glob("*")}
+    assert given == {"token": read_secret(settings, "metrics")}
 
 
 def executor_in(home: Path, **changes: object) -> str:
