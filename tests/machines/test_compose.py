@@ -131,6 +131,8 @@ def test_a_head_that_is_started_anew_finds_its_state_at_the_address_that_it_had(
     assert (redis[redis.index("--bind") + 1], redis[redis.index("--port") + 1]) == (host, port)
     assert redis[redis.index("--appendonly") + 1] == "yes"
     assert mounted("ray-state")[redis[redis.index("--dir") + 1]] == "ray-state"
+    for node in NODES:  # which wait for it meanwhile
+        assert int(SERVICES[node]["environment"]["RAY_gcs_rpc_server_reconnect_timeout_s"]) > 60
 
 
 @pytest.mark.parametrize("service", ["ray-head", *NODES])
