@@ -12,6 +12,7 @@ from elastic_core.control.scheduling.allocator import Allocator
 from elastic_core.control.slots_shown import cluster_shown
 from elastic_core.control.waiting_jobs import WaitingJobs
 from elastic_core.protocol.cluster.cluster_slots import ClusterShown
+from elastic_core.protocol.cluster.cluster_timeline import HeldStretch
 from elastic_core.protocol.records import CheckpointRecord, JobGroup, JobStatus, SegmentStatus
 from elastic_core.protocol.rest.job_details import CheckpointPage, JobMoves, JobReport, Part, ScalingCurve, SegmentPage
 
@@ -62,8 +63,8 @@ class JobAnswers:
     def cluster(self) -> ClusterShown:
         return self._ledger.read(lambda tx: cluster_shown(tx, self._waiting))
 
-    def timeline(self, since: float) -> list[SegmentStatus]:
-        """Segments of all jobs that held slots at or after `since`, by the time they were granted."""
+    def timeline(self, since: float) -> list[HeldStretch]:
+        """Of all jobs, who held which slots at or after `since`, by the time they were granted."""
         return self._ledger.read(lambda tx: reads.timeline(tx, since))
 
     def checkpoints(self, job_id: str) -> list[CheckpointRecord]:

@@ -46,6 +46,7 @@ from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.host.steady_clock import SteadyClock
 from elastic_core.logs import get_logger
 from elastic_core.protocol.callers import Caller
+from elastic_core.protocol.cluster.cluster_timeline import NodeEvent
 from elastic_core.protocol.forecasts import Forecast, ForecastReport, Outlook
 from elastic_core.protocol.job_runs import Champions, JobRuns
 from elastic_core.protocol.process_groups import ExitReport, LaunchOrder, ProcessGroup, ReconcileAnswer
@@ -57,7 +58,6 @@ from elastic_core.protocol.records import (
     FinishedRun,
     JobFacts,
     JobStatus,
-    NodeEvent,
     NodeStatus,
     PastJob,
     PolicyInForce,

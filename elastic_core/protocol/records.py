@@ -153,6 +153,7 @@ class SegmentStatus:
     granted_at: float | None
     started_at: float | None  # first heartbeat of the last attempt
     ended_at: float | None
+    released_at: float | None = None  # the slots of its last lease were free again; None while they are held
     handed_over: bool  # got its lease from its predecessor, whose processes go on, maybe on fewer or more slots
     revoke_reason: str | None  # it was asked to reach a boundary, and why
     end_reason: str | None  # boundary | resize: ... | finished | user error: ... | infrastructure: ... | cancelled: ...
@@ -334,19 +335,6 @@ class AuditRecord:
     queue: str | None
     done: bool  # False: refused
     detail: str  # the reason that was given, or why it was refused
-
-
-SET_ASIDE, TAKEN_BACK, LOST = "set aside", "taken back", "lost"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEvent:
-    """What happened to a node."""
-
-    at: float
-    node: str
-    what: str  # one of the three
-    why: str  # and who did it, or whose slots they were
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ def lines_of_ended(
     """Names and values; none of an active job. Of checkpoints those that were not swept are known."""
     if job.state is JobState.ACTIVE or job.finished_at is None:
         return
-    ran = [(s.granted_at, s.ended_at or job.finished_at) for s in segments if s.granted_at is not None]
+    ran = [(s.granted_at, _held_until(s, job.finished_at)) for s in segments if s.granted_at is not None]
     trained = sum(max(0.0, until - since) for since, until in ran)
     took = job.finished_at - job.submitted_at
     held = f", held slots for {span(trained)}" if ran else ", never held any slots"
@@ -52,10 +52,15 @@ def _segments(segments: Sequence[SegmentStatus]) -> str:
 def _slot_hours(segments: Sequence[SegmentStatus], over_at: float) -> float:
     """Of the last attempt of each segment."""
     return sum(
-        s.allocation.num_slots * max(0.0, (s.ended_at or over_at) - s.granted_at) / 3600
+        s.allocation.num_slots * max(0.0, _held_until(s, over_at) - s.granted_at) / 3600
         for s in segments
         if s.allocation is not None and s.granted_at is not None
     )
+
+
+def _held_until(segment: SegmentStatus, over_at: float) -> float:
+    """Earlier than the segment ended where its last attempt was lost, and it was waiting then."""
+    return segment.released_at or segment.ended_at or over_at
 
 
 def _checkpoint(record: CheckpointRecord) -> str:

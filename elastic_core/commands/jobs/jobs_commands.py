@@ -314,9 +314,8 @@ def _waited(segment: SegmentStatus) -> str:
 
 
 def _lasted(segment: SegmentStatus) -> str:
-    if segment.granted_at is None:
-        return ""
-    return span((segment.ended_at or time.time()) - segment.granted_at)
+    until = time.time() if segment.lease_live else segment.released_at
+    return "" if segment.granted_at is None or until is None else span(until - segment.granted_at)
 
 
 def _left(job: JobStatus) -> str:

@@ -10,10 +10,12 @@ from sqlalchemy import Select, and_, func, literal_column, or_, select
 
 from elastic_core.control.ledger import lineage, views
 from elastic_core.control.ledger.database import Tx
+from elastic_core.control.ledger.leases import allocation
 from elastic_core.control.ledger.orders import issue, launch_order
 from elastic_core.control.ledger.tables import CheckpointRow, DecisionRow, JobRow, LeaseRow, SegmentRow, TargetRow
 from elastic_core.domain import JobState, Plan, Snapshot, Target, from_json
 from elastic_core.errors import Conflict, NotFound
+from elastic_core.protocol.cluster.cluster_timeline import HeldStretch
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.records import (
     REGISTERED_VERSIONS,
@@ -106,11 +108,26 @@ def groups_of(tx: Tx, job_id: str) -> list[JobGroup]:
     ]  # fmt: skip
 
 
-def timeline(tx: Tx, since: float) -> list[SegmentStatus]:
-    """Segments of all jobs that held slots at or after `since` (Unix seconds): who held what over time."""
-    held = or_(SegmentRow.ended_at.is_(None), SegmentRow.ended_at >= since)
-    query = select(SegmentRow).where(SegmentRow.granted_at.is_not(None), held)
-    return views.segment_statuses(tx, tx.session.scalars(query.order_by(SegmentRow.granted_at)).all())
+def timeline(tx: Tx, since: float) -> list[HeldStretch]:
+    """Of all jobs, at or after `since` (Unix seconds): who held what over time, lost attempts too."""
+    held = or_(LeaseRow.released_at.is_(None), LeaseRow.released_at >= since)
+    query = select(LeaseRow, SegmentRow).join(SegmentRow, SegmentRow.id == LeaseRow.segment_id).where(held)
+    rows = tx.session.execute(query.order_by(LeaseRow.granted_at, LeaseRow.epoch))
+    return [_stretch(lease, segment) for lease, segment in rows]
+
+
+def _stretch(lease: LeaseRow, segment: SegmentRow) -> HeldStretch:
+    last = segment.epoch == lease.epoch  # the segment keeps what was said of its last attempt
+    return HeldStretch(
+        job_id=lease.job_id,
+        segment_id=lease.segment_id,
+        attempt=lease.attempt,
+        allocation=allocation(lease),
+        since=lease.granted_at,
+        until=lease.released_at,
+        grant_reason=segment.grant_reason if last else None,
+        end_reason=segment.end_reason if last else lease.release_reason,
+    )
 
 
 def checkpoints(tx: Tx, job_id: str) -> list[CheckpointRecord]:

@@ -118,6 +118,7 @@ def segment_status(row: SegmentRow, lease: LeaseRow | None) -> SegmentStatus:
         granted_at=row.granted_at,
         started_at=row.started_at,
         ended_at=row.ended_at,
+        released_at=lease.released_at if lease is not None else None,
         handed_over=row.handed_over,
         revoke_reason=row.revoke_reason,
         end_reason=row.end_reason,

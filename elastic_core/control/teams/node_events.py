@@ -13,7 +13,7 @@ from sqlalchemy import select
 from elastic_core.control.ledger.database import Tx
 from elastic_core.control.ledger.tables import AuditRow, LeaseRow, NodeRow
 from elastic_core.control.teams.permissions import Action
-from elastic_core.protocol.records import LOST, SET_ASIDE, TAKEN_BACK, NodeEvent
+from elastic_core.protocol.cluster.cluster_timeline import LOST, SET_ASIDE, TAKEN_BACK, NodeEvent
 
 MOST_EVENTS = 500
 WHAT = {Action.SET_ASIDE.value: SET_ASIDE, Action.TAKE_BACK.value: TAKEN_BACK}

@@ -20,20 +20,13 @@ from elastic_airflow.page.expected import (
 from elastic_core.control.job_course import JobCourse
 from elastic_core.domain import AUTO, Allocation, JobState
 from elastic_core.placement.placed_words import cost_words, figures_words, stages_words
+from elastic_core.protocol.cluster.cluster_timeline import LOST, HeldStretch, NodeEvent
 from elastic_core.protocol.encoding import finite
 from elastic_core.protocol.exchange_words import chosen_words, fallback_words
 from elastic_core.protocol.forecasts import ForecastReport
 from elastic_core.protocol.outlook.at_risk import is_late, risks
 from elastic_core.protocol.process_groups import code_of, held_out
-from elastic_core.protocol.records import (
-    LOST,
-    AuditRecord,
-    Explanation,
-    JobStatus,
-    NodeEvent,
-    NodeStatus,
-    SegmentStatus,
-)
+from elastic_core.protocol.records import AuditRecord, Explanation, JobStatus, NodeStatus
 from elastic_core.settings import Settings
 from elastic_core.text import size_text
 
@@ -165,7 +158,7 @@ def overview(
     nodes: Sequence[NodeStatus],
     jobs: Sequence[JobStatus],
     courses: Mapping[str, JobCourse],
-    segments: Sequence[SegmentStatus],
+    stretches: Sequence[HeldStretch],
     explanation: Explanation | None,
     notes: Sequence[str],
     paused: Sequence[str],
@@ -176,8 +169,8 @@ def overview(
     audit: Sequence[AuditRecord] = (),
     events: Sequence[NodeEvent] = (),
 ) -> Overview:
-    """`nodes` that ever were; `courses` of the jobs; `segments` that held slots in the window; `explanation` of any one
-    job, for the decision that it came from; `audit` of these jobs, newest first; `events` of nodes."""
+    """`nodes` that ever were; `courses` of the jobs; `stretches` of the window; `explanation` of any one job, for the
+    decision that it came from; `audit` of these jobs, newest first; `events` of nodes."""
     actions, events = _actions(audit), [event for event in events if event.at >= since]
     decision = explanation and DecisionShown(
         policy=explanation.policy, decided_at=explanation.decided_at, trigger=explanation.trigger, notes=tuple(notes)
@@ -185,9 +178,9 @@ def overview(
     return Overview(
         now=now,
         since=since,
-        nodes=nodes_shown(nodes, segments, events),
+        nodes=nodes_shown(nodes, stretches, events),
         jobs=tuple(job_shown(job, courses[job.job_id], settings, now, actions.get(job.job_id, ())) for job in jobs),
-        holds=tuple(hold_shown(segment) for segment in segments),
+        holds=tuple(map(hold_shown, stretches)),
         events=tuple(NodeEventShown(at=event.at, node=event.node, what=event.what, why=event.why) for event in events),
         decision=decision,
         paused=tuple(paused),
@@ -196,12 +189,11 @@ def overview(
 
 
 def nodes_shown(
-    nodes: Sequence[NodeStatus], segments: Sequence[SegmentStatus], events: Sequence[NodeEvent]
+    nodes: Sequence[NodeStatus], stretches: Sequence[HeldStretch], events: Sequence[NodeEvent]
 ) -> tuple[NodeShown, ...]:
-    """Those that are there, and those that are gone and were held: by one of the segments, or by an attempt that lost
-    them (a segment is shown with its last)."""
+    """Those that are there, and those that are gone and were held: by one of the stretches, or when they were lost."""
     held = {event.node for event in events if event.what == LOST}
-    held |= {slot.node for segment in segments if segment.allocation for slot in segment.allocation.slots}
+    held |= {slot.node for stretch in stretches for slot in stretch.allocation.slots}
     return tuple(
         NodeShown(
             name=node.name, type=node.type, num_slots=node.num_slots, held=node.held_slots, present=node.present,
@@ -298,19 +290,19 @@ def _exchange(job: JobStatus) -> str:
     return chosen_words(job) if held.comm == AUTO else held.comm
 
 
-def hold_shown(segment: SegmentStatus) -> HoldShown:
-    held = segment.allocation
+def hold_shown(stretch: HeldStretch) -> HoldShown:
+    held = stretch.allocation
     return HoldShown(
-        job_id=segment.job_id,
-        segment_id=segment.segment_id,
-        slots=tuple((slot.node, slot.index) for slot in held.slots) if held else (),
-        stages=_roles_of_slots(held) if held else (),
-        since=segment.granted_at or segment.created_at,
-        until=None if segment.lease_live else segment.ended_at,
-        global_batch=held.global_batch if held else 0,
-        attempt=segment.attempt,
-        grant_reason=segment.grant_reason or "",
-        end_reason=segment.end_reason or "",
+        job_id=stretch.job_id,
+        segment_id=stretch.segment_id,
+        slots=tuple((slot.node, slot.index) for slot in held.slots),
+        stages=_roles_of_slots(held),
+        since=stretch.since,
+        until=stretch.until,
+        global_batch=held.global_batch,
+        attempt=stretch.attempt,
+        grant_reason=stretch.grant_reason or "",
+        end_reason=stretch.end_reason or "",
     )
 
 

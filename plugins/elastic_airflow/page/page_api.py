@@ -18,8 +18,8 @@ from elastic_core.control.rpc.api_v1 import answers
 from elastic_core.domain import JobState, to_json
 from elastic_core.launch.job_logs import MOST_BYTES, read_job_log
 from elastic_core.launch.launchers import chosen
+from elastic_core.protocol.cluster.cluster_timeline import NodeEvent
 from elastic_core.protocol.forecasts import ForecastReport
-from elastic_core.protocol.records import NodeEvent
 from elastic_core.protocol.rest.answers import JobLog
 from elastic_core.settings import Settings
 
@@ -49,7 +49,7 @@ class OverviewReader:
             nodes=control.nodes(),
             jobs=jobs,
             courses=control.courses([job.job_id for job in jobs]),
-            segments=control.timeline(since),
+            stretches=control.timeline(since),
             explanation=control.explain(active[0]) if active else None,
             notes=plan.notes if plan else (),
             paused=paused_dags(),

@@ -12,9 +12,10 @@ from playwright.sync_api import Locator, Page, expect
 
 from elastic_airflow.page.overview import nodes_shown
 from elastic_core.control.plane import LedgerControl
-from elastic_core.protocol.records import NodeEvent, NodeStatus
+from elastic_core.protocol.cluster.cluster_timeline import NodeEvent
+from elastic_core.protocol.records import NodeStatus
 from tests.airflow.page.test_accessibility import WATCH, faults
-from tests.builders import FACTS, FakeClock, Life, a_cluster, a_control, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from typer.testing import CliRunner, Result
 
 from elastic_core.commands.jobs.jobs_commands import app
 from elastic_core.control.plane import LedgerControl
 from elastic_core.errors import Conflict
-from tests.builders import FACTS, Life, a_commit, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_spec
 
 
 def elastic(*arguments: str) -> Result:
@@ -39,6 +41,22 @@ def test_a_job_that_never_held_slots_says_so(control: LedgerControl) -> None:
     shown = elastic("show", "job-a").stdout
     assert "never held any slots" in shown
     assert "checkpoint none is left" in shown
+
+
+def test_waiting_after_a_lost_attempt_is_no_time_that_slots_were_held(control: LedgerControl, clock: FakeClock) -> None:
+    control.submit("job-a", a_spec(slots=(4, 4)), FACTS)
+    Life(control, control.trainer, "job-a").start()
+    clock.advance(36)
+    control.set_cluster(a_cluster({"node-c": 2}))  # its nodes are lost
+    clock.advance(3600)
+    (segment,) = json.loads(elastic("segments", "job-a", "--json").stdout)
+    assert segment["released_at"] - segment["granted_at"] == 36
+    (row,) = [line for line in elastic("segments", "job-a").stdout.splitlines() if "node-a" in line]
+    assert "  36 s  infrastructure" in row
+    control.cancel("job-a", "enough")
+    shown = elastic("show", "job-a").stdout
+    assert "held slots for 36 s" in shown
+    assert "slot hours 0.04" in shown
 
 
 def test_cancelling_a_job_that_has_ended_is_refused_and_says_how_it_ended(control: LedgerControl) -> None:

@@ -17,8 +17,9 @@ from elastic_core.commands.jobs.estimating import with_profile
 from elastic_core.control.job_course import JobCourse
 from elastic_core.domain import Allocation, Layout, PlacedFigures, PlacedStage, Slot, Snapshot
 from elastic_core.errors import UserError
+from elastic_core.protocol.cluster.cluster_timeline import HeldStretch
 from elastic_core.protocol.forecasts import Outlook, StepOutlook
-from elastic_core.protocol.records import AuditRecord, JobFacts, JobStatus, SegmentStatus
+from elastic_core.protocol.records import AuditRecord, JobFacts, JobStatus
 from elastic_core.settings import Settings
 from elastic_core.spec import JobSpec, parse_job_spec
 from tests.builders import FACTS, a_spec
@@ -188,15 +189,12 @@ def test_the_page_shows_the_plan_and_what_each_slot_does() -> None:
     assert shown.stages == "layer 0 on 2 cpu; layers 1 to 3 on 1 h200"
     assert shown.placement.startswith("100 samples/s predicted, 90 measured")
     assert shown.cost.startswith("1.50 of 9.00; 4.50 expected")
-    held = hold_shown(a_segment())
+    held = hold_shown(a_stretch())
     assert held.stages == ("layer 0 on 2 cpu", "layer 0 on 2 cpu", "layers 1 to 3 on 1 h200")
 
 
-def a_segment() -> SegmentStatus:
-    from elastic_core.domain import SegmentState
-
-    return SegmentStatus(
-        segment_id="job-a__seg_0", job_id="job-a", index=0, lineage=0, state=SegmentState.RUNNING, attempt=0, epoch=1,
-        lease_live=True, allocation=HELD, start_step=0, end_step=None, created_at=0.0, asked_at=0.0, granted_at=0.0,
-        started_at=0.0, ended_at=None, handed_over=False, revoke_reason=None, end_reason=None, grant_reason=None,
+def a_stretch() -> HeldStretch:
+    return HeldStretch(
+        segment_id="job-a__seg_0", job_id="job-a", attempt=0, allocation=HELD, since=0.0, until=None, grant_reason=None,
+        end_reason=None,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from elastic_core.control.ledger import leases, reads
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling import snapshots
 from elastic_core.domain import Allocation, from_json
-from tests.builders import FACTS, FakeClock, Life, a_commit, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_spec
 
 MANY = """
     INSERT INTO jobs (id, spec, facts, state, lineage, total_samples, submitted_at, notes, results)
@@ -124,6 +124,28 @@ def test_a_window_holds_who_is_active_and_the_newest_of_those_that_ended_in_it(
         "first", "second", "ended-3", "ended-2", "ended-1",
     ]  # fmt: skip
     assert [job.job_id for job in control.jobs_of_window(since, 1)] == ["first", "second", "ended-3"]
+
+
+def test_a_timeline_shows_each_attempt_while_it_held_its_slots(control: LedgerControl, clock: FakeClock) -> None:
+    control.submit("job-a", a_spec(slots=(4, 4)), FACTS)
+    life, began = Life(control, control.trainer, "job-a"), clock.now
+    life.start()
+    clock.advance(10)
+    control.set_cluster(a_cluster({"node-c": 2}))  # its nodes are lost: it waits
+
+    def shown(since: float) -> list[tuple[int, float, float | None]]:
+        return [(s.attempt, s.since - began, s.until and s.until - began) for s in control.timeline(began + since)]
+
+    clock.advance(10)
+    assert shown(0) == [(0, 0, 10)]
+    control.set_cluster(a_cluster({"node-a": 2, "node-b": 2}))
+    life.start()
+    lost, again = control.timeline(began)
+    assert shown(0) == [(0, 0, 10), (1, 20, None)]
+    assert (lost.segment_id, lost.grant_reason) == (again.segment_id, None)
+    assert (lost.end_reason or "").startswith("slots left the cluster: ")
+    assert (bool(again.grant_reason), again.end_reason) == (True, None)
+    assert shown(15) == [(1, 20, None)], "the first one was over before"
 
 
 def test_where_jobs_are_on_their_way_is_told_of_those_that_there_are(control: LedgerControl, clock: FakeClock) -> None:

@@ -22,7 +22,7 @@ export function drawSegments(root, page, now) {
 }
 
 function rows(one, now) {
-  const held = one.allocation, from = one.granted_at, until = one.lease_live ? now : one.ended_at;
+  const held = one.allocation, from = one.granted_at, until = one.lease_live ? now : one.released_at;
   const run = link(el("a", {}, `${one.index + 1}`), `${base}/dags/elastic_segment/runs/${encodeURIComponent(one.segment_id)}`);
   run.setAttribute("aria-label", `Airflow's run of segment ${one.index + 1}`);
   const cells = [
