@@ -172,6 +172,19 @@ def test_the_focus_stays_with_its_job_and_banners_stay_while_they_say_the_same(
     expect(banner).to_contain_text("2 DAGs paused")
 
 
+def test_a_chosen_job_that_ended_meanwhile_is_not_said_to_be_cancelled(
+    page: Page, address: str, shown: LedgerControl
+) -> None:
+    start(shown, "job-a", 1)
+    page.goto(address)
+    page.locator("#job-job-a").get_by_role("checkbox").check()
+    page.get_by_role("button", name="Cancel 1 job").click()
+    order = shown.launch_order("job-a__seg_0")
+    shown.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    page.get_by_role("button", name="Yes, cancel").click()
+    expect(page.get_by_text("0 jobs cancelled; 1 not: it has ended before: finished")).to_be_visible()
+
+
 def crowd(shown: LedgerControl, clock: FakeClock, jobs: int) -> None:
     """Jobs of which one holds slots, one has failed, two are late and the rest waits, the last one longest."""
     start(shown, "job-holds", 4)

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.spec.job_changes import JobChanges
-from tests.builders import FACTS, Life, a_spec
+from tests.builders import FACTS, Life, a_commit, a_spec
 
 PRIORITY_HEAD = re.compile("^Priority")  # of the column; the mark of the order may follow
 
@@ -150,6 +150,16 @@ def test_cancelling_is_asked_about_first_and_a_refusal_is_said(table: Page, show
     table.get_by_role("button", name="Yes, cancel").click()
     expect(said).to_contain_text("cancelled.")
     assert shown.job("job-30").state is JobState.CANCELLED
+
+
+def test_a_job_that_ended_meanwhile_is_not_said_to_be_cancelled(table: Page, shown: LedgerControl) -> None:
+    choose(table, "job-00", "job-30")
+    table.get_by_role("button", name="Cancel").click()
+    order = shown.launch_order("job-00__seg_0")
+    shown.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    table.get_by_role("button", name="Yes, cancel").click()
+    said = "1 job cancelled. 1 not: job-00: it has ended before: finished"
+    expect(table.locator("#steering [role=status]")).to_have_text(said)
 
 
 @pytest.mark.nightly

@@ -1,6 +1,6 @@
 // Active jobs that are ticked, and the one thing that is done to many at once: cancelling them.
 
-import { el, plural } from "./format.js";
+import { el, notCancelled, plural } from "./format.js";
 
 const chosen = new Set();
 let changed = () => {};
@@ -68,9 +68,9 @@ async function cancelJobs(jobIds) {
     const answer = await fetch("../ui/cancel", request);
     const body = await answer.json().catch(() => ({}));
     if (!answer.ok) return body.message ?? body.detail ?? `The control API answered ${answer.status}.`;
-    const refused = body.filter((outcome) => outcome.error);
+    const refused = body.map((outcome) => outcome.error ?? notCancelled(outcome.state)).filter(Boolean);
     const done = plural(body.length - refused.length, "job");
-    return refused.length ? `${done} cancelled; ${refused.length} not: ${refused[0].error}` : `${done} cancelled.`;
+    return refused.length ? `${done} cancelled; ${refused.length} not: ${refused[0]}` : `${done} cancelled.`;
   } catch (error) {
     return error.message;
   }

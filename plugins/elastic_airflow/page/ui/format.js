@@ -67,3 +67,8 @@ export function soonOrDate(at, now) {
 export function plural(n, word) {
   return `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 }
+
+// Why a job whose cancelling was answered with this state is not cancelled, or null: one that had ended stays as it is.
+export function notCancelled(state) {
+  return state === "cancelled" ? null : `it has ended before: ${state}`;
+}

@@ -1,17 +1,17 @@
 // What is done to the chosen jobs: the REST API's own routes, one request a job, and what became of each.
 
-import { el, plural } from "./format.js";
+import { el, notCancelled, plural } from "./format.js";
 import { base } from "./shell.js";
 
 const AT_ONCE = 4;
 const reason = { reason: "on the page" };
-// `sure`: what is asked first.
+// `sure`: what is asked first. `not`: why it is not done though the answer, a job, is no error; or null.
 const ACTIONS = [
   { name: "Pause", done: "paused", ask: (id) => ["POST", `${id}/pause`, reason] },
   { name: "Resume", done: "resumed", ask: (id) => ["POST", `${id}/resume`, {}] },
   { name: "Checkpoint now", done: "asked for a checkpoint", ask: (id) => ["POST", `${id}/checkpoint`, reason] },
   { name: "Stop", done: "will stop with their next commit", ask: (id) => ["POST", `${id}/stop`, reason], sure: (jobs) => `End ${jobs} with the next commit?` },
-  { name: "Cancel", done: "cancelled", ask: (id) => ["POST", `${id}/cancel`, reason], sure: (jobs) => `Cancel ${jobs}, without a last commit?`, danger: true },
+  { name: "Cancel", done: "cancelled", ask: (id) => ["POST", `${id}/cancel`, reason], sure: (jobs) => `Cancel ${jobs}, without a last commit?`, not: (job) => notCancelled(job.state), danger: true },
 ];
 
 const REVIVE = { name: "Revive", done: "revived", ask: (id) => ["POST", `${id}/revive`, {}] };
@@ -112,7 +112,7 @@ export class Steering {
     const worker = async () => {
       while (waiting.length) {
         const id = waiting.shift();
-        const problem = await ask(...action.ask(encodeURIComponent(id)));
+        const problem = await ask(action.not, ...action.ask(encodeURIComponent(id)));
         if (problem) refused.push(`${id}: ${problem}`);
         else if (this.only === null) this.chosen.delete(id);
       }
@@ -129,12 +129,12 @@ export class Steering {
 }
 
 // Why not, or null.
-async function ask(method, path, body) {
+async function ask(not, method, path, body) {
   try {
     const answer = await fetch(`${base}/elastic/api/v1/jobs/${path}`, {
       method, credentials: "same-origin", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
     });
-    if (answer.ok) return null;
+    if (answer.ok) return not ? not(await answer.json()) : null;
     const told = await answer.json().catch(() => ({}));
     if (answer.status === 403 && !told.message) return "it takes Airflow's right to start runs of elastic_job";
     return told.message ?? `the control API answered ${answer.status}`;
