@@ -7,14 +7,17 @@ class that a call makes, a base class of another package): a job may name it all
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 from elastic_core.spec.entry_points import is_allowed, parse_patterns
 
 MOST_FILES, MOST_BYTES = 500, 2**20  # that are read, of each
+PASSED_OVER = ("__pycache__", "node_modules")
 BASE, LOOP = "Task", "Session"  # of `train.task`; of `train.session`, what a loop of one's own is given
 
 
@@ -105,18 +108,31 @@ def _modules(project: Path, allowed: Sequence[str]) -> Iterator[tuple[str, ast.M
     heads = [pattern.partition(".")[0] for pattern in allowed]
     inside = project.iterdir() if heads and project.is_dir() else ()
     tops = sorted(path for path in inside if any(fnmatchcase(path.stem, head) for head in heads))
-    files = (file for top in tops for file in (sorted(top.rglob("*.py")) if top.is_dir() else [top]))
-    for number, file in enumerate(files):
-        if number == MOST_FILES:
-            return
+    for file in islice((file for top in tops for file in _sources(top)), MOST_FILES):
         parts = file.relative_to(project).with_suffix("").parts
-        if file.suffix != ".py" or file.stat().st_size > MOST_BYTES:
-            continue
         try:
+            if not file.is_file() or file.stat().st_size > MOST_BYTES:
+                continue
             tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError):
-            continue  # a job that names it is told
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue  # gone by now, or a job that names it is told
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), tree
+
+
+def _sources(top: Path) -> Iterator[Path]:
+    """A file, or those below a folder, whose names can be imported, as hidden ones (an editor's lock) cannot be.
+    Installed packages are nobody's own: virtual environments are passed over."""
+    if not top.is_dir():
+        yield from [top] if top.suffix == ".py" and top.stem.isidentifier() else []
+        return
+    if not top.name.isidentifier():
+        return
+    for folder, folders, names in os.walk(top):
+        if "pyvenv.cfg" in names or "conda-meta" in folders:
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if name.isidentifier() and name not in PASSED_OVER)
+        yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py") and name[:-3].isidentifier())
 
 
 def _is_loop(node: ast.FunctionDef) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,31 @@ def test_tasks_and_loops_of_allowed_modules_are_found_with_words_and_parameters(
 )
 def test_only_what_the_operator_allows_is_told(project: Path, patterns: str, found: list[str]) -> None:
     assert [entry.entry_point for entry in find_entries(project, patterns)] == found
+
+
+def test_an_editors_lock_and_what_cannot_be_read_are_passed_over(project: Path) -> None:
+    told = find_entries(project, "*")
+    (project / "pets" / ".#models.py").symlink_to("ann@host.4711:1700000000")  # as Emacs does
+    (project / "pets" / "gone.py").symlink_to("nowhere.py")
+    (project / ".#mine.py").symlink_to("ann@host.4711:1700000000")
+    os.mkfifo(project / "pets" / "waits.py")
+    assert find_entries(project, "*") == told
+
+
+@pytest.mark.parametrize("place", [".venv", "venv", "pets/env", ".cache", "pets/__pycache__", "pets/node_modules"])
+def test_installed_packages_hidden_folders_and_caches_do_not_use_up_the_files_that_are_read(
+    project: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = find_entries(project, "*")
+    assert "secret:Hidden" in {entry.entry_point for entry in told}
+    monkeypatch.setattr("elastic_core.spec.entry_catalogue.MOST_FILES", 5)
+    packages = project / place / "lib" / "packages"
+    packages.mkdir(parents=True)
+    if "env" in place:
+        (project / place / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    for number in range(5):
+        (packages / f"a{number}.py").write_text("class Installed(Task): ...")
+    assert find_entries(project, "*") == told
 
 
 def test_a_project_that_is_not_there_offers_nothing(tmp_path: Path) -> None:
