@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import (
+    CreateHITLDetailPayload,
     DRCount,
     ErrorResponse,
     GetDRCount,
@@ -31,6 +32,7 @@ class FakeSupervisor:
         self.stored: list[SetXCom] = []
         self.xcoms: dict[tuple[str, str, str], Any] = {}  # by run, task and key
         self.confs: dict[tuple[str, str], dict[str, Any]] = {}
+        self.asked: list[CreateHITLDetailPayload] = []  # of persons
         self.overtaken: set[tuple[str, str]] = set()  # runs that somebody starts between our look and our start
 
     def send(self, msg: Any) -> Any:
@@ -41,6 +43,9 @@ class FakeSupervisor:
             return self._trigger(msg)
         if isinstance(msg, SetXCom):
             self.stored.append(msg)
+            return OKResponse(ok=True)
+        if isinstance(msg, CreateHITLDetailPayload):
+            self.asked.append(msg)
             return OKResponse(ok=True)
         if isinstance(msg, GetXComSequenceSlice):
             key = (msg.run_id, msg.task_id, msg.key)

@@ -32,6 +32,7 @@ class Event(StrEnum):
     FAILED = "failed"  # or cancelled, or refused, or trained and not registered: `state` and `error` say so
     DEADLINE = "deadline at risk"
     BUDGET = "budget at risk"
+    APPROVAL = "approval asked"  # of a retraining pipeline: a better model waits for a person's word
 
 
 _END = {True: "is {state} at step {step}", False: "is {state}, and its run has failed"}
@@ -48,7 +49,7 @@ class JobNews:
     error: str = ""  # the last line of the job's traceback, why it was cancelled or refused; "" where all is well
     links: Mapping[str, str] = field(
         default_factory=dict
-    )  # URLs: Page, Segments; Run of one that ended, MLflow if it is there
+    )  # URLs: Page, Segments; Run of one that ended or asks, Approve of one that asks, MLflow if it is there
 
 
 def ended_news(job: JobStatus, succeeded: bool, links: Mapping[str, str]) -> JobNews:
@@ -74,6 +75,18 @@ def risk_news(job: JobStatus, risk: Risk, why: str) -> JobNews:
         name=job.spec.name,
         state=str(job.state),
         links=_job_links(job),
+    )
+
+
+def approval_news(question: str, job_id: str, job: JobStatus | None, links: Mapping[str, str]) -> JobNews:
+    """Of a run that waits for a person. `job`: that trained the model, None where nobody could say."""
+    return JobNews(
+        event=Event.APPROVAL,
+        message=question,
+        job_id=job_id,
+        name=job.spec.name if job is not None else "",
+        state=str(job.state) if job is not None else "",
+        links={**(_job_links(job) if job is not None else {}), **links},
     )
 
 

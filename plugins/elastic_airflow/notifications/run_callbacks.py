@@ -49,7 +49,7 @@ def news_of_run(context: Any, succeeded: bool) -> JobNews:
     run_id = str(context.get("run_id") or getattr(ti, "run_id", ""))
     links = run_link(dag_id, run_id)
     job_id = _pulled(ti, TRAIN_TASK, JOB) or _pulled(ti, SUBMIT_TASK, "return_value")
-    job = _job(job_id) if job_id else None
+    job = known_job(job_id) if job_id else None
     if job is not None:
         return ended_news(job, succeeded, links)
     error = "" if succeeded else _pulled(ti, SUBMIT_TASK, REFUSAL) or str(context.get("reason") or "")
@@ -76,7 +76,8 @@ def _pulled(ti: Any, task_id: str, key: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _job(job_id: str) -> JobStatus | None:
+def known_job(job_id: str) -> JobStatus | None:
+    """None, and a line in the log, where the control plane does not answer."""
     try:
         return ElasticHook().connected(TRIGGER_PATIENCE_SECONDS).job(job_id)
     except Exception:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import (
@@ -32,6 +33,8 @@ from elastic_airflow.tasks.drive_job import DriveJobOperator
 from elastic_airflow.tasks.job_tasks import EvaluateOperator, RegisterOperator
 from elastic_core.spec.job import parse_job_spec
 
+APPROVAL_WITHIN = timedelta(days=7)
+JOB_ID = "{{ ti.xcom_pull('train')['job_id'] }}"
 INTERVAL_WORDS = ("data_interval", "logical_date", "{{ ds", "{{ts", "{{ ts", "{{ds")
 
 
@@ -48,6 +51,7 @@ def retraining_dag(
     margin: float = 0.0,
     alpha: float | None = None,
     approval: bool = False,
+    approval_within: timedelta = APPROVAL_WITHIN,
     notifiers: Sequence[BaseNotifier] = (),
     **dag_arguments: Any,
 ) -> DAG:
@@ -66,8 +70,10 @@ def retraining_dag(
     :param alpha: it also has to be better by more than chance, at this level (e.g. 0.05), on the held-out samples one
         by one, of which the task's `evaluate_each` gives a figure. None: that is not asked.
     :param approval: a person has to approve in Airflow before a better model becomes champion.
-    :param notifiers: told when a run ends, well or badly; their context has a `notifications.job_news.JobNews` as
-        `elastic`.
+    :param approval_within: so long a run waits for the person. After it the champion stays, and the run's task
+        `approve` is skipped, saying so. No other run of the pipeline begins meanwhile.
+    :param notifiers: told when a run ends, well or badly, and when a person is asked to approve; their context has a
+        `notifications.job_news.JobNews` as `elastic`.
     :param dag_arguments: of Airflow's `DAG`.
 
     Raises `ValueError` for arguments that do not go together, and `UserError` for a spec that no run could train: both
@@ -80,6 +86,8 @@ def retraining_dag(
         raise ValueError(f"margin is {margin}; it must be at least 0, in the unit of the task's metric")
     if alpha is not None and not 0 < alpha < 1:
         raise ValueError(f"alpha is {alpha}; it must be between 0 and 1, e.g. 0.05, or None")
+    if not approval_within > timedelta():
+        raise ValueError(f"approval_within is {approval_within}; it must be more than nothing, e.g. timedelta(days=7)")
     if drift is not None and cron is None and not assets:
         raise ValueError(f"{dag_id} looks for drift, and nothing starts it: give cron= (how often to look) or assets=")
     by_interval = any(word in json.dumps([spec, data.files if data else ""]) for word in INTERVAL_WORDS)
@@ -91,7 +99,9 @@ def retraining_dag(
         **{**callbacks(notifiers), "catchup": False, "max_active_runs": 1, "tags": ["elastic"], **dag_arguments},
     )
     with dag:
-        _tasks(spec, drift, data, margin, alpha, approval, by_interval)
+        register = _tasks(spec, drift, data, margin, alpha, approval, by_interval)
+        if approval:
+            _ask_a_person(register, approval_within, notifiers)
     return dag
 
 
@@ -112,7 +122,7 @@ def _tasks(
     alpha: float | None,
     approval: bool,
     by_interval: bool,
-) -> None:
+) -> RegisterOperator:
     plan = PlanRetrainingOperator(task_id="plan", spec=spec, data=data, by_interval=by_interval)
     before: list[ElasticOperator] = []
     if drift is not None:
@@ -125,28 +135,33 @@ def _tasks(
         spec="{{ ti.xcom_pull('plan')['spec'] }}",
         warm_start="{{ ti.xcom_pull('plan')['warm_start'] }}",
     )
-    job_id = "{{ ti.xcom_pull('train')['job_id'] }}"
-    evaluate = EvaluateOperator(task_id="evaluate", job_id=job_id)
+    evaluate = EvaluateOperator(task_id="evaluate", job_id=JOB_ID)
     register = RegisterOperator(
-        task_id="register", job_id=job_id, compare=True, margin=margin, alpha=alpha, hold=approval,
+        task_id="register", job_id=JOB_ID, compare=True, margin=margin, alpha=alpha, hold=approval,
         data_sha256=None if data is None else "{{ ti.xcom_pull('snapshot')['sha256'] }}",
     )  # fmt: skip
     plan >> train >> evaluate >> register
     if drift is not None:
-        train >> RememberDataOperator(task_id="remember_data", job_id=job_id) >> register
-    if approval:
-        better = BetterOperator(task_id="better", registration="{{ ti.xcom_pull('register') }}")
-        approve = ApproveOperator(
-            task_id="approve",
-            registration="{{ ti.xcom_pull('register') }}",
-            subject="Shall version {{ ti.xcom_pull('register')['version'] }} of model "
-            "{{ ti.xcom_pull('register')['model'] }} become champion?",
-            body="{{ ti.xcom_pull('register')['verdict'] }}",
-        )
-        promote = PromoteOperator(
-            task_id="promote", registration="{{ ti.xcom_pull('register') }}", approved_in=approve.task_id
-        )
-        register >> better >> approve >> promote
+        train >> RememberDataOperator(task_id="remember_data", job_id=JOB_ID) >> register
+    return register
+
+
+def _ask_a_person(register: RegisterOperator, within: timedelta, notifiers: Sequence[BaseNotifier]) -> None:
+    better = BetterOperator(task_id="better", registration="{{ ti.xcom_pull('register') }}")
+    approve = ApproveOperator(
+        task_id="approve",
+        registration="{{ ti.xcom_pull('register') }}",
+        job_id=JOB_ID,
+        subject="Shall version {{ ti.xcom_pull('register')['version'] }} of model "
+        "{{ ti.xcom_pull('register')['model'] }} become champion?",
+        body="{{ ti.xcom_pull('register')['verdict'] }}",
+        response_timeout=within,
+        notifiers=notifiers,
+    )
+    promote = PromoteOperator(
+        task_id="promote", registration="{{ ti.xcom_pull('register') }}", approved_in=approve.task_id
+    )
+    register >> better >> approve >> promote
 
 
 def _schedule(cron: str | None, timezone: str, assets: Sequence[Asset], intervals: bool) -> Any:

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import BaseNotifier
+from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
 
 from elastic_airflow.access.behalf import who_approved
+from elastic_airflow.notifications.job_news import JobNews, approval_news, run_link, tell
+from elastic_airflow.notifications.run_callbacks import known_job
 from elastic_airflow.operators import ElasticOperator
 from elastic_core.errors import InfrastructureError, UserError
 from elastic_core.settings import Settings
+from elastic_core.text import span
 from elastic_core.track.champions.model_aliases import drop_challenger
 from elastic_core.track.champions.registry_api import open_registry
 
@@ -42,26 +46,57 @@ class BetterOperator(_OfRegistration):
 
 class ApproveOperator(ApprovalOperator):
     """Asks a person whether the registered version shall become champion. One that is rejected is no challenger any
-    more: it would seem to wait for a word for ever.
+    more: it would seem to wait for a word for ever. Nor is one that nobody answered for within `response_timeout`,
+    which is skipped, saying so: the runs after it wait for this one.
 
-    `registration`: what the task `register` returned (templated).
+    `registration`: what the task `register` returned; `job_id`: that trained it (both templated). `notifiers` are told
+    that somebody is asked.
     """
 
-    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "registration")
+    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "registration", "job_id")
 
-    def __init__(self, *, registration: Mapping[str, Any] | str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.registration = registration
+    def __init__(
+        self, *, registration: Mapping[str, Any] | str, job_id: str = "", notifiers: Sequence[BaseNotifier] = (),
+        **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(defaults=self.REJECT, **kwargs)
+        self.registration, self.job_id, self.asked_by = registration, job_id, tuple(notifiers)
+
+    def execute(self, context: Any) -> Any:
+        try:
+            return super().execute(context)
+        except TaskAwaitingInput:  # the question can be answered from here on
+            tell(self.asked_by, self._question(context), context, self.log)
+            raise
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         if self.REJECT in event.get("chosen_options", ()):
             self._withdraw()
+        if event.get("timedout"):
+            name, version = self._version()
+            raise AirflowSkipException(
+                f"nobody has answered{self._within()}: the champion stays, and version {version} of {name} is no "
+                f"challenger any more. `elastic models promote {name} {version}` makes it champion all the same."
+            )
         return super().execute_complete(context=context, event=event)
+
+    def _question(self, context: Any) -> JobNews:
+        ti, (name, version) = context["ti"], self._version()
+        links = run_link(ti.dag_id, ti.run_id)
+        links["Approve"] = f"{links['Run']}/tasks/{ti.task_id}/required_actions"
+        question = f"version {version} of model {name} waits for a person's approval{self._within()}: {self.body}"
+        return approval_news(question, self.job_id, known_job(self.job_id) if self.asked_by else None, links)
+
+    def _within(self) -> str:
+        return "" if self.response_timeout is None else f" within {span(self.response_timeout.total_seconds())}"
+
+    def _version(self) -> tuple[str, str]:
+        assert isinstance(self.registration, Mapping), "rendered as a native object"
+        return str(self.registration["model"]), str(self.registration["version"])
 
     def _withdraw(self) -> None:
         """Whatever fails here, the word was given: a task that fails would ask for it again."""
-        assert isinstance(self.registration, Mapping), "rendered as a native object"
-        name, version = str(self.registration["model"]), str(self.registration["version"])
+        name, version = self._version()
         try:
             with open_registry(Settings()) as registry:
                 drop_challenger(registry, name, version)

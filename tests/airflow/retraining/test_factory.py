@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +79,7 @@ def test_where_drift_is_looked_for_a_run_has_the_interval_that_has_ended() -> No
         ({"start_from": "scratch"}, "start_from is 'scratch'; it must be 'champion' or 'anew'"),
         ({"margin": -0.1}, "margin is -0.1; it must be at least 0"),
         ({"margin": float("nan")}, "margin is nan"),
+        ({"approval_within": timedelta()}, "approval_within is 0:00:00; it must be more than nothing"),
         ({"alpha": 1.0}, "alpha is 1.0; it must be between 0 and 1"),
         ({"drift": Drift(sample=lambda _start, _end: DataFrame())}, "nothing starts it: give cron="),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import BaseNotifier
+from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
 from mlflow import MlflowClient
 
 from elastic_airflow.retraining.factory import retraining_dag
@@ -18,7 +20,8 @@ from elastic_core.control.rpc.http_api import create_app
 from elastic_core.errors import Conflict, Forbidden
 from elastic_core.protocol.callers import Caller, NoDirectory, Way
 from elastic_core.spec import QueueSpec
-from tests.airflow.doubles import FakeTask, a_context
+from tests.airflow.doubles import FakeSupervisor, FakeTask, a_context
+from tests.airflow.notifications.notifiers_for_tests import Broken, Kept
 from tests.builders import CONTROL_SECRET, FACTS, KeptChampions, a_cluster, a_spec
 from tests.control.serving import served
 from tests.track.mlflow_server import MlflowServer
@@ -119,11 +122,60 @@ def test_a_word_is_taken_where_the_registry_is_away(monkeypatch: pytest.MonkeyPa
     assert say("Reject", "cats", "2")["chosen_options"] == ["Reject"]
 
 
-def say(word: str, name: str, version: str) -> Any:
-    """As Airflow goes on with the task once somebody has answered."""
-    approve = ApproveOperator(task_id="approve", subject="Shall it?", registration={"model": name, "version": version})
-    event = {"chosen_options": [word], "params_input": {}, "responded_at": datetime.now(UTC), "responded_by_user": None}
-    return approve.execute_complete(a_context(), event)
+def test_nobodys_word_leaves_the_champion_and_ends_the_wait(
+    mlflow_server: MlflowServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = a_model(mlflow_server, challenger="2")
+    monkeypatch.setenv("ELASTIC_HOME", str(tmp_path))
+    monkeypatch.setenv("ELASTIC_MLFLOW_URI", mlflow_server.uri)
+    with pytest.raises(AirflowSkipException, match="nobody has answered within 3 d 0 h: the champion stays") as told:
+        say("Reject", name, "2", timedout=True)  # which is what Airflow takes for the answer then
+    assert f"`elastic models promote {name} 2`" in str(told.value)
+    assert aliases(mlflow_server, name) == {}
+
+
+def asks(notifiers: Sequence[BaseNotifier]) -> TaskAwaitingInput:
+    """As Airflow runs the task: it ends by waiting."""
+    approve = ApproveOperator(
+        task_id="approve", subject="Shall it?", body="accuracy 0.9 beats 0.8", job_id="digits-1", notifiers=notifiers,
+        registration={"model": "digits", "version": "2"}, response_timeout=timedelta(days=3),
+    )  # fmt: skip
+    task = FakeTask("again", "run-1", "approve")
+    task.id = uuid.uuid4()
+    with pytest.raises(TaskAwaitingInput) as parked:
+        approve.execute(a_context(task))
+    return parked.value
+
+
+def test_a_question_waits_for_no_longer_than_was_said_and_is_told(
+    api: Any, plane: LedgerControl, airflow: FakeSupervisor
+) -> None:
+    plane.submit("digits-1", a_spec(), FACTS)
+    told = Kept()
+    assert asks([Broken(), told]).timeout == timedelta(days=3)
+    assert airflow.asked[0].defaults == ["Reject"]
+    ((text, news),) = told.told
+    assert (text, news.name) == ("digits-1: approval asked", "digits")
+    assert news.message == (
+        "version 2 of model digits waits for a person's approval within 3 d 0 h: accuracy 0.9 beats 0.8"
+    )
+    assert news.links["Approve"].endswith("/dags/again/runs/run-1/tasks/approve/required_actions")
+    assert "digits-1" in news.links["Page"]
+
+
+def say(word: str, name: str, version: str, **more: Any) -> Any:
+    """As Airflow goes on with the task once somebody has answered, or time is over."""
+    approve = ApproveOperator(
+        task_id="approve", subject="Shall it?", registration={"model": name, "version": version},
+        response_timeout=timedelta(days=3),
+    )  # fmt: skip
+    answer = {
+        "chosen_options": [word],
+        "params_input": {},
+        "responded_at": datetime.now(UTC),
+        "responded_by_user": None,
+    }
+    return approve.execute_complete(a_context(), {**answer, **more})
 
 
 def a_model(server: MlflowServer, challenger: str) -> str:
@@ -144,4 +196,14 @@ def test_a_pipeline_with_approval_promotes_for_whoever_answered_its_task() -> No
     dag = retraining_dag("asking", a_spec().model_dump(mode="json"), cron="0 4 * * *", approval=True)
     assert dag.get_task("promote").approved_in == "approve"
     assert dag.get_task("approve").downstream_task_ids == {"promote"}
-    assert {"subject", "body", "registration"} <= set(dag.get_task("approve").template_fields)
+    assert {"subject", "body", "registration", "job_id"} <= set(dag.get_task("approve").template_fields)
+
+
+def test_a_pipeline_waits_a_week_for_an_answer_or_as_long_as_it_says() -> None:
+    """Meanwhile no other run of it begins."""
+    spec, told = a_spec().model_dump(mode="json"), Kept()
+    dag = retraining_dag("asking", spec, cron="0 4 * * *", approval=True, notifiers=[told])
+    approve = dag.get_task("approve")
+    assert (dag.max_active_runs, approve.response_timeout, approve.asked_by) == (1, timedelta(days=7), (told,))
+    short = retraining_dag("short", spec, cron="0 4 * * *", approval=True, approval_within=timedelta(hours=8))
+    assert short.get_task("approve").response_timeout == timedelta(hours=8)
