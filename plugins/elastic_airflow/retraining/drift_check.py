@@ -10,6 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -135,8 +136,9 @@ def sample_of_run(context: Any) -> Path:
 
 def _forget_untrained() -> None:
     for path in (_folder() / "of-runs").glob("*"):
-        if path.stat().st_mtime < time.time() - UNTRAINED_SECONDS:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another pipeline's run has just moved or removed it
+            if path.stat().st_mtime < time.time() - UNTRAINED_SECONDS:
+                path.unlink()
 
 
 def _folder() -> Path:

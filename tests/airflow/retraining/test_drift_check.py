@@ -84,3 +84,10 @@ def test_samples_of_runs_that_trained_nothing_are_kept_for_a_month(home: Path) -
     look(Data(), of_run("two"))
     (left,) = (home / "data_samples" / "of-runs").iterdir()
     assert left != old
+
+
+def test_a_sample_that_another_run_has_just_moved_is_no_trouble(home: Path) -> None:
+    samples = home / "data_samples" / "of-runs"
+    samples.mkdir(parents=True)
+    (samples / "moved.parquet").symlink_to("gone")  # as a file that is listed, and is not there any more
+    assert look(Data(), of_run("one")) == []
