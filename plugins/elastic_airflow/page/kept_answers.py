@@ -14,7 +14,7 @@ Answer = TypeVar("Answer")
 KEEP_SECONDS = 1.0  # at least, and
 KEEP_TIMES = 4.0  # as long as making it took: answers take no more than a fifth of a core, however many jobs there are
 WAIT_SECONDS = 0.5  # of making one, from which on who asks gets the last one while the next is made
-STALE_TIMES = 2.0  # as long as it is kept: of an older one nothing is to be had, since nobody has looked for so long
+STALE_TIMES = 2.0  # as long as it is kept: an older one, at which nobody has looked for so long, is forgotten
 log = get_logger(__name__)
 
 
@@ -37,7 +37,7 @@ class KeptAnswers(Generic[Answer]):
         made = self._made.get(question)
         if made is not None and self._age(made) <= self._kept_seconds():
             return made.answer
-        usable = made is not None and self._age(made) <= STALE_TIMES * self._kept_seconds()
+        usable = made is not None and self._usable(made)
         if not self._lock.acquire(blocking=not usable):
             assert made is not None
             return made.answer  # another request is making the next one
@@ -66,9 +66,13 @@ class KeptAnswers(Generic[Answer]):
         made = self._made.get(question)
         if made is None or self._age(made) > self._kept_seconds():  # else another made it, while this one waited
             began = time.monotonic()
-            made = self._made[question] = _Made(self._make(question), began)
+            made = _Made(self._make(question), began)
             self._took = time.monotonic() - began
+            self._made = {asked: kept for asked, kept in self._made.items() if self._usable(kept)} | {question: made}
         return made.answer
+
+    def _usable(self, made: _Made[Answer]) -> bool:
+        return self._age(made) <= STALE_TIMES * self._kept_seconds()
 
     def _kept_seconds(self) -> float:
         """From the beginning of its making."""

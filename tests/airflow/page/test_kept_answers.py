@@ -80,6 +80,16 @@ def test_what_nobody_has_looked_at_for_long_is_waited_for(clock: list[float]) ->
     assert kept.read(15) == 2
 
 
+def test_answers_that_nobody_asks_for_any_more_are_forgotten(clock: list[float]) -> None:
+    kept = KeptAnswers(Maker(clock, takes=LONG))
+    for question in range(100):
+        kept.read(question)
+    assert len(kept._made) <= STALE_TIMES * (1 + KEEP_TIMES)
+    clock[0] += STALE_TIMES * KEPT
+    kept.read(7)
+    assert list(kept._made) == [7]
+
+
 def test_a_next_one_that_cannot_be_made_is_tried_again_and_then_said(clock: list[float]) -> None:
     maker = Maker(clock, takes=LONG)
     kept = KeptAnswers(maker)
