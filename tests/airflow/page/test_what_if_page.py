@@ -56,6 +56,16 @@ def test_limits_are_set_in_a_jobs_row_and_stay_there(asked: Page) -> None:
     expect(asked.get_by_label("Max slots of job-a", exact=True)).to_have_value("2")
 
 
+def test_the_focus_stays_where_it_is_when_the_answer_comes(asked: Page) -> None:
+    limit, simulate = asked.get_by_label("Max slots of job-b", exact=True), asked.get_by_role("button", name="Simulate")
+    for focused, policy, told in ((limit, "fixed", "then under fixed"), (simulate, "", "under fair_share, 2 jobs")):
+        asked.get_by_label("Decided by").fill(policy)
+        focused.press("Enter")
+        expect(asked.get_by_role("status")).to_contain_text(told)
+        expect(asked.locator("table")).to_have_attribute("aria-busy", "false")
+        expect(focused).to_be_focused()
+
+
 @pytest.mark.nightly
 def test_who_could_not_run_at_all_never_starts_again(asked: Page) -> None:
     asked.get_by_label("Names").fill("node-b")

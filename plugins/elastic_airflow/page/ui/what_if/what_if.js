@@ -1,6 +1,7 @@
 // How the active jobs would fare with other nodes, another policy, other limits: asked of the server, which simulates both.
 
 import { clock, duration, el, plural } from "../format.js";
+import { keepingFocus } from "../redrawing.js";
 import { api, base, followTheme, link } from "../shell.js";
 import { remember, tookLast, waiting } from "../waiting.js";
 
@@ -32,14 +33,19 @@ function question() {
 async function ask() {
   another = true;
   if (asking) return;
-  asking = $("ask").disabled = true;
-  document.querySelector("table").setAttribute("aria-busy", "true");
+  busy(true);
   while (another) {
     another = false;
     await askOnce();
   }
-  document.querySelector("table").setAttribute("aria-busy", "false");
-  asking = $("ask").disabled = false;
+  busy(false);
+}
+
+// The button is not disabled: it would lose the focus.
+function busy(yes) {
+  asking = yes;
+  document.querySelector("table").setAttribute("aria-busy", yes);
+  $("ask").setAttribute("aria-disabled", yes);
 }
 
 async function askOnce() {
@@ -81,7 +87,7 @@ function expected(courses) {
 function draw(told) {
   const values = Object.fromEntries([...$("rows").querySelectorAll("input")].map((input) => [`${input.dataset.job} ${input.name}`, input.value]));
   $("policy").placeholder = told.policy;
-  $("rows").replaceChildren(...told.jobs.map((job) => row(job, told, values)));
+  keepingFocus($("rows"), () => $("rows").replaceChildren(...told.jobs.map((job) => row(job, told, values))));
   $("none").hidden = told.jobs.length > 0;
   $("summary").textContent = summary(told);
   $("notes").replaceChildren(...told.notes.map((note) => el("li", {}, note)));
@@ -133,7 +139,7 @@ link($("decisions"), `${base}/plugin/elastic-decisions`);
 link($("models"), `${base}/plugin/elastic-models`);
 $("question").addEventListener("submit", (event) => {
   event.preventDefault();
-  ask();
+  if (!asking) ask();
 });
 $("question").addEventListener("reset", () => {
   for (const input of $("rows").querySelectorAll("input")) input.value = "";
