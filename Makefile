@@ -62,9 +62,9 @@ e2e: setup
 
 # What is too long for every change: further resizes, laws over ten times as many cases and drawn anew, a thousand seeds
 # of faults, and every mutant. Interrupted, the last two go on where they were. What it installs its tests must find
-# (tests/required.py): one that lacks it fails there, and is skipped elsewhere.
+# (tests/required.py), and chromium, which the machine has to have: one that lacks it fails there, and is skipped elsewhere.
 nightly: setup ray adapters $(KUBERNETES)/kubernetes-validate
-	ELASTIC_REQUIRE=ray,adapters,kubernetes $(BIN)/pytest -m nightly
+	ELASTIC_REQUIRE=ray,adapters,kubernetes,chromium $(BIN)/pytest -m nightly
 	ELASTIC_TEST_EFFORT=10 $(BIN)/pytest tests/policy tests/predict tests/state tests/control/test_stateful.py \
 		tests/control/ledger/test_profiles.py tests/placement/planners $(SEEDS) \
 		-m "not e2e"

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-NAMES = ("adapters", "containers", "kubernetes", "ray")
+NAMES = ("adapters", "chromium", "containers", "kubernetes", "ray")
 
 
 def required(given: str) -> frozenset[str]:

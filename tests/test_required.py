@@ -25,12 +25,21 @@ def test_of_a_library():
 MODULE = (
     "from tests.required import of_adapters\nlibrary = of_adapters('no_such_library')\n\ndef test_it():\n    pass\n"
 )
+PAGE = """
+from tests.airflow.page import conftest
+conftest.CHROMIUM = None
+browser = conftest.browser
+
+def test_the_page(browser):
+    pass
+"""
 
 
 def tried(folder: Path, text: str, require: str) -> str:
     """The last line that pytest says, in a process whose environment requires this."""
     (folder / "test_lacking.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull]
+    quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:warnings"]
+    command = [sys.executable, "-m", "pytest", *quiet, "--noconftest", "-c", os.devnull]
     environment = {**os.environ, "ELASTIC_REQUIRE": require, "PYTHONPATH": str(PROJECT)}
     done = subprocess.run(
         [*command, "--rootdir", str(folder), str(folder)], env=environment, capture_output=True, text=True
@@ -42,7 +51,8 @@ def tried(folder: Path, text: str, require: str) -> str:
 @pytest.mark.parametrize(
     ("text", "require", "said"),
     [(LACKING, "", "2 skipped"), (LACKING, "ray", "1 failed, 1 skipped"), (LACKING, "ray, adapters", "2 failed"),
-     (MODULE, "ray", "1 skipped"), (MODULE, "adapters", "1 error")],
+     (MODULE, "ray", "1 skipped"), (MODULE, "adapters", "1 error"), (PAGE, "ray", "1 skipped"),
+     (PAGE, "chromium", "1 error")],
 )  # fmt: skip
 def test_what_is_lacking_is_skipped_unless_it_is_required(tmp_path: Path, text: str, require: str, said: str) -> None:
     assert tried(tmp_path, text, require).startswith(said)
@@ -50,7 +60,7 @@ def test_what_is_lacking_is_skipped_unless_it_is_required(tmp_path: Path, text: 
 
 def test_a_name_that_nothing_asks_for_is_no_requirement() -> None:
     with pytest.raises(
-        ValueError, match="ELASTIC_REQUIRE names rey; allowed are adapters, containers, kubernetes, ray"
+        ValueError, match="ELASTIC_REQUIRE names rey; allowed are adapters, chromium, containers, kubernetes, ray"
     ):
         required.required("ray,rey")
 
@@ -59,6 +69,7 @@ def test_what_make_installs_for_its_tests_it_requires() -> None:
     rules = dict(re.findall(r"^([a-z-]+): (.*\n(?:\t.*\n)*)", (PROJECT / "Makefile").read_text(), re.MULTILINE))
     assert rules["nightly"].startswith("setup ray adapters $(KUBERNETES)/kubernetes-validate\n")
     for name, wanted in (
-        ("nightly", "ray,adapters,kubernetes"), ("docker-test", "containers"), ("kubernetes-check", "kubernetes"),
+        ("nightly", "ray,adapters,kubernetes,chromium"), ("docker-test", "containers"),
+        ("kubernetes-check", "kubernetes"),
     ):  # fmt: skip
         assert f"ELASTIC_REQUIRE={wanted} $(BIN)/pytest" in rules[name]

@@ -15,6 +15,7 @@ from elastic_core.services.secrets import admin_password
 from elastic_core.track import model_registry
 from tests.airflow.page.conftest import CHROMIUM
 from tests.e2e.platform import PATIENCE, Platform, eventually, project_with_dags, running
+from tests.required import lacks
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 SECONDS = 120 * PATIENCE
@@ -76,7 +77,7 @@ def newcomers() -> Iterator[Platform]:
 def page(newcomers: Platform) -> Iterator[Page]:
     """Logged in to Airflow; MLflow asks once, for the same."""
     if CHROMIUM is None:
-        pytest.skip("chromium is not installed: nothing here shows Airflow")
+        lacks("chromium", "chromium is not installed: nothing here shows Airflow")
     password = admin_password(newcomers.settings)
     asks = {"username": ADMIN, "password": password, "origin": newcomers.settings.mlflow_page()}
     expect.set_options(timeout=SECONDS * 1000)

@@ -19,6 +19,7 @@ from elastic_core.protocol.callers import Caller, Way
 from elastic_core.settings import Settings
 from tests.builders import CONTROL_SECRET, FakeClock, FakeJobRuns, a_control
 from tests.control.serving import served
+from tests.required import lacks
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SECONDS = 60  # a busy machine
@@ -28,7 +29,7 @@ SECONDS = 60  # a busy machine
 def browser() -> Iterator[Browser]:
     """No wider than its folder: while it is open, an event loop runs in this thread, and `asyncio.run` refuses to."""
     if CHROMIUM is None:
-        pytest.skip("chromium is not installed: nothing here shows the page")
+        lacks("chromium", "chromium is not installed: nothing here shows the page")
     expect.set_options(timeout=SECONDS * 1000)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=SECONDS * 1000)

@@ -1,6 +1,7 @@
 """Pages are usable by keyboard and screen reader, as far as axe-core can tell, and stand still when they are updated.
 
-With few jobs and with many, in every state that a job is shown in; dialogs and panels open.
+With few jobs and with many, in every state that a job is shown in; questions and panels open. The page of models, which
+has a registry: `test_models_page`.
 """
 
 from __future__ import annotations
@@ -48,14 +49,28 @@ def table(page: Page, address: str) -> None:
     page.get_by_label("Choose job-002", exact=True).check()  # what may be done with it shows
 
 
+def question(page: Page, address: str) -> None:
+    """Whether the chosen job shall be cancelled, which stands where the actions were."""
+    table(page, address)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("button", name="Yes, cancel")).to_be_visible()
+
+
+def question_on_cards(page: Page, address: str) -> None:
+    overview(page, address)
+    page.get_by_role("checkbox").first.check()
+    page.get_by_role("button", name="Cancel 1 job").click()
+    expect(page.get_by_role("button", name="Yes, cancel")).to_be_visible()
+
+
 def decisions(page: Page, address: str) -> None:
     page.goto(f"{address}decisions/decisions.html")
-    expect(page.get_by_role("heading").first).to_be_visible()
+    expect(page.locator("#shown tr[data-id]").first).to_be_visible()  # of the newest
 
 
 def what_if(page: Page, address: str) -> None:
     page.goto(f"{address}what_if/what_if.html")
-    expect(page.get_by_role("heading").first).to_be_visible()
+    expect(page.locator("#rows tr[data-id]").first).to_be_visible()
 
 
 def job(page: Page, address: str) -> None:
@@ -65,7 +80,7 @@ def job(page: Page, address: str) -> None:
     expect(page.locator("#found li").first).to_be_visible()
 
 
-SHOWN = sample([overview, table, job, decisions, what_if], overview, table, job)
+SHOWN = sample([overview, question_on_cards, table, question, job, decisions, what_if], overview, table, question, job)
 
 
 @pytest.mark.parametrize("jobs", [3, pytest.param(300, marks=pytest.mark.nightly)], ids=["few", "many"])
