@@ -27,9 +27,14 @@ USER = "ann"
 
 
 @contextmanager
-def control_plane() -> Iterator[tuple[str, str]]:
-    """The database's URL, and where the control plane over it answers; all of it is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="elastic-") as home, a_database() as url, _served(url, home) as base:
+def control_plane(mlflow_uri: str = "none") -> Iterator[tuple[str, str]]:
+    """The database's URL, and where the control plane over it answers; all of it is gone afterwards. With an MLflow
+    server models are told of, too."""
+    with (
+        tempfile.TemporaryDirectory(prefix="elastic-") as home,
+        a_database() as url,
+        _served(url, home, mlflow_uri) as base,
+    ):
         yield url, base
 
 
@@ -59,12 +64,12 @@ def a_database() -> Iterator[str]:
 
 
 @contextmanager
-def _served(url: str, home: str) -> Iterator[str]:
+def _served(url: str, home: str, mlflow_uri: str) -> Iterator[str]:
     """Where the control plane over the database answers, in a process of its own."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         base = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        process = multiprocessing.get_context("spawn").Process(target=serve, args=(url, home, listener))
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(url, home, listener, mlflow_uri))
         process.start()
         try:
             HttpControl(base, SECRET, patience_seconds=300).jobs()
@@ -76,7 +81,7 @@ def _served(url: str, home: str) -> Iterator[str]:
             process.join()
 
 
-def serve(url: str, home: str, listener: socket.socket) -> None:
+def serve(url: str, home: str, listener: socket.socket, mlflow_uri: str) -> None:
     """Until it is ended. Airflow's own tables, which the page asks for paused DAGs, are in a SQLite file."""
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="elastic-airflow-", dir=home)
     import uvicorn
@@ -84,6 +89,7 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     from airflow.models import import_all_models
     from airflow.models.base import Base
 
+    from elastic_airflow.page.models_api import models_router
     from elastic_airflow.page.page_api import ui_router
     from elastic_airflow.page.page_files import page_router
     from elastic_core import logs
@@ -101,7 +107,7 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     airflow_settings.initialize()
     import_all_models()
     Base.metadata.create_all(airflow_settings.engine)
-    settings = Settings(home=Path(home), mlflow_uri="none")
+    settings = Settings(home=Path(home), mlflow_uri=mlflow_uri)
     ledger = Ledger(url, settings, SteadyClock(Path(home)))
     decider = PolicyProcess(settings.decide_seconds, settings.decide_memory_mb)
     process = DecisionProcess(settings, url)  # as `open_control` has them
@@ -109,6 +115,8 @@ def serve(url: str, home: str, listener: socket.socket) -> None:
     app = create_app(control, service_secret=SECRET, user_reads=_reader, user_writes=_user, metrics_token=METRICS_TOKEN)
     app.include_router(ui_router(control, settings), prefix="/ui")
     app.include_router(page_router(), prefix="/page")
+    if mlflow_uri != "none":
+        app.include_router(models_router(control, settings, reads=_reader, writes=_user))
     app.mount("/elastic", app)  # where the page's scripts ask, as in Airflow's API server
     keep_what_is_loaded()  # as `api_server.build_control_app` does
     uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).run(sockets=[listener])
