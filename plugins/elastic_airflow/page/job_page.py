@@ -18,6 +18,7 @@ class JobPageShown(Shown):
     metric: str  # that ranks its checkpoints
     metric_mode: str  # "min" or "max": which way that gets better
     kept_steps: Mapping[int, int]  # by lineage before the present one: what came after this step a rollback left
+    registered_as: str  # the model that versions made of it belong to
     versions: Mapping[str, tuple[str, ...]]  # of models, that were made of a checkpoint; by its uri
 
 
@@ -31,6 +32,7 @@ def job_page(control: LedgerControl, settings: Settings, job_id: str) -> JobPage
         metric=job.facts.metric,
         metric_mode=job.facts.metric_mode,
         kept_steps=control.kept_steps(job_id),
+        registered_as=job.spec.registered_model or job.spec.name,
         versions=versions_by_uri(job),
     )
 

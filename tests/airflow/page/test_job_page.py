@@ -34,7 +34,7 @@ def train(shown: LedgerControl, order: LaunchOrder, first: int, last: int, step_
 @pytest.fixture
 def life(shown: LedgerControl) -> Life:
     """Of a job that trained on four slots, made room for another one, and trains on two."""
-    shown.submit("job-a", a_spec("digits"), FACTS)
+    shown.submit("job-a", a_spec("digits", registered_model="cats-and-dogs"), FACTS)
     life = Life(shown, shown.trainer, "job-a")
     order = life.start()
     train(shown, order, 1, 30, 0.06)
@@ -205,6 +205,22 @@ def test_a_job_is_forked_from_a_checkpoint_after_a_question(
     (fork,) = (job for job in shown.jobs() if "forked_from" in job.results)
     assert (fork.step, fork.results["forked_from"]["job_id"], fork.submitted_by) == (20, "job-a", "ann")
     assert shown.job("job-a").lineage == 0
+
+
+def test_how_a_checkpoint_is_exported_is_told_until_it_is_closed(
+    page: Page, address: str, shown: LedgerControl, life: Life
+) -> None:
+    opened(page, address)
+    said = page.locator("#checkpoints .said")
+    page.get_by_role("button", name="Export: step 20").click()
+    (uri,) = (one.uri for one in shown.checkpoints("job-a") if one.step == 20)
+    expect(said.locator("code")).to_have_text([
+        f"elastic checkpoint export {uri} --out job-a-step-20.safetensors",
+        f"elastic checkpoint export {uri} --mlflow-model models:/cats-and-dogs",
+    ])  # fmt: skip
+    assert faults(page) == []
+    page.get_by_role("button", name="Close").click()
+    expect(said).to_be_hidden()
 
 
 def test_a_job_is_steered_on_its_page_and_revived_when_it_is_over(

@@ -7,7 +7,8 @@ import { isKept } from "./course.js";
 import { moreButton, scrolling, SHOWN } from "./tables.js";
 
 const RIGHT = new Set([0, 1, 3, 8]); // columns that end at the right
-// What a checkpoint is good for: a button each. `sure`: what is asked first; `done`: what is said of the answer.
+// What a checkpoint is good for: a button each. `sure`: what is asked first; `done`: what is said of the answer; `tell`:
+// what it shows, of one that asks the server nothing.
 const ACTIONS = [
   {
     name: "Roll back", sure: (one) => `Go on from step ${count(one.step)} again, and leave what came after it?`,
@@ -19,7 +20,18 @@ const ACTIONS = [
     path: (one) => `checkpoints/${one.checkpoint_id}/fork`, body: () => ({}),
     usable: (one) => !one.bad, done: (one, answer) => `Job ${answer.job_id} goes on from step ${count(one.step)}.`,
   },
+  { name: "Export", usable: (one) => !one.bad, tell: exported },
 ];
+
+// It reads all of the state, and a model is made by the job's own code: neither is the API server's to do.
+function exported(one, { registered_as: model }) {
+  const command = `elastic checkpoint export ${one.uri}`;
+  const ways = [["its weights, as one file", `--out ${one.job_id}-step-${one.step}.safetensors`], ["a model, as a version in MLflow's registry", `--mlflow-model models:/${model}`]];
+  return [
+    el("div", {}, `Step ${count(one.step)}, on a command line that reaches the store:`),
+    ...ways.map(([what, options]) => el("div", {}, `${what}: `, el("code", {}, `${command} ${options}`))),
+  ];
+}
 
 export class Checkpoints {
   // `refresh`: asks for everything anew.
@@ -66,7 +78,7 @@ export class Checkpoints {
     const buttons = ACTIONS.map((action) => {
       const button = el("button", { type: "button", "aria-label": `${action.name}: step ${one.step}` }, action.name);
       button.disabled = !action.usable(one);
-      button.addEventListener("click", () => this.sure(action, one));
+      button.addEventListener("click", () => (action.tell ? this.tell(action, one) : this.sure(action, one)));
       return button;
     });
     const cells = [
@@ -85,6 +97,15 @@ export class Checkpoints {
     this.area.hidden = false;
     this.area.replaceChildren(el("span", { role: "status" }, action.sure(one)), yes, no);
     no.focus();
+  }
+
+  tell(action, one) {
+    this.busy = true;
+    const close = el("button", { type: "button" }, "Close");
+    close.addEventListener("click", () => this.again(""));
+    this.area.hidden = false;
+    this.area.replaceChildren(el("div", { role: "status" }, ...action.tell(one, this.page)), close);
+    close.focus();
   }
 
   async carryOut(action, one) {
