@@ -69,8 +69,8 @@ def lines_of(job: JobStatus, now: float) -> Iterator[tuple[str, str]]:
 def _work(forecast: Forecast, done: float) -> str:
     low, median, high = forecast.work_left_at(done)
     if forecast.work_source == DECLARED:
-        return f"{median:,.0f} samples, as declared"
-    return f"{median:,.0f} samples ({low:,.0f} to {high:,.0f}), by {forecast.work_source}"
+        return f"{median:,.0f} samples, {forecast.work_basis}"
+    return f"{median:,.0f} samples ({low:,.0f} to {high:,.0f}), {forecast.work_basis}"
 
 
 def _hindsight(grade: Grade) -> str:

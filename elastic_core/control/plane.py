@@ -19,7 +19,6 @@ from elastic_core.control.job_list import JobsWanted, page_of
 from elastic_core.control.ledger import finished, forecast_rows, history, profiles, reads
 from elastic_core.control.ledger.database import Ledger, Tx
 from elastic_core.control.ledger.feed import LedgerFeed
-from elastic_core.control.ledger.nodes import nodes_to_decide_on
 from elastic_core.control.ledger_trainer import LedgerTrainer, group_gone
 from elastic_core.control.metrics.meter import Meter
 from elastic_core.control.scheduling import chosen_policy
@@ -352,7 +351,7 @@ class LedgerControl(JobActions, JobAnswers):
         return self._ledger.read(lambda tx: forecast_rows.forecast_report(tx, limit))
 
     def outlook(self, spec: JobSpec, facts: JobFacts) -> Outlook:
-        return self.allocator.predictors.outlook(spec, facts, self._ledger.read(nodes_to_decide_on))
+        return self.allocator.outlook(spec, facts)
 
     def import_runs(self, runs: Sequence[FinishedRun]) -> int:
         """Runs of elsewhere are learnt from beside the ledger's jobs; known ids stay as they are. How many are new."""

@@ -36,6 +36,7 @@ from elastic_core.domain.observed import (
     StepForecast,
     ThroughputModel,
     WorkForecast,
+    WorkLeft,
 )
 from elastic_core.domain.placed import (
     LayerTimes,
@@ -104,6 +105,7 @@ __all__ = [
     "Target",
     "ThroughputModel",
     "WorkForecast",
+    "WorkLeft",
     "from_json",
     "segment_id_of",
     "segment_index_of",

@@ -17,6 +17,7 @@ from elastic_core.domain.observed import (
     StepForecast,
     ThroughputModel,
     WorkForecast,
+    WorkLeft,
 )
 from elastic_core.domain.placed import PlacedFigures, Stages
 from elastic_core.domain.resources import EXACT, Allocation, Layout, Limits, Node, Queue, Roles, Slot
@@ -168,6 +169,8 @@ class Target:
     stages: Stages = ()  # of a placed job, whose counts are their sum; () for every other
     placed: Annotated[PlacedFigures | None, Field(exclude_if=lambda placed: placed is None)] = None  # of its stages
     finish_seconds: Quantiles | None = None  # from the decision until the job is done on these slots, by the policy
+    # Of a job whose end is not known: what the policy decided by. None where it weighs none.
+    work_left: Annotated[WorkLeft | None, Field(exclude_if=lambda left: left is None)] = None
     # Of a job that held slots and is to have none: to whom they go by a rule of the policy, where one says so.
     preempted_by: Annotated[tuple[Preemptor, ...], Field(exclude_if=lambda others: not others)] = ()
 

@@ -122,6 +122,14 @@ class WorkForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkLeft:
+    """What a job whose end is not known has yet to do, in the unit of its work, as a decision weighs it."""
+
+    quantiles: Quantiles
+    source: str  # what it is read off: `WorkForecast.source`, or which history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepForecast:
     """Quantiles of the seconds of a step on ONE slot, by type, at the job's base batch: before it was measured."""
 

@@ -40,12 +40,20 @@ class Forecast:
     lineage: int
     done: float
     work_left: Quantiles
-    work_source: str  # `DECLARED`, or `WorkForecast.source`
+    work_source: str  # `DECLARED`, `WorkLeft.source`, or `WorkForecast.source`
     finish_at: Quantiles | None  # Unix seconds; None where it was to hold no slots, or its speed was not known yet
     assumes: Assumption | None  # of the finish time
     finish_source: str  # whose finish time it is: the policy's name, or "throughput model"; "" for none
     policy: str
     decision_id: int
+    work_decided: bool = False  # whether it was decided by `work_left`; else that is declared, or the raw forecast
+
+    @property
+    def work_basis(self) -> str:
+        """In words: what the work left is read off, and whether the decision rests on it."""
+        if self.work_source == DECLARED:
+            return "as declared"
+        return f"by {self.work_source}" if self.work_decided else f"by {self.work_source}, on which no decision rests"
 
     def work_left_at(self, done: float) -> Quantiles:
         """What is left of the same totals once so much is done."""
@@ -105,5 +113,6 @@ class Outlook:
     """What this installation's jobs say of one that is not submitted yet."""
 
     work: Quantiles | None = None  # all its work, in its unit; None where it is declared, or nothing is forecast
-    work_source: str = DECLARED  # or `WorkForecast.source`
+    work_source: str = DECLARED  # as `Forecast.work_source`
+    work_decided: bool = False  # as `Forecast.work_decided`, by the policy in force
     steps: tuple[StepOutlook, ...] = ()  # none where too few jobs were measured to learn from

@@ -2,9 +2,10 @@
 
 The simulator begins where the jobs stand, and the policy sees of them what it sees in production: their slots, the work
 they have done, the service they have had, what they have spent, the speeds they have measured, and what it remembers.
-What a job is yet to do is what it declares, or the median of what is expected of it, of which the policy is told no
-more than in production: the forecast. A job that holds slots goes on with them until the policy moves it. Nobody
-submits, nothing fails, no resize costs another time than the job's mean: a forecast, not a promise.
+What a job is yet to do is what it declares, or the median of the work left that the policy in force decides by, which
+is what is shown of it; the policy is told no more of that than in production: the forecast. A job that holds slots goes
+on with them until the policy moves it. Nobody submits, nothing fails, no resize costs another time than the job's mean:
+a forecast, not a promise.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
-from elastic_core.domain import JobView, Node, Snapshot
+from elastic_core.domain import JobView, Node, Slot, Snapshot, WorkLeft
 from elastic_core.errors import UserError
 from elastic_core.placement.placed_models import limits_of
 from elastic_core.policy import registry
+from elastic_core.policy.base.policy import decided_work
 from elastic_core.policy.rules.paused_jobs import without_paused
 from elastic_core.predict.speed.throughput import StepTime
+from elastic_core.predict.work.work_left import work_left
 from elastic_core.protocol.rest.what_if import Course, JobAhead, WhatIf, WhatIfAnswer
 from elastic_core.protocol.service import ServiceControl
 from elastic_core.sim.engine.engine import Options, simulate
@@ -47,11 +51,12 @@ def what_if(control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS
     otherwise = replace(snapshot, nodes=_nodes(snapshot.nodes, asked), jobs=_changed_jobs(control, snapshot, asked))
     if len(snapshot.jobs) > MOST_JOBS:
         raise UserError(f"{len(snapshot.jobs)} jobs are active; at most {MOST_JOBS} can be simulated at once")
-    as_it_is = course(snapshot, policy, max_seconds)
+    decided = work_decided(snapshot, policy)
+    as_it_is = course(snapshot, policy, max_seconds, decided)
     if changed_policy != policy:
         otherwise = replace(otherwise, policy_state={})  # it would begin without memory, as a change of policy does
     same = (otherwise, changed_policy) == (snapshot, policy)
-    changed = as_it_is if same else course(otherwise, changed_policy, max_seconds)
+    changed = as_it_is if same else course(otherwise, changed_policy, max_seconds, decided)
     before, after = _fares(as_it_is), _fares(changed)
     return WhatIfAnswer(
         at=snapshot.now,
@@ -64,53 +69,50 @@ def what_if(control: ServiceControl, asked: WhatIf, max_seconds: float = SECONDS
     )
 
 
-def course(snapshot: Snapshot, policy: str, max_seconds: float = SECONDS) -> Result:
+def work_decided(snapshot: Snapshot, policy: str) -> Mapping[str, WorkLeft]:
+    """By job: what this policy, whose state the snapshot has, decides by."""
+    return decided_work(registry.get(policy), without_paused(snapshot)[0])
+
+
+def course(
+    snapshot: Snapshot, policy: str, max_seconds: float = SECONDS, decided: Mapping[str, WorkLeft] | None = None
+) -> Result:
     """The jobs of the snapshot, on its nodes, to their ends under the policy whose state the snapshot has; or as far as
-    that time is enough for."""
+    that time is enough for. `decided`: their work left, where it is not this policy's."""
     options = Options(noise=0.0, max_seconds=max_seconds, starving=True)
-    return simulate(workload_of(snapshot), snapshot.nodes, registry.get(policy), options)
+    decided = work_decided(snapshot, policy) if decided is None else decided
+    return simulate(workload_of(snapshot, decided), snapshot.nodes, registry.get(policy), options)
 
 
-def workload_of(snapshot: Snapshot) -> Workload:
+def workload_of(snapshot: Snapshot, decided: Mapping[str, WorkLeft]) -> Workload:
     """Times are the snapshot's own. A job whose slots are on no node that is present waits."""
     asked, _ = without_paused(snapshot)
     there = set(asked.slots())
-    jobs = [_job(view, held=view.allocation is not None and there.issuperset(view.allocation.slots))
-            for view in asked.jobs]  # fmt: skip
+    jobs = [_job(view, work_of(view, decided.get(view.job_id)), held=_holds(view, there)) for view in asked.jobs]
     return replace(workload("ahead", jobs), queues=asked.queues, begins=asked)
 
 
-def work_of(view: JobView) -> float:
-    """All of it, at least one sample more than is done: declared, expected, or as long again; never more than it may
-    take."""
-    if view.total_samples is not None:
-        work = float(view.total_samples)
-    elif view.work_forecast is not None:
-        work = _median(view.work_forecast.probabilities, view.work_forecast.totals)
-    elif view.expected_samples is not None:
-        work = view.expected_samples
-    else:
-        work = 2.0 * view.done_samples
-    if view.most_samples is not None:
-        work = min(work, float(view.most_samples))
-    return max(work, view.done_samples + 1.0)
+def _holds(view: JobView, there: set[Slot]) -> bool:
+    return view.allocation is not None and there.issuperset(view.allocation.slots)
 
 
-def _median(probabilities: Sequence[float], totals: Sequence[float]) -> float:
-    """The quantile that lies next to one half."""
-    return min(zip(probabilities, totals, strict=True), key=lambda quantile: abs(quantile[0] - 0.5))[1]
+def work_of(view: JobView, decided: WorkLeft | None) -> float:
+    """All of it by the median of what is left, at least one sample more than is done."""
+    most = inf if view.most_samples is None else float(view.most_samples)
+    (_, left, _), _ = work_left(view, most, decided)
+    return view.done_samples + max(left, 1.0)
 
 
 def _wanting(snapshot: Snapshot) -> list[JobView]:
     return [view for view in snapshot.jobs if not view.paused]
 
 
-def _job(view: JobView, *, held: bool) -> SimJob:
+def _job(view: JobView, work: float, *, held: bool) -> SimJob:
     return SimJob(
         job_id=view.job_id,
         task=view.task,
         submitted_at=view.submitted_at,
-        physics=_physics(view),
+        physics=_physics(view, work),
         limits=view.limits,
         queue=view.queue,
         priority=view.priority,
@@ -125,8 +127,7 @@ def _job(view: JobView, *, held: bool) -> SimJob:
     )
 
 
-def _physics(view: JobView) -> Physics:
-    work = work_of(view)
+def _physics(view: JobView, work: float) -> Physics:
     if view.limits.placed is not None:
         slower = slowness(view.placed_speeds, view.limits.placed)
         return PlacedPhysics(view.limits.placed, work, view.resize_seconds, slower)
@@ -184,7 +185,7 @@ def _course(job: JobResult, held: Sequence[Held]) -> Course:
 def _notes(snapshot: Snapshot) -> list[str]:
     jobs = _wanting(snapshot)
     remarks: Mapping[str, list[JobView]] = {
-        "declare no amount of work: the median of what is expected of them is taken":
+        "declare no amount of work: the median of the work left that is shown of them is taken":
             [job for job in jobs if job.total_samples is None],
         "were never measured: their speed is a guess":
             [job for job in jobs if not job.profile and not job.placed_speeds],

@@ -23,9 +23,11 @@ from elastic_core.domain import (
     StepForecast,
     ThroughputModel,
     WorkForecast,
+    segment_id_of,
 )
 from elastic_core.snapshot.job_reports import Measured
 from elastic_core.snapshot.past import Past
+from elastic_core.spec import JobSpec
 
 UNKNOWN_RESIZE_SECONDS = 10.0  # before its first step: start of a process, and restore of a small model
 _NOTHING_MEASURED = Measured()
@@ -129,6 +131,19 @@ def job_view(record: JobRecord) -> JobView:
         work_forecast=record.work_forecast,
         step_forecast=record.step_forecast,
     )
+
+
+def unsubmitted(spec: JobSpec, job_id: str, limits: Limits, now: float) -> JobView:
+    """What a policy would be shown of a job of this spec right after its submission, but for its work, which is the
+    caller's to say. Without deadline and budget."""
+    job = Submission(
+        job_id=job_id, name=spec.name, task=spec.entry_point, queue=spec.queue, priority=spec.priority,
+        submitted_at=now, deadline=None, limits=limits, scale_invariant=spec.work.scale_invariant,
+    )  # fmt: skip
+    segment = OpenSegment(
+        segment_id=segment_id_of(job_id, 0), state=SegmentState.WAITING, created_at=now, asked_at=now
+    )  # fmt: skip
+    return job_view(JobRecord(job=job, total_samples=None, segment=segment))
 
 
 def waiting_since(state: str, created_at: float, asked_at: float | None) -> float | None:

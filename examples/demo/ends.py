@@ -75,7 +75,7 @@ def _class(outcome: Outcome) -> str:
 
 def _interval(outcome: Outcome, forecast: Forecast) -> str:
     low, median, high = (_passes(outcome, forecast.done + left) for left in forecast.work_left)
-    return f"{median}, 80 % between {low} and {high} (by {forecast.work_source})"
+    return f"{median}, 80 % between {low} and {high} ({forecast.work_basis})"
 
 
 def _passes(outcome: Outcome, samples: float) -> str:

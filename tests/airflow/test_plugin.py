@@ -217,7 +217,7 @@ def test_the_overview_says_what_is_expected_of_a_job_and_how_that_turned_out(
     (running,) = page_data.get("/ui/overview?minutes=60").json()["jobs"]
     low, median, high = running["forecast"]["finish_in"]
     assert low < median < high
-    assert running["forecast"]["work_left"] == [8000.0] * 3
+    assert (running["forecast"]["work_left"], running["forecast"]["work_basis"]) == ([8000.0] * 3, "as declared")
     assert (running["forecast"]["declared"], running["hindsight"]) == (True, [])
     assert "nobody else arrives" in running["forecast"]["assumes"]
     clock.advance(1000.0)

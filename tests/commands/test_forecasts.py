@@ -24,7 +24,7 @@ NOW = 1000.0
 RUNS = Forecast(
     at=NOW, lineage=0, done=100.0, work_left=(2e4, 5e4, 1.5e5), work_source="loss curve",
     finish_at=(NOW + 600.0, NOW + 1200.0, NOW + 3600.0), assumes=Assumption.KEEPS_SLOTS, finish_source="horizon",
-    policy="horizon", decision_id=3,
+    policy="horizon", decision_id=3, work_decided=True,
 )  # fmt: skip
 
 
@@ -88,6 +88,10 @@ def test_an_active_job_shows_both_intervals_and_what_the_time_assumes() -> None:
     assert list(lines_of(a_status(forecast=RUNS), NOW)) == [
         ("work left", "50,000 samples (20,000 to 150,000), by loss curve"),
         ("done in", "20 min (10 min to 60 min), if it gets these slots now and keeps them, and nobody else arrives"),
+    ]
+    raw = replace(RUNS, work_decided=False, policy="fair_share", finish_at=None)
+    assert list(lines_of(a_status(forecast=raw), NOW)) == [
+        ("work left", "50,000 samples (20,000 to 150,000), by loss curve, on which no decision rests")
     ]
     declared = replace(RUNS, work_left=(9900.0,) * 3, work_source=DECLARED, finish_at=None)
     assert list(lines_of(a_status(forecast=declared), NOW)) == [("work left", "9,900 samples, as declared")]

@@ -126,7 +126,7 @@ def test_jobs_are_sized_for_the_machine_and_valid():
 def a_forecast(done: float, left: tuple[float, float, float], source: str = "prior") -> Forecast:
     return Forecast(
         at=1.0, lineage=0, done=done, work_left=left, work_source=source, finish_at=None, assumes=None,
-        finish_source="", policy="horizon", decision_id=1,
+        finish_source="", policy="horizon", decision_id=1, work_decided=True,
     )  # fmt: skip
 
 

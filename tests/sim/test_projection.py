@@ -31,6 +31,7 @@ from elastic_core.policy import registry
 from elastic_core.policy.horizon.horizon import Horizon
 from elastic_core.policy.rules.paused_jobs import without_paused
 from elastic_core.predict.speed.fit import job_models
+from elastic_core.predict.work.work_left import work_left
 from elastic_core.protocol.records import PolicyInForce
 from elastic_core.protocol.rest.what_if import WhatIf
 from elastic_core.protocol.service import ServiceControl
@@ -68,6 +69,19 @@ def view(job_id: str, at: float = 0.0, held: Allocation | None = None, **more: A
 
 def picture(*jobs: JobView, nodes: tuple[Node, ...] = POOL) -> Snapshot:
     return Snapshot(version=1, now=NOW, nodes=nodes, jobs=jobs)
+
+
+def asked_of(now: Snapshot) -> ServiceControl:
+    """A control plane where `horizon` decides."""
+
+    class Asked:
+        def snapshot(self) -> Snapshot:
+            return now
+
+        def policy(self) -> PolicyInForce:
+            return PolicyInForce(policy="horizon", configured="horizon", set_by_operator=False)
+
+    return cast(ServiceControl, Asked())
 
 
 def ends(snapshot: Snapshot, policy: str = "fixed") -> dict[str, float]:
@@ -111,7 +125,10 @@ def test_any_policy_begins_with_what_is_held(policy: str) -> None:
 
 
 def test_a_job_that_is_paused_is_left_out() -> None:
-    assert [job.job_id for job in workload_of(picture(view("a", paused="later"), view("b"))).jobs] == ["b"]
+    assert [job.job_id for job in workload_of(picture(view("a", paused="later"), view("b")), {}).jobs] == ["b"]
+
+
+SOON = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(1_000.0, 3_000.0, 9_000.0), source="loss curve")
 
 
 @pytest.mark.parametrize(
@@ -119,22 +136,31 @@ def test_a_job_that_is_paused_is_left_out() -> None:
     [
         ({}, 16_000.0),
         ({"total_samples": 100, "done_samples": 500}, 501.0),
-        ({"total_samples": None, "expected_samples": 9_000.0}, 9_000.0),
-        ({"total_samples": None, "expected_samples": 9_000.0, "most_samples": 4_000}, 4_000.0),
-        ({"total_samples": None, "done_samples": 700}, 1_400.0),
-        ({"total_samples": None}, 1.0),
+        ({"total_samples": None, "work_forecast": SOON, "expected_samples": 5.0}, 3_000.0),
+        ({"total_samples": None, "work_forecast": SOON, "most_samples": 2_000}, 2_000.0),
+        ({"total_samples": None, "work_forecast": SOON, "most_samples": 2_000, "done_samples": 3_000}, 3_001.0),
     ],
 )
-def test_the_work_of_a_job_is_declared_or_expected_or_as_long_again(more: dict[str, Any], work: float) -> None:
-    assert work_of(view("a", **more)) == work
+def test_the_work_of_a_job_is_declared_or_by_the_median_of_its_forecast(more: dict[str, Any], work: float) -> None:
+    assert work_of(view("a", **more), None) == pytest.approx(work)
 
 
-def test_of_a_forecast_the_median_counts() -> None:
-    forecast = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(1_000.0, 3_000.0, 9_000.0), source="loss curve")
-    assert work_of(view("a", total_samples=None, work_forecast=forecast, expected_samples=5.0)) == 3_000.0
+def test_of_a_job_of_unknown_end_what_is_shown_as_left_is_what_it_has_yet_to_do() -> None:
+    for more in ({"done_samples": 700}, {"done_samples": 700, "work_forecast": SOON}, {}):
+        job = view("a", total_samples=None, **more)
+        assert work_of(job, None) == pytest.approx(job.done_samples + work_left(job)[0][1])
 
 
-SOON = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(1_000.0, 3_000.0, 9_000.0), source="loss curve")
+def test_what_the_policy_in_force_decides_by_is_the_work_of_both_courses() -> None:
+    """Neither the forecast of a job that nobody can predict, nor what another policy would make of it."""
+    unpredictable = view("a", held=ON_A, total_samples=None, work_forecast=SOON, predictable=0.1)
+    now = picture(unpredictable, nodes=POOL[:1])
+    decided = Horizon().work_left(now)["a"].quantiles[1]
+    assert decided > 3 * 3_000.0
+    found = what_if(asked_of(now), WhatIf(policy="fair_share")).jobs[0]
+    assert found.as_it_is.ends_at is not None
+    assert found.changed.ends_at == pytest.approx(found.as_it_is.ends_at, rel=0.01)
+    assert found.as_it_is.ends_at - NOW == pytest.approx(decided / 80.0, rel=0.05)
 
 
 class Watching(Horizon):
@@ -243,7 +269,7 @@ def test_whatever_the_pool_a_policy_first_sees_what_production_shows_it(now: Sna
     if not whole:
         return
     policy = Once()
-    simulate(workload_of(now), now.nodes, policy, Options(noise=0.0, starving=True, max_decisions=1, check=False))
+    simulate(workload_of(now, {}), now.nodes, policy, Options(noise=0.0, starving=True, max_decisions=1, check=False))
     assert policy.seen[0] == now
 
 
@@ -261,16 +287,9 @@ def test_another_policy_begins_without_memory(monkeypatch: pytest.MonkeyPatch) -
     now = picture(view("a", held=ON_A))
     memory = Horizon().decide(now, Random(0)).state
 
-    class Asked:
-        def snapshot(self) -> Snapshot:
-            return replace(now, policy_state=memory)
-
-        def policy(self) -> PolicyInForce:
-            return PolicyInForce(policy="horizon", configured="horizon", set_by_operator=False)
-
     watching = {"horizon": Watching(), "fair_share": Watching()}
     monkeypatch.setattr(registry, "get", watching.__getitem__)
-    what_if(cast(ServiceControl, Asked()), WhatIf(policy="fair_share"))
+    what_if(asked_of(replace(now, policy_state=memory)), WhatIf(policy="fair_share"))
     assert {name: policy.seen[0].policy_state for name, policy in watching.items()} == {
         "horizon": memory, "fair_share": {},
     }  # fmt: skip

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from elastic_core.commands.opening import open_api
 from elastic_core.commands.printing import Json, print_json, print_table
-from elastic_core.domain import JobView, Quantiles, SegmentState, Snapshot, segment_id_of, to_json
+from elastic_core.domain import JobView, Quantiles, Snapshot, to_json
 from elastic_core.errors import UserError
 from elastic_core.protocol.forecasts import Outlook, StepOutlook
 from elastic_core.protocol.records import JobFacts
@@ -110,15 +110,11 @@ def _inspected(spec: JobSpec) -> JobFacts:
 def _view(spec: JobSpec, facts: JobFacts, pool: Snapshot, outlook: Outlook) -> JobView:
     """Of the work that it has declared, or else that is expected of it."""
     from elastic_core.placement.placed_models import limits_of
+    from elastic_core.snapshot.job_record import unsubmitted
 
     total = total_samples(spec, facts.dataset_samples)
-    return JobView(
-        job_id="estimate", name=spec.name, queue=spec.queue, priority=spec.priority, submitted_at=pool.now,
-        deadline=None, limits=limits_of(spec, facts),
-        total_samples=total if outlook.work is None else max(1, round(outlook.work[1])),
-        done_samples=0, segment_id=segment_id_of("estimate", 0), segment_state=SegmentState.WAITING,
-        waiting_since=pool.now, task=spec.entry_point, scale_invariant=spec.work.scale_invariant,
-    )  # fmt: skip
+    view = unsubmitted(spec, "estimate", limits_of(spec, facts), pool.now)
+    return replace(view, total_samples=total if outlook.work is None else max(1, round(outlook.work[1])))
 
 
 def _told(one: Estimate, job: JobView, outlook: Outlook) -> Told:
@@ -181,8 +177,11 @@ def _expected(spec: JobSpec, job: JobView, facts: JobFacts, outlook: Outlook, to
     total = total_samples(spec, facts.dataset_samples)
     if outlook.work is not None:
         low, _, high = outlook.work
+        basis = outlook.work_source
+        if not outlook.work_decided:
+            basis += ", by which the policy in force does not decide"
         yield (
-            f"a forecast ({outlook.work_source}): where the job ends. Time and money are for {job.total_samples} "
+            f"a forecast ({basis}): where the job ends. Time and money are for {job.total_samples} "
             f"samples of work; 80 % of jobs like it take {low:.0f} to {high:.0f}, and it may take {total}"
         )
     elif not spec.work.end_is_known:

@@ -41,7 +41,10 @@ from elastic_core.logs import get_logger
 from elastic_core.policy import registry
 from elastic_core.policy.rules.placed_alone import places
 from elastic_core.protocol.encoding import dumps, loads
+from elastic_core.protocol.forecasts import Outlook
+from elastic_core.protocol.records import JobFacts
 from elastic_core.settings import Settings
+from elastic_core.spec import JobSpec
 
 T = TypeVar("T")
 
@@ -87,6 +90,11 @@ class Allocator:
 
     def snapshot(self) -> Snapshot:
         return self._here.snapshot()
+
+    def outlook(self, spec: JobSpec, facts: JobFacts) -> Outlook:
+        """Of a job that is not submitted, as the policy in force would decide on it now."""
+        policy, snapshot = self._here.asked_with()
+        return self.predictors.outlook(spec, facts, snapshot, registry.get(policy))
 
     def renew_predictors(self) -> None:
         """Now and then: what decisions are told of jobs that report as they go, and what of earlier jobs."""

@@ -1,9 +1,9 @@
 """What a decision expects of each job: its work left and its finish time, as they are stored with it.
 
-The work left is `predict.work.work_left`'s. The finish time is the policy's own (`Target.finish_seconds`, the figure of
-its reason in words); where a policy tells none, it is the work left at the speed that the job's fitted model gives the
-target, and nobody's before the job was measured. Both are of the plan: they assume that it comes into force now and
-stays.
+The work left is what the policy decided by, where it weighs any (`Target.work_left`), else `predict.work.work_left`'s
+of what is declared or forecast. The finish time is the policy's own (`Target.finish_seconds`, the figure of its reason
+in words); where a policy tells none, it is the work left at the speed that the job's fitted model gives the target, and
+nobody's before the job was measured. Both are of the plan: they assume that it comes into force now and stays.
 
 Not every decision's is kept. Stored is the first of a job (and of a lineage), and then one that differs: it has a
 finish time or has none any more, its expected total or end moved by more than `CHANGED`, the job has done so much more,
@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from elastic_core.control.ledger import forecast_rows
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.tables import JobRow
+from elastic_core.control.ledger.tables import KEPT, JobRow
 from elastic_core.domain import JobView, Plan, Quantiles, Snapshot, Target
 from elastic_core.logs import get_logger
 from elastic_core.policy.plans.grants import as_held
@@ -34,6 +34,8 @@ log = get_logger(__name__)
 def worth_keeping(tx: Tx, snapshot: Snapshot, plan: Plan, decision_id: int) -> dict[str, Forecast]:
     """What the plan expects of the snapshot's jobs, by job, where that is worth keeping. One whose forecast fails goes
     without."""
+    if plan.policy == KEPT:  # what it expected was stored when it was made
+        return {}
     ids = [job.job_id for job in snapshot.jobs]
     columns = select(JobRow.id, JobRow.lineage, JobRow.total_samples).where(JobRow.id.in_(ids))
     known = {job_id: (lineage, total) for job_id, lineage, total in tx.session.execute(columns)}
@@ -57,7 +59,7 @@ def expected(
     job: JobView, target: Target, now: float, *, lineage: int, policy: str, decision_id: int, most: float
 ) -> Forecast:
     """`most`: the whole work that a job whose end is not known may take."""
-    left, source = work_left(job, most)
+    left, source = work_left(job, most, target.work_left)
     seconds, finish_source = target.finish_seconds, policy
     if seconds is None and target.num_slots:
         seconds, finish_source = _modelled(job, target, left), MODEL
@@ -72,6 +74,7 @@ def expected(
         finish_source="" if seconds is None else finish_source,
         policy=policy,
         decision_id=decision_id,
+        work_decided=target.work_left is not None,
     )
 
 
@@ -96,6 +99,8 @@ def _modelled(job: JobView, target: Target, left: Quantiles) -> Quantiles | None
 def is_worth_keeping(before: Forecast | None, now: Forecast) -> bool:
     """Beside the last one that was kept."""
     if before is None or before.lineage != now.lineage or now.at - before.at >= STALE_SECONDS:
+        return True
+    if before.work_decided != now.work_decided:
         return True
     if (before.finish_at is None) != (now.finish_at is None) or now.done > (1.0 + CHANGED) * before.done:
         return True

@@ -62,10 +62,14 @@ class TurnsHere:
     def _policy_and_snapshot(self) -> tuple[str, Snapshot]:
         """Who is to decide, and what it is asked with: of one moment, since the policy can be changed."""
         self._predictors.refresh(STALE_SECONDS)
-        policy, built = self._ledger.read(self._read_snapshot)
+        policy, built = self.asked_with()
         if self._fit == self._predictors.model:
             self._predictors.fit_together(built)
         return policy, self._predictors.classify(snapshots.with_models(built, self._fit))
+
+    def asked_with(self) -> tuple[str, Snapshot]:
+        """The same of now, as the ledger has it: without models, classes and forecasts."""
+        return self._ledger.read(self._read_snapshot)
 
     def _read_snapshot(self, tx: Tx) -> tuple[str, Snapshot]:
         policy = chosen_policy.in_force(tx).policy

@@ -6,11 +6,12 @@ same seed, same plan: every decision is recorded with its inputs and can be repl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from random import Random
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
-from elastic_core.domain import Plan, Snapshot
+from elastic_core.domain import Plan, Snapshot, WorkLeft
 
 
 class Law(StrEnum):
@@ -33,3 +34,16 @@ class Policy(Protocol):
 
     def decide(self, snapshot: Snapshot, rng: Random) -> Plan:
         """A target for every job of the snapshot: within its limits, together within the capacity by type."""
+
+
+@runtime_checkable
+class WeighsWork(Protocol):
+    """A policy that decides on a distribution of the work left, which it tells with its plan (`Target.work_left`)."""
+
+    def work_left(self, snapshot: Snapshot) -> Mapping[str, WorkLeft]:
+        """By job, of those whose end is not known: what its decision on this snapshot would tell."""
+
+
+def decided_work(policy: Policy, snapshot: Snapshot) -> Mapping[str, WorkLeft]:
+    """What the policy would decide by, without a decision; of no job where it weighs no work."""
+    return policy.work_left(snapshot) if isinstance(policy, WeighsWork) else {}

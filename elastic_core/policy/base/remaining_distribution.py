@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from elastic_core.domain import JobView, Quantiles, WorkForecast
+from elastic_core.domain import JobView, Quantiles, WorkForecast, WorkLeft
 from elastic_core.policy.base.remaining_work import declaration_is_trusted
 from elastic_core.predict.speed.throughput import Floats
 from elastic_core.predict.work import work_left_predictor
@@ -85,6 +85,11 @@ class RemainingWork:
         """Of one job: (low, median, high), 80 % between the outer two."""
         low, median, high = self.quantiles[row, [_LOW, _MEDIAN, _HIGH]].tolist()
         return low, median, high
+
+    def told(self, row: int) -> WorkLeft | None:
+        """Of one job, as it goes with the plan; None where its work is declared."""
+        source = self.sources[row]
+        return None if source == DECLARED else WorkLeft(quantiles=self.interval(row), source=source)
 
     def within(self, row: int, works: Floats) -> Floats:
         """E[min(left, work)] of one job, for each of `works`."""
@@ -203,11 +208,12 @@ def _note(job: JobView, source: str, history: History) -> str:
     if not declaration_is_trusted(job):
         bound = ", what it declares is an upper bound" if isfinite(_most_left(job)) else ""
         return f"its end cannot be predicted: taken by what it has run{bound}"
-    if source == TASK_HISTORY:
-        return f"its end is expected from {plural(len(history.works[job.task]), 'finished job')} of its task"
-    if source == POOL_HISTORY:
-        return f"its end is expected from {plural(len(history.sizes), 'finished job')} of other tasks"
-    if source == LINDY:
-        return "nothing is known of its end: taken by what it has run"
     judged = "its class is unknown" if job.predictable is None else f"predictable with {job.predictable:.2f}"
+    unused = "" if job.predictable is None else f" ({judged}, but nothing was learnt yet to forecast it by)"
+    if source == TASK_HISTORY:
+        return f"its end is expected from {plural(len(history.works[job.task]), 'finished job')} of its task{unused}"
+    if source == POOL_HISTORY:
+        return f"its end is expected from {plural(len(history.sizes), 'finished job')} of other tasks{unused}"
+    if source == LINDY:
+        return f"nothing is known of its end: taken by what it has run{unused}"
     return f"its end is forecast {_FORECASTS.get(source, f'from {source}')} ({judged})"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from elastic_core.domain import JobView, Layout, Plan, Quantiles, Snapshot, Target
+from elastic_core.domain import JobView, Layout, Plan, Quantiles, Snapshot, Target, WorkLeft
 from elastic_core.policy.base.knapsack import NOTHING
 from elastic_core.policy.base.options import Options
 from elastic_core.policy.base.placed_jobs import Choices, choices_of, with_counts
@@ -95,6 +95,14 @@ class Horizon:
         }  # fmt: skip
         wake_at = snapshot.now + INTERVAL if snapshot.jobs else None
         return Plan(policy=self.name, targets=with_layouts(targets, snapshot), state=state, wake_at=wake_at)
+
+    def work_left(self, snapshot: Snapshot) -> Mapping[str, WorkLeft]:
+        """By job, of those whose end is not known: what `decide` would rest on, and tell."""
+        shared = problem(snapshot)
+        if shared is None:
+            return {}
+        told = {job.job_id: shared.left.told(row) for row, job in enumerate(shared.jobs)}
+        return {job_id: left for job_id, left in told.items() if left is not None}
 
 
 @dataclass(frozen=True)
@@ -302,7 +310,8 @@ def _targets(
     for row, job in enumerate(problem.jobs):
         target = _target(problem, row, job, resolution, finishes.get(row))
         reason = "; ".join([target.reason, *told[row]])
-        targets[job.job_id] = replace(target, reason=reason, preempted_by=preempted.get(row, ()))
+        left = problem.left.told(row)
+        targets[job.job_id] = replace(target, reason=reason, work_left=left, preempted_by=preempted.get(row, ()))
     return targets
 
 

@@ -2,10 +2,12 @@
 
 A forecast of each quantity is graded at four stages of what the job turned out to be: at submission the first one, as
 long as nothing was done, and at 25, 50 and 75 % the last one before that much was done. One that was made at the stage
-before, or earlier, says nothing about this one, so that no forecast is graded twice. What is compared is what was left
-at that moment: work with work, and time until the end with that time. A job that was stopped is censored: its work
-and its end are only known to exceed what came, so that an interval whose high end was passed is missed and nothing else
-is known; its stages are those of the work that it had done. Such jobs can therefore only count against the forecasts.
+before, or earlier, says nothing about this one, so that no forecast is graded twice. Work that was decided by comes
+before raw forecasts of the same stage: they stand in where the policy weighs no work, or was not asked. What is
+compared is what was left at that moment: work with work, and time until the end with that time. A job that was stopped
+is censored: its work and its end are only known to exceed what came, so that an interval whose high end was passed is
+missed and nothing else is known; its stages are those of the work that it had done. Such jobs can therefore only count
+against the forecasts.
 """
 
 from __future__ import annotations
@@ -37,19 +39,21 @@ def grades(forecasts: Sequence[Forecast], ending: Ending) -> tuple[Grade, ...]:
     graded = []
     for stage in STAGES:
         for quantity in Quantity:
-            forecast = _of_stage([f for f in forecasts if _interval(f, quantity)], stage, ending)
+            forecast = _of_stage([f for f in forecasts if _interval(f, quantity)], quantity, stage, ending)
             grade = _grade(forecast, quantity, stage, ending) if forecast is not None else None
             if grade is not None:
                 graded.append(grade)
     return tuple(graded)
 
 
-def _of_stage(forecasts: Sequence[Forecast], stage: float, ending: Ending) -> Forecast | None:
-    if stage == 0.0:
-        return next((f for f in forecasts if f.done <= 0.0), None)
-    earlier = STAGES[STAGES.index(stage) - 1]
-    before = [f for f in forecasts if earlier * ending.work < f.done <= stage * ending.work]
-    return before[-1] if before else None
+def _of_stage(forecasts: Sequence[Forecast], quantity: Quantity, stage: float, ending: Ending) -> Forecast | None:
+    earlier = STAGES[STAGES.index(stage) - 1] * ending.work if stage else -1.0
+    made = [f for f in forecasts if earlier < f.done <= stage * ending.work]
+    if quantity is Quantity.WORK:
+        made = [f for f in made if f.work_decided] or made
+    if not made:
+        return None
+    return made[0] if stage == 0.0 else made[-1]
 
 
 def _interval(forecast: Forecast, quantity: Quantity) -> Quantiles | None:

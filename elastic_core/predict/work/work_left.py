@@ -1,6 +1,8 @@
 """The work that one job still has, as an 80 % interval around a median, and the finish time that follows from it.
 
-What is declared is exact. What is not is a distribution of the whole work, known by some quantiles
+What a policy decided by comes first (`domain.WorkLeft`): what is stored, shown and graded is what was decided on. Where
+it weighs no work, what is declared is exact, and what is not is the raw forecast: a distribution of the whole work,
+known by some quantiles
 (`domain.WorkForecast`); since the job is not done yet, its work exceeds what it has done, and the distribution is
 truncated there. So a median never falls as a job goes on. Beyond the last quantile the survival falls as a power of the
 work (Lindy's law, as in `work_left_predictor`), below the first it is linear. Without any forecast the job's own
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, expm1, hypot, inf, isfinite, log, log1p
 
-from elastic_core.domain import JobView, Quantiles, WorkForecast
+from elastic_core.domain import JobView, Quantiles, WorkForecast, WorkLeft
 from elastic_core.predict.work import work_left_predictor
 from elastic_core.protocol.forecasts import DECLARED
 
@@ -23,11 +25,13 @@ _TAIL = 1.5  # power of the survival beyond the last quantile
 _LEAST = 1e-9
 
 
-def work_left(job: JobView, most: float = inf) -> tuple[Quantiles, str]:
+def work_left(job: JobView, most: float = inf, decided: WorkLeft | None = None) -> tuple[Quantiles, str]:
     """(low, median, high) in the unit of the job's work, and where they come from.
 
-    `most`: the whole work that a job whose end is not known may take.
+    `most`: the whole work that a job whose end is not known may take; `decided`: what the policy decided by.
     """
+    if decided is not None:
+        return decided.quantiles, decided.source
     done = float(job.done_samples)
     if job.total_samples is not None:
         return (job.remaining_samples,) * 3, DECLARED

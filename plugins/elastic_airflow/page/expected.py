@@ -15,6 +15,7 @@ class ForecastShown(BaseModel):
 
     work_left: Quantiles  # samples: low, median, high
     work_source: str
+    work_basis: str  # in words: the source, and whether a decision rests on it
     declared: bool
     finish_in: Quantiles | None  # seconds from now
     assumes: str
@@ -58,6 +59,7 @@ def forecast_shown(job: JobStatus, now: float) -> ForecastShown | None:
     return ForecastShown(
         work_left=forecast.work_left_at(job.done_samples),
         work_source=forecast.work_source,
+        work_basis=forecast.work_basis,
         declared=forecast.work_source == DECLARED,
         finish_in=None if finish is None else (finish[0] - now, finish[1] - now, finish[2] - now),
         assumes="" if forecast.assumes is None else forecast.assumes.words,

@@ -134,7 +134,7 @@ def test_work_whose_end_is_not_known_is_what_the_control_plane_expects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = a_step(1, (1.0, 1.0, 1.0))
-    asks(monkeypatch, Outlook(work=(400.0, 800.0, 1600.0), work_source="history", steps=(step,)))
+    asks(monkeypatch, Outlook(work=(400.0, 800.0, 1600.0), work_source="history", work_decided=True, steps=(step,)))
     path = file_of(tmp_path, a_spec(work={"samples": 16_000, "target_loss": 0.1}))
     one = json.loads(elastic("jobs", "estimate", path, "--json").output)[0]
     assert one["seconds"] == 50.0
@@ -142,6 +142,9 @@ def test_work_whose_end_is_not_known_is_what_the_control_plane_expects(
     told = elastic("jobs", "estimate", path).output
     assert "a forecast (history): where the job ends. Time and money are for 800 samples of work" in told
     assert "80 % of jobs like it take 400 to 1600, and it may take 16000" in told
+    asks(monkeypatch, Outlook(work=(400.0, 800.0, 1600.0), work_source="history", steps=(step,)))
+    raw = elastic("jobs", "estimate", path).output
+    assert "a forecast (history, by which the policy in force does not decide): where the job ends" in raw
     asks(monkeypatch, Outlook())
     assert "not known: where the job ends; time and money are for all of its 16000 samples" in elastic(
         "jobs", "estimate", path

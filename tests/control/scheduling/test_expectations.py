@@ -7,16 +7,21 @@ from math import inf
 
 import pytest
 
+from elastic_core.control.ledger.tables import KEPT
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling import expectations
 from elastic_core.control.scheduling.expectations import MODEL, expected, is_worth_keeping
-from elastic_core.domain import JobState, JobView, Layout, Slot, Target
+from elastic_core.domain import JobState, JobView, Layout, Plan, Slot, Target, WorkForecast, WorkLeft
 from elastic_core.predict.work.graded import STAGES
+from elastic_core.predict.work.work_left import work_left
 from elastic_core.protocol.forecasts import DECLARED, Assumption, Forecast, Quantity
+from elastic_core.protocol.process_groups import LaunchOrder
+from elastic_core.spec import JobSpec
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_commit, a_spec, an_observation
 from tests.policy.builders import holding, job, limits, measured, point
 
 TARGET = Target(counts={"cpu": 4}, global_batch=64, layout=Layout(data=4))
+LONG = (1e6, 2e6, 3e6)
 HELD = tuple(Slot("cpu-0", index, "cpu") for index in range(4))
 
 
@@ -60,6 +65,21 @@ def test_progress_goes_at_the_rate_of_the_goodput() -> None:
     assert samples is not None
     assert progress is not None
     assert progress[1] - 1000.0 == pytest.approx(2 * (samples[1] - 1000.0), rel=0.01)
+
+
+FORECAST = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(8e3, 1e4, 1.2e4), source="loss curve")
+
+
+def test_the_work_left_that_is_kept_is_what_was_decided_by_and_without_it_the_raw_forecast_which_says_so() -> None:
+    view = replace(running(), total_samples=None, work_forecast=FORECAST)
+    decided = WorkLeft(quantiles=(10.0, 20.0, 30.0), source="history of its task")
+    told = of(view, replace(TARGET, work_left=decided))
+    assert (told.work_left, told.work_basis) == ((10.0, 20.0, 30.0), "by history of its task")
+    raw = of(view)
+    assert raw.work_left == work_left(view)[0]
+    assert raw.work_basis == "by loss curve, on which no decision rests"
+    assert is_worth_keeping(raw, replace(raw, work_decided=True)), "the same figures, decided by now"
+    assert of(running()).work_basis == "as declared"
 
 
 def test_who_waits_or_was_never_measured_has_no_finish_time() -> None:
@@ -172,3 +192,51 @@ def test_a_rollback_is_graded_by_the_lineage_that_it_opened(control: LedgerContr
     control.cancel("job-a", "enough")
     assert {forecast.lineage for forecast in control.forecasts("job-a")} == {0, 1}
     assert control.job("job-a").hindsight == ()
+
+
+def test_what_the_default_policy_decides_by_is_stored_shown_and_graded(
+    control: LedgerControl, clock: FakeClock
+) -> None:
+    """Jobs of its task took 10,000 samples each; the prior, which stands behind history, expects another work."""
+    control.set_policy("horizon")
+    for name in ("old-a", "old-b", "old-c"):
+        finish(control, clock, name, a_spec(batch=(10, 10)))
+    order = begin(control, "job-a", a_spec(batch=(10, 10), work={"samples": 1_000_000, "target_loss": 0.1}))
+    first = control.forecasts("job-a")[-1]
+    assert (first.work_source, first.work_decided) == ("history of its task", True)
+    assert first.work_left[1] == pytest.approx(10_000, rel=0.2)
+    assert control.job("job-a").forecast == first
+    (view,) = control.snapshot().jobs
+    assert view.work_forecast is not None
+    assert view.work_forecast.source == "prior"
+    assert work_left(view)[0][1] > 2 * first.work_left[1]
+    control.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+    at_submission = next(grade for grade in control.job("job-a").hindsight if grade.quantity is Quantity.WORK)
+    assert at_submission.source == "history of its task"
+    assert at_submission.error == pytest.approx(first.work_left[1] / 10_000 - 1.0)
+
+
+def begin(control: LedgerControl, name: str, spec: JobSpec) -> LaunchOrder:
+    control.submit(name, spec, FACTS)
+    return Life(control, control.trainer, name).start()
+
+
+def finish(control: LedgerControl, clock: FakeClock, name: str, spec: JobSpec) -> None:
+    """As a decision saw it last, all but done."""
+    order = begin(control, name, spec)
+    trainer = control.trainer(order.token)
+    trainer.heartbeat(a_beat(999))
+    control.decide("a look")
+    clock.advance(10.0)
+    trainer.commit(a_commit(order, 1000, finished=True))
+    Life(control, control.trainer, name, {order.origin_epoch: order.agent_token}).leave(order, "finished")
+
+
+def test_a_plan_that_stays_for_want_of_another_expects_nothing_new(control: LedgerControl) -> None:
+    control.submit("job-a", a_spec(), FACTS)
+    Life(control, control.trainer, "job-a").start()
+    shown, made = control.snapshot(), Plan(policy="horizon", targets={"job-a": replace(TARGET, finish_seconds=LONG)})
+    for policy, kept in (("horizon", {"job-a"}), (KEPT, set())):
+        plan = replace(made, policy=policy)
+        told = control._ledger.read(lambda tx, plan=plan: expectations.worth_keeping(tx, shown, plan, 1))
+        assert told.keys() == kept

@@ -148,3 +148,22 @@ def test_notes_say_what_the_end_is_read_off() -> None:
     assert left(undeclared()).notes == ("its end is expected from 3 finished jobs of its task",)
     assert left(undeclared(task="new")).notes == ("its end is expected from 3 finished jobs of other tasks",)
     assert left(undeclared(task="new"), History()).notes == ("nothing is known of its end: taken by what it has run",)
+
+
+def test_the_note_names_a_known_class_also_where_a_history_decides() -> None:
+    """And what it did: a class believes a forecast, and there is none but that from no history."""
+    unused = " (predictable with 0.93, but nothing was learnt yet to forecast it by)"
+    for view, known in ((undeclared(), HISTORY), (undeclared(task="new"), HISTORY), (undeclared(), History())):
+        (without,) = left(view, known).notes
+        assert left(replace(view, predictable=0.93), known).notes == (without + unused,)
+
+
+def test_what_is_told_is_what_was_decided_by_and_nothing_of_declared_work() -> None:
+    view = undeclared(work_forecast=forecast(8e4, 1e5, 1.2e5), predictable=0.7, done_samples=30_000)
+    distribution = left(view)
+    told = distribution.told(0)
+    assert told is not None
+    assert told.source == "loss curve"
+    at = [int(np.flatnonzero(probability == PROBABILITIES)[0]) for probability in (0.1, 0.5, 0.9)]
+    assert told.quantiles == tuple(distribution.quantiles[0, at])
+    assert left(job("a", total_samples=1000)).told(0) is None

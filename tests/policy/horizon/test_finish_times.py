@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 
-from elastic_core.domain import JobView, Plan, Slot, Snapshot
+from elastic_core.domain import JobView, Plan, Slot, Snapshot, WorkForecast
 from elastic_core.policy.horizon.horizon import Horizon
 from tests.policy.builders import holding, job, limits, measured, nodes, point, snapshot
 from tests.policy.strategies import BUSY, snapshots
@@ -81,3 +82,43 @@ def test_who_gets_slots_is_told_an_ordered_finish_and_who_waits_none(picture: Sn
         elif target.finish_seconds is not None:
             low, median, high = target.finish_seconds
             assert 0.0 <= low <= median <= high < float("inf")
+
+
+def undeclared(predictable: float) -> JobView:
+    """A forecast of 10,000 samples beside a task whose jobs took a million each, by the memory below."""
+    told = WorkForecast(probabilities=(0.1, 0.5, 0.9), totals=(8e3, 1e4, 1.2e4), source="loss curve")
+    return replace(runs(total=None), predictable=predictable, work_forecast=told)
+
+
+def remembering(*jobs: JobView) -> Snapshot:
+    """A policy that saw three jobs of the task end."""
+    before = decide(
+        snapshot(nodes(8), *(job(f"old-{at}", float(at), task="t", total_samples=10**6) for at in range(3)))
+    )
+    return replace(snapshot(nodes(8), *jobs), policy_state=before.state)
+
+
+def test_the_work_left_goes_with_the_target_as_the_decision_and_its_finish_time_rest_on_it() -> None:
+    now = remembering(undeclared(0.95))
+    target = decide(now).targets["a"]
+    assert target.work_left is not None
+    assert target.finish_seconds is not None
+    speed = 64_000 / (decide(snapshot(nodes(8), runs())).targets["a"].finish_seconds or (0, 1, 0))[1]
+    assert target.finish_seconds[1] == pytest.approx(target.work_left.quantiles[1] / speed, rel=0.02)
+    assert target.work_left.source == "loss curve"
+    assert Horizon().work_left(now) == {"a": target.work_left}, "what-if and estimates ask the same"
+
+
+def test_an_unpredictable_jobs_work_left_is_its_tasks_history_and_not_its_forecast() -> None:
+    left = decide(remembering(undeclared(0.1))).targets["a"].work_left
+    assert left is not None
+    assert left.source == "history of its task"
+    assert left.quantiles[1] == pytest.approx(10**6, rel=0.1)
+
+
+def test_who_waits_is_told_its_work_left_too_and_of_declared_work_nothing_is_told() -> None:
+    waits = replace(undeclared(0.95), allocation=None, job_id="b", segment_id="b__seg_0", submitted_at=1.0, priority=-9)
+    targets = decide(snapshot(nodes(1), replace(runs(), allocation=None), waits)).targets
+    assert sorted(target.num_slots for target in targets.values()) == [0, 1]
+    assert targets["b"].work_left is not None
+    assert targets["a"].work_left is None

@@ -147,3 +147,15 @@ def test_a_coverage_lies_in_its_interval_which_is_never_empty(counted: tuple[int
     low, high = wilson(*counted)
     assert 0.0 <= low < high <= 1.0
     assert low - 1e-12 <= counted[0] / counted[1] <= high + 1e-12
+
+
+def test_of_work_what_was_decided_by_is_graded_before_a_raw_forecast_of_the_same_stage() -> None:
+    """A job that was over its quota first, and one whose policy failed once: nobody decided by what stood in."""
+    raw = a_forecast(work_left=(1.0, 2.0, 3.0))
+    decided = a_forecast(work_decided=True, work_source="loss curve")
+    late, failed = (a_forecast(200.0, work_decided=True), a_forecast(220.0, work_left=(1.0, 2.0, 3.0)))
+    graded = grades([raw, decided, late, failed], FINISHED)
+    work = [of(graded, Quantity.WORK, stage) for stage in (0.0, 0.25)]
+    assert [(grade.error, grade.made_at) for grade in work] == [(pytest.approx(0.0), 0.0), (pytest.approx(0.0), 0.2)]
+    assert of(graded, Quantity.FINISH, 0.25).made_at == 0.22
+    assert of(grades([raw], FINISHED), Quantity.WORK, 0.0).held is False, "where nothing was decided by, it stands"

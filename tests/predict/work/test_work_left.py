@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.domain import WorkForecast
+from elastic_core.domain import WorkForecast, WorkLeft
 from elastic_core.predict.work.work_left import PRIOR, finish_seconds, work_left
 from elastic_core.protocol.forecasts import DECLARED
 from tests.policy.builders import job
@@ -84,3 +84,9 @@ def test_an_80_percent_interval_of_speed_alone_is_one_and_a_quarter_deviations_w
 
 def test_where_no_time_is_known_none_is_told() -> None:
     assert finish_seconds(inf, (1.0, 1.0, 1.0), 0.1) is None
+
+
+def test_what_was_decided_by_comes_before_the_raw_forecast() -> None:
+    decided = WorkLeft(quantiles=(1.0, 2.0, 3.0), source="history of its task")
+    view = job("a", total_samples=None, work_forecast=FORECAST)
+    assert work_left(view, decided=decided) == ((1.0, 2.0, 3.0), "history of its task")

@@ -33,30 +33,33 @@ from elastic_core.control.ledger.profiles import profiles
 from elastic_core.control.ledger.tables import JobRow
 from elastic_core.control.ledger.views import spec_of
 from elastic_core.control.scheduling import snapshots
-from elastic_core.control.scheduling.predicting.step_forecasts import INTERVAL, StepForecasts
+from elastic_core.control.scheduling.predicting.step_forecasts import StepForecasts
 from elastic_core.control.scheduling.predicting.submissions import submission_of
 from elastic_core.control.scheduling.report_windows import ReportWindows
 from elastic_core.domain import (
     JobView,
     Limits,
-    Node,
     ProfilePoint,
     Snapshot,
     StepForecast,
     ThroughputModel,
     WorkForecast,
+    WorkLeft,
 )
 from elastic_core.errors import UserError
 from elastic_core.logs import get_logger
-from elastic_core.predict.forecasts.intervals import quantile
+from elastic_core.placement.placed_models import limits_of
+from elastic_core.policy.base.policy import Policy, decided_work
 from elastic_core.predict.forecasts.run_features import Progress, averaged_losses
 from elastic_core.predict.forecasts.unlearned import unlearned_forecasts
 from elastic_core.predict.speed.experience import NOTHING, Experience
 from elastic_core.predict.speed.fit import Profiled, experience_from, job_models, models_of_jobs
 from elastic_core.predict.work import convergence
+from elastic_core.predict.work.work_left import work_left
 from elastic_core.protocol.forecasts import Outlook
 from elastic_core.protocol.records import JobDescription, JobFacts, Reports
 from elastic_core.settings import Settings
+from elastic_core.snapshot.job_record import unsubmitted
 from elastic_core.spec import JobSpec, total_samples
 
 if TYPE_CHECKING:
@@ -69,6 +72,7 @@ TEACHERS = 32  # jobs that experience is learnt from, the latest
 RECENT_LEASES = 5000  # that they are looked for among
 CLASS_SECONDS = 30.0  # age of an answer that reconciliation renews
 STALE_CLASS_SECONDS = 600.0  # that a decision renews itself, where reconciliation has not for as long
+UNSUBMITTED = ""  # the id that an outlook gives a job, which no job has
 MOST_RENEWED = 150  # answers at a time: each takes milliseconds, all together a second
 log = get_logger(__name__)
 
@@ -193,18 +197,33 @@ class Predictors:
         jobs = (self._with_answer(job, steps.get(job.job_id)) for job in snapshot.jobs)
         return replace(snapshot, jobs=tuple(jobs))
 
-    def outlook(self, spec: JobSpec, facts: JobFacts, nodes: Sequence[Node]) -> Outlook:
-        """Of a job that is not submitted: its work where no amount is declared, and its steps on whatever slots of one
-        type these nodes can give it, at its base batch or a sample a slot."""
+    def outlook(self, spec: JobSpec, facts: JobFacts, snapshot: Snapshot, policy: Policy) -> Outlook:
+        """Of a job that is not submitted: its work where no amount is declared, as this policy would decide by it, and
+        its steps on whatever slots of one type the nodes can give it, at its base batch or a sample a slot.
+
+        `snapshot`: what the policy would be asked with now; no models are needed."""
         if not self._settings.use_predictors:
             return Outlook()
         job = describe(spec, facts, total_samples(spec, facts.dataset_samples))
-        steps = self._steps.outlooks(job, spec.limits(), nodes)
+        steps = self._steps.outlooks(job, spec.limits(), snapshot.nodes)
         if spec.work.end_is_known:
             return Outlook(steps=steps)
-        forecast = self._work({"": _unsubmitted(job)}, {"": Progress(0.0, (), ())})[""]
-        low, median, high = (quantile(forecast, probability) for probability in INTERVAL)
-        return Outlook(work=(low, median, high), work_source=forecast.source, steps=steps)
+        view = self._as_submitted(spec, facts, job, snapshot)
+        decided = _decided(policy, snapshot, view)
+        work, source = work_left(view, float(job.most_samples), decided)
+        return Outlook(work=work, work_source=source, work_decided=decided is not None, steps=steps)
+
+    def _as_submitted(self, spec: JobSpec, facts: JobFacts, job: JobDescription, snapshot: Snapshot) -> JobView:
+        """What its first decision would be shown of it."""
+        limits = limits_of(spec, facts)
+        undeclared, nothing_done = {UNSUBMITTED: _unsubmitted(job)}, {UNSUBMITTED: Progress(0.0, (), ())}
+        return replace(
+            unsubmitted(spec, UNSUBMITTED, limits, snapshot.now),
+            most_samples=job.most_samples,
+            predictable=self._classes(undeclared, nothing_done).get(UNSUBMITTED),
+            work_forecast=self._work(undeclared, nothing_done)[UNSUBMITTED],
+            step_forecast=self._steps.of_unsubmitted(job, limits, snapshot.capacity()),
+        )
 
     def _ask_due(self, snapshot: Snapshot, older_than: float) -> None:
         """Ask about all who have no answer, and some of those whose answer is older; forget who is no longer there."""
@@ -267,6 +286,17 @@ class Predictors:
         if forecasters is None or forecasters.work is None:
             return dict(zip(jobs, unlearned_forecasts(descriptions, so_far), strict=True))
         return dict(zip(jobs, forecasters.work.forecasts(descriptions, so_far), strict=True))
+
+
+def _decided(policy: Policy, snapshot: Snapshot, view: JobView) -> WorkLeft | None:
+    """What the policy would decide by of one more job. The others are left out, whose work left is their own."""
+    others = tuple(job.job_id for job in snapshot.jobs)
+    alone = replace(snapshot, jobs=(view,), not_finished=(*snapshot.not_finished, *others))
+    try:
+        return decided_work(policy, alone).get(view.job_id)
+    except Exception:
+        log.exception("the work of a job cannot be told as a policy would decide by it", policy=policy.name)
+        return None
 
 
 def _unsubmitted(job: JobDescription) -> _Undeclared:

@@ -8,7 +8,7 @@ slots: what is learnt from has neither. Of placed jobs the planner says what a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +59,14 @@ class StepForecasts:
         self._asked, self._present, self._said = model, present, said
         return said
 
+    def of_unsubmitted(self, job: JobDescription, limits: Limits, present: Iterable[str]) -> StepForecast | None:
+        """Of the types that it may have, of those that are present."""
+        model = self._model()
+        if model is None or not _is_whole(limits):
+            return None
+        (said,) = model.forecasts([job], [_types(limits, present)])
+        return said if said.seconds else None
+
     def outlooks(self, job: JobDescription, limits: Limits, nodes: Sequence[Node]) -> tuple[StepOutlook, ...]:
         """On whatever slots of one type these nodes can give it, at its base batch or a sample a slot."""
         model = self._model()
@@ -93,7 +101,7 @@ class StepForecasts:
             return {}
         limits = {job.job_id: job.limits for job in jobs}
         descriptions = self._ledger.read(lambda tx: _descriptions(tx, list(limits)))
-        types = [[kind for kind in present if kind in (limits[job_id].types or present)] for job_id in descriptions]
+        types = [_types(limits[job_id], present) for job_id in descriptions]
         said = model.forecasts(list(descriptions.values()), types)
         return dict.fromkeys(limits, None) | {
             job_id: forecast if forecast.seconds else None
@@ -103,6 +111,10 @@ class StepForecasts:
 
 def _is_whole(limits: Limits) -> bool:
     return not limits.cuts and limits.placed is None
+
+
+def _types(limits: Limits, present: Iterable[str]) -> list[str]:
+    return [kind for kind in present if not limits.types or kind in limits.types]
 
 
 def _descriptions(tx: Tx, job_ids: Sequence[str]) -> dict[str, JobDescription]:

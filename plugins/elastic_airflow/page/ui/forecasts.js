@@ -17,7 +17,7 @@ export function timeLeft(job) {
 export function workLeft(job) {
   if (!job.forecast || job.forecast.declared) return "";
   const [low, median, high] = job.forecast.work_left.map((work) => count(Math.round(work)));
-  return `about ${median} samples (${low} to ${high}), by ${job.forecast.work_source}`;
+  return `about ${median} samples (${low} to ${high}), ${job.forecast.work_basis}`;
 }
 
 export function hindsight(job) {

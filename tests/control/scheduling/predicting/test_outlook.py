@@ -9,7 +9,7 @@ import pytest
 from elastic_core.control.plane import LedgerControl
 from elastic_core.control.scheduling.predicting import refit
 from elastic_core.protocol.forecasts import DECLARED, Outlook
-from tests.builders import FACTS, FakeClock, a_cluster, a_control, a_spec
+from tests.builders import FACTS, FakeClock, Life, a_cluster, a_commit, a_control, a_spec
 from tests.control.conftest import Plane
 from tests.predict.forecasts.builders import MOST, TARGET, history
 
@@ -68,3 +68,27 @@ def test_with_predictors_off_nothing_is_told(ledger_url: str, tmp_path: Path, cl
     control = a_control(ledger_url, tmp_path, clock, use_predictors=False)
     assert control.outlook(a_spec(work=UNTIL), FACTS) == Outlook()
     control.close()
+
+
+def test_the_work_that_is_told_is_what_the_policy_in_force_would_decide_by(control: LedgerControl) -> None:
+    """Three jobs of its task took 10,000 samples each; of what the policy does not weigh the raw forecast is told."""
+    control.set_policy("horizon")
+    for name in ("old-a", "old-b", "old-c"):
+        control.submit(name, a_spec(batch=(10, 10)), FACTS)
+        life = Life(control, control.trainer, name)
+        order = life.start()
+        control.trainer(order.token).commit(a_commit(order, 1000, finished=True))
+        life.leave(order, "finished")
+    until = a_spec(batch=(10, 10), work={"samples": 1_000_000, "target_loss": 0.1})
+    told = control.outlook(until, FACTS)
+    assert (told.work_source, told.work_decided) == ("history of its task", True)
+    assert told.work is not None
+    assert told.work[1] == pytest.approx(10_000, rel=0.2)
+    control.submit("job-a", until, FACTS)
+    control.acquire("job-a__seg_0")
+    assert control.forecasts("job-a")[0].work_left[1] == pytest.approx(told.work[1], rel=0.01), "once it is submitted"
+    control.set_policy("fair_share")
+    raw = control.outlook(until, FACTS)
+    assert (raw.work_source, raw.work_decided) == ("prior", False)
+    assert raw.work is not None
+    assert raw.work[1] > 2 * told.work[1]
