@@ -1,83 +1,65 @@
-"""How the default policy's live forecasts turned out: what decisions assumed, against when jobs really ended.
+"""How the default policy's live forecasts turned out: what was stored with decisions, against when jobs really ended.
 
-A decision is stored with its inputs, so what it assumed is had by asking the policy again: the seconds that the job
-would need on what it was given (they assume that it keeps it), and, of a job whose end nobody knew, the quantiles of
-its work, where something was learnt. Forecasts are read at submission (the first decision that gave slots) and at 25,
-50 and 75 % of the time that the job turned out to take.
+Graded is what users were shown: of the forecasts that are kept (`ServiceControl.forecasts`) those of decisions that
+gave slots, by the median of the finish time, which assumes that the job keeps these, and by the interval of the work
+left, of a job whose end nobody knew. They are read at submission (the first of such decisions) and at 25, 50 and 75 %
+of the time that the job turned out to take.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scipy.stats import binomtest
-from sqlalchemy import create_engine, text
 
-from elastic_core.domain import JobView, Plan, Snapshot, from_json
-from elastic_core.policy.horizon.horizon import problem
-from elastic_core.services.secrets import read_secret
+from elastic_core.policy.horizon.horizon import Horizon
+from elastic_core.protocol import forecasts as protocol
 from tests.e2e.platform import Platform
 
 PARTS = (0.0, 0.25, 0.5, 0.75)
-LOW, HIGH = 0.1, 0.9  # of the interval that is to hold 80 %
-DECISIONS = text(
-    "SELECT at, snapshot, plan FROM decisions WHERE policy = 'horizon' AND failure IS NULL ORDER BY version"
-)
 
 
 # Of one: job; part (of the time from submission to end, when it was made); said_seconds and true_seconds (until the job
-# is done); work_low and work_high (quantiles of the whole work, None where that was known) and true_work.
+# is done); work_low and work_high (ends of the interval of the whole work, None where that was declared) and true_work.
 Forecast = dict[str, Any]
 
 
 def graded(platform: Platform, jobs: Sequence[Mapping[str, Any]]) -> list[Forecast]:
     """One forecast of each job at each of `PARTS`."""
-    engine = create_engine(read_secret(platform.settings, "ledger_url"))
-    with engine.connect() as connection:
-        decisions = [(row.at, row.snapshot, row.plan) for row in connection.execute(DECISIONS)]
-    engine.dispose()
-    ended = {job["name"]: job for job in jobs if job["finished_at"] is not None}
-    first: dict[tuple[str, float], Forecast] = {}
-    for at, snapshot, plan in decisions:
-        for forecast in _assumed(at, from_json(Snapshot, snapshot), from_json(Plan, plan), ended):
-            part = max(part for part in PARTS if part <= forecast["part"])
-            first.setdefault((forecast["job"], part), forecast)
-    return [{**forecast, "part": part} for (_, part), forecast in sorted(first.items())]
+    ended = [job for job in jobs if job["finished_at"] is not None]
+    return [forecast for job in ended for forecast in of_job(job, platform.control.forecasts(job["name"]))]
 
 
-def _assumed(at: float, snapshot: Snapshot, plan: Plan, ended: Mapping[str, Any]) -> Iterator[Forecast]:
-    """What this decision assumed of the jobs that it gave slots."""
-    solved = problem(snapshot)
-    for row, view in enumerate(snapshot.jobs if solved is not None else ()):
-        target, job = plan.targets.get(view.job_id), ended.get(view.job_id)
-        if target is None or job is None or len(target.wanted) != 1 or not job["submitted_at"] <= at:
+def of_job(job: Mapping[str, Any], stored: Sequence[protocol.Forecast]) -> list[Forecast]:
+    """The first in each of `PARTS`, of those that name a finish time."""
+    first: dict[float, Forecast] = {}
+    whole = job["finished_at"] - job["submitted_at"]
+    for forecast in stored:
+        if forecast.finish_at is None or forecast.policy != Horizon.name:
             continue
-        assert solved is not None
-        ((kind, count),) = target.wanted.items()
-        option = solved.options.index(kind, count)
-        if option is None:
-            continue
-        whole = job["finished_at"] - job["submitted_at"]
-        low, high = _work_interval(view)
-        yield {
-            "job": view.job_id,
-            "part": min((at - job["submitted_at"]) / whole, 1.0),
-            "said_seconds": float(solved.remaining_seconds[row, option]),
-            "true_seconds": job["finished_at"] - at,
+        share = min(max((forecast.at - job["submitted_at"]) / whole, 0.0), 1.0)
+        part = max(part for part in PARTS if part <= share)
+        low, high = _work_interval(forecast)
+        made = {
+            "job": job["name"],
+            "part": part,
+            "said_seconds": forecast.finish_at[1] - forecast.at,
+            "true_seconds": job["finished_at"] - forecast.at,
             "work_low": low,
             "work_high": high,
             "true_work": float(job["samples"]),
         }
+        first.setdefault(part, made)
+    return list(first.values())
 
 
-def _work_interval(view: JobView) -> tuple[float | None, float | None]:
-    forecast = view.work_forecast
-    if forecast is None or view.total_samples is not None:
+def _work_interval(forecast: protocol.Forecast) -> tuple[float | None, float | None]:
+    if forecast.work_source == protocol.DECLARED:
         return None, None
-    quantiles = dict(zip(forecast.probabilities, forecast.totals, strict=True))
-    return quantiles.get(LOW), quantiles.get(HIGH)
+    low, _, high = forecast.work_left
+    return forecast.done + low, forecast.done + high
 
 
 def errors(forecasts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, float, float, float]]:

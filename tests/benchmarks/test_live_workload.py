@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from benchmarks.live.contenders import CONTENDERS, best_requests
-from benchmarks.live.live_forecasts import coverage, errors
+from benchmarks.live.live_forecasts import coverage, errors, of_job
 from benchmarks.live.live_run import mean_completion, problems
 from benchmarks.live.live_workload import SHORTER, SIZE, LiveWorkload, full, quick, simulated, unknown_ends
 from elastic_core.policy import registry
+from elastic_core.protocol.forecasts import DECLARED, Forecast
 from elastic_core.sim.engine.engine import Options, simulate
 from elastic_core.sim.workloads.generated_jobs import KINDS, generated
 
@@ -149,3 +150,34 @@ def test_forecasts_are_graded_by_when_they_were_made_and_by_what_their_intervals
     assert held[:2] == (1, 2)
     assert held[2] < 0.5 < held[3]
     assert coverage(made[:2]) is None
+
+
+def a_stored_forecast(at: float, **more: Any) -> Forecast:
+    """Of a job that is told to need another 40 s and 200 samples, give or take a half."""
+    told = {
+        "at": at, "lineage": 0, "done": 10.0 * at, "work_left": (100.0, 200.0, 300.0), "work_source": "loss curve",
+        "finish_at": (at + 20.0, at + 40.0, at + 60.0), "assumes": None, "finish_source": "horizon",
+        "policy": "horizon", "decision_id": 1, "work_decided": True, **more,
+    }  # fmt: skip
+    return Forecast(**told)
+
+
+def test_what_is_graded_is_what_was_stored_with_decisions_and_shown() -> None:
+    job = {"name": "a", "submitted_at": 100.0, "finished_at": 200.0, "samples": 1_500}
+    stored = [
+        a_stored_forecast(100.0, finish_at=None),
+        a_stored_forecast(110.0),
+        a_stored_forecast(120.0),
+        a_stored_forecast(160.0, work_source=DECLARED),
+        a_stored_forecast(180.0, policy="fair_share"),
+    ]
+    found = of_job(job, stored)
+    assert [(one["part"], one["said_seconds"], one["true_seconds"]) for one in found] == [
+        (0.0, 40.0, 90.0),
+        (0.5, 40.0, 40.0),
+    ]
+    assert [(one["work_low"], one["work_high"], one["true_work"]) for one in found] == [
+        (1_200.0, 1_400.0, 1_500.0), (None, None, 1_500.0),
+    ]  # fmt: skip
+    assert coverage(found) is not None
+    assert [row[1] for row in errors(found)] == [1, 1]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.corpus.intervals import quantile, shortest_interval
 from elastic_core.domain import WorkForecast
 from elastic_core.errors import UserError
 from elastic_core.predict.forecasts import forecast_files
-from elastic_core.predict.forecasts.intervals import quantile, shortest_interval
 from elastic_core.predict.forecasts.job_features import learn_vocabulary, submitted_table
 from elastic_core.predict.forecasts.run_features import Progress
 from elastic_core.predict.forecasts.step_seconds import fit_steps
