@@ -12,7 +12,7 @@ from elastic_core.control.ledger.database import Ledger
 from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import Layout, Observation
 from elastic_core.errors import Conflict, NotFound
-from elastic_core.protocol.callers import Caller
+from elastic_core.protocol.callers import Caller, name_of
 from elastic_core.protocol.encoding import dumps, loads
 from elastic_core.protocol.job_runs import JobRun, JobRuns
 from elastic_core.protocol.process_groups import ExitKind, ExitReport, LaunchOrder
@@ -118,7 +118,9 @@ class FakeJobRuns:
         if job_id in self.runs:
             return False
         self.started_for[job_id] = caller
-        self.runs[job_id] = JobRun(dag_id="elastic_job", run_id=job_id, conf=loads(dumps(conf)), succeeded=None)
+        self.runs[job_id] = JobRun(
+            dag_id="elastic_job", run_id=job_id, conf=loads(dumps(conf)), succeeded=None, started_by=name_of(caller)
+        )
         return True
 
     def try_again(self, job_id: str) -> None:

@@ -71,7 +71,7 @@ ASKED = (
     ),
     _one(
         "a sweep takes more places than its queue has", RULE, SWEEP_STARTS,
-        "    ledger.read(lambda tx: _check_rooms(tx, members, caller.name if caller is not None else None))\n", "",
+        "    ledger.read(lambda tx: _check_rooms(tx, members, name_of(caller)))\n", "",
         f"{OF_QUOTAS}::test_a_sweep_needs_a_place_for_each_of_its_members",
     ),
     _one(
@@ -101,7 +101,7 @@ ASKED = (
 RULES = (
     _one(
         "a champion is moved by whoever may ask", RULE, AUDIT_TRAIL,
-        "        check(caller, action, seen[0])\n        yield\n", "        yield\n",
+        "        check(caller, action, seen[0])\n        yield outcome\n", "        yield outcome\n",
         f"{OF_PROMOTION}::test_who_may_not_act_on_the_job_moves_no_champion_by_approving",
     ),
     _one(
@@ -110,12 +110,12 @@ RULES = (
     ),
     _one(
         "a champion of before comes back without a question", RULE, JOB_ACTIONS,
-        '        with self._promoting(model, to, "rolled back to") as champions:\n            return champions.roll_back(model, to)\n',
+        '        return self._move_champion(model, to, "rolled back to", lambda one: one.roll_back(model, to))\n',
         "        assert self._champions is not None\n        return self._champions.roll_back(model, to)\n",
         f"{OF_TEAMS}::test_each_route_lets_in_whom_the_rule_lets_and_nobody_else",
     ),
     _one(
-        "a queue takes any number of jobs", RULE, LIFECYCLE, "    check_room(tx, spec.queue, user)\n    return False\n", "    return False\n",
+        "a queue takes any number of jobs", RULE, LIFECYCLE, "    check_room(tx, spec.queue, name_of(caller))\n    return False\n", "    return False\n",
         f"{OF_QUOTAS}::test_a_full_queue_takes_no_more_and_says_how_many_it_may_have",
     ),
     _one(

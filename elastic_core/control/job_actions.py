@@ -5,8 +5,7 @@ Each is one transaction on behalf of the caller, who is asked for the right to i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,29 +88,28 @@ class JobActions:
         return self._act(Action.SET, job_id, changes.words, lambda tx: steering.set_changes(tx, job_id, changes), about)
 
     def checkpoint_now(self, job_id: str, reason: str) -> SegmentStatus:
-        def ask(tx: Tx) -> str:
-            segment_id = steering.require_slots(tx, job_id)
-            lifecycle.revoke(tx, segment_id, reason)
-            return segment_id
+        asked: list[str] = []
 
-        about = _about(job_id)
-        segment_id = audit_trail.act(self._ledger, self._caller, Action.BOUNDARY, about, reason, ask)
+        def ask(tx: Tx) -> bool:
+            asked.append(steering.require_slots(tx, job_id))
+            return lifecycle.revoke(tx, asked[-1], reason)
+
+        audit_trail.act(self._ledger, self._caller, Action.BOUNDARY, _about(job_id), reason, ask)
         self.allocator.decide_soon()
-        return self.segment(segment_id)
+        return self.segment(asked[-1])
 
     def promote(
         self, model: str, version: str, reason: str = "by hand", instead_of: str | None = None
     ) -> ChampionMoved:
-        with self._promoting(model, version, reason) as champions:
-            return champions.promote(model, version, instead_of)
+        return self._move_champion(model, version, reason, lambda one: one.promote(model, version, instead_of))
 
     def roll_back_model(self, model: str, to: str) -> ChampionMoved:
-        with self._promoting(model, to, "rolled back to") as champions:
-            return champions.roll_back(model, to)
+        return self._move_champion(model, to, "rolled back to", lambda one: one.roll_back(model, to))
 
-    @contextmanager
-    def _promoting(self, model: str, version: str, detail: str) -> Iterator[Champions]:
-        """Around the move of a model's champion to this version, in whichever registry that is."""
+    def _move_champion(
+        self, model: str, version: str, detail: str, move: Callable[[Champions], ChampionMoved]
+    ) -> ChampionMoved:
+        """To this version, in whichever registry that is."""
         if self._champions is None:
             raise InfrastructureError(
                 "this control plane knows no registry of models: ask the one in Airflow's API server (`elastic status` "
@@ -120,8 +118,10 @@ class JobActions:
         with audit_trail.asked(
             self._ledger, self._caller, Action.PROMOTE, lambda tx: audit_trail.of_version(tx, model, version),
             detail=detail,
-        ):  # fmt: skip
-            yield self._champions
+        ) as outcome:  # fmt: skip
+            moved = move(self._champions)
+            outcome.changed = moved.before != moved.now
+        return moved
 
     def _name(self) -> str:
         return PLATFORM if self._caller is None else self._caller.name
@@ -129,13 +129,13 @@ class JobActions:
     def record_results(self, job_id: str, results: Mapping[str, Any]) -> JobStatus:
         return self._change_job(job_id, lambda tx: lifecycle.record_results(tx, job_id, results))
 
-    def _change_job(self, job_id: str, work: Any) -> JobStatus:
+    def _change_job(self, job_id: str, work: Callable[[Tx], Any]) -> JobStatus:
         self._ledger.change(work)
         self.allocator.decide_pending()
         return self.job(job_id)
 
     def _act(
-        self, action: Action, job_id: str, detail: str, work: Callable[[Tx], None],
+        self, action: Action, job_id: str, detail: str, work: Callable[[Tx], bool],
         about: Callable[[Tx], About] | None = None,
     ) -> JobStatus:  # fmt: skip
         """`_change_job` on behalf of the caller."""

@@ -149,10 +149,10 @@ class LedgerControl(JobActions, JobAnswers):
     ) -> Submission:
         runs, caller = self._job_runs(), self._caller
 
-        def work(tx: Tx) -> None:
+        def work(tx: Tx) -> bool:
             spec = lifecycle.spec_of_fork(tx, checkpoint_id, changes)
             audit_trail.act_too(tx, caller, Action.SUBMIT, audit_trail.of_spec(tx, job_id, spec))
-            lifecycle.fork(tx, job_id, checkpoint_id, spec, code_now, caller.name if caller is not None else None)
+            return lifecycle.fork(tx, job_id, checkpoint_id, spec, code_now, caller)
 
         def parent(tx: Tx) -> About:
             return audit_trail.of_job(tx, lifecycle.fork_source(tx, checkpoint_id).job_id)
@@ -173,21 +173,20 @@ class LedgerControl(JobActions, JobAnswers):
         return self._runs
 
     def check_submission(self, job_id: str, spec: JobSpec, warm_start: str | None = None) -> None:
-        caller, user = self._submitter(job_id)
+        caller = self._submitter(job_id)
         about = partial(audit_trail.of_spec, job_id=job_id, spec=spec)
         with audit_trail.asked(self._ledger, caller, Action.SUBMIT, about, only_check=True):
-            self._ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, user))
+            self._ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, caller))
 
-    def _submitter(self, job_id: str) -> tuple[Caller | None, str | None]:
-        """Who asks, and by which name; nobody where the job is known: it is submitted already."""
-        known = self._ledger.read(lambda tx: audit_trail.known(tx, job_id))
-        return (None, None) if known or self._caller is None else (self._caller, self._caller.name)
+    def _submitter(self, job_id: str) -> Caller | None:
+        """Who asks; nobody where the job is known: it is submitted already."""
+        return None if self._ledger.read(lambda tx: audit_trail.known(tx, job_id)) else self._caller
 
     def submit(self, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None = None) -> JobStatus:
-        caller, user = self._submitter(job_id)
+        caller = self._submitter(job_id)
         audit_trail.act(
             self._ledger, caller, Action.SUBMIT, lambda tx: audit_trail.of_spec(tx, job_id, spec), "",
-            lambda tx: lifecycle.submit(tx, job_id, spec, facts, warm_start, user), once=True,
+            lambda tx: lifecycle.submit(tx, job_id, spec, facts, warm_start, caller), once=True,
         )  # fmt: skip
         return self.job(job_id)
 
@@ -251,7 +250,7 @@ class LedgerControl(JobActions, JobAnswers):
     def take_back_node(self, node: str) -> NodeStatus:
         return self._change_node(node, Action.TAKE_BACK, "", lambda tx: node_health.take_back(tx, node))
 
-    def _change_node(self, node: str, action: Action, detail: str, work: Callable[[Tx], None]) -> NodeStatus:
+    def _change_node(self, node: str, action: Action, detail: str, work: Callable[[Tx], bool]) -> NodeStatus:
         self._change_pool(action, f"node {node}", detail, work)
         self.allocator.decide_soon()
         return next(status for status in self.nodes() if status.name == node)
@@ -315,7 +314,7 @@ class LedgerControl(JobActions, JobAnswers):
         self.allocator.decide_soon()
         return self.policy()
 
-    def _change_pool(self, action: Action, subject: str, detail: str, work: Callable[[Tx], None]) -> None:
+    def _change_pool(self, action: Action, subject: str, detail: str, work: Callable[[Tx], bool | None]) -> None:
         audit_trail.act(self._ledger, self._caller, action, lambda _: About(subject=subject), detail, work)
 
     def audit_records(
@@ -363,7 +362,7 @@ class LedgerControl(JobActions, JobAnswers):
         with self._recorded(Action.ROTATE, "the secrets", detail):
             pass
 
-    def _recorded(self, action: Action, subject: str, detail: str) -> AbstractContextManager[None]:
+    def _recorded(self, action: Action, subject: str, detail: str) -> AbstractContextManager[audit_trail.Asked]:
         return audit_trail.asked(self._ledger, self._caller, action, lambda _: About(subject=subject), detail=detail)
 
     def reads(self, job_id: str) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from elastic_core.control.teams.job_quotas import check_room
 from elastic_core.control.teams.permissions import Action
 from elastic_core.control.transitions import start_job
 from elastic_core.errors import UserError
-from elastic_core.protocol.callers import Caller
+from elastic_core.protocol.callers import Caller, name_of
 from elastic_core.protocol.job_runs import JobRuns
 from elastic_core.protocol.records import Submission, SweepMember, SweepStarted
 from elastic_core.spec.inputs.sweeps import Member, words_of
@@ -48,7 +48,7 @@ def check_all(
             words = f"member {member.job_id} of the sweep ({words_of(member.values)}) is refused, so that none is"
             raise type(error)(f"{words} started: {error}") from error
         there |= {member.job_id} if known else set()
-    ledger.read(lambda tx: _check_rooms(tx, members, caller.name if caller is not None else None))
+    ledger.read(lambda tx: _check_rooms(tx, members, name_of(caller)))
     return frozenset(there)
 
 

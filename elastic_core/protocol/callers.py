@@ -40,6 +40,11 @@ class Caller:
     unrestricted: bool = False
 
 
+def name_of(caller: Caller | None) -> str | None:
+    """None for the platform itself."""
+    return None if caller is None else caller.name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnBehalf:
     """For whom a signed request acts: one of the three."""

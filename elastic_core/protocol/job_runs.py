@@ -22,6 +22,7 @@ class JobRun:
     conf: Mapping[str, Any]  # what it was started with
     succeeded: bool | None  # None while it works
     refusal: str | None = None  # why its task that submits would not have the job
+    started_by: str | None = None  # None where nobody is known to have
 
 
 class JobRuns(Protocol):

@@ -111,6 +111,7 @@ def _job_run(session: Session, run: DagRun) -> JobRun:
         conf=dict(run.conf or {}),
         succeeded=ENDED.get(run.state),
         refusal=_refusal(session, run),
+        started_by=run.triggering_user_name,
     )
 
 

@@ -46,10 +46,14 @@ def job(plane: LedgerControl, runs: FakeJobRuns) -> str:
     return plane.submit(JOB, a_spec(), FACTS).job_id
 
 
-def test_it_has_the_control_plane_start_the_jobs_run_and_waits_for_its_end(runs: FakeJobRuns) -> None:
-    waiting = deferred(an_operator(warm_start="job-z/step-1").execute, a_context())
+def test_it_has_the_control_plane_start_the_jobs_run_and_waits_for_its_end(
+    plane: LedgerControl, runs: FakeJobRuns
+) -> None:
+    plane.submit("job-z", a_spec(), FACTS)
+    start = "job-z/lineage-0/step-0000000001-epoch-1-z"
+    waiting = deferred(an_operator(warm_start=start).execute, a_context())
     conf = runs.runs[JOB].conf
-    assert (parse_job_spec(conf["spec"]), conf["warm_start"]) == (a_spec(), "job-z/step-1")
+    assert (parse_job_spec(conf["spec"]), conf["warm_start"]) == (a_spec(), start)
     assert waiting.trigger.serialize() == (
         "elastic_airflow.triggers.JobEndTrigger",
         {"job_id": JOB, "conn_id": "elastic_control"},

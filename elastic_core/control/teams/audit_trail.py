@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sqlalchemy import select
@@ -35,7 +35,8 @@ def act(
 ) -> T:  # fmt: skip
     """`Ledger.change` on behalf of a caller. Raises `Forbidden`, and whatever `work` raises.
 
-    `once`: not recorded again where the caller is on record with it.
+    Work that returns False has changed nothing and leaves no record: whoever asks for what is so already, however
+    often, pushes nobody's deeds off it. `once`: not recorded again where the caller is on record with it.
     """
     if caller is None:
         return ledger.change(work)
@@ -47,7 +48,7 @@ def act(
         result = work(tx)
         if once:
             _record_once(tx, caller, action, seen[0])
-        else:
+        elif result is not False:
             _record(tx, caller, action, seen[0], detail, done=True)
         return result
 
@@ -58,37 +59,51 @@ def act(
         raise
 
 
+@dataclass(slots=True)
+class Asked:
+    changed: bool = True  # whoever finds that it was so already says so
+
+
 @contextmanager
 def asked(
     ledger: Ledger, caller: Caller | None, action: Action, about: Callable[[Tx], About], *, only_check: bool = False,
     detail: str | None = None,
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[Asked]:  # fmt: skip
     """The same, once, for work that is no single transaction of the ledger's. `only_check`: nothing is done yet.
 
-    `detail`: what asks with one may be done again, and is recorded each time.
+    `detail`: what asks with one may be done again, and is recorded each time that it changes something.
     """
+    outcome = Asked()
     if caller is None:
-        yield
+        yield outcome
         return
     seen: list[About] = []
     try:
         seen[:] = [ledger.read(about)]
         check(caller, action, seen[0])
-        yield
+        yield outcome
     except UserError as refusal:
         _record_refusal(ledger, caller, action, seen, refusal)
         raise
     if detail is not None:
-        ledger.write(lambda tx: _record(tx, caller, action, seen[0], detail, done=True))
+        if outcome.changed:
+            ledger.write(lambda tx: _record(tx, caller, action, seen[0], detail, done=True))
     elif not only_check:
         ledger.write(lambda tx: _record_once(tx, caller, action, seen[0]))
 
 
-def act_too(tx: Tx, caller: Caller | None, action: Action, about: About) -> None:
-    """What an action brings with it, in its transaction: allowed by the same rule, and recorded once."""
-    if caller is not None:
-        check(caller, action, about)
+def act_too(tx: Tx, caller: Caller | None, action: Action, about: About, detail: str | None = None) -> None:
+    """What an action brings with it, in its transaction: allowed by the same rule, and recorded.
+
+    `detail`: recorded each time, with it; otherwise once.
+    """
+    if caller is None:
+        return
+    check(caller, action, about)
+    if detail is None:
         _record_once(tx, caller, action, about)
+    else:
+        _record(tx, caller, action, about, detail, done=True)
 
 
 def of_job(tx: Tx, job_id: str) -> About:

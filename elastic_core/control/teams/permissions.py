@@ -23,6 +23,7 @@ class Action(StrEnum):
     REVIVE = "revive"
     ROLLBACK = "roll back"
     FORK = "fork"
+    WARM_START = "start a job from"
     ATTACH = "attach a run to"
     BOUNDARY = "ask for a boundary"
     PAUSE = "pause"
@@ -47,6 +48,7 @@ class About:
     queue: QueueSpec | None = None
     submitted_by: str | None = None  # of a job that exists
     priority: int = 0  # that a job is to be submitted with, or to get
+    registered: bool = False  # of a checkpoint: it is a version of a model
 
 
 def check(caller: Caller, action: Action, about: About) -> None:
@@ -72,6 +74,8 @@ def _problem(caller: Caller, action: Action, about: About) -> str | None:
         return _priority_problem(queue, about.priority)
     if action is Action.SET and (problem := _priority_problem(queue, about.priority)):
         return problem
+    if action is Action.WARM_START and about.registered:
+        return None
     if is_open or (about.submitted_by is not None and about.submitted_by == caller.name):
         return None
     whose = f"{about.submitted_by!r} submitted it" if about.submitted_by else "nobody is known to have submitted it"

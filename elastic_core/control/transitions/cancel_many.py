@@ -21,12 +21,15 @@ def cancel_many(ledger: Ledger, caller: Caller | None, job_ids: Sequence[str], r
 
 
 def _cancel(ledger: Ledger, caller: Caller | None, job_id: str, reason: str) -> CancelOutcome:
-    def work(tx: Tx) -> JobState:
-        lifecycle.stop(tx, job_id, JobState.CANCELLED, reason)
-        return JobState(tx.job(job_id).state)
+    states: list[JobState] = []
+
+    def work(tx: Tx) -> bool:
+        changed = lifecycle.stop(tx, job_id, JobState.CANCELLED, reason)
+        states.append(JobState(tx.job(job_id).state))
+        return changed
 
     try:
-        state = audit_trail.act(ledger, caller, Action.CANCEL, lambda tx: audit_trail.of_job(tx, job_id), reason, work)
+        audit_trail.act(ledger, caller, Action.CANCEL, lambda tx: audit_trail.of_job(tx, job_id), reason, work)
     except UserError as refusal:
         return CancelOutcome(job_id=job_id, state=None, error=str(refusal))
-    return CancelOutcome(job_id=job_id, state=state)
+    return CancelOutcome(job_id=job_id, state=states[-1])

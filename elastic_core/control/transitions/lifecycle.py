@@ -1,6 +1,7 @@
 """What users and operators do to a job: submit, fork, ask, revoke, cancel, fail, revive, roll back. Each idempotent.
 
-All of it runs under the scheduling lock (`Ledger.change`).
+What users do to a job says whether it changed anything, since they are on record for that alone. All of it runs under
+the scheduling lock (`Ledger.change`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from elastic_core.control.ledger.feed import add_note, emit
 from elastic_core.control.ledger.tables import CheckpointRow, JobRow, SegmentRow, TargetRow
 from elastic_core.control.ledger.views import last_segments, spec_of
 from elastic_core.control.teams.job_quotas import check_room
+from elastic_core.control.teams.warm_starts import check_warm_start, record_warm_start
 from elastic_core.control.transitions.endings import emit_segment_ended, end_job
 from elastic_core.control.transitions.pool_changes import check_feasible, check_placement
 from elastic_core.control.transitions.removable import is_given_up
 from elastic_core.domain import SEGMENT_MARK, JobState, PlacedLayer, SegmentState, from_json, segment_id_of, to_json
 from elastic_core.errors import Conflict, NotFound, UserError
 from elastic_core.placement.placed_models import declared_by
+from elastic_core.protocol.callers import Caller, name_of
 from elastic_core.protocol.events import EventKind
 from elastic_core.protocol.process_groups import CODE, EVALUATION, FORK, ForkPoint, code_of, fork_of
 from elastic_core.protocol.records import JobFacts
@@ -33,36 +36,39 @@ from elastic_core.state.stores.paths import RESERVED
 
 
 def check_request(
-    tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None, user: str | None = None, origin: ForkPoint | None = None
-) -> bool:
+    tx: Tx, job_id: str, spec: JobSpec, warm_start: str | None, caller: Caller | None = None,
+    origin: ForkPoint | None = None,
+) -> bool:  # fmt: skip
     """Whether the ledger has this very job. Raises `UserError` for what is wrong whatever the task's code says.
 
-    `user`: whose quotas count. `origin`: of a fork.
+    `caller`: whose rights and quotas count. `origin`: of a fork.
     """
     known = tx.session.get(JobRow, job_id)
     if known is not None:
         _check_same(known, spec, warm_start, origin)
         return True
     check_job_id(job_id)
+    check_warm_start(tx, caller, warm_start)
     entry_points.check(spec.entry_point, tx.settings.tasks)
     check_feasible(tx, spec)
     if spec.placement_profile is not None and spec.placement_profile.layers:  # else they are known when they were timed
         check_placement(tx, spec, ())
-    check_room(tx, spec.queue, user)
+    check_room(tx, spec.queue, name_of(caller))
     return False
 
 
 def submit(
-    tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None, user: str | None = None
+    tx: Tx, job_id: str, spec: JobSpec, facts: JobFacts, warm_start: str | None, caller: Caller | None = None
 ) -> None:
-    if check_request(tx, job_id, spec, warm_start, user):
+    if check_request(tx, job_id, spec, warm_start, caller):
         return
     if facts.dataset_samples < 1:
         raise UserError(f"the data set of {job_id!r} has {facts.dataset_samples} samples; at least one is needed")
     check_layouts(spec, facts.layouts)
     if spec.places_layers:
         check_placement(tx, spec, _declared(spec, facts))
-    _new_job(tx, job_id, spec, facts, user, {}, warm_start=warm_start)
+    record_warm_start(tx, caller, warm_start, job_id)
+    _new_job(tx, job_id, spec, facts, name_of(caller), {}, warm_start=warm_start)
 
 
 def spec_of_fork(tx: Tx, checkpoint_id: int, changes: Mapping[str, Any]) -> JobSpec:
@@ -70,7 +76,7 @@ def spec_of_fork(tx: Tx, checkpoint_id: int, changes: Mapping[str, Any]) -> JobS
     return forked_spec(spec_of(tx.job(fork_source(tx, checkpoint_id).job_id)), changes)
 
 
-def fork(tx: Tx, job_id: str, checkpoint_id: int, spec: JobSpec, code_now: bool, user: str | None) -> None:
+def fork(tx: Tx, job_id: str, checkpoint_id: int, spec: JobSpec, code_now: bool, caller: Caller | None) -> bool:
     """A new job whose head is a checkpoint of another: its first segment restores it as any restores its own."""
     point = fork_source(tx, checkpoint_id)
     parent = tx.job(point.job_id)
@@ -79,8 +85,8 @@ def fork(tx: Tx, job_id: str, checkpoint_id: int, spec: JobSpec, code_now: bool,
         manifest_sha256=point.manifest_sha256,
     )  # fmt: skip
     facts = from_json(JobFacts, parent.facts)
-    if check_request(tx, job_id, spec, None, user, origin):
-        return
+    if check_request(tx, job_id, spec, None, caller, origin):
+        return False
     _check_usable(tx, point)
     total = total_samples(spec, facts.dataset_samples)
     _check_work_is_left(origin, point.samples if point.progress is None else point.progress, total)
@@ -89,9 +95,10 @@ def fork(tx: Tx, job_id: str, checkpoint_id: int, spec: JobSpec, code_now: bool,
         check_placement(tx, spec, _declared(spec, facts))
     code = {CODE: parent.results[CODE]} if code_of(parent.results).sha256 and not code_now else {}
     same_exchange = to_json(spec.comm) == to_json(spec_of(parent).comm)
-    job = _new_job(tx, job_id, spec, facts, user, {**code, FORK: to_json(origin)}, head_id=point.id)
+    job = _new_job(tx, job_id, spec, facts, name_of(caller), {**code, FORK: to_json(origin)}, head_id=point.id)
     job.exchange_fallback = parent.exchange_fallback if same_exchange else None
     add_note(tx, job, f"forked from {origin.words}")
+    return True
 
 
 def fork_source(tx: Tx, checkpoint_id: int) -> CheckpointRow:
@@ -215,41 +222,46 @@ def ask(tx: Tx, segment_id: str) -> None:
         tx.trigger = f"{segment.id} asks for slots"
 
 
-def revoke(tx: Tx, segment_id: str, reason: str) -> None:
+def revoke(tx: Tx, segment_id: str, reason: str) -> bool:
     segment = tx.segment(segment_id)
     holds = segment.state in (SegmentState.GRANTED, SegmentState.RUNNING)
-    if holds and segment.revoked_by != "user":
-        leases.revoke(tx, segment, "user", reason)
-        tx.trigger = f"{segment.id} is revoked: {reason}"
+    if not holds or segment.revoked_by == "user":
+        return False
+    leases.revoke(tx, segment, "user", reason)
+    tx.trigger = f"{segment.id} is revoked: {reason}"
+    return True
 
 
-def stop(tx: Tx, job_id: str, state: JobState, reason: str) -> None:
+def stop(tx: Tx, job_id: str, state: JobState, reason: str) -> bool:
     """Cancel or fail a job. Its processes are told to stop; its slots are free once they are gone."""
     job = tx.job(job_id, lock=True)
-    if job.state == JobState.ACTIVE:
-        end_job(tx, job, state, reason)
+    if job.state != JobState.ACTIVE:
+        return False
+    end_job(tx, job, state, reason)
+    return True
 
 
-def revive(tx: Tx, job_id: str) -> None:
+def revive(tx: Tx, job_id: str) -> bool:
     job = tx.job(job_id, lock=True)
     if job.state == JobState.ACTIVE:
-        return
+        return False
     if job.state == JobState.FINISHED:
         raise Conflict(
             f"the job {job_id!r} is finished: there is nothing left to train. Submit a new job (warm_start takes its "
             "weights), or roll it back to one of its checkpoints."
         )
     _reopen(tx, job, f"revived after: {job.error}")
+    return True
 
 
-def rollback(tx: Tx, job_id: str, checkpoint_id: int) -> None:
+def rollback(tx: Tx, job_id: str, checkpoint_id: int) -> bool:
     job = tx.job(job_id, lock=True)
     point = tx.session.get(CheckpointRow, checkpoint_id)
     if point is None or point.job_id != job_id:
         raise UserError(f"checkpoint {checkpoint_id} is none of job {job_id!r}; see `elastic checkpoint ls {job_id}`")
     _check_usable(tx, point)
     if job.head_id == point.id and point.lineage != job.lineage and job.state == JobState.ACTIVE:
-        return  # asked again
+        return False  # asked again
     if job.state == JobState.ACTIVE:
         _end_open_segment(tx, job, f"rolled back to step {point.step}")
     job.lineage += 1
@@ -259,6 +271,7 @@ def rollback(tx: Tx, job_id: str, checkpoint_id: int) -> None:
     tx.session.flush()
     _reopen(tx, job, f"rolled back to checkpoint {point.id} (step {point.step})")
     tx.trigger = f"{job.id} is rolled back"
+    return True
 
 
 def _check_usable(tx: Tx, point: CheckpointRow) -> None:

@@ -96,8 +96,8 @@ def statuses(tx: Tx) -> list[NodeStatus]:
     ]
 
 
-def set_aside(tx: Tx, name: str, reason: str, by: str) -> None:
-    """Under the scheduling lock. A node that is set aside already stays so, for the reason it had.
+def set_aside(tx: Tx, name: str, reason: str, by: str) -> bool:
+    """Under the scheduling lock. A node that is set aside already stays so, for the reason it had: False.
 
     Raises `NotFound` for an unknown node, `UserError` without a reason.
     """
@@ -108,21 +108,23 @@ def set_aside(tx: Tx, name: str, reason: str, by: str) -> None:
             f"{len(reason.strip())}"
         )
     if row.set_aside_at is not None:
-        return
+        return False
     row.set_aside_at, row.set_aside_by, row.set_aside_reason = tx.now, by, reason.strip()
     tx.session.flush()
     tx.trigger = f"node {name} was set aside by {by}: {reason.strip()}"
+    return True
 
 
-def take_back(tx: Tx, name: str) -> None:
-    """Under the scheduling lock. What happened on the node until now counts no more."""
+def take_back(tx: Tx, name: str) -> bool:
+    """Under the scheduling lock. What happened on the node until now counts no more. False where it is in use."""
     row = _node(tx, name)
     if row.set_aside_at is None:
-        return
+        return False
     row.set_aside_at = row.set_aside_by = row.set_aside_reason = None
     row.trusted_since = tx.now
     tx.session.flush()
     tx.trigger = f"node {name} was taken back"
+    return True
 
 
 def judge_failures(tx: Tx) -> list[str]:

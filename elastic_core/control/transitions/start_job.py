@@ -29,8 +29,7 @@ def start_job(
     ledger: Ledger, runs: JobRuns, job_id: str, spec: JobSpec, warm_start: str | None, caller: Caller | None = None
 ) -> Submission:
     """`caller`: whose run it is; None for the platform's own."""
-    user = caller.name if caller is not None else None
-    if ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, user)):
+    if ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, caller)):
         start_if_lost(ledger, runs, job_id)
     else:
         conf = {JOB_ID: job_id, WHOLE_SPEC: to_json(spec), WARM_START: warm_start}
@@ -40,6 +39,7 @@ def start_job(
         if run is not None:
             _check_same_request(run, spec, warm_start)
             if run.succeeded is False:
+                _check_own(run, caller)
                 runs.try_again(job_id)
         crash_here("run.started")
     return submission(ledger, runs, job_id)
@@ -52,12 +52,13 @@ def check_start(
 
     One that was refused is there as well: it would be tried again.
     """
-    user = caller.name if caller is not None else None
-    if ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, user)):
+    if ledger.read(lambda tx: lifecycle.check_request(tx, job_id, spec, warm_start, caller)):
         return True
     run = runs.look(job_id, {})
     if run is not None:
         _check_same_request(run, spec, warm_start)
+        if run.succeeded is False:
+            _check_own(run, caller)
     return run is not None
 
 
@@ -119,6 +120,17 @@ def _check_same_request(run: JobRun, spec: JobSpec, warm_start: str | None) -> N
         f"run {run.run_id!r} of {run.dag_id} was started before by another request"
         + (f", which was refused: {run.refusal}" if run.refusal else "")
         + ". Submit under another id, or delete that run."
+    )
+
+
+def _check_own(run: JobRun, caller: Caller | None) -> None:
+    """What a run submits when it is tried again it submits as who started it: raises `Conflict` for anybody else."""
+    if caller is None or caller.unrestricted or run.started_by == caller.name:
+        return
+    whose = f"was started by {run.started_by!r}" if run.started_by else "was started by nobody who is known"
+    raise Conflict(
+        f"run {run.run_id!r} of {run.dag_id} {whose}, and has ended without a job: who started it may try "
+        "it again, and the operator. Submit under another id"
     )
 
 

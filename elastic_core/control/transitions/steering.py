@@ -4,7 +4,8 @@ A paused job is one whose target is no slots by its user's wish. The wish is kep
 retries and other policies keep it; `policy.rules.paused_jobs` is where it counts. One that is to be stopped is paused,
 and ends with the commit at the boundary that it reaches (`endings.end_by_wish`).
 
-All of it runs under the scheduling lock (`Ledger.change`), and is idempotent.
+All of it runs under the scheduling lock (`Ledger.change`), and is idempotent; each says whether it changed
+anything.
 """
 
 from __future__ import annotations
@@ -23,38 +24,40 @@ from elastic_core.spec.admitted_layouts import check_layouts
 from elastic_core.spec.job_changes import JobChanges
 
 
-def pause(tx: Tx, job_id: str, by: str, reason: str, *, ends: bool = False) -> None:
+def pause(tx: Tx, job_id: str, by: str, reason: str, *, ends: bool = False) -> bool:
     """`ends`: it is to be stopped. Asked again it keeps the first one's words. Raises `Conflict` for a job that has
     ended, unless it was stopped."""
     job = tx.job(job_id, lock=True)
     before = pause_of(job)
     if ends and job.state == JobState.CANCELLED and before is not None and before.ends:
-        return
+        return False
     _require_active(job, "stopped" if ends else "paused")
     if before is not None and (before.ends or not ends):
-        return
+        return False
     wish = Pause(by=by, at=tx.now, reason=reason, ends=ends)
     job.paused = to_json(wish)
     if ends and not _holds_slots(tx, job):
         end_by_wish(tx, job)
-        return
+        return True
     tx.trigger = f"{job.id} is {wish.words}"
+    return True
 
 
-def resume(tx: Tx, job_id: str) -> None:
+def resume(tx: Tx, job_id: str) -> bool:
     """Its waiting counts from now on. A job that is not paused is left as it is."""
     job = tx.job(job_id, lock=True)
     _require_active(job, "resumed")
     if job.paused is None:
-        return
+        return False
     job.paused = None
     segment = last_segments(tx, [job.id])[job.id]
     if segment.state == SegmentState.WAITING:
         segment.asked_at = tx.now
     tx.trigger = f"{job.id} is resumed"
+    return True
 
 
-def set_changes(tx: Tx, job_id: str, changes: JobChanges) -> None:
+def set_changes(tx: Tx, job_id: str, changes: JobChanges) -> bool:
     """These count from the next decision on, in place of the spec's; those that were set before stay."""
     if not changes.given():
         raise UserError("nothing is to be set; possible are priority, min_slots and max_slots")
@@ -62,7 +65,7 @@ def set_changes(tx: Tx, job_id: str, changes: JobChanges) -> None:
     _require_active(job, "set anew")
     before, wanted = changes_of(job), changes.after(changes_of(job))
     if wanted == before:
-        return
+        return False
     spec, facts = wanted.applied(spec_of(job)), from_json(JobFacts, job.facts)
     check_layouts(spec, facts.layouts)
     in_force = spec_in_force(job)
@@ -70,6 +73,7 @@ def set_changes(tx: Tx, job_id: str, changes: JobChanges) -> None:
         check_change(tx, spec, in_force, declared_by(facts) if spec.places_layers else ())
     job.changes = to_json(wanted)
     tx.trigger = f"{job.id} is set to {changes.words}"
+    return True
 
 
 def require_slots(tx: Tx, job_id: str) -> str:

@@ -25,8 +25,7 @@ from elastic_core.host.worker_user.identity import uid_of_jobs
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.settings import Settings
 from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant
-from elastic_core.state.stores.keys import is_key
-from elastic_core.state.stores.paths import RESERVED, CheckpointPath
+from elastic_core.state.stores.paths import CheckpointPath
 
 ACCESS_BROKER = (sys.executable, "-m", "elastic_core.state.store_access.access_broker")
 START_SECONDS = 60.0
@@ -49,21 +48,10 @@ def prepare(settings: Settings, order: LaunchOrder, run_dir: RunDir) -> None:
 
 
 def grant_of(order: LaunchOrder) -> StoreGrant:
-    """The job's own folder; of the job whose weights it starts from, what there is to read; of a fork's parent the one
-    checkpoint."""
-    start_from = order.warm_start or ""
-    parent = CheckpointPath.parse(start_from)
-    folder = parent.job_id if parent is not None and parent.job_id not in RESERVED else start_from
-    others = (folder, *(record.uri for record in order.restore.candidates if record.job_id != order.job_id))
-    read = tuple(key for key in others if _is_readable(key))  # else the restore says what is wrong with it
+    """The job's own folder; of others the one checkpoint whose weights it starts from, or that it is a fork of."""
+    others = (order.warm_start or "", *(one.uri for one in order.restore.candidates if one.job_id != order.job_id))
+    read = tuple(uri for uri in others if CheckpointPath.of_job(uri) is not None)  # else the restore says what is wrong
     return StoreGrant(who=f"job {order.job_id}", write=(order.job_id,), read=read, origin_epoch=order.origin_epoch)
-
-
-def _is_readable(key: str) -> bool:
-    """Whether jobs may read there: below what is no job's they may read checkpoints alone, of a job of before that had
-    its name."""
-    reserved = key.partition("/")[0] in RESERVED
-    return is_key(key) and (not reserved or CheckpointPath.parse(key) is not None)
 
 
 def start(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from elastic_core.state.stores.keys import is_key
+
 MANIFEST = "manifest.json"
 CODE_FOLDER = "code"  # folder of all jobs' pinned code (`state.job_code`)
 RESERVED = frozenset({CODE_FOLDER})  # top-level folders of a store that are no job's, so that no job has such an id
@@ -46,3 +48,9 @@ class CheckpointPath:
         return CheckpointPath(
             match["job"], int(match["lineage"]), int(match["step"]), int(match["epoch"]), match["nonce"]
         )
+
+    @staticmethod
+    def of_job(uri: str) -> CheckpointPath | None:
+        """As `parse`, of what lies in a job's own folder: None for what is no key of a store, or further down."""
+        path = CheckpointPath.parse(uri)
+        return path if path is not None and "/" not in path.job_id and is_key(uri) else None

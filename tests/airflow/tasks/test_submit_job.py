@@ -44,7 +44,8 @@ def test_the_form_and_a_whole_spec_make_the_same_job(plane: LedgerControl) -> No
 
 
 def test_a_warm_start_is_part_of_the_job(plane: LedgerControl) -> None:
-    submit({"spec": SPEC, "job_id": "warm", "warm_start": "job-z/step-1"})
+    plane.submit("job-z", a_spec(), FACTS)
+    submit({"spec": SPEC, "job_id": "warm", "warm_start": "job-z/lineage-0/step-0000000001-epoch-1-z"})
     with pytest.raises(UserError, match="with another warm_start"):
         plane.submit("warm", a_spec(), FACTS, None)
 

@@ -23,7 +23,8 @@ def test_a_warm_start_carries_the_hash_that_the_ledger_committed(control: Ledger
 
 
 def test_nobody_vouches_for_a_checkpoint_that_the_ledger_does_not_know(control: LedgerControl) -> None:
-    assert order_of(control, "warm", "elsewhere/step-1") == ("elsewhere/step-1", None)
+    start = "elsewhere/lineage-0/step-0000000001-epoch-1-z"
+    assert order_of(control, "warm", start) == (start, None)
 
 
 def test_a_job_without_a_warm_start_has_no_hash(control: LedgerControl) -> None:

@@ -163,7 +163,9 @@ def test_who_may_act_may_start_a_job_and_a_reader_may_see_what_became_of_it(clie
     started = client.post("/api/v1/jobs", json=body, headers=WRITER)
     assert (started.status_code, started.json()["state"]) == (200, "starting")
     assert client.get("/api/v1/jobs/job-a/submission", headers=READER).json() == started.json()
-    other = client.post("/api/v1/jobs", json={**body, "warm_start": "job-z/step-1"}, headers=WRITER)
+    other = client.post(
+        "/api/v1/jobs", json={**body, "warm_start": "job-z/lineage-0/step-0000000001-epoch-1-z"}, headers=WRITER
+    )
     assert (other.status_code, other.json()["code"]) == (409, "conflict")
 
 

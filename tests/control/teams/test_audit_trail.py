@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from elastic_core.control.plane import LedgerControl
@@ -10,7 +12,8 @@ from elastic_core.errors import Forbidden, NotFound, UserError
 from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.service import MOST_AT_ONCE
 from elastic_core.spec import QueueSpec
-from tests.builders import FACTS, FakeJobRuns, a_cluster, a_spec
+from elastic_core.spec.job_changes import JobChanges
+from tests.builders import FACTS, FakeJobRuns, Life, a_cluster, a_commit, a_spec
 
 ANN = Caller(name="ann", way=Way.REST)
 OPERATOR = Caller(name="op@host", way=Way.CLI, unrestricted=True)
@@ -74,6 +77,45 @@ def test_of_many_jobs_each_is_cancelled_and_recorded_by_itself(control: LedgerCo
     assert [(r.job_id, r.done) for r in reversed(control.audit_records())] == [
         ("a", True), ("closed", False), (None, False), ("b", True)
     ]  # fmt: skip
+
+
+NOTHING: dict[str, Callable[[LedgerControl], object]] = {
+    "cancel": lambda control: control.cancel("ended", "x"),
+    "bulk": lambda control: control.cancel_jobs(["ended"], "x"),
+    "stop": lambda control: control.stop("stopped", "x"),
+    "pause": lambda control: control.pause("paused", "x"),
+    "resume": lambda control: control.resume("active"),
+    "revive": lambda control: control.revive("active"),
+    "set": lambda control: control.set_job("active", JobChanges(priority=7)),
+    "revoke": lambda control: control.revoke("active__seg_0", "x"),
+    "submit": lambda control: control.submit("active", a_spec(), FACTS),
+}
+
+
+@pytest.mark.parametrize("asked", NOTHING)
+def test_what_is_so_already_leaves_no_record_however_often_it_is_asked_for(control: LedgerControl, asked: str) -> None:
+    for job_id in ("ended", "stopped", "paused", "active"):
+        control.acting(ANN).submit(job_id, a_spec(), FACTS)
+    control.acting(ANN).cancel("ended", "enough")
+    control.acting(ANN).stop("stopped", "enough")
+    control.acting(ANN).pause("paused", "later")
+    control.acting(ANN).set_job("active", JobChanges(priority=7))
+    before = control.audit_records()
+    assert len(before) == 8, "what changed something is on record"
+    for _ in range(3):
+        NOTHING[asked](control.acting(ANN))
+    assert control.audit_records() == before
+
+
+def test_a_checkpoint_or_fork_that_is_asked_for_again_is_on_record_once(control: LedgerControl) -> None:
+    control.submit("a", a_spec(), FACTS)
+    order = Life(control, control.trainer, "a").start()
+    control.trainer(order.token).commit(a_commit(order, 3))
+    (point,) = control.checkpoints("a")
+    for _ in range(3):
+        control.acting(ANN).checkpoint_now("a", "look")
+        control.acting(ANN).fork_job("b", point.checkpoint_id, {})
+    assert [record.action for record in control.audit_records(["a"])] == ["fork", "ask for a boundary"]
 
 
 def test_too_many_at_once_are_refused_whole(control: LedgerControl) -> None:

@@ -6,23 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from elastic_core.control.plane import LedgerControl
 from elastic_core.domain import JobState
 from elastic_core.errors import Conflict, InfrastructureError, NotFound, UserError
+from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.records import SubmissionState
 from elastic_core.spec import parse_job_spec
 from elastic_core.spec.inputs.sweeps import parse_sweep
 from tests.builders import FACTS, FakeClock, FakeJobRuns, a_commit, a_control, a_spec
 from tests.control.conftest import Plane
 
+START = "job-z/lineage-0/step-0000000001-epoch-1-z"
 SWEEP = parse_sweep(a_spec(), {"seed": [1, 2, 3]})
 
 
 def test_a_sweep_starts_a_run_for_each_member_and_asked_again_it_is_the_same(plane: Plane, runs: FakeJobRuns) -> None:
-    started = plane.service.start_sweep("g", SWEEP, "job-z/step-1")
+    started = plane.service.start_sweep("g", SWEEP, START)
     assert (list(runs.runs), started.left) == (["g-000", "g-001", "g-002"], 0)
     assert [parse_job_spec(run.conf["spec"]).seed for run in runs.runs.values()] == [1, 2, 3]
-    assert {run.conf["warm_start"] for run in runs.runs.values()} == {"job-z/step-1"}
-    assert plane.service.start_sweep("g", SWEEP, "job-z/step-1") == started
+    assert {run.conf["warm_start"] for run in runs.runs.values()} == {START}
+    assert plane.service.start_sweep("g", SWEEP, START) == started
     assert (len(runs.runs), runs.tried_again) == (3, [])
 
 
@@ -54,11 +57,11 @@ def test_a_sweep_that_was_refused_in_part_is_tried_anew_where_it_was(plane: Plan
 
 
 def test_a_request_starts_a_run_under_the_jobs_id_with_all_that_the_run_needs(plane: Plane, runs: FakeJobRuns) -> None:
-    submission = plane.service.start_job("job-a", a_spec(), "job-z/step-1")
+    submission = plane.service.start_job("job-a", a_spec(), START)
     assert (submission.state, submission.run_id) == (SubmissionState.STARTING, "job-a")
     conf = runs.runs["job-a"].conf
     assert parse_job_spec(conf["spec"]) == a_spec()
-    assert (conf["job_id"], conf["warm_start"]) == ("job-a", "job-z/step-1")
+    assert (conf["job_id"], conf["warm_start"]) == ("job-a", START)
     assert plane.service.jobs() == [], "it is for the run to record the job, once its code has been asked"
 
 
@@ -93,7 +96,7 @@ def test_another_request_under_the_same_id_is_a_conflict(plane: Plane) -> None:
     with pytest.raises(Conflict, match=r"was started before by another request. Submit under another id"):
         plane.service.start_job("job-a", a_spec(seed=1))
     with pytest.raises(Conflict, match="by another request"):
-        plane.service.start_job("job-a", a_spec(), "job-z/step-1")
+        plane.service.start_job("job-a", a_spec(), START)
 
 
 def test_a_run_of_the_form_is_another_request(plane: Plane, runs: FakeJobRuns) -> None:
@@ -133,6 +136,26 @@ def test_a_refusal_is_told_and_the_same_request_is_tried_again(plane: Plane, run
         plane.service.start_job("job-a", a_spec(seed=1))
     assert plane.service.start_job("job-a", a_spec()).state is SubmissionState.STARTING
     assert runs.tried_again == ["job-a"]
+
+
+def test_a_run_that_was_refused_is_tried_again_by_who_started_it_and_by_nobody_else(
+    control: LedgerControl, runs: FakeJobRuns
+) -> None:
+    ann, eve = (Caller(name=name, way=Way.REST) for name in ("ann", "eve"))
+    sweep = parse_sweep(a_spec(), {"seed": [1]})
+    control.acting(ann).start_job("job-a", a_spec())
+    control.acting(ann).start_sweep("g", sweep)
+    for job_id in ("job-a", "g-000"):
+        runs.end(job_id, succeeded=False, refusal="the data is not there")
+    with pytest.raises(Conflict, match=r"was started by 'ann', and has ended without a job.*Submit under another id"):
+        control.acting(eve).start_job("job-a", a_spec())
+    with pytest.raises(Conflict, match="was started by 'ann'"):
+        control.acting(eve).start_sweep("g", sweep)
+    assert runs.tried_again == []
+    assert [record.done for record in control.audit_records(actor="eve")] == [False, False]
+    control.acting(ann).start_job("job-a", a_spec())
+    control.acting(Caller(name="op@host", way=Way.CLI, unrestricted=True)).start_sweep("g", sweep)
+    assert runs.tried_again == ["job-a", "g-000"]
 
 
 def test_a_run_that_ended_without_recording_the_job_has_refused_it(plane: Plane, runs: FakeJobRuns) -> None:
