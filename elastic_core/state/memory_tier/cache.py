@@ -14,8 +14,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from elastic_core.errors import InfrastructureError
 from elastic_core.state.memory_tier.cache_client import SEALS
 from elastic_core.state.stores.paths import CheckpointPath
+
+MOST_FILES = 1024  # of one job: each is a descriptor, however small, and those are of all jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Memory:
         free; how many bytes were reserved."""
         with self._lock:
             self._heard[job] = self._now()
-            if self._room() < size:
+            if self._room() < size or len(self._files.get(job, ())) >= MOST_FILES:
                 self._drop(job, lambda key: _uri(key) != uri)
             room = self._room()
             if room < size:
@@ -71,11 +74,16 @@ class Memory:
             self._used -= size
 
     def keep(self, job: str, key: str, fd: int, own: bool) -> None:
-        """Take over a file whose size is reserved. Raises `ValueError` as `sealed_size`; then it is the caller's."""
+        """Take over a file whose size is reserved. Raises `ValueError` as `sealed_size`, `InfrastructureError` for one
+        too many; then it is the caller's."""
         size = sealed_size(fd)
         with self._lock:
-            files = self._files.setdefault(job, {})
             self._heard[job] = self._now()
+            files = self._files.setdefault(job, {})
+            if key not in files and len(files) >= MOST_FILES:
+                raise InfrastructureError(
+                    f"job {job} has {len(files)} files of this checkpoint in the memory of the node: no job has more"
+                )
             before = files.pop(key, None)
             if before is not None:
                 self._close(before)

@@ -13,7 +13,6 @@ import hmac
 import json
 import logging
 import os
-import resource
 import secrets
 import signal
 import socket
@@ -32,6 +31,7 @@ from elastic_core.host.messages import CacheServerAddress
 from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.host.process import ProcessId
 from elastic_core.host.rundir import RunDir
+from elastic_core.state.memory_tier.accepting import Shares, accept_all, raise_file_limit
 from elastic_core.state.memory_tier.cache import Memory, sealed_size
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient, new_file, seal, write_all
 from elastic_core.state.memory_tier.channel import Channel, receive, wait_until
@@ -46,7 +46,7 @@ JOB_SECONDS = 3600.0  # before the entries of a job that nobody has spoken of ar
 IDLE_SECONDS = 600.0  # with nothing held and nobody connected, before it ends: workers may take long to start
 TICK_SECONDS = 2.0
 NO_PEER = (OSError, EOFError, ValueError, KeyError, TypeError)  # whoever connected is gone, or no peer of ours
-ACCEPT_SECONDS = 0.1  # before the next try to take a connection
+MOST_CONNECTIONS = 1024  # of one job at once: threads of its ranks on this node, and on all that read from here
 NICE = 10  # training goes first
 RESERVE = 8  # the last 1/8 of the host's memory is never used
 MAX_READ = 64 << 20  # bytes of one answer
@@ -82,6 +82,7 @@ class CacheServer:
         self._host, self._tcp = host, listen(host)
         port = self._tcp.getsockname()[1]
         self.address = CacheServerAddress.of(ProcessId.current(), socket=name, host=host, port=port)
+        self._shares = Shares(MOST_CONNECTIONS)
         self._lock = threading.Lock()
         self._num_connections = 0
         self._last_used = time.monotonic()
@@ -101,15 +102,7 @@ class CacheServer:
             listener.close()
 
     def _accept(self, listener: socket.socket, handshakes: Handshakes) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                if listener.fileno() < 0:
-                    return
-                time.sleep(ACCEPT_SECONDS)  # too many open files
-                continue
-            handshakes.begin(connection, partial(self._serve, handshakes))
+        accept_all(listener, lambda connection: handshakes.begin(connection, partial(self._serve, handshakes)))
 
     def _serve(self, handshakes: Handshakes, connection: socket.socket) -> None:
         peer = None
@@ -125,8 +118,10 @@ class CacheServer:
                         connection, binding = accepted(connection, self._host)
                         stack.enter_context(connection)
                     peer = self._authenticate(connection, binding, deadline)
+                if peer is None or not stack.enter_context(self._shares.taken(peer.job)):
+                    return
                 connection.settimeout(SILENCE_SECONDS)
-                while peer is not None:
+                while True:
                     self._handle(peer, json.loads(peer.channel.receive_request()))
         finally:
             if peer is not None:
@@ -272,8 +267,7 @@ def run(
     except BlockingIOError:
         return
     os.nice(NICE)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one for each entry
+    raise_file_limit()  # each entry is one
     secret, memory = secret_file.read_bytes(), Memory(limit, time.monotonic, spare)
     server = CacheServer(folder, node, secret, memory, host, worker_uid)
     RunDir(folder).write(server.address, node)

@@ -21,6 +21,7 @@ from torch import Tensor
 from elastic_core.errors import ElasticError, InfrastructureError
 from elastic_core.host.network.interfaces import LOOPBACK
 from elastic_core.state.layout.boxes import Box
+from elastic_core.state.memory_tier.accepting import accept_all
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error, wait_until
 from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.state.memory_tier.node_addresses import accepted, connected, listen
@@ -70,12 +71,7 @@ class RangeServer:
         self.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self._handshakes.begin(connection, self._serve)
+        accept_all(self._socket, lambda connection: self._handshakes.begin(connection, self._serve))
 
     def _serve(self, connection: socket.socket) -> None:
         speaking = connection

@@ -16,9 +16,8 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from elastic_core.host.detached import detach, is_installed
 from elastic_core.host.messages import AccessBrokerProcess
 from elastic_core.host.process import ProcessId, hide_memory
 from elastic_core.host.rundir import RunDir
+from elastic_core.state.memory_tier.accepting import Shares, accept_all, raise_file_limit
 from elastic_core.state.memory_tier.channel import Channel, receive
 from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.state.store_access.store_grants import StoreGrant, grant_key, socket_name
@@ -36,7 +36,7 @@ from elastic_core.state.stores.s3_signing import RequestSigner, Unsigned
 log = logging.getLogger("elastic_core.state.store_access.access_broker")  # in its own process the name is "__main__"
 
 SILENCE_SECONDS = 600.0  # that a connection may rest; its client makes another one
-ACCEPT_SECONDS = 0.1  # before the next try to take a connection
+MOST_CONNECTIONS = 512  # of one grant at once: every thread of a host's ranks may have one, and no job has all
 TICK_SECONDS = 2.0
 _FAULTS = (OSError, EOFError, ValueError, KeyError, TypeError, UserError)  # of a peer that is gone, or none of ours
 
@@ -47,6 +47,7 @@ class AccessBroker:
     def __init__(self, signer: RequestSigner, secret: bytes, home: Path, worker_uid: int | None = None) -> None:
         """`worker_uid`: as `Handshakes`."""
         self._handshakes = Handshakes(worker_uid)
+        self._shares = Shares(MOST_CONNECTIONS)
         self._signer, self._secret, self._home = signer, secret, home
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind("\0" + socket_name(secret))  # without a file: nothing is left behind
@@ -59,23 +60,16 @@ class AccessBroker:
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                if self._listener.fileno() < 0:
-                    return
-                time.sleep(ACCEPT_SECONDS)  # out of files or of memory, for now
-                continue
-            self._handshakes.begin(connection, self._serve)
+        accept_all(self._listener, lambda connection: self._handshakes.begin(connection, self._serve))
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(*_FAULTS):
+        with ExitStack() as stack, suppress(*_FAULTS):
+            stack.enter_context(connection)
             with self._handshakes.under_way() as deadline:
                 length = int.from_bytes(receive(connection, 2, deadline), "little")
                 text = receive(connection, length, deadline).decode()
                 channel = Channel.accept(connection, grant_key(self._secret, text), deadline=deadline)
-            if channel is None:
+            if channel is None or not stack.enter_context(self._shares.taken(text)):
                 return
             connection.settimeout(SILENCE_SECONDS)
             grant = StoreGrant.parse(text)
@@ -112,6 +106,7 @@ def run(
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
+    raise_file_limit()
     secret = secret_file.read_bytes()
     broker = AccessBroker(RequestSigner(url, endpoint), secret, home, worker_uid)
     RunDir(folder).write(AccessBrokerProcess(*ProcessId.current()))

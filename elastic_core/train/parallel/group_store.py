@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store  # torch.distributed does not export the types
 
 from elastic_core.errors import InfrastructureError
+from elastic_core.state.memory_tier.accepting import accept_all
 from elastic_core.state.memory_tier.channel import Channel, closing_on_error
 from elastic_core.state.memory_tier.handshakes import Handshakes
 from elastic_core.train.parallel.store_doors import Door
@@ -50,12 +51,7 @@ class GroupStoreServer:
         self._socket.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self._handshakes.begin(connection, self._serve)
+        accept_all(self._socket, lambda connection: self._handshakes.begin(connection, self._serve))
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(*_FAULTS, KeyError, TypeError):

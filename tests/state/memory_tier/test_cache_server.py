@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic_core.errors import InfrastructureError
 from elastic_core.host.rundir import RunDir
-from elastic_core.state.memory_tier import handshakes
+from elastic_core.state.memory_tier import cache, handshakes
 from elastic_core.state.memory_tier.cache import Memory
 from elastic_core.state.memory_tier.cache_client import FAULTS, Access, CacheClient, new_file, seal, write_all
 from elastic_core.state.memory_tier.cache_server import CacheServer, job_key
@@ -102,6 +103,47 @@ def test_of_what_is_kept_the_room_that_was_reserved_beyond_it_is_free_again(
         borrowed.keep(KEY, fd)
     os.close(fd)
     assert (memory.used, memory.listed("job", URI)) == (60, {KEY: 60})
+
+
+def keep_empty_file(client: CacheClient, key: str) -> None:
+    fd = in_memory(0)
+    try:
+        with client.borrow() as borrowed:
+            borrowed.ask({"op": "reserve", "uri": key.rpartition("/")[0], "bytes": 0, "ahead": 1})
+            borrowed.keep(key, fd)
+    finally:
+        os.close(fd)
+
+
+def test_a_job_has_so_many_files_however_small_and_takes_no_other_jobs_descriptors(
+    client: CacheClient, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "MOST_FILES", 3)
+    for number in range(3):
+        keep_empty_file(client, f"{URI}/{number}")
+    before = open_files()
+    with pytest.raises(InfrastructureError, match="job job has 3 files of this checkpoint in the memory of the node"):
+        keep_empty_file(client, f"{URI}/3")
+    assert (len(memory.listed("job", URI)), open_files()) == (3, before)
+    keep_empty_file(client, f"{URI}/2")  # again
+    newer = URI.replace("01-epoch", "02-epoch")
+    keep_empty_file(client, f"{newer}/0")
+    assert (memory.listed("job", URI), memory.listed("job", newer)) == ({}, {f"{newer}/0": 0})
+
+
+def test_a_job_has_so_many_connections_and_another_one_is_served_meanwhile(
+    server: CacheServer, client: CacheClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server._shares, "_most", 1)
+    other = CacheClient(Access(tmp_path, ("a",), "other", job_key(SECRET, "other")), "a", near=True)
+    with client.borrow() as held:
+        held.ask({"op": "list", "uri": URI})
+        with pytest.raises((OSError, EOFError)):
+            client.ask(op="list", uri=URI)
+        assert other.ask(op="list", uri=URI) == {}
+    client.close()
+    other.close()
+    wait_for(lambda: asked(client) == {})
 
 
 def connected(server: CacheServer, door: str) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +14,7 @@ from elastic_core.state.layout.boxes import Box
 from elastic_core.state.memory_tier import channel, handshakes
 from elastic_core.state.reshard.memories import Memory, Part
 from elastic_core.state.reshard.peers import PeerSource, RangeServer
+from tests.control.scheduling.open_files import no_more_files
 
 SECRET = b"of this change"
 WHOLE = torch.arange(600, dtype=torch.float32).reshape(20, 30)
@@ -34,6 +36,21 @@ def test_a_range_comes_as_it_is_into_memory_of_any_strides() -> None:
         scalar = torch.zeros((), dtype=torch.int64)
         peer.read("s", Box((), ()), scalar)
         assert scalar == 7
+        peer.close()
+
+
+def test_for_want_of_files_it_turns_nobody_away_for_ever() -> None:
+    with RangeServer(memory(), SECRET) as server:
+        strangers = [socket.socket() for _ in range(3)]
+        with no_more_files():
+            for stranger in strangers:
+                stranger.connect(server.address)
+            time.sleep(0.3)
+        for stranger in strangers:
+            stranger.close()
+        peer, out = PeerSource(server.address, SECRET), torch.empty(1, 30)
+        peer.read("w", Box((10, 0), (1, 30)), out)
+        assert torch.equal(out[0], WHOLE[0])
         peer.close()
 
 

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from elastic_core.protocol.process_groups import ExitKind, ExitReport
 from elastic_core.protocol.records import CheckpointRecord, RestorePoint
 from elastic_core.settings import Settings
 from elastic_core.state.memory_tier import handshakes
-from elastic_core.state.store_access import access_brokers
+from elastic_core.state.store_access import access_broker, access_brokers
 from elastic_core.state.store_access.brokered_store import AccessClient, open_for_job
 from elastic_core.state.store_access.store_grants import StoreAccess, StoreGrant, grant_key
 from elastic_core.state.stores.s3_signing import Unsigned
@@ -39,6 +40,7 @@ GRANT = StoreGrant(who="job mine", write=("mine",), read=("parent", "other/linea
 URL = f"s3://{BUCKET}/root"
 LEAF = "lineage-0/step-0000000007-epoch-3-abc"
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+ODD_REQUEST = json.dumps(asdict(Unsigned("GET", BUCKET, "x", {}, {}, EMPTY))).encode()
 
 
 @pytest.fixture
@@ -228,7 +230,34 @@ def test_so_many_may_show_their_keys_at_once_and_no_more(
         AccessClient(access_by(GRANT))._ask(b"{}")
 
 
-01)
+def test_a_grant_has_so_many_connections_and_other_jobs_are_served_meanwhile(
+    rclone: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_broker, "MOST_CONNECTIONS", 2)
+    with broker(rclone, tmp_path, URL) as access_by:
+        mine, same, third = (AccessClient(access_by(GRANT)) for _ in range(3))
+        for client in (mine, same):
+            assert "refused" in client._ask(ODD_REQUEST)
+        with pytest.raises(ConnectionError, match="does not answer"):
+            third._ask(b"{}")
+        other = AccessClient(access_by(replace(GRANT, who="job other")))
+        assert "refused" in other._ask(ODD_REQUEST)
+        for client in (mine, other):
+            client._drop_idle()
+        wait_until(lambda: "refused" in answered(third))
+
+
+def answered(client: AccessClient) -> dict[str, Any]:
+    with suppress(ConnectionError):
+        return client._ask(ODD_REQUEST)
+    return {}
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

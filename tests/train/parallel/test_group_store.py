@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistNetworkError, DistStoreError
 
+from elastic_core.host.unix_sockets import reachable
 from elastic_core.state.memory_tier.channel import MAC, NONCE
 from elastic_core.train.parallel.group_store import GroupStoreServer, PeerStore
 from elastic_core.train.parallel.store_doors import UnixDoor
+from tests.control.scheduling.open_files import no_more_files
 from tests.train import forked
 
 TOKEN = b"the token of this group"
@@ -52,6 +55,20 @@ def test_it_does_what_torch_asks_of_a_store(store: Store) -> None:
     assert store.compare_set("c", "other", "second") == b"first"
     assert store.compare_set("c", "first", "second") == b"second"
     store.wait(["a", "n", "c"], timedelta(seconds=5))
+
+
+def test_for_want_of_files_it_turns_nobody_away_for_ever(server: GroupStoreServer, path: Path) -> None:
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+    with reachable(path) as address, no_more_files():
+        for stranger in strangers:
+            stranger.connect(address)
+        time.sleep(0.3)
+    for stranger in strangers:
+        stranger.close()
+    peer = PeerStore(UnixDoor(path), TOKEN, wait_seconds=5)
+    peer.set("a", b"1")
+    assert server.store.get("a") == b"1"
+    peer.close()
 
 
 def test_a_key_that_does_not_come_in_time_is_an_error_and_the_store_goes_on(store: Store) -> None:
