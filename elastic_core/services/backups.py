@@ -16,12 +16,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,11 +39,17 @@ from elastic_core.services.stack import Tell
 from elastic_core.services.supervision.program import Stack, Stage
 from elastic_core.settings import Settings
 from elastic_core.state.format.manifest import read_manifest
+from elastic_core.state.stores.local_store import is_temporary
 from elastic_core.state.stores.store_urls import open_store
 
 CONTENTS = "backup.json"
 VERSION = 1
 TRIES = 4
+NEW_EPOCHS = """
+    SELECT setval('lease_epoch', greatest(last_value + 1000000, (extract(epoch FROM now()) * 1000)::bigint))
+    FROM lease_epoch
+"""
+_PARTIAL = re.compile(r"\..+\.partial")  # what `_copy` was writing
 _STORE = "store"  # the folder of checkpoints in a back-up, where they are in it
 _URLS = ("airflow_db_url", "ledger_url", "mlflow_db_url")  # secrets that a new home has to make for itself
 
@@ -138,10 +145,24 @@ def restore(
             tell(f"restoring the database {role}")
             options = ("--exit-on-error", "--single-transaction", "--no-owner", "--no-acl", f"--dbname={role}")
             _run(server, role, "pg_restore", *options, str(folder / f"{role}.dump"))
+        if "ledger" in backup.databases:
+            _begin_new_epochs(server)
     finally:
         services.down(database, tell)
     (settings.home / RESTORING).unlink()
     return backup
+
+
+def _begin_new_epochs(server: EmbeddedPostgres) -> None:
+    """Leases of the restored ledger have epochs that no ledger before it gave: processes of the installation that was
+    backed up, which may live on (nodes of a Ray cluster, agents), have the same secrets, segments and run dirs.
+
+    They go on from the milliseconds of now, ahead of all before: no ledger gives a thousand a second, whether it
+    began at 1 or was itself restored, from this back-up or another.
+    """
+    with closing(server.connect("ledger", "ledger")) as connection, connection.cursor() as cursor:
+        cursor.execute(NEW_EPOCHS)
+        connection.commit()
 
 
 def _read(folder: Path) -> Backup:
@@ -234,14 +255,16 @@ def _missing(store_folder: Path, checkpoints: Sequence[tuple[str, str]]) -> tupl
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Files that are not there yet. Those that go away meanwhile were deleted; half-written ones are hidden."""
+    """Files that are not there yet, but those that the store, or a copy before, had half written. What goes away
+    meanwhile was deleted."""
     target.mkdir(parents=True, exist_ok=True)
     root = os.path.realpath(source)
     for folder, _, names in os.walk(source):
         for name in names:
             path = Path(folder, name)
             copied = target / path.relative_to(source)
-            if name.startswith(".") or path.is_symlink() or copied.exists():
+            half_written = is_temporary(name) or _PARTIAL.fullmatch(name)
+            if half_written or path.is_symlink() or copied.exists():
                 continue
             copied.parent.mkdir(parents=True, exist_ok=True)
             partial = copied.with_name(f".{name}.partial")

@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -51,7 +52,8 @@ def installation(home: Path) -> Iterator[Settings]:
     execute(server.url("ledger"), "UPDATE checkpoints SET swept_at = 0 WHERE job_id = 'finished'")
     shutil.copytree(FROZEN / "store", settings.home / "store")
     (settings.home / "mlflow" / "1").mkdir(parents=True)
-    (settings.home / "mlflow" / "1" / "model.txt").write_text("weights")
+    for name, content in (("model.txt", "weights"), (".hidden", "kept"), (f".model.txt.{'0a' * 8}.tmp", "wei")):
+        (settings.home / "mlflow" / "1" / name).write_text(content)
     yield settings
     down(stack)
 
@@ -66,6 +68,12 @@ def history(server: EmbeddedPostgres, role: str) -> str | None:
         if connection.execute(text("SELECT to_regclass('history')")).scalar() is None:
             return None
         return str(connection.execute(text("SELECT of FROM history")).scalar())
+
+
+def next_epoch(server: EmbeddedPostgres) -> int:
+    """Of the next lease that the ledger opens."""
+    with create_engine(server.url("ledger"), poolclass=NullPool).connect() as connection:
+        return int(connection.execute(text("SELECT nextval('lease_epoch')")).scalar_one())
 
 
 def modes(folder: Path) -> set[str]:
@@ -87,6 +95,7 @@ def test_a_backup_of_a_running_installation_becomes_a_home_of_this_release(insta
         database_urls(settings, server)
         migrate_ledger(settings)
         control = a_control(server.url("ledger"), settings.home)
+        assert abs(next_epoch(server) / 1000 - time.time()) < 3600, "ahead of all that the old one gives on"
         assert {job.job_id: job.done_samples for job in control.jobs()} == {"finished": 120, "half": 56, "waiting": 0}
         control.close()
         assert history(server, "mlflow") == "mlflow"
@@ -97,7 +106,8 @@ def test_a_backup_of_a_running_installation_becomes_a_home_of_this_release(insta
     assert all(
         (settings.home / "store" / name).read_bytes() == (FROZEN / "store" / name).read_bytes() for name in stored
     )
-    assert (settings.home / "mlflow" / "1" / "model.txt").read_text() == "weights"
+    artifacts = {path.name: path.read_text() for path in (settings.home / "mlflow" / "1").iterdir()}
+    assert artifacts == {"model.txt": "weights", ".hidden": "kept"}
     assert read_secret(settings, "control") != read_secret(installation, "control")
 
 

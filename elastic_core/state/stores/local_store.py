@@ -32,6 +32,11 @@ _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that `put` was writing."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 class LocalStore:
     """See `CheckpointStore`. A link that leads out of the folder is refused with `UserError`; nothing that lies outside
     is opened or deleted, whoever changes links meanwhile (`host.worker_user`)."""
