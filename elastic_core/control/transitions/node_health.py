@@ -10,7 +10,11 @@ user's error, a cancelled job and a node that left count for nothing. A lease ov
 *Stragglers*: jobs whose median step took at least `SLOW` times as long on it as, in the same configuration, elsewhere.
 Ranks of a step wait for each other, so that what is compared are a job's leases, not its ranks.
 
-It takes `REPEATED` jobs of either kind. Failures must be more than chance has on a node like the others of its type:
+It takes `REPEATED` jobs of either kind, and what counts must count without the jobs of any one user as well: code can
+kill itself and report what it likes. Jobs of the operator and of administrators, who may set nodes aside anyway, and of
+nobody who is known, each count by themselves.
+
+Failures must be more than chance has on a node like the others of its type:
 of the jobs that ran on it, so many would lose an attempt in less than `CHANCE` of all cases, if each did as often as on
 the others. How often that is, is as uncertain as what was seen there (a beta-binomial, which begins with one of ten).
 It is asked again with every job that fails, and whoever asks often enough finds chance in the end: the nth time, from
@@ -22,14 +26,14 @@ type's nodes stay, whatever is counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import comb, exp, lgamma
 from statistics import median
 
 from sqlalchemy import select, text
 
 from elastic_core.control.ledger.database import Tx
-from elastic_core.control.ledger.tables import LeaseSlotRow, NodeRow, SlotRow
+from elastic_core.control.ledger.tables import JobRow, LeaseSlotRow, NodeRow, SlotRow
 from elastic_core.errors import NotFound, UserError
 from elastic_core.protocol.records import NodeStatus
 
@@ -40,6 +44,7 @@ CHANCE = 0.01
 PRIOR_FAILED, PRIOR_WELL = 0.5, 4.5  # jobs of a node's type, before anything is known
 FEWEST_REPORTS, RECENT_REPORTS = 5, 200  # of a lease
 PLATFORM = "the platform"
+AT_HOST = "@host"  # how the names of operators end (`protocol.callers.at_host`)
 MOST_REASON = 1000  # characters
 
 FAILED = text("""
@@ -135,16 +140,50 @@ def judge_failures(tx: Tx) -> list[str]:
         return []
     ran = _jobs_by_node((node, job) for node, job in tx.session.execute(RAN, {"since": since}))
     judged, reasons = _judged(tx), {}
-    failed_of_type, ran_of_type = (_sums(of, judged) for of in (failed, ran))
+    users = _users(tx, frozenset().union(*ran.values(), *failed.values()))
     for node, kind in judged.items():
-        jobs, here = failed.get(node, []), len(ran.get(node, []))
-        failed_there, there = failed_of_type[kind] - len(jobs), ran_of_type[kind] - here
-        if is_more_than_chance(len(jobs), here, failed_there, there):
+        jobs = failed.get(node, [])
+        like = [name for name, other in judged.items() if other == kind]
+        counts = [_without(user, users, failed, ran, node, like) for user in _each_and_none(users, jobs)]
+        if all(is_more_than_chance(*without) for without in counts):
+            _, here, failed_there, there = counts[0]
             reasons[node] = (
                 f"{len(jobs)} of {here} jobs lost attempts on it to the infrastructure within {_hours()} "
                 f"({_few(jobs)}); on other nodes of its type, {failed_there} of {there}"
             )
     return _set_aside_worst(tx, reasons, {node: float(len(failed[node])) for node in reasons})
+
+
+def _users(tx: Tx, jobs: Collection[str]) -> Mapping[str, str]:
+    """Of these jobs those whose submitter is known and may not set nodes aside, each with that user."""
+    administers = set(tx.settings.admin_groups.split(","))
+    entries = (entry.strip().partition(":") for entry in tx.settings.airflow_users.split(","))
+    trusted = {name for name, _, role in entries if role in administers}
+    query = select(JobRow.id, JobRow.submitted_by).where(JobRow.id.in_(jobs), JobRow.submitted_by.is_not(None))
+    return {
+        job: user
+        for job, user in tx.session.execute(query)
+        if user is not None and user not in trusted and not user.endswith(AT_HOST)
+    }
+
+
+def _each_and_none(users: Mapping[str, str], jobs: Iterable[str]) -> list[str | None]:
+    """Whose jobs are to be left out, one after the other, for what counts to count: nobody's first."""
+    return [None, *sorted({users[job] for job in jobs if job in users})]
+
+
+def _without(
+    user: str | None, users: Mapping[str, str], failed: Mapping[str, Sequence[str]], ran: Mapping[str, Sequence[str]],
+    node: str, like: Sequence[str],
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """How many jobs failed and ran on the node, and on the others like it, without this user's. One that was on several
+    of those counts for each."""
+
+    def count(of: Mapping[str, Sequence[str]], names: Iterable[str]) -> int:
+        return sum(user is None or users.get(job) != user for name in names for job in of.get(name, ()))
+
+    others = [name for name in like if name != node]
+    return count(failed, [node]), count(ran, [node]), count(failed, others), count(ran, others)
 
 
 def is_more_than_chance(failed: int, jobs: int, failed_there: int, there: int) -> bool:
@@ -170,13 +209,22 @@ def chance_of(failed: int, jobs: int, failed_there: float, well_there: float) ->
 def judge_stragglers(tx: Tx) -> list[str]:
     """The same of nodes on which jobs are slow again and again."""
     slow = _slowdowns(tx)
+    users = _users(tx, frozenset().union(*slow.values()))
     reasons = {
         node: f"{len(jobs)} jobs were slower on it than elsewhere within {_hours()} "
         f"({_few(f'{job} {times:.1f} times' for job, times in sorted(jobs.items()))})"
         for node in _judged(tx)
-        if len(jobs := slow.get(node, {})) >= REPEATED
+        if _is_repeated(jobs := slow.get(node, {}), users)
     }
     return _set_aside_worst(tx, reasons, {node: median(slow[node].values()) for node in reasons})
+
+
+def _is_repeated(jobs: Iterable[str], users: Mapping[str, str]) -> bool:
+    """Whether there are as many as it takes, without any one user's as well."""
+    told = list(jobs)
+    return all(
+        sum(user is None or users.get(job) != user for job in told) >= REPEATED for user in _each_and_none(users, told)
+    )
 
 
 def _slowdowns(tx: Tx) -> Mapping[str, Mapping[str, float]]:
@@ -203,14 +251,6 @@ def _judged(tx: Tx) -> Mapping[str, str]:
     types = {name: kind for name, kind in tx.session.execute(in_use.order_by(NodeRow.name))}
     many = Counter(types.values())
     return {node: kind for node, kind in types.items() if many[kind] > 1}
-
-
-def _sums(jobs: Mapping[str, Sequence[str]], types: Mapping[str, str]) -> Counter[str]:
-    """Jobs of all of these nodes, by type; one that was on several of them counts for each."""
-    sums: Counter[str] = Counter()
-    for node, kind in types.items():
-        sums[kind] += len(jobs.get(node, ()))
-    return sums
 
 
 def _set_aside_worst(tx: Tx, reasons: Mapping[str, str], how_bad: Mapping[str, float]) -> list[str]:

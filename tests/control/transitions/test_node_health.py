@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -25,6 +25,7 @@ from elastic_core.control.transitions.node_health import (
 from elastic_core.control.transitions.retention import EVERY_SECONDS
 from elastic_core.domain import SegmentState
 from elastic_core.errors import NotFound, UserError
+from elastic_core.protocol.callers import Caller, Way
 from elastic_core.protocol.process_groups import LaunchOrder
 from elastic_core.protocol.trainer import Directive
 from tests.builders import FACTS, FakeClock, Life, a_beat, a_cluster, a_commit, a_control, a_spec, an_observation
@@ -36,8 +37,9 @@ def nodes_of(order: LaunchOrder) -> set[str]:
     return {slot.node for slot in order.allocation.slots}
 
 
-def a_life(control: LedgerControl, job_id: str, slots: tuple[int, int]) -> Life:
-    control.submit(job_id, a_spec(job_id, slots=slots), FACTS)
+def a_life(control: LedgerControl, job_id: str, slots: tuple[int, int], user: str | None = None) -> Life:
+    caller = None if user is None else Caller(name=user, way=Way.REST)
+    control.acting(caller).submit(job_id, a_spec(job_id, slots=slots), FACTS)
     return Life(control, control.trainer, job_id)
 
 
@@ -187,11 +189,11 @@ def wide(ledger_url: str, tmp_path: Path, clock: FakeClock) -> Iterator[LedgerCo
     control.close()
 
 
-def eight(control: LedgerControl) -> dict[str, list[tuple[Life, LaunchOrder]]]:
-    """By node: jobs of one slot each, running."""
+def eight(control: LedgerControl, users: Sequence[str | None] = (None,)) -> dict[str, list[tuple[Life, LaunchOrder]]]:
+    """By node: jobs of one slot each, running; of these users by turns, on each of the nodes."""
     by_node: dict[str, list[tuple[Life, LaunchOrder]]] = {}
     for number in range(8):
-        life = a_life(control, f"job-{number}", (1, 1))
+        life = a_life(control, f"job-{number}", (1, 1), users[number % 4 % len(users)])
         order = life.start()
         (node,) = nodes_of(order)
         by_node.setdefault(node, []).append((life, order))
@@ -214,6 +216,28 @@ def test_a_node_on_which_jobs_fail_again_and_again_is_set_aside(wide: LedgerCont
     (status,) = [node for node in wide.nodes() if node.name == "node-a"]
     assert status.set_aside_by == "the platform"
     assert wide.trainer(lives[3][1].token).heartbeat(a_beat(1)).directive is not Directive.FENCED
+
+
+@pytest.mark.parametrize(
+    ("users", "is_set_aside"),
+    [
+        (["eve"], False),
+        (["eve", "eve", "eve", "ann"], False),
+        (["eve", "ann"], False),
+        (["eve", "ann", "ben", "zoe"], True),
+        (["op@host"], True),
+        (["admin"], True),
+    ],
+)
+def test_what_jobs_of_one_user_did_sets_no_node_aside_whatever_chance_did_besides(
+    wide: LedgerControl, users: list[str], is_set_aside: bool
+) -> None:
+    by_node = eight(wide, users)
+    assert [wide.job(life.job_id).submitted_by for life, _ in by_node["node-a"]] == (users * 4)[:4]
+    for life, order in by_node["node-a"]:
+        life.leave(order, "infrastructure", "killed by signal 9")
+    wide.reconcile([])
+    assert (list(aside(wide)) == ["node-a"]) is is_set_aside
 
 
 @pytest.mark.parametrize("kind", ["user_error", "stopped", "boundary"])
@@ -350,3 +374,13 @@ def test_a_node_on_which_jobs_are_slower_than_elsewhere_is_set_aside(
     why = "3 jobs were slower on it than elsewhere within 24 h (job-0 2.0 times, job-1 2.0 times, job-2 2.0 times)"
     assert aside(wide) == ({"node-a": why} if is_set_aside else {})
     assert (f"node node-a was set aside: {why}" in actions) is is_set_aside
+
+
+def test_times_that_one_users_jobs_report_set_no_node_aside(wide: LedgerControl, clock: FakeClock) -> None:
+    lives = [a_life(wide, f"job-{number}", (1, 1), "eve") for number in range(REPEATED)]
+    on_node(wide, clock, "node-b", lives, seconds=0.1, step=0)
+    on_node(wide, clock, "node-a", lives, seconds=0.4, step=20)
+    wide.take_back_node("node-b")
+    clock.advance(EVERY_SECONDS)
+    wide.reconcile([])
+    assert aside(wide) == {}
