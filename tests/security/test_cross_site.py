@@ -52,6 +52,8 @@ def writes(app: FastAPI) -> list[tuple[str, str]]:
         ({"sec-fetch-site": "same-origin"}, 415, "sent as 'nothing'"),
         ({**JSON, "origin": "https://elsewhere.example"}, 403, "a page of https://elsewhere.example"),
         ({**JSON, "origin": "null"}, 403, "a page of null"),
+        ({**JSON, "origin": "http://["}, 403, "a page of http://["),
+        ({**JSON, "origin": ""}, 403, "a page of "),
         ({**JSON, "sec-fetch-site": "cross-site"}, 403, "Sec-Fetch-Site: cross-site"),
         ({**JSON, "sec-fetch-site": "same-site"}, 403, "Sec-Fetch-Site: same-site"),
         (JSON, 403, "has a cookie at most"),
